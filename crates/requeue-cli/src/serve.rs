@@ -170,7 +170,7 @@ impl Listener {
                 (server, None, address.unwrap_or_default())
             }
             Socket::Unix(listener, file) => {
-                let server = tokio::spawn(async move { served.serve_unix(listener).await });
+                let server = tokio::spawn(async move { served.serve(listener).await });
                 let place = format!("unix:{}", shown(file.path.as_os_str().as_bytes()));
                 (server, Some(file), place)
             }

@@ -6,13 +6,13 @@ use std::time::Duration;
 use axum::body::to_bytes;
 use axum::extract::{RawQuery, Request, State};
 use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use serde::de::DeserializeOwned;
 
 use crate::admin::Remote;
 use crate::api::{
-    Action, AddResults, AddedKey, Adds, Allowed, Change, Changed, Matched, Matching, Named,
-    NamedKey, NewStatus, State as RowState,
+    Action, AddResults, AddedKey, Adds, Change, Changed, Matched, Matching, Named, NamedKey,
+    NewStatus, State as RowState,
 };
 use crate::keys::from_base64;
 use crate::params::{Params, Problem, json};
@@ -33,7 +33,7 @@ const PART: usize = 1_000;
 // --- Requests --------------------------------------------------------------------------------
 
 impl NamedKey {
-    fn bytes(self) -> Result<Vec<u8>, Problem> {
+    fn into_bytes(self) -> Result<Vec<u8>, Problem> {
         let wrong = |error| Problem::parameter("keys", error);
         match (self.key, self.key_base64) {
             (Some(key), None) => Ok(key.into_bytes()),
@@ -46,7 +46,7 @@ impl NamedKey {
 }
 
 impl Matching {
-    fn selection(self) -> Result<Selection, Problem> {
+    fn into_selection(self) -> Result<Selection, Problem> {
         let state = match self.state.as_deref() {
             None | Some("") => None,
             Some(name) => {
@@ -60,13 +60,15 @@ impl Matching {
 }
 
 /// Reads the body of a request as JSON.
-async fn body<T: DeserializeOwned>(request: Request) -> Result<T, Problem> {
+async fn read_body<T: DeserializeOwned>(request: Request) -> Result<T, Problem> {
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
+    // A page of another site cannot send this type: the browser would ask this server first.
     if !kind.eq_ignore_ascii_case("application/json") {
         let error = "send JSON, with the header `Content-Type: application/json`";
         return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, error));
     }
+    // A client must not keep a connection busy by a body that never ends.
     let read = tokio::time::timeout(BODY_TIME, to_bytes(request.into_body(), BODY)).await;
     let bytes = match read {
         Ok(Ok(bytes)) => bytes,
@@ -84,7 +86,7 @@ async fn body<T: DeserializeOwned>(request: Request) -> Result<T, Problem> {
     })
 }
 
-fn few<T>(keys: Vec<T>) -> Result<Vec<T>, Problem> {
+fn check_count<T>(keys: Vec<T>) -> Result<Vec<T>, Problem> {
     match keys.len() {
         1..=MOST_NAMED => Ok(keys),
         _ => Err(Problem::parameter("keys", &format!("expected 1 to {MOST_NAMED} keys"))),
@@ -94,32 +96,27 @@ fn few<T>(keys: Vec<T>) -> Result<Vec<T>, Problem> {
 type Site = State<Arc<SiteState>>;
 
 /// Checks the token, and returns the client.
-fn client(site: &SiteState, request: &Request) -> Result<Remote, Box<Response>> {
-    match &site.admin {
-        Some(admin) => admin.check(request),
-        // Not reached: the routes do not exist without a token.
-        None => Err(Box::new(StatusCode::NOT_FOUND.into_response())),
-    }
+fn check_token(site: &SiteState, request: &Request) -> Result<Remote, Problem> {
+    // Not reached: the routes do not exist without a token.
+    let no_token = || Problem::new(StatusCode::NOT_FOUND, "no such path");
+    site.admin.as_ref().ok_or_else(no_token)?.check_token(request)
 }
 
-pub(crate) async fn authenticate(
-    State(site): Site,
-    request: Request,
-) -> Result<Response, Response> {
-    client(&site, &request).map_err(|refusal| *refusal)?;
+pub(crate) async fn authenticate(State(site): Site, request: Request) -> Result<Response, Problem> {
+    check_token(&site, &request)?;
     let mut actions: Vec<_> = Action::names().collect();
     actions.extend(["add", "pause", "resume"]);
-    Ok(json(&Allowed { actions }))
+    Ok(json(&serde_json::json!({ "actions": actions })))
 }
 
-pub(crate) async fn pause(
+pub(crate) async fn set_paused(
     State(site): Site,
     request: Request,
     paused: bool,
-) -> Result<Response, Response> {
-    let remote = client(&site, &request).map_err(|refusal| *refusal)?;
+) -> Result<Response, Problem> {
+    let remote = check_token(&site, &request)?;
     let action = if paused { "pause" } else { "resume" };
-    site.set_paused(paused).await.map_err(Problem::into_response)?;
+    site.source.set_paused(paused).await?;
     tracing::info!(%remote, "{action}");
     Ok(json(&NewStatus { status: site.status() }))
 }
@@ -147,14 +144,15 @@ impl Log {
     }
 
     /// Runs the action on all of its keys, without a line for its start.
-    async fn run<T>(
+    async fn run_all<T>(
         &mut self,
         keys: usize,
         ran: impl Future<Output = Result<T, Problem>>,
     ) -> Result<T, Problem> {
         self.keys = keys;
         ran.await.inspect_err(|problem| {
-            self.changed = problem.changed();
+            self.changed = problem.changed;
+            // Nothing was changed, so the drop has nothing to report.
             self.is_done = problem.is_refusal();
         })
     }
@@ -176,49 +174,43 @@ impl Drop for Log {
     }
 }
 
-pub(crate) async fn add(State(site): Site, request: Request) -> Result<Response, Response> {
-    let remote = client(&site, &request).map_err(|refusal| *refusal)?;
-    let added = async {
-        let Adds { keys } = body(request).await?;
-        let keys = few(keys)?.into_iter().map(|key| {
-            let AddedKey { key, key_base64, after, priority, revive } = key;
-            let delay = after.map(Duration::try_from_secs_f64).transpose();
-            let delay = delay.map_err(|_| Problem::parameter("keys", "after is not a duration"))?;
-            let key = NamedKey { key, key_base64 }.bytes()?;
-            Ok(NewKey { key, delay, priority, revive })
-        });
-        let keys = keys.collect::<Result<Vec<_>, Problem>>()?;
-        let mut log = Log::new(remote, "add");
-        let results = log.run(keys.len(), site.source.add(keys)).await?;
-        log.changed = results.len();
-        log.complete();
-        Ok(json(&AddResults { results }))
-    };
-    added.await.map_err(Problem::into_response)
+pub(crate) async fn add_keys(State(site): Site, request: Request) -> Result<Response, Problem> {
+    let remote = check_token(&site, &request)?;
+    let Adds { keys } = read_body(request).await?;
+    let keys = check_count(keys)?.into_iter().map(|key| {
+        let AddedKey { key, key_base64, after, priority, revive } = key;
+        let delay = after.map(Duration::try_from_secs_f64).transpose();
+        let delay = delay.map_err(|_| Problem::parameter("keys", "after is not a duration"))?;
+        let key = NamedKey { key, key_base64 }.into_bytes()?;
+        Ok(NewKey { key, delay, priority, revive })
+    });
+    let keys = keys.collect::<Result<Vec<_>, Problem>>()?;
+    let mut log = Log::new(remote, "add");
+    let results = log.run_all(keys.len(), site.source.add_keys(keys)).await?;
+    log.changed = results.len();
+    log.complete();
+    Ok(json(&AddResults { results }))
 }
 
-pub(crate) async fn act(
+pub(crate) async fn change_keys(
     State(site): Site,
     request: Request,
     action: Action,
-) -> Result<Response, Response> {
-    let remote = client(&site, &request).map_err(|refusal| *refusal)?;
-    let change = body::<Change>(request).await.map_err(Problem::into_response)?;
+) -> Result<Response, Problem> {
+    let remote = check_token(&site, &request)?;
+    let change = read_body::<Change>(request).await?;
     let mut log = Log::new(remote, action.name());
     let changed = match (change.keys, change.matching, change.expected) {
-        (Some(keys), None, None) => act_on_keys(&site, action, keys, &mut log).await,
+        (Some(keys), None, None) => act_on_keys(&site, action, keys, &mut log).await?,
         (None, Some(matching), Some(expected)) => {
-            let Some(_turn) = site.walks.take().await else {
-                return Err(Problem::busy("too many requests for keys"));
-            };
-            act_on_matching(&site, action, matching, expected, &mut log).await
+            let _turn = site.take_turn().await?;
+            act_on_matching(&site, action, matching, expected, &mut log).await?
         }
         _ => {
             let error = "pass either keys, or matching and expected";
-            Err(Problem::new(StatusCode::BAD_REQUEST, error))
+            return Err(Problem::new(StatusCode::BAD_REQUEST, error));
         }
     };
-    let changed = changed.map_err(Problem::into_response)?;
     log.complete();
     Ok(json(&changed))
 }
@@ -229,8 +221,9 @@ async fn act_on_keys(
     keys: Vec<NamedKey>,
     log: &mut Log,
 ) -> Result<Changed, Problem> {
-    let keys: Vec<_> = few(keys)?.into_iter().map(NamedKey::bytes).collect::<Result<_, _>>()?;
-    let results = log.run(keys.len(), site.source.act(action, keys)).await?;
+    let keys: Vec<_> =
+        check_count(keys)?.into_iter().map(NamedKey::into_bytes).collect::<Result<_, _>>()?;
+    let results = log.run_all(keys.len(), site.source.change_keys(action, keys)).await?;
     log.changed = count_of(&results);
     Ok(Changed { changed: log.changed, matched: None, results: Some(results) })
 }
@@ -242,10 +235,11 @@ async fn act_on_matching(
     expected: usize,
     log: &mut Log,
 ) -> Result<Changed, Problem> {
-    let keys = matching_keys(site, action, &matching.selection()?).await?;
+    let keys = matching_keys(site, action, &matching.into_selection()?).await?;
     let matched = keys.len();
+    // The user has confirmed a number. Keys come and go, but not by a tenth.
     if !is_near(matched, expected) {
-        return Err(Problem::matched(matched, expected));
+        return Err(Problem::other_count(matched, expected));
     }
     log.begin(matched);
     let mut keys = keys.into_iter();
@@ -255,12 +249,14 @@ async fn act_on_matching(
         if part.is_empty() {
             return Ok(Changed { changed: log.changed, matched: Some(matched), results: None });
         }
-        let results = site.source.act(action, part).await;
+        let results = site.source.change_keys(action, part).await;
+        // Counted before the error is returned, so that the drop of the log reports it.
         log.changed += match &results {
             Ok(results) => count_of(results),
-            Err(problem) => problem.changed(),
+            Err(problem) => problem.changed,
         };
         results?;
+        // Other requests have their turn between two parts.
         tokio::task::yield_now().await;
     }
 }
@@ -275,7 +271,7 @@ async fn matching_keys(
     action: Action,
     selection: &Selection,
 ) -> Result<Vec<Vec<u8>>, Problem> {
-    let keys = site.source.matching(action, selection, MOST_MATCHING + 1).await?;
+    let keys = site.source.matching_keys(action, selection, MOST_MATCHING + 1).await?;
     if keys.len() > MOST_MATCHING {
         let error = format!("more than {MOST_MATCHING} keys match; narrow the search");
         return Err(Problem::new(StatusCode::CONFLICT, error));
@@ -285,18 +281,16 @@ async fn matching_keys(
 
 /// Counts the keys on which an action would have an effect. It needs no token: every client can list the same keys with
 /// their states.
-pub(crate) async fn count(State(site): Site, RawQuery(query): RawQuery) -> Response {
-    let Some(_turn) = site.walks.take().await else {
-        return Problem::busy("too many requests for keys");
-    };
-    let counted = async {
-        let params = Params::parse(query.as_deref(), &["action", "state", "q", "failed"])?;
-        let action = params.named::<Action>("action")?;
-        let action = action.ok_or_else(|| Problem::parameter("action", "missing"))?;
-        let keys = matching_keys(&site, action, &Selection::from_params(&params)?).await?;
-        Ok::<_, Problem>(json(&Matched { matched: keys.len() }))
-    };
-    counted.await.unwrap_or_else(Problem::into_response)
+pub(crate) async fn count_keys(
+    State(site): Site,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Problem> {
+    let _turn = site.take_turn().await?;
+    let params = Params::parse(query.as_deref(), &["action", "state", "q", "failed"])?;
+    let action = params.named_value::<Action>("action")?;
+    let action = action.ok_or_else(|| Problem::parameter("action", "missing"))?;
+    let keys = matching_keys(&site, action, &Selection::from_params(&params)?).await?;
+    Ok(json(&Matched { matched: keys.len() }))
 }
 
 #[cfg(test)]
@@ -310,7 +304,7 @@ mod tests {
     use tracing::{Event, Metadata, Subscriber};
 
     use super::*;
-    use crate::{Control, History, RefusedKey, Run, Site};
+    use crate::{Control, History, Run, Site};
 
     /// Keeps events as lines.
     #[derive(Clone, Default)]
@@ -386,12 +380,8 @@ mod tests {
     struct Two(Queue<String>);
 
     impl Control<String> for Two {
-        fn add(&self, key: String, _: Option<Duration>, _: i32) -> Result<Added, RefusedKey> {
-            if self.0.len() < 2 {
-                Ok(self.0.add(key))
-            } else {
-                Err(RefusedKey::new("two are enough"))
-            }
+        fn add(&self, key: String, _: Option<Duration>, _: i32) -> Result<Added, String> {
+            if self.0.len() < 2 { Ok(self.0.add(key)) } else { Err("two are enough".to_owned()) }
         }
 
         fn cancel(&self, _: &String) -> bool {

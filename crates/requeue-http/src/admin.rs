@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 
 use axum::extract::{ConnectInfo, Request};
 use axum::http::StatusCode;
-use axum::http::header::{AUTHORIZATION, RETRY_AFTER, WWW_AUTHENTICATE};
-use axum::response::{IntoResponse, Response};
+use axum::http::header::{AUTHORIZATION, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use subtle::ConstantTimeEq;
 
 use crate::params::Problem;
@@ -53,7 +52,8 @@ impl AdminToken {
         }
     }
 
-    fn is(&self, other: &[u8]) -> bool {
+    fn is_equal_to(&self, other: &[u8]) -> bool {
+        // In constant time, so that the time of the answer does not reveal a part of the token.
         self.0.as_bytes().ct_eq(other).into()
     }
 }
@@ -123,7 +123,7 @@ struct Lines {
 
 impl Lines {
     /// Returns the number of lines that were left out since the last line, or `None` if this one is left out as well.
-    fn take(&mut self, now: Instant) -> Option<u64> {
+    fn count_line(&mut self, now: Instant) -> Option<u64> {
         if self.since.is_none_or(|since| now.saturating_duration_since(since) >= WINDOW) {
             (self.since, self.count) = (Some(now), 0);
         }
@@ -142,35 +142,36 @@ impl Admin {
     }
 
     /// Checks the token of a request. Returns the address of the client, or the refusal.
-    pub(crate) fn check(&self, request: &Request) -> Result<Remote, Box<Response>> {
+    pub(crate) fn check_token(&self, request: &Request) -> Result<Remote, Problem> {
         let remote = Remote::of_request(request);
+        // Exactly one header: a proxy and this server must not read different ones.
         let mut sent = request.headers().get_all(AUTHORIZATION).iter();
         let token = match (sent.next().map(|value| value.as_bytes()), sent.next()) {
-            (Some(value), None) => bearer(value),
+            (Some(value), None) => bearer_token(value),
             _ => None,
         };
         let Some(token) = token else {
             let error = "this needs the header `Authorization: Bearer TOKEN`";
-            return Err(Box::new(refusal("Bearer", error)));
+            return Err(refuse_token("Bearer", error));
         };
         // Checked before the token: otherwise, an answer would tell whether a guess is right.
-        if let Some(wait) = self.limited(remote) {
-            self.log(remote, "too many wrong tokens: refused");
+        if let Some(wait) = self.refused_for(remote) {
+            self.log_limited(remote, "too many wrong tokens: refused");
             let error = "too many wrong tokens from this address; try again later";
             let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, error);
-            let wait = (wait.as_secs() + 1).to_string();
-            return Err(Box::new(([(RETRY_AFTER, wait)], problem).into_response()));
+            return Err(problem.with_header(RETRY_AFTER, wait.as_secs() + 1));
         }
-        if !self.token.is(token) {
+        if !self.token.is_equal_to(token) {
             self.count_wrong(remote);
-            self.log(remote, "wrong token");
-            return Err(Box::new(refusal("Bearer error=\"invalid_token\"", "wrong token")));
+            self.log_limited(remote, "wrong token");
+            return Err(refuse_token("Bearer error=\"invalid_token\"", "wrong token"));
         }
         Ok(remote)
     }
 
-    fn log(&self, remote: Remote, what: &str) {
-        let line = self.lines.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now());
+    fn log_limited(&self, remote: Remote, what: &str) {
+        let line =
+            self.lines.lock().unwrap_or_else(PoisonError::into_inner).count_line(Instant::now());
         match line {
             Some(0) => tracing::warn!(%remote, "{what}"),
             Some(left_out) => {
@@ -181,17 +182,18 @@ impl Admin {
     }
 
     /// Returns the time for which an address is refused, if it has sent too many wrong tokens.
-    fn limited(&self, remote: Remote) -> Option<Duration> {
+    fn refused_for(&self, remote: Remote) -> Option<Duration> {
         let wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
-        let Wrong { since, count } = *wrong.get(&place(remote))?;
+        let Wrong { since, count } = *wrong.get(&limited_address(remote))?;
         let left = WINDOW.checked_sub(since.elapsed())?;
         (count >= MOST_WRONG).then_some(left)
     }
 
     fn count_wrong(&self, remote: Remote) {
         let mut wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
+        // Bounds the memory: each address is forgotten after its window.
         wrong.retain(|_, wrong| wrong.since.elapsed() < WINDOW);
-        let place = place(remote);
+        let place = limited_address(remote);
         if !wrong.contains_key(&place) && wrong.len() >= MOST_ADDRESSES {
             // An attacker with many addresses keeps nobody else out.
             let oldest = wrong.iter().min_by_key(|(_, wrong)| wrong.since).map(|(&place, _)| place);
@@ -204,27 +206,29 @@ impl Admin {
 
 /// Returns the address that is limited. A client has all addresses of its IPv6 network, and a process of this machine
 /// has all loopback addresses.
-fn place(Remote(remote): Remote) -> Option<IpAddr> {
+fn limited_address(Remote(remote): Remote) -> Option<IpAddr> {
     remote.map(|remote| match remote.ip().to_canonical() {
         address if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),
+        // The first 64 bits name the network of a client.
         IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
         address => address,
     })
 }
 
-fn bearer(value: &[u8]) -> Option<&[u8]> {
+fn bearer_token(value: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = value.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then_some(token.trim_ascii())
 }
 
-fn refusal(challenge: &'static str, error: &str) -> Response {
-    let problem = Problem::new(StatusCode::UNAUTHORIZED, error);
-    ([(WWW_AUTHENTICATE, challenge)], problem).into_response()
+fn refuse_token(challenge: &'static str, error: &str) -> Problem {
+    let challenge = HeaderValue::from_static(challenge);
+    Problem::new(StatusCode::UNAUTHORIZED, error).with_header(WWW_AUTHENTICATE, challenge)
 }
 
 #[cfg(test)]
 mod tests {
     use axum::body::Body;
+    use axum::response::IntoResponse;
 
     use super::*;
 
@@ -234,12 +238,12 @@ mod tests {
         let mut request = Request::builder().header(AUTHORIZATION, header);
         let address: SocketAddr = address.parse().unwrap();
         request.extensions_mut().unwrap().insert(ConnectInfo(address));
-        match admin.check(&request.body(Body::empty()).unwrap()) {
+        match admin.check_token(&request.body(Body::empty()).unwrap()) {
             Ok(remote) => {
                 assert_eq!(remote, Remote(Some(address)));
                 200
             }
-            Err(response) => response.status().as_u16(),
+            Err(problem) => problem.into_response().status().as_u16(),
         }
     }
 
@@ -302,10 +306,10 @@ mod tests {
     #[test]
     fn guesses_do_not_fill_the_log() {
         let (mut lines, begin) = (Lines::default(), Instant::now());
-        let written = (0..1_000).filter(|_| lines.take(begin).is_some()).count();
+        let written = (0..1_000).filter(|_| lines.count_line(begin).is_some()).count();
         assert_eq!(written, MOST_LINES as usize);
-        assert_eq!(lines.take(begin + WINDOW - Duration::from_millis(1)), None);
-        assert_eq!(lines.take(begin + WINDOW), Some(1_001 - u64::from(MOST_LINES)));
-        assert_eq!(lines.take(begin + WINDOW), Some(0));
+        assert_eq!(lines.count_line(begin + WINDOW - Duration::from_millis(1)), None);
+        assert_eq!(lines.count_line(begin + WINDOW), Some(1_001 - u64::from(MOST_LINES)));
+        assert_eq!(lines.count_line(begin + WINDOW), Some(0));
     }
 }

@@ -388,12 +388,6 @@ pub struct NewStatus {
     pub status: Status,
 }
 
-/// The response of `/api/v1/authenticate`.
-#[derive(Debug, Serialize)]
-pub(crate) struct Allowed {
-    pub(crate) actions: Vec<&'static str>,
-}
-
 // --- Errors ------------------------------------------------------------------------------------
 
 /// The body of an error response.

@@ -15,7 +15,7 @@ use crate::samples::Samples;
 use crate::sections::Section;
 use crate::site::Site;
 use crate::source::{DetailOf, Parts, Source};
-use crate::state::{Jobs, Pausing, Settings, SiteState, keep_sampling};
+use crate::state::{Jobs, Settings, SiteState, keep_sampling};
 use crate::time::unix_time;
 use crate::turns::Turns;
 
@@ -44,7 +44,6 @@ impl<K> Builder<K> {
             detail: Box::new(|_| Detail::new()),
             title: None,
             settings: Settings {
-                pausing: None,
                 jobs: None,
                 hint: None,
                 sections: Vec::new(),
@@ -185,24 +184,9 @@ impl<K> Builder<K> {
     /// Sets the control that changes a queue in memory, instead of the queue itself.
     ///
     /// It has no effect on a queue in a store.
+    #[doc(hidden)]
     pub fn control(mut self, control: impl Control<K> + 'static) -> Self {
         self.control = Some(Box::new(control));
-        self
-    }
-
-    /// Sets the functions that pause and resume the workers of this program, instead of the queue:
-    /// [`Queue::pause`](requeue::Queue::pause).
-    ///
-    /// A queue in a store is then paused for this program only. Without this, the site pauses the queue in the store, for
-    /// the workers of all programs.
-    ///
-    /// `set` returns false if the program cannot pause or resume now.
-    pub fn pausing(
-        mut self,
-        set: impl Fn(bool) -> bool + Send + Sync + 'static,
-        is_paused: impl Fn() -> bool + Send + Sync + 'static,
-    ) -> Self {
-        self.settings.pausing = Some(Pausing { set: Box::new(set), get: Box::new(is_paused) });
         self
     }
 
@@ -252,7 +236,7 @@ impl<K> Builder<K> {
     ///
     /// `host` has no port. May be called for several hosts.
     pub fn host(mut self, host: &str) -> Self {
-        self.settings.hosts.allow(host);
+        self.settings.hosts.allow_host(host);
         self
     }
 
@@ -261,7 +245,7 @@ impl<K> Builder<K> {
     /// Use this for a listener at `0.0.0.0` or `[::]`. Unlike a name, an address cannot be redirected to this machine by
     /// another site (DNS rebinding).
     pub fn any_address(mut self) -> Self {
-        self.settings.hosts.allow_any_address();
+        self.settings.hosts.any_address = true;
         self
     }
 
@@ -269,7 +253,7 @@ impl<K> Builder<K> {
     ///
     /// Use this only behind a proxy that authenticates: otherwise scripts of other sites can read the responses.
     pub fn any_host(mut self) -> Self {
-        self.settings.hosts.allow_any();
+        self.settings.hosts.any = true;
         self
     }
 
@@ -305,10 +289,12 @@ impl<K> Builder<K> {
             started: unix_time(),
             ticks: watch::Sender::new(Arc::from("")),
             ended: watch::Sender::new(false),
+            // The other half of the connections is left to requests that end.
             streams: Arc::new(Semaphore::new(max_connections.div_ceil(2))),
             walks: Turns::new(max_connections),
         });
-        state.tick();
+        // The first sample, so that the dashboard is not empty for a second.
+        state.take_sample();
         tokio::spawn(keep_sampling(Arc::downgrade(&state)));
         Site { state }
     }

@@ -1,7 +1,5 @@
 //! The changes of a queue in memory that clients with the token may ask for.
 
-use std::error::Error;
-use std::fmt;
 use std::hash::BuildHasher;
 use std::time::Duration;
 
@@ -9,48 +7,15 @@ use requeue::{Add, Added, CancelledRun, Key, Merge, Queue};
 
 /// Changes a queue in memory for the actions of a site: [`Builder::control`](crate::Builder::control).
 ///
-/// A [`Queue`] is its own control. Implement it if the program has its own state per key, such as failures that a
+/// A [`Queue`] is its own control. Another one keeps the program's state per key up to date, such as failures that a
 /// cancel must forget.
-///
-/// # Examples
-///
-/// ```
-/// use requeue::{Added, Queue};
-/// use requeue_http::{AdminToken, Control, RefusedKey, Site};
-/// use std::time::Duration;
-///
-/// struct OnlyCancel(Queue<String>);
-///
-/// impl Control<String> for OnlyCancel {
-///     fn add(&self, _: String, _: Option<Duration>, _: i32) -> Result<Added, RefusedKey> {
-///         Err(RefusedKey::new("keys come from the file system only"))
-///     }
-///
-///     fn cancel(&self, key: &String) -> bool {
-///         self.0.cancel(key).any()
-///     }
-///
-///     fn run_now(&self, _: &String, _: i32) -> bool {
-///         false
-///     }
-/// }
-///
-/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-/// let queue = Queue::new();
-/// let site = Site::builder(queue.clone())
-///     .admin(AdminToken::new("a token of 16 characters or more".replace(' ', "-").as_str())?)
-///     .control(OnlyCancel(queue))
-///     .build();
-/// # Ok::<(), requeue_http::TokenError>(())
-/// # }).unwrap();
-/// ```
 pub trait Control<K>: Send + Sync {
     /// Adds a key, which is due after `delay`.
     ///
     /// # Errors
     ///
-    /// Returns the reason why the program accepts no such key.
-    fn add(&self, key: K, delay: Option<Duration>, priority: i32) -> Result<Added, RefusedKey>;
+    /// Returns the reason why the program accepts no such key, which the client sees.
+    fn add(&self, key: K, delay: Option<Duration>, priority: i32) -> Result<Added, String>;
 
     /// Cancels the pending run of a key. Returns true if there was one.
     fn cancel(&self, key: &K) -> bool;
@@ -65,29 +30,20 @@ pub trait Control<K>: Send + Sync {
 
     /// Makes a waiting key ready. `priority` is that of its pending run. Returns false if it is refused.
     fn run_now(&self, key: &K, priority: i32) -> bool;
-}
 
-/// The reason why a program accepts no such key.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RefusedKey(String);
+    /// Stops the deliveries of the queue. Returns false if the program cannot do so now, as by default.
+    fn pause(&self) -> bool {
+        false
+    }
 
-impl RefusedKey {
-    /// Returns the refusal of a key with this reason, which the client sees.
-    pub fn new(reason: impl Into<String>) -> Self {
-        Self(reason.into())
+    /// Resumes the deliveries of the queue. Returns false if the program cannot do so now, as by default.
+    fn resume(&self) -> bool {
+        false
     }
 }
-
-impl fmt::Display for RefusedKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl Error for RefusedKey {}
 
 impl<K: Key, S: BuildHasher + Send + Sync> Control<K> for Queue<K, S> {
-    fn add(&self, key: K, delay: Option<Duration>, priority: i32) -> Result<Added, RefusedKey> {
+    fn add(&self, key: K, delay: Option<Duration>, priority: i32) -> Result<Added, String> {
         Ok(self.add_with(key, delay.map_or(Add::now(), Add::after).priority(priority)))
     }
 
@@ -103,5 +59,15 @@ impl<K: Key, S: BuildHasher + Send + Sync> Control<K> for Queue<K, S> {
     fn run_now(&self, key: &K, priority: i32) -> bool {
         let add = Add::now().merge(Merge::Exactly).priority(priority);
         self.add_with(key.clone(), add) != Added::Refused
+    }
+
+    fn pause(&self) -> bool {
+        Self::pause(self);
+        true
+    }
+
+    fn resume(&self) -> bool {
+        Self::resume(self);
+        true
     }
 }

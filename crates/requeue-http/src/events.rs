@@ -1,76 +1,55 @@
 //! `/api/v1/events`: the samples so far, then a summary each second, then the end.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::response::sse::{Event, Sse};
-use futures_util::Stream;
-use futures_util::stream::unfold;
-use serde::Serialize;
-use serde_json::Value;
+use futures_util::stream::{iter, unfold};
+use futures_util::{Stream, StreamExt};
+use serde_json::json;
 use tokio::sync::watch;
 
 use crate::samples::columns;
 use crate::state::SiteState;
 
-/// The next event of a stream.
-enum Next {
-    History,
-    /// The first tick, which is sent immediately.
-    First(watch::Receiver<Arc<str>>),
-    Tick(watch::Receiver<Arc<str>>),
-    Nothing,
-}
-
-#[derive(Serialize)]
-struct History {
-    started: f64,
-    samples: BTreeMap<String, Vec<Value>>,
-}
-
 /// Returns the stream of a client; `None` if there are too many streams.
-pub(crate) fn events(
+pub(crate) fn event_stream(
     site: Arc<SiteState>,
 ) -> Option<Sse<impl Stream<Item = Result<Event, Infallible>>>> {
-    let stream = Arc::clone(&site.streams).try_acquire_owned().ok()?;
-    Some(Sse::new(unfold((site, stream, Next::History), async |(site, stream, next)| {
-        let (event, next) = site.event(next).await?;
-        Some((Ok(event), (site, stream, next)))
-    })))
+    let permit = Arc::clone(&site.streams).try_acquire_owned().ok()?;
+    // Subscribing first misses no sample; at worst, one is sent twice.
+    let ticks = site.ticks.subscribe();
+    let samples = columns(&site.samples.all());
+    let history = json!({ "started": site.started, "samples": samples }).to_string();
+    let first = [("history", history), ("tick", site.summary_json())];
+    let first = first.map(|(name, data)| Event::default().event(name).data(data));
+    // The permit is a part of the state, so that the end of the stream returns it.
+    let rest = unfold((site, permit, Some(ticks)), async |(site, permit, ticks)| {
+        let (event, ticks) = site.next_event(ticks?).await?;
+        Some((event, (site, permit, ticks)))
+    });
+    Some(Sse::new(iter(first).chain(rest).map(Ok)))
 }
 
 impl SiteState {
-    async fn event(&self, next: Next) -> Option<(Event, Next)> {
-        match next {
-            Next::History => {
-                // Subscribing first misses no sample; at worst, one is sent twice.
-                let ticks = self.ticks.subscribe();
-                let samples = self.samples.all();
-                let history = History { started: self.started, samples: columns(&samples) };
-                let data = serde_json::to_string(&history).unwrap_or_default();
-                Some((Event::default().event("history").data(data), Next::First(ticks)))
+    /// Returns the next tick. At the end of the site, returns the last event, and no more ticks.
+    async fn next_event(
+        &self,
+        mut ticks: watch::Receiver<Arc<str>>,
+    ) -> Option<(Event, Option<watch::Receiver<Arc<str>>>)> {
+        // A new receiver has not seen the end yet, and `wait_for` checks the present value first.
+        let mut ended = self.ended.subscribe();
+        tokio::select! {
+            // The end comes first: a client that reads slowly must not miss it behind ticks.
+            biased;
+            Ok(_) = ended.wait_for(|&ended| ended) => {
+                Some((Event::default().event("ended").data(self.summary_json()), None))
             }
-            Next::First(ticks) => {
-                let event = Event::default().event("tick").data(self.summary_json());
-                Some((event, Next::Tick(ticks)))
+            Ok(()) = ticks.changed() => {
+                let data = Arc::clone(&*ticks.borrow_and_update());
+                Some((Event::default().event("tick").data(data), Some(ticks)))
             }
-            Next::Tick(mut ticks) => {
-                let mut ended = self.ended.subscribe();
-                tokio::select! {
-                    biased;
-                    Ok(_) = ended.wait_for(|&ended| ended) => {
-                        let event = Event::default().event("ended").data(self.summary_json());
-                        Some((event, Next::Nothing))
-                    }
-                    Ok(()) = ticks.changed() => {
-                        let data = Arc::clone(&*ticks.borrow_and_update());
-                        Some((Event::default().event("tick").data(data), Next::Tick(ticks)))
-                    }
-                    else => None,
-                }
-            }
-            Next::Nothing => None,
+            else => None,
         }
     }
 }

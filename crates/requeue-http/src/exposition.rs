@@ -13,22 +13,10 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// Returns the format for a request with these values of the `Accept` header.
-    pub(crate) fn accepted<'a>(accept: impl Iterator<Item = &'a str>) -> Self {
-        let (mut open, mut classic) = (0, Classic::default());
-        for range in accept.flat_map(|value| value.split(',')).filter_map(Range::parse) {
-            match range.kind.as_str() {
-                "application/openmetrics-text" if range.is_of_version("1.0.0") => {
-                    open = open.max(range.quality);
-                }
-                "text/plain" if range.is_of_version("0.0.4") => classic.exact.put(range.quality),
-                "text/*" => classic.text.put(range.quality),
-                "*/*" => classic.all.put(range.quality),
-                _ => {}
-            }
-        }
-        // A client without a preference gets the newer format.
-        if open > 0 && open >= classic.quality() { Self::OpenMetrics } else { Self::Classic }
+    /// Returns the format for a request with these values of the `Accept` header: OpenMetrics if the client can read it.
+    pub(crate) fn negotiate<'a>(accept: impl Iterator<Item = &'a str>) -> Self {
+        let mut ranges = accept.flat_map(|value| value.split(','));
+        if ranges.any(accepts_open_metrics) { Self::OpenMetrics } else { Self::Classic }
     }
 
     pub(crate) const fn content_type(self) -> &'static str {
@@ -39,74 +27,34 @@ impl Format {
     }
 
     /// Converts a text in OpenMetrics to this format.
-    pub(crate) fn encode(self, open_metrics: String) -> String {
+    pub(crate) fn convert_from(self, open_metrics: String) -> String {
         match self {
             Self::OpenMetrics => open_metrics,
-            Self::Classic => classic(&open_metrics),
+            Self::Classic => to_classic(&open_metrics),
         }
     }
 }
 
-/// The qualities of the ranges that include the classic format. The most specific range counts.
-#[derive(Default)]
-struct Classic {
-    exact: Option<u16>,
-    text: Option<u16>,
-    all: Option<u16>,
-}
-
-impl Classic {
-    fn quality(&self) -> u16 {
-        self.exact.or(self.text).or(self.all).unwrap_or(0)
-    }
-}
-
-trait Put {
-    fn put(&mut self, quality: u16);
-}
-
-impl Put for Option<u16> {
-    fn put(&mut self, quality: u16) {
-        *self = Some(self.unwrap_or(0).max(quality));
-    }
-}
-
-/// A media range of the `Accept` header.
-struct Range {
-    kind: String,
-    version: Option<String>,
-    /// In thousandths.
-    quality: u16,
-}
-
-impl Range {
-    fn parse(text: &str) -> Option<Self> {
-        let mut parts = text.split(';').map(str::trim);
-        let kind = parts.next()?.to_ascii_lowercase();
-        let mut range = Self { kind, version: None, quality: 1000 };
-        for (name, value) in parts.filter_map(|part| part.split_once('=')) {
+/// Returns true if a media range is OpenMetrics, in the version that `prometheus-client` writes.
+fn accepts_open_metrics(range: &str) -> bool {
+    let mut parts = range.split(';').map(str::trim);
+    let kind = parts.next().unwrap_or_default();
+    kind.eq_ignore_ascii_case("application/openmetrics-text")
+        && parts.filter_map(|part| part.split_once('=')).all(|(name, value)| {
             let value = value.trim().trim_matches('"');
             match name.trim().to_ascii_lowercase().as_str() {
-                "q" => {
-                    let quality = value.parse::<f32>().ok().filter(|q| (0.0..=1.0).contains(q))?;
-                    // At most 1000.
-                    range.quality = (quality * 1000.0).round() as u16;
-                }
-                "version" => range.version = Some(value.to_owned()),
-                _ => {}
+                // A quality of 0 excludes the range.
+                "q" => value.parse::<f32>().is_ok_and(|quality| quality > 0.0),
+                // A parser of another version may reject the text.
+                "version" => value == "1.0.0",
+                _ => true,
             }
-        }
-        Some(range)
-    }
-
-    fn is_of_version(&self, version: &str) -> bool {
-        self.version.as_deref().is_none_or(|own| own == version)
-    }
+        })
 }
 
 /// Converts OpenMetrics to the classic format. In the classic format, the headers of counters and infos also have the
 /// suffix, and there are no units, no exemplars and no end marker.
-fn classic(open_metrics: &str) -> String {
+fn to_classic(open_metrics: &str) -> String {
     let mut text = String::with_capacity(open_metrics.len());
     let mut help = None;
     for line in open_metrics.lines() {
@@ -119,6 +67,7 @@ fn classic(open_metrics: &str) -> String {
                 "info" => ("_info", "gauge"),
                 "stateset" => ("", "gauge"),
                 "gauge" | "histogram" | "summary" => ("", kind),
+                // The classic format has no other types.
                 _ => ("", "untyped"),
             };
             let words = help.take().and_then(|help| help.strip_prefix(name)).map(str::trim_start);
@@ -161,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn open_metrics_is_sent_where_it_is_asked_for_and_nothing_is_liked_better() {
+    fn open_metrics_is_sent_where_it_is_asked_for() {
         use Format::{Classic, OpenMetrics};
         for (accept, format) in [
             (&[][..], Classic),
@@ -178,10 +127,7 @@ mod tests {
             // An unsupported version, and an invalid quality.
             (&["application/openmetrics-text;version=2.0.0"], Classic),
             (&["application/openmetrics-text;q=much"], Classic),
-            (&["application/openmetrics-text;q=0.4,text/plain;q=0.5"], Classic),
             (&["text/plain;q=0.5", "application/openmetrics-text; q=0.6"], OpenMetrics),
-            (&["application/openmetrics-text;q=0.5,*/*"], Classic),
-            (&["application/openmetrics-text;q=0.5,text/*;q=0.2,*/*"], OpenMetrics),
             // Prometheus 2 and 3.
             (
                 &["application/openmetrics-text;version=1.0.0,application/openmetrics-text;\
@@ -196,7 +142,7 @@ mod tests {
             ),
             (&["text/plain;version=0.0.4;q=1,*/*;q=0.1"], Classic),
         ] {
-            assert_eq!(Format::accepted(accept.iter().copied()), format, "{accept:?}");
+            assert_eq!(Format::negotiate(accept.iter().copied()), format, "{accept:?}");
         }
     }
 
@@ -216,13 +162,13 @@ mod tests {
         text::encode(&mut open_metrics, &registry).unwrap();
         assert!(open_metrics.contains(" # {") && open_metrics.contains("# UNIT"));
         assert_eq!(
-            classic(&open_metrics),
+            to_classic(&open_metrics),
             "# HELP runs_total Runs.\n# TYPE runs_total counter\nruns_total 2\n\
              # HELP wait_seconds Time.\n# TYPE wait_seconds gauge\nwait_seconds 0\n\
              # HELP build_info Build.\n# TYPE build_info gauge\nbuild_info{version=\"1\"} 1\n\
              # HELP odd_total Odd.\n# TYPE odd_total counter\n\
              odd_total{key=\"a \\\\ \\\" # {b} 1\\n\"} 1\n"
         );
-        assert_eq!(classic("# EOF\n"), "");
+        assert_eq!(to_classic("# EOF\n"), "");
     }
 }

@@ -98,7 +98,7 @@ pub(crate) struct Past {
 }
 
 impl Past {
-    pub(crate) fn error(&self) -> Option<&str> {
+    pub(crate) fn last_error(&self) -> Option<&str> {
         self.runs.iter().find_map(|run| run.error.as_deref())
     }
 
@@ -127,7 +127,7 @@ struct Inner {
 }
 
 impl Inner {
-    fn record(&mut self, key: &[u8], run: Run, outcome: Outcome) {
+    fn record_run(&mut self, key: &[u8], run: Run, outcome: Outcome) {
         if outcome == Outcome::Succeeded && !self.keys.contains_key(key) {
             return;
         }
@@ -135,7 +135,8 @@ impl Inner {
             *self = Self::default();
         }
         self.last += 1;
-        let mut past = self.remove(key).unwrap_or_else(|| Past {
+        // Removed and inserted again, because each run moves its key to the last place.
+        let mut past = self.remove_key(key).unwrap_or_else(|| Past {
             runs: VecDeque::new(),
             output: String::new(),
             place: 0,
@@ -143,6 +144,7 @@ impl Inner {
         });
         let Run { attempt, took, error, output } = run;
         let error = (outcome != Outcome::Succeeded).then(|| first_part(error, ERROR));
+        // Before the push, so that the allocation does not grow.
         past.runs.truncate(RUNS - 1);
         past.runs.push_front(PastRun {
             at: unix_time(),
@@ -155,14 +157,15 @@ impl Inner {
             past.output = last_part(output, OUTPUT);
         }
         past.parked = (outcome == Outcome::GivenUp).then(Instant::now);
-        self.insert(key.into(), past);
+        self.insert_last(key.into(), past);
     }
 
     /// Inserts a key at the last place, and removes the oldest key if there are too many.
-    fn insert(&mut self, key: Arc<[u8]>, mut past: Past) {
+    fn insert_last(&mut self, key: Arc<[u8]>, mut past: Past) {
         past.place = self.last;
         let order = if past.parked.is_some() { &mut self.parked } else { &mut self.others };
         order.insert(past.place, Arc::clone(&key));
+        // The newest keys are kept, so that an endless stream of failures has a bounded cost.
         if order.len() > KEYS
             && let Some((_, oldest)) = order.pop_first()
         {
@@ -171,7 +174,7 @@ impl Inner {
         self.keys.insert(key, past);
     }
 
-    fn remove(&mut self, key: &[u8]) -> Option<Past> {
+    fn remove_key(&mut self, key: &[u8]) -> Option<Past> {
         let past = self.keys.remove(key)?;
         let order = if past.parked.is_some() { &mut self.parked } else { &mut self.others };
         order.remove(&past.place);
@@ -188,33 +191,33 @@ impl History {
 
     /// Records a run that succeeded. It has an effect only on a key that has failed before.
     pub fn succeeded(&self, key: impl AsRef<[u8]>, run: Run) {
-        self.lock().record(key.as_ref(), run, Outcome::Succeeded);
+        self.lock().record_run(key.as_ref(), run, Outcome::Succeeded);
     }
 
     /// Records a run that failed.
     pub fn failed(&self, key: impl AsRef<[u8]>, run: Run) {
-        self.lock().record(key.as_ref(), run, Outcome::Failed);
+        self.lock().record_run(key.as_ref(), run, Outcome::Failed);
     }
 
     /// Records a run after which its key was given up. Call it after the completion of the delivery.
     pub fn gave_up(&self, key: impl AsRef<[u8]>, run: Run) {
-        self.lock().record(key.as_ref(), run, Outcome::GivenUp);
+        self.lock().record_run(key.as_ref(), run, Outcome::GivenUp);
     }
 
     /// Forgets the runs of a key. A parked key is no longer listed.
     pub fn forget(&self, key: impl AsRef<[u8]>) {
-        self.lock().remove(key.as_ref());
+        self.lock().remove_key(key.as_ref());
     }
 
-    pub(crate) fn past(&self, key: &[u8]) -> Option<Past> {
+    pub(crate) fn past_of(&self, key: &[u8]) -> Option<Past> {
         self.lock().keys.get(key).cloned()
     }
 
-    pub(crate) fn error(&self, key: &[u8]) -> Option<String> {
-        self.lock().keys.get(key)?.error().map(str::to_owned)
+    pub(crate) fn last_error(&self, key: &[u8]) -> Option<String> {
+        self.lock().keys.get(key)?.last_error().map(str::to_owned)
     }
 
-    pub(crate) fn parked(&self) -> usize {
+    pub(crate) fn parked_count(&self) -> usize {
         self.lock().parked.len()
     }
 
@@ -235,8 +238,8 @@ impl History {
             _ => return false,
         }
         inner.last = inner.last.saturating_add(1);
-        if let Some(past) = inner.remove(key) {
-            inner.insert(key.into(), Past { parked: None, ..past });
+        if let Some(past) = inner.remove_key(key) {
+            inner.insert_last(key.into(), Past { parked: None, ..past });
         }
         true
     }
@@ -259,6 +262,7 @@ impl History {
 
 impl fmt::Debug for History {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The lock is released before the formatter runs, which may be code of the user.
         let (keys, parked) = {
             let inner = self.lock();
             (inner.keys.len(), inner.parked.len())
@@ -307,15 +311,15 @@ mod tests {
             history.failed(n.to_string(), run(1));
             history.gave_up(format!("parked {n}"), run(1));
         }
-        assert_eq!((history.parked(), history.lock().keys.len()), (KEYS, 2 * KEYS));
-        assert!(history.past(b"0").is_none() && history.past(b"2999").is_some());
+        assert_eq!((history.parked_count(), history.lock().keys.len()), (KEYS, 2 * KEYS));
+        assert!(history.past_of(b"0").is_none() && history.past_of(b"2999").is_some());
         let first = history.parked_below(u32::MAX).remove(0);
         assert_eq!(&*first.1, b"parked 2999");
         for n in 2..20 {
             history.failed("2999", run(n));
         }
-        let past = history.past(b"2999").unwrap();
-        assert_eq!((past.runs.len(), past.error()), (RUNS, Some("error 19")));
+        let past = history.past_of(b"2999").unwrap();
+        assert_eq!((past.runs.len(), past.last_error()), (RUNS, Some("error 19")));
         assert_eq!(past.output.len(), OUTPUT + '…'.len_utf8());
     }
 
@@ -323,11 +327,11 @@ mod tests {
     fn only_keys_that_have_failed_are_kept() {
         let history = History::new();
         history.succeeded("a", Run::new(1));
-        assert!(history.past(b"a").is_none());
+        assert!(history.past_of(b"a").is_none());
         history.failed("a", run(1));
         history.succeeded("a", Run::new(2));
-        let past = history.past(b"a").unwrap();
-        assert_eq!((past.runs.len(), past.error(), past.attempts()), (2, Some("error 1"), 2));
+        let past = history.past_of(b"a").unwrap();
+        assert_eq!((past.runs.len(), past.last_error(), past.attempts()), (2, Some("error 1"), 2));
         assert!(past.has_succeeded() && !history.unpark(b"a"));
     }
 
@@ -335,11 +339,14 @@ mod tests {
     fn a_parked_key_is_parked_until_it_runs_again() {
         let history = History::new();
         history.gave_up("a", run(3));
-        assert_eq!(history.parked(), 1);
+        assert_eq!(history.parked_count(), 1);
         assert!(history.unpark(b"a") && !history.unpark(b"a"));
-        assert_eq!((history.parked(), history.error(b"a").as_deref()), (0, Some("error 3")));
+        assert_eq!(
+            (history.parked_count(), history.last_error(b"a").as_deref()),
+            (0, Some("error 3"))
+        );
         history.gave_up("a", run(1));
         history.forget("a");
-        assert_eq!((history.parked(), history.error(b"a")), (0, None));
+        assert_eq!((history.parked_count(), history.last_error(b"a")), (0, None));
     }
 }

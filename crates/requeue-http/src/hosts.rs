@@ -11,35 +11,28 @@ use std::net::IpAddr;
 pub(crate) struct Hosts {
     names: BTreeSet<String>,
     /// All names and addresses.
-    any: bool,
+    pub(crate) any: bool,
     /// All addresses.
-    any_address: bool,
+    pub(crate) any_address: bool,
 }
 
 impl Hosts {
-    pub(crate) fn allow(&mut self, name: &str) {
-        self.names.insert(canonical(name));
-    }
-
-    pub(crate) const fn allow_any_address(&mut self) {
-        self.any_address = true;
-    }
-
-    pub(crate) const fn allow_any(&mut self) {
-        self.any = true;
+    pub(crate) fn allow_host(&mut self, name: &str) {
+        self.names.insert(canonical_name(name));
     }
 
     /// Returns true if requests to this host, with or without a port, are answered.
-    pub(crate) fn allows(&self, host: &str) -> bool {
+    pub(crate) fn is_allowed(&self, host: &str) -> bool {
         if self.any {
             return true;
         }
         let Some(name) = without_port(host) else { return false };
-        let name = canonical(name);
+        let name = canonical_name(name);
         if self.names.contains(&name) {
             return true;
         }
         match name.parse::<IpAddr>() {
+            // An address cannot be redirected to this machine by the name server of another site.
             Ok(address) => self.any_address || address.to_canonical().is_loopback(),
             Err(_) => name == "localhost" || name.ends_with(".localhost"),
         }
@@ -52,12 +45,14 @@ fn without_port(host: &str) -> Option<&str> {
         None => host.split_at(host.find(':').unwrap_or(host.len())),
     };
     let is_port = |port: &str| port.is_empty() || port.parse::<u16>().is_ok();
+    // A text that is no port could hide another host behind it.
     let ends = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
     (ends && !name.is_empty()).then_some(name)
 }
 
-fn canonical(name: &str) -> String {
+fn canonical_name(name: &str) -> String {
     let name = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    // A name with a dot at its end is the same name.
     let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
     match name.parse::<IpAddr>() {
         Ok(address) => address.to_string(),
@@ -72,8 +67,8 @@ mod tests {
     #[test]
     fn only_names_of_this_machine_and_those_allowed_are_answered() {
         let mut hosts = Hosts::default();
-        hosts.allow("Build.Example.org");
-        hosts.allow("[2001:db8::1]");
+        hosts.allow_host("Build.Example.org");
+        hosts.allow_host("[2001:db8::1]");
         for host in [
             "localhost",
             "LOCALHOST:80",
@@ -88,7 +83,7 @@ mod tests {
             "build.example.org.",
             "[2001:DB8:0::1]:80",
         ] {
-            assert!(hosts.allows(host), "{host}");
+            assert!(hosts.is_allowed(host), "{host}");
         }
         for host in [
             "",
@@ -107,17 +102,16 @@ mod tests {
             "[::1]x",
             "127.0.0.1 ",
         ] {
-            assert!(!hosts.allows(host), "{host}");
+            assert!(!hosts.is_allowed(host), "{host}");
         }
     }
 
     #[test]
     fn any_address_is_no_name_and_any_host_is_all() {
-        let mut hosts = Hosts::default();
-        hosts.allow_any_address();
-        assert!(hosts.allows("10.0.0.1:80") && hosts.allows("[2001:db8::2]"));
-        assert!(!hosts.allows("example.org"));
-        hosts.allow_any();
-        assert!(hosts.allows("example.org"));
+        let mut hosts = Hosts { any_address: true, ..Hosts::default() };
+        assert!(hosts.is_allowed("10.0.0.1:80") && hosts.is_allowed("[2001:db8::2]"));
+        assert!(!hosts.is_allowed("example.org"));
+        hosts.any = true;
+        assert!(hosts.is_allowed("example.org"));
     }
 }

@@ -9,14 +9,17 @@ use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use requeue::Key;
 
-/// A key that is text or bytes.
+/// A key that is text or bytes: `String`, `Vec<u8>`, and the boxes and `Arc`s of `str` and `[u8]`.
 ///
 /// For other keys, use [`Site::builder_with`](crate::Site::builder_with).
 pub trait ByteKey: Key {
+    // Hidden: `Site::builder_with` takes functions for all other keys.
     /// Returns the bytes that are shown. Different keys must have different bytes.
+    #[doc(hidden)]
     fn to_bytes(&self) -> Cow<'_, [u8]>;
 
     /// Returns the key with these bytes; `None` if no key has them.
+    #[doc(hidden)]
     fn from_bytes(bytes: &[u8]) -> Option<Self>;
 }
 
@@ -55,7 +58,8 @@ bytes!(Vec<u8>, Box<[u8]>, Arc<[u8]>);
 pub(crate) const SHOWN: usize = 4096;
 
 /// Formats bytes as printable text on one line. Different bytes give different texts.
-pub(crate) fn escaped(bytes: &[u8]) -> Cow<'_, str> {
+pub(crate) fn escape_key(bytes: &[u8]) -> Cow<'_, str> {
+    // One line of printable text: a key must not control the terminal or the direction of the text.
     let is_plain = |char: char| match char {
         '\\' => false,
         // A shortcut for most keys: `escape_debug` searches a table.
@@ -118,7 +122,7 @@ mod tests {
             ("größe".as_bytes(), "größe"),
             ("\u{202e}gnp.exe".as_bytes(), r"\u{202e}gnp.exe"),
         ] {
-            assert_eq!(escaped(key), text);
+            assert_eq!(escape_key(key), text);
         }
     }
 

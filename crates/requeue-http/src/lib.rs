@@ -40,7 +40,7 @@
 //! # }).unwrap();
 //! ```
 //!
-//! [`Site::serve_unix`] does the same on a Unix socket.
+//! A `tokio::net::UnixListener` serves it on a Unix socket.
 //!
 //! # Other tasks
 //!
@@ -139,7 +139,9 @@ mod turns;
 
 pub use admin::{AdminToken, TokenError};
 pub use builder::Builder;
-pub use control::{Control, RefusedKey};
+// Hidden: `requeue run` and `requeue watch` change the keys of a run by it, and its methods follow their needs.
+#[doc(hidden)]
+pub use control::Control;
 pub use history::{History, Run};
 pub use keys::ByteKey;
 pub use rows::Detail;

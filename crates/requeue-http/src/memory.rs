@@ -5,13 +5,14 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::StatusCode;
 use requeue::{Added, Cursor, Entry, Filter, Key, Phase, Queue};
 
 use crate::api::{Action, AddResult, KeyPage, Row, State, Status};
 use crate::control::Control;
 use crate::cursors::{Cursors, Order};
 use crate::history::{History, Past};
-use crate::keys::escaped;
+use crate::keys::escape_key;
 use crate::params::Problem;
 use crate::rows::next_due;
 use crate::source::{
@@ -40,7 +41,7 @@ enum Listed<K> {
 }
 
 /// Returns the filter that selects the keys in a state, and perhaps others; `None` if the queue has no such state.
-const fn filter(state: Option<State>) -> Option<Filter> {
+const fn state_filter(state: Option<State>) -> Option<Filter> {
     match state {
         None => Some(Filter::All),
         Some(State::Ready) => Some(Filter::Phase(Phase::Ready)),
@@ -53,79 +54,49 @@ const fn filter(state: Option<State>) -> Option<Filter> {
 }
 
 impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
-    fn error(&self, bytes: &[u8]) -> Option<String> {
-        self.history.as_ref()?.error(bytes)
-    }
-
     fn row(&self, entry: &Entry<K>, bytes: &[u8]) -> Row {
-        let row = Row::new(entry, bytes, self.queue.now(), detail_of(&self.detail, &entry.key));
-        row.with_error(|| self.error(bytes))
+        let mut row = Row::new(entry, bytes, self.queue.now(), detail_of(&self.detail, &entry.key));
+        if row.failures > 0 || row.attempt > 1 {
+            row.error = self.history.as_ref().and_then(|history| history.last_error(bytes));
+        }
+        row
     }
 
     fn rows(&self, entries: Vec<Entry<K>>, selection: &Selection) -> Vec<Row> {
         let row = |entry: Entry<K>| {
-            self.takes(selection, &entry).then(|| self.row(&entry, &(self.show)(&entry.key)))
+            self.is_selected(selection, &entry).then(|| self.row(&entry, &(self.show)(&entry.key)))
         };
         entries.into_iter().filter_map(row).collect()
     }
 
-    fn takes(&self, selection: &Selection, entry: &Entry<K>) -> bool {
-        selection.takes(State::of_entry(entry), entry.failures, || {
-            escaped(&(self.show)(&entry.key)).into_owned().into()
+    fn is_selected(&self, selection: &Selection, entry: &Entry<K>) -> bool {
+        selection.selects(State::of_entry(entry), entry.failures, || {
+            escape_key(&(self.show)(&entry.key)).into_owned().into()
         })
     }
 
     /// Returns the parked keys below a place, the newest first.
-    fn parked(&self, selection: &Selection, below: u32) -> Vec<(u32, Arc<[u8]>, Past)> {
+    fn parked_below(&self, selection: &Selection, below: u32) -> Vec<(u32, Arc<[u8]>, Past)> {
         let Some(history) = &self.history else { return Vec::new() };
         let mut parked = history.parked_below(below);
         parked.retain(|(_, key, past)| {
-            selection.takes(State::Parked, past.attempts(), || escaped(key)) && !self.has(key)
+            selection.selects(State::Parked, past.attempts(), || escape_key(key))
+                && !self.is_queued(key)
         });
         parked
     }
 
     /// Returns true if a key is ready, waiting or in flight.
-    fn has(&self, bytes: &[u8]) -> bool {
+    fn is_queued(&self, bytes: &[u8]) -> bool {
+        // A key that was added again is shown by the queue. The history only knows that it was parked.
         let entry = (self.read)(bytes).and_then(|key| self.queue.look_up(&key));
         entry.is_some_and(|entry| State::of_entry(&entry) != State::Idle)
     }
 
-    async fn pages(&self, walk: &Walk) -> Result<Walked, Problem> {
-        let Walk { selection, limit, begin } = walk;
-        let cursor = match begin {
-            Begin::Start => None,
-            Begin::Cursor(cursor) => Some(&**cursor),
-            Begin::Sorted(sort) => return Ok(self.sorted(selection, *limit, *sort).await),
-        };
-        let lists_parked = matches!(selection.state, None | Some(State::Parked));
-        let decrypt = |order| cursor.and_then(|cursor| self.cursors.decrypt(order, cursor));
-        let mut walked = Walked::default();
-        let mut below = decrypt(Order::Parked).filter(|_| lists_parked);
-        if below.is_none() {
-            walked = match filter(selection.state) {
-                Some(filter) => self.walk_queue(walk, filter, cursor).await?,
-                None if cursor.is_some() => return Err(Walk::bad_cursor()),
-                None => walked,
-            };
-            below = (lists_parked && walked.next.is_none()).then_some(u32::MAX);
-        }
-        for (place, key, past) in below.map_or_else(Vec::new, |it| self.parked(selection, it)) {
-            if walked.rows.len() == *limit {
-                let next = self.cursors.encrypt(Order::Parked, place.saturating_add(1));
-                walked.next = Some(next);
-                break;
-            }
-            walked.looked_at += 1;
-            walked.rows.push(self.parked_row(&key, &past));
-        }
-        walked.more = walked.next.is_some();
-        Ok(walked)
-    }
-
     fn parked_row(&self, key: &[u8], past: &Past) -> Row {
+        // A key of the history may be one that the queue no longer accepts.
         let detail = (self.read)(key).map(|key| detail_of(&self.detail, &key));
-        Row::past(key, past, detail.unwrap_or_default())
+        Row::of_past(key, past, detail.unwrap_or_default())
     }
 
     async fn walk_queue(
@@ -134,6 +105,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         filter: Filter,
         cursor: Option<&str>,
     ) -> Result<Walked, Problem> {
+        // Without times there is no order by age.
         let keeps_times = self.queue.entries_in_flight(0, 0).is_some();
         let order = match filter {
             Filter::Running if keeps_times => Order::LongestFirst,
@@ -180,20 +152,20 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
 
     /// Calls `visit` for up to `most` keys with their own state, until it returns false. Returns the number of keys
     /// that were read, and whether there are more.
-    async fn visit(
+    async fn visit_keys(
         &self,
         selection: &Selection,
         most: usize,
         mut visit: impl FnMut(Entry<K>) -> bool + Send,
     ) -> (usize, bool) {
-        let Some(filter) = filter(selection.state) else { return (0, false) };
+        let Some(filter) = state_filter(selection.state) else { return (0, false) };
         let (mut next, mut looked_at) = (Some(Cursor::default()), 0);
         while let Some(at) = next
             && looked_at < most
         {
             let page = self.queue.snapshot(filter, at, SLICE);
             for entry in page.entries {
-                if self.takes(selection, &entry) && !visit(entry) {
+                if self.is_selected(selection, &entry) && !visit(entry) {
                     return (looked_at, true);
                 }
             }
@@ -203,24 +175,24 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         (looked_at, next.is_some())
     }
 
-    async fn sorted(&self, selection: &Selection, limit: usize, sort: Sort) -> Walked {
+    async fn sorted_page(&self, selection: &Selection, limit: usize, sort: Sort) -> Walked {
         let mut first = First::new(sort, limit);
-        let (column, now) = (first.column(), self.queue.now());
-        let rank = |entry: &Entry<K>| match column {
+        let now = self.queue.now();
+        let rank = |entry: &Entry<K>| match sort.by {
             Column::Key => Rank::Key((self.show)(&entry.key).into_owned()),
             Column::State => Rank::State(State::of_entry(entry)),
             Column::Age => Rank::of_time(entry.since.map(|since| now.since(since))),
             Column::Attempt => Rank::Number(u128::from(entry.failures) + 1),
             Column::DueIn => Rank::of_time(next_due(entry, now).map(|due| due.since(now))),
         };
-        let visited = self.visit(selection, LOOKS, |entry| {
+        let visited = self.visit_keys(selection, LOOKS, |entry| {
             first.push(rank(&entry), Listed::Known(entry));
             true
         });
         let (mut looked_at, unread) = visited.await;
-        for (_, key, past) in self.parked(selection, u32::MAX) {
+        for (_, key, past) in self.parked_below(selection, u32::MAX) {
             looked_at += 1;
-            let rank = match column {
+            let rank = match sort.by {
                 Column::Key => Rank::Key(key.to_vec()),
                 Column::State => Rank::State(State::Parked),
                 Column::Age => Rank::of_time(past.parked_for()),
@@ -229,7 +201,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
             };
             first.push(rank, Listed::Parked(key, past));
         }
-        let (listed, more) = first.finish();
+        let (listed, more) = first.into_first();
         let row = |listed| match listed {
             Listed::Known(entry) => self.row(&entry, &(self.show)(&entry.key)),
             Listed::Parked(key, past) => self.parked_row(&key, &past),
@@ -238,38 +210,8 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         Walked { rows, next: None, looked_at, more: more || unread }
     }
 
-    async fn collect(&self, action: Action, selection: &Selection, most: usize) -> Vec<Vec<u8>> {
-        let mut keys = Vec::new();
-        let visited = self.visit(selection, usize::MAX, |entry| {
-            if action.applies(State::of_entry(&entry), runs_again(&entry)) {
-                keys.push((self.show)(&entry.key).into_owned());
-            }
-            keys.len() < most
-        });
-        visited.await;
-        if action.applies(State::Parked, false)
-            && matches!(selection.state, None | Some(State::Parked))
-        {
-            let parked = self.parked(selection, u32::MAX);
-            keys.extend(parked.into_iter().map(|(_, key, _)| key.to_vec()));
-            keys.truncate(most);
-        }
-        keys
-    }
-
-    /// Changes keys until one is refused. No key is changed if one of them is invalid.
-    fn change_all(&self, action: Action, bytes: &[Vec<u8>]) -> Result<Vec<bool>, Problem> {
-        let keys = bytes.iter().map(|bytes| self.read_key(bytes)).collect::<Result<Vec<_>, _>>()?;
-        let mut results = Vec::with_capacity(keys.len());
-        for (key, bytes) in keys.into_iter().zip(bytes) {
-            let changed = self.change(action, key, bytes);
-            results.push(changed.map_err(|problem| problem.with_changed(count_of(&results)))?);
-        }
-        Ok(results)
-    }
-
     /// Changes a key that may have left its state since it was listed. Returns true if it was changed.
-    fn change(&self, action: Action, key: K, bytes: &[u8]) -> Result<bool, Problem> {
+    fn change_key(&self, action: Action, key: K, bytes: &[u8]) -> Result<bool, Problem> {
         let entry = self.queue.look_up(&key).filter(|entry| State::of_entry(entry) != State::Idle);
         let Some(entry) = entry else {
             let Some(history) = &self.history else { return Ok(false) };
@@ -281,8 +223,8 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
                 }
                 Action::Revive if is_parked => {
                     let added = self.control.add(key, None, 0);
-                    let added =
-                        added.map_err(|error| Problem::parameter("keys", &error.to_string()))?;
+                    let added = added.map_err(|error| Problem::parameter("keys", &error))?;
+                    // After the add, so that a key which is refused stays parked.
                     Ok(added != Added::Refused && history.unpark(bytes))
                 }
                 _ => Ok(false),
@@ -300,24 +242,6 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         })
     }
 
-    /// Adds keys until one is refused. No key is added if one of them is invalid.
-    fn add_all(&self, new: &[NewKey]) -> Result<Vec<AddResult>, Problem> {
-        let read = new.iter().map(|new| self.read_key(&new.key));
-        let keys = read.collect::<Result<Vec<_>, _>>()?;
-        let mut results = Vec::with_capacity(keys.len());
-        for (key, one) in keys.into_iter().zip(new) {
-            match self.add_one(key, one) {
-                Ok(result) => results.push(result),
-                Err(problem) => {
-                    let mut results: Vec<_> = results.into_iter().map(Some).collect();
-                    results.resize(new.len(), None);
-                    return Err(problem.with_results(results));
-                }
-            }
-        }
-        Ok(results)
-    }
-
     fn read_key(&self, bytes: &[u8]) -> Result<K, Problem> {
         let wrong = || Problem::parameter("keys", "not a valid key of this queue");
         (self.read)(bytes).ok_or_else(wrong)
@@ -325,7 +249,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
 
     fn add_one(&self, key: K, new: &NewKey) -> Result<AddResult, Problem> {
         let added = self.control.add(key, new.delay, new.priority);
-        let added = added.map_err(|error| Problem::parameter("keys", &error.to_string()))?;
+        let added = added.map_err(|error| Problem::parameter("keys", &error))?;
         let was_parked = added != Added::Refused
             && self.history.as_ref().is_some_and(|history| history.unpark(&new.key));
         Ok(match added {
@@ -336,20 +260,6 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
             Added::Refused => AddResult::Refused,
             _ => AddResult::Coalesced,
         })
-    }
-
-    fn page(&self, bytes: &[u8]) -> Found {
-        let Some(key) = (self.read)(bytes) else { return Found::NoKey };
-        let past = self.history.as_ref().and_then(|history| history.past(bytes));
-        let entry = self.queue.look_up(&key);
-        let row = match (entry, &past) {
-            (Some(entry), past) if past.is_none() || State::of_entry(&entry) != State::Idle => {
-                self.row(&entry, bytes)
-            }
-            (_, Some(past)) => self.parked_row(bytes, past),
-            (_, None) => return Found::Nothing,
-        };
-        Found::Page(Box::new(KeyPage::new(row, past)))
     }
 }
 
@@ -372,16 +282,16 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
         }
     }
 
-    fn gauges(&self) -> Gauges {
+    fn read_gauges(&self) -> Gauges {
         let queue = &self.queue;
         let parked = self.history.as_ref().map(|history| {
             // A parked key that was added again is no longer parked.
             for key in history.parked_keys() {
-                if self.has(&key) {
+                if self.is_queued(&key) {
                     history.unpark(&key);
                 }
             }
-            history.parked()
+            history.parked_count()
         });
         let states = queue.states();
         Gauges {
@@ -402,41 +312,128 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
         }
     }
 
-    fn longest(&self, limit: usize) -> Vec<Row> {
+    fn longest_running(&self, limit: usize) -> Vec<Row> {
         self.rows(self.queue.entries_in_flight(0, limit).unwrap_or_default(), &Selection::default())
     }
 
-    fn walk<'a>(&'a self, walk: &'a Walk) -> Answer<'a, Walked> {
-        Box::pin(self.pages(walk))
+    fn read_page<'a>(&'a self, walk: &'a Walk) -> Answer<'a, Walked> {
+        Box::pin(async move {
+            let Walk { selection, limit, begin } = walk;
+            let cursor = match begin {
+                Begin::Start => None,
+                Begin::Cursor(cursor) => Some(&**cursor),
+                Begin::Sorted(sort) => return Ok(self.sorted_page(selection, *limit, *sort).await),
+            };
+            let lists_parked = matches!(selection.state, None | Some(State::Parked));
+            let decrypt = |order| cursor.and_then(|cursor| self.cursors.decrypt(order, cursor));
+            let mut walked = Walked::default();
+            // Parked keys come after those of the queue. A cursor of them skips the queue.
+            let mut below = decrypt(Order::Parked).filter(|_| lists_parked);
+            if below.is_none() {
+                walked = match state_filter(selection.state) {
+                    Some(filter) => self.walk_queue(walk, filter, cursor).await?,
+                    None if cursor.is_some() => return Err(Walk::bad_cursor()),
+                    None => walked,
+                };
+                below = (lists_parked && walked.next.is_none()).then_some(u32::MAX);
+            }
+            for (place, key, past) in
+                below.map_or_else(Vec::new, |it| self.parked_below(selection, it))
+            {
+                if walked.rows.len() == *limit {
+                    // The next page begins with this key, and `parked_below` excludes its bound.
+                    let next = self.cursors.encrypt(Order::Parked, place.saturating_add(1));
+                    walked.next = Some(next);
+                    break;
+                }
+                walked.looked_at += 1;
+                walked.rows.push(self.parked_row(&key, &past));
+            }
+            walked.more = walked.next.is_some();
+            Ok(walked)
+        })
     }
 
-    fn find<'a>(&'a self, key: &'a [u8]) -> Answer<'a, Found> {
-        Box::pin(ready(Ok(self.page(key))))
+    fn find_key<'a>(&'a self, bytes: &'a [u8]) -> Answer<'a, Found> {
+        Box::pin(async move {
+            let Some(key) = (self.read)(bytes) else { return Ok(Found::NoKey) };
+            let past = self.history.as_ref().and_then(|history| history.past_of(bytes));
+            let entry = self.queue.look_up(&key);
+            let row = match (entry, &past) {
+                (Some(entry), past) if past.is_none() || State::of_entry(&entry) != State::Idle => {
+                    self.row(&entry, bytes)
+                }
+                (_, Some(past)) => self.parked_row(bytes, past),
+                (_, None) => return Ok(Found::Nothing),
+            };
+            Ok(Found::Page(Box::new(KeyPage::new(row, past))))
+        })
     }
 
-    fn matching<'a>(
+    fn matching_keys<'a>(
         &'a self,
         action: Action,
         selection: &'a Selection,
         most: usize,
     ) -> Answer<'a, Vec<Vec<u8>>> {
-        Box::pin(async move { Ok(self.collect(action, selection, most).await) })
+        Box::pin(async move {
+            let mut keys = Vec::new();
+            let visited = self.visit_keys(selection, usize::MAX, |entry| {
+                if action.applies(State::of_entry(&entry), runs_again(&entry)) {
+                    keys.push((self.show)(&entry.key).into_owned());
+                }
+                keys.len() < most
+            });
+            visited.await;
+            if action.applies(State::Parked, false)
+                && matches!(selection.state, None | Some(State::Parked))
+            {
+                let parked = self.parked_below(selection, u32::MAX);
+                keys.extend(parked.into_iter().map(|(_, key, _)| key.to_vec()));
+                keys.truncate(most);
+            }
+            Ok(keys)
+        })
     }
 
-    fn act(&self, action: Action, keys: Vec<Vec<u8>>) -> Answer<'_, Vec<bool>> {
-        Box::pin(ready(self.change_all(action, &keys)))
+    fn change_keys(&self, action: Action, all: Vec<Vec<u8>>) -> Answer<'_, Vec<bool>> {
+        Box::pin(async move {
+            // Until one is refused. No key is changed if one of them is invalid.
+            let keys =
+                all.iter().map(|bytes| self.read_key(bytes)).collect::<Result<Vec<_>, _>>()?;
+            let mut results = Vec::with_capacity(keys.len());
+            for (key, bytes) in keys.into_iter().zip(&all) {
+                let changed = self.change_key(action, key, bytes);
+                results.push(changed.map_err(|problem| problem.with_changed(count_of(&results)))?);
+            }
+            Ok(results)
+        })
     }
 
-    fn add(&self, keys: Vec<NewKey>) -> Answer<'_, Vec<AddResult>> {
-        Box::pin(ready(self.add_all(&keys)))
+    fn add_keys(&self, new: Vec<NewKey>) -> Answer<'_, Vec<AddResult>> {
+        Box::pin(async move {
+            // Until one is refused. No key is added if one of them is invalid.
+            let read = new.iter().map(|new| self.read_key(&new.key));
+            let keys = read.collect::<Result<Vec<_>, _>>()?;
+            let mut results = Vec::with_capacity(keys.len());
+            for (key, one) in keys.into_iter().zip(&new) {
+                match self.add_one(key, one) {
+                    Ok(result) => results.push(result),
+                    Err(problem) => {
+                        let mut results: Vec<_> = results.into_iter().map(Some).collect();
+                        results.resize(new.len(), None);
+                        return Err(problem.with_results(results));
+                    }
+                }
+            }
+            Ok(results)
+        })
     }
 
     fn set_paused(&self, paused: bool) -> Answer<'_, ()> {
-        if paused {
-            self.queue.pause();
-        } else {
-            self.queue.resume();
-        }
-        Box::pin(ready(Ok(())))
+        let is_done = if paused { self.control.pause() } else { self.control.resume() };
+        let error = "this process is stopping: there is nothing to pause";
+        let refusal = || Problem::new(StatusCode::CONFLICT, error);
+        Box::pin(ready(is_done.then_some(()).ok_or_else(refusal)))
     }
 }

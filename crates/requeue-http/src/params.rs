@@ -1,6 +1,7 @@
 //! The parameters of a request, and error responses.
 
-use axum::http::{StatusCode, header};
+use axum::http::StatusCode;
+use axum::http::header::{self, HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use percent_encoding::percent_decode;
 use serde::Serialize;
@@ -10,26 +11,33 @@ use crate::api::{AddResult, Failure, Named};
 /// An error response.
 #[derive(Debug)]
 pub(crate) struct Problem {
-    failure: Failure,
+    failure: Box<Failure>,
     /// The number of keys that are known to have been changed before the error.
-    changed: usize,
+    pub(crate) changed: usize,
     status: StatusCode,
+    header: Option<(HeaderName, HeaderValue)>,
 }
 
 impl Problem {
     pub(crate) fn new(status: StatusCode, error: impl Into<String>) -> Self {
-        Self { failure: Failure { error: error.into(), ..Failure::default() }, changed: 0, status }
+        let failure = Box::new(Failure { error: error.into(), ..Failure::default() });
+        Self { failure, changed: 0, status, header: None }
     }
 
-    /// Returns a response for too many requests at the same time.
-    pub(crate) fn busy(error: &str) -> Response {
-        let problem =
-            Self::new(StatusCode::SERVICE_UNAVAILABLE, format!("{error}; try again later"));
-        ([(header::RETRY_AFTER, "5")], problem).into_response()
+    /// Adds a header to the response.
+    pub(crate) fn with_header(mut self, name: HeaderName, value: impl Into<HeaderValue>) -> Self {
+        self.header = Some((name, value.into()));
+        self
+    }
+
+    /// Returns the error for too many requests at the same time.
+    pub(crate) fn busy(error: &str) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, format!("{error}; try again later"))
+            .with_header(header::RETRY_AFTER, 5)
     }
 
     /// Returns the refusal of a change of another number of keys than the user has confirmed.
-    pub(crate) fn matched(matched: usize, expected: usize) -> Self {
+    pub(crate) fn other_count(matched: usize, expected: usize) -> Self {
         let error = format!(
             "{matched} matching keys, but {expected} were confirmed; nothing was changed: confirm again"
         );
@@ -63,11 +71,6 @@ impl Problem {
         self
     }
 
-    /// Returns the number of keys that are known to have been changed before the error.
-    pub(crate) const fn changed(&self) -> usize {
-        self.changed
-    }
-
     /// Returns true if the request was wrong, and no key was changed.
     pub(crate) fn is_refusal(&self) -> bool {
         self.status == StatusCode::BAD_REQUEST && self.changed == 0
@@ -76,7 +79,7 @@ impl Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        (self.status, json(&self.failure)).into_response()
+        (self.status, self.header.map(|header| [header]), json(&self.failure)).into_response()
     }
 }
 
@@ -98,7 +101,8 @@ impl Params {
         let mut params: Vec<(String, Vec<u8>)> = Vec::new();
         for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let name = String::from_utf8_lossy(&decoded(name)).into_owned();
+            let name = String::from_utf8_lossy(&decode_value(name)).into_owned();
+            // A misspelled filter would otherwise select all keys.
             if !known.contains(&&*name) {
                 let known = match known {
                     [] => "this path has no parameters".to_owned(),
@@ -106,22 +110,23 @@ impl Params {
                 };
                 return Err(Problem::parameter(&name, &format!("no such parameter; {known}")));
             }
+            // A proxy might read the first value, and this server the last.
             if params.iter().any(|(other, _)| *other == name) {
                 return Err(Problem::parameter(&name, "given more than once"));
             }
-            params.push((name, decoded(value)));
+            params.push((name, decode_value(value)));
         }
         Ok(Self(params))
     }
 
-    pub(crate) fn bytes(&self, name: &str) -> Option<&[u8]> {
+    pub(crate) fn value_of(&self, name: &str) -> Option<&[u8]> {
         let (_, value) = self.0.iter().find(|(known, _)| known == name)?;
         Some(value)
     }
 
     /// Returns a parameter that must be text; `None` if it is missing or empty.
-    pub(crate) fn text(&self, name: &str) -> Result<Option<&str>, Problem> {
-        match self.bytes(name) {
+    pub(crate) fn text_of(&self, name: &str) -> Result<Option<&str>, Problem> {
+        match self.value_of(name) {
             None | Some([]) => Ok(None),
             Some(bytes) => match std::str::from_utf8(bytes) {
                 Ok(text) => Ok(Some(text)),
@@ -131,8 +136,8 @@ impl Params {
     }
 
     /// Returns the value that a parameter names; `None` if it is missing or empty.
-    pub(crate) fn named<T: Named>(&self, name: &str) -> Result<Option<T>, Problem> {
-        let Some(text) = self.text(name)? else { return Ok(None) };
+    pub(crate) fn named_value<T: Named>(&self, name: &str) -> Result<Option<T>, Problem> {
+        let Some(text) = self.text_of(name)? else { return Ok(None) };
         match T::named(text) {
             Some(value) => Ok(Some(value)),
             None => {
@@ -145,7 +150,8 @@ impl Params {
     }
 }
 
-fn decoded(text: &str) -> Vec<u8> {
+fn decode_value(text: &str) -> Vec<u8> {
+    // A form encodes a space as `+`.
     percent_decode(text.replace('+', " ").as_bytes()).collect()
 }
 
@@ -162,7 +168,7 @@ mod tests {
             problem.failure.error,
             "no answer; 1 of 3 keys were added, and 1 may have been added"
         );
-        assert_eq!(problem.changed(), 1);
+        assert_eq!(problem.changed, 1);
         let problem = failed().with_results(vec![Some(AddResult::New), None]);
         assert_eq!(problem.failure.error, "no answer; 1 of 2 keys were added");
     }
@@ -170,11 +176,11 @@ mod tests {
     #[test]
     fn parameters_are_bytes_and_the_wrong_ones_are_named() {
         let params = Params::parse(Some("key=%ff+a%2B&q=&&x"), &["key", "q", "x"]).unwrap();
-        assert_eq!(params.bytes("key"), Some(&b"\xff a+"[..]));
-        assert_eq!(params.bytes("x"), Some(&b""[..]));
-        assert!(params.text("q").unwrap().is_none());
+        assert_eq!(params.value_of("key"), Some(&b"\xff a+"[..]));
+        assert_eq!(params.value_of("x"), Some(&b""[..]));
+        assert!(params.text_of("q").unwrap().is_none());
         let named = |result: Result<Option<&str>, Problem>| result.unwrap_err().failure.parameter;
-        assert_eq!(named(params.text("key")).as_deref(), Some("key"));
+        assert_eq!(named(params.text_of("key")).as_deref(), Some("key"));
         for (query, name) in [("kye=a", "kye"), ("q=1&q=2", "q")] {
             let problem = Params::parse(Some(query), &["key", "q"]).unwrap_err();
             assert_eq!(problem.failure.parameter.as_deref(), Some(name));

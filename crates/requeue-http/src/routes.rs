@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::Body;
 use axum::extract::{OriginalUri, RawQuery, Request, State};
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::{Method, StatusCode};
@@ -18,7 +17,7 @@ use crate::events;
 use crate::exposition::Format;
 use crate::keys::from_base64;
 use crate::params::{Params, Problem, json};
-use crate::sections::Sections;
+use crate::sections::read_sections;
 use crate::source::{Begin, Column, Found, Selection, Sort, Walk};
 use crate::state::SiteState;
 use crate::time::unix_time;
@@ -26,29 +25,29 @@ use crate::time::unix_time;
 type Site = State<Arc<SiteState>>;
 
 /// The routes of a site with a token.
-fn actions() -> Router<Arc<SiteState>> {
+fn action_routes() -> Router<Arc<SiteState>> {
     let mut router = Router::new()
-        .route("/api/v1/count", get(actions::count))
+        .route("/api/v1/count", get(actions::count_keys))
         .route("/api/v1/authenticate", post(actions::authenticate))
-        .route("/api/v1/add", post(actions::add))
-        .route("/api/v1/pause", post(|site, request| actions::pause(site, request, true)))
-        .route("/api/v1/resume", post(|site, request| actions::pause(site, request, false)));
+        .route("/api/v1/add", post(actions::add_keys))
+        .route("/api/v1/pause", post(|site, request| actions::set_paused(site, request, true)))
+        .route("/api/v1/resume", post(|site, request| actions::set_paused(site, request, false)));
     for &(name, action) in Action::NAMES {
         let path = format!("/api/v1/{name}");
-        router =
-            router.route(&path, post(move |site, request| actions::act(site, request, action)));
+        router = router
+            .route(&path, post(move |site, request| actions::change_keys(site, request, action)));
     }
     router
 }
 
 pub(crate) fn router(site: Arc<SiteState>) -> Router {
-    let actions = if site.admin.is_some() { actions() } else { Router::new() };
+    let actions = if site.admin.is_some() { action_routes() } else { Router::new() };
     Router::new()
         .merge(actions)
         .route("/api/v1/openapi.json", get(|| asset(JSON, include_str!("../assets/openapi.json"))))
         .route("/admin.js", get(|| asset(SCRIPT, include_str!("../assets/admin.js"))))
         .route("/admin.css", get(|| asset(STYLE, include_str!("../assets/admin.css"))))
-        .route("/", get(page))
+        .route("/", get(serve_page))
         .route("/style.css", get(|| asset(STYLE, include_str!("../assets/style.css"))))
         .route("/plot.css", get(|| asset(STYLE, include_str!("../assets/plot.css"))))
         .route("/keys.css", get(|| asset(STYLE, include_str!("../assets/keys.css"))))
@@ -65,24 +64,24 @@ pub(crate) fn router(site: Arc<SiteState>) -> Router {
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route("/api/v1/summary", get(summary))
-        .route("/api/v1/keys", get(keys))
-        .route("/api/v1/key", get(key))
-        .route("/api/v1/sections", get(sections))
-        .route("/api/v1/events", get(events))
+        .route("/api/v1/keys", get(list_keys))
+        .route("/api/v1/key", get(show_key))
+        .route("/api/v1/sections", get(list_sections))
+        .route("/api/v1/events", get(stream_events))
         .fallback(async || {
             Problem::new(StatusCode::NOT_FOUND, "no such path; the dashboard is at /")
         })
-        .layer(from_fn_with_state(Arc::clone(&site), guard))
+        .layer(from_fn_with_state(Arc::clone(&site), guard_request))
         .with_state(site)
 }
 
 /// The routes on the connections that are reserved for probes.
-pub(crate) fn probes(site: Arc<SiteState>) -> Router {
+pub(crate) fn probe_router(site: Arc<SiteState>) -> Router {
     Router::new()
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .fallback(async || Problem::busy("too many connections"))
-        .layer(from_fn_with_state(Arc::clone(&site), guard))
+        .layer(from_fn_with_state(Arc::clone(&site), guard_request))
         .with_state(site)
 }
 
@@ -103,44 +102,43 @@ const HEADERS: [(HeaderName, &str); 7] = [
     (header::CACHE_CONTROL, "no-store"),
 ];
 
-async fn guard(State(site): Site, request: Request, next: Next) -> Response {
-    let mut response = match refusal(&site, &request) {
-        Some(refusal) => refusal,
-        None => next.run(request).await,
+async fn guard_request(State(site): Site, request: Request, next: Next) -> Response {
+    let mut response = match check_access(&site, &request) {
+        Err(refusal) => refusal.into_response(),
+        Ok(()) => next.run(request).await,
     };
+    // Also on errors: a page of an error must not be framed either.
     for (name, value) in HEADERS {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
     response
 }
 
-fn refusal(site: &SiteState, request: &Request) -> Option<Response> {
+/// Returns the refusal of a request from another site, or with a method that does not fit.
+fn check_access(site: &SiteState, request: &Request) -> Result<(), Problem> {
+    // All of them, and the one in the URI: a proxy and this server must not choose different ones.
     let hosts = request.headers().get_all(header::HOST);
     let named = request.uri().authority().map(|authority| authority.as_str());
     let mut hosts = hosts.iter().map(|host| host.to_str().unwrap_or_default()).chain(named);
     // Browsers always send a host, so that a request without one is allowed.
-    if let Some(host) = hosts.find(|host| !site.settings.hosts.allows(host)) {
+    if let Some(host) = hosts.find(|host| !site.settings.hosts.is_allowed(host)) {
         let error =
             format!("host {host:?} is not allowed; use localhost, or allow it (Builder::host)");
-        return Some(Problem::new(StatusCode::FORBIDDEN, error).into_response());
+        return Err(Problem::new(StatusCode::FORBIDDEN, error));
     }
     if is_foreign(request) {
         let error = "request from another site refused; open this address in a new tab";
-        return Some(Problem::new(StatusCode::FORBIDDEN, error).into_response());
+        return Err(Problem::new(StatusCode::FORBIDDEN, error));
     }
-    if site.admin.is_some() && is_action(request.uri().path()) {
-        if request.method() == Method::POST {
-            return None;
-        }
-        let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, "an action needs POST");
-        return Some(([(header::ALLOW, "POST")], problem).into_response());
-    }
-    if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let error = "read-only: only GET and HEAD are allowed";
-        let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, error);
-        return Some(([(header::ALLOW, "GET, HEAD")], problem).into_response());
-    }
-    None
+    let is_action = site.admin.is_some() && is_action(request.uri().path());
+    let (error, allowed) = match *request.method() {
+        Method::POST if is_action => return Ok(()),
+        Method::GET | Method::HEAD if !is_action => return Ok(()),
+        _ if is_action => ("an action needs POST", "POST"),
+        _ => ("read-only: only GET and HEAD are allowed", "GET, HEAD"),
+    };
+    let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, error);
+    Err(problem.with_header(header::ALLOW, HeaderValue::from_static(allowed)))
 }
 
 /// Returns true if a page of another site sent the request.
@@ -167,13 +165,13 @@ async fn asset(kind: &'static str, text: &'static str) -> Response {
     ([(header::CONTENT_TYPE, kind)], text).into_response()
 }
 
-async fn page(State(site): Site, OriginalUri(uri): OriginalUri) -> Response {
+async fn serve_page(State(site): Site, OriginalUri(uri): OriginalUri) -> Response {
     // The dashboard loads relative paths. If its own path does not end in a slash, they would be one level too high.
     let beside = match uri.path().rsplit_once('/') {
         Some((_, last)) if !last.is_empty() => format!("{last}/"),
         _ => String::new(),
     };
-    let gauges = site.source.gauges();
+    let gauges = site.source.read_gauges();
     let hidden = |is_shown: bool| if is_shown { "" } else { "hidden" };
     let hint = site.settings.hint.as_deref().unwrap_or("queue.add(key);");
     let html = include_str!("../assets/index.html")
@@ -183,6 +181,7 @@ async fn page(State(site): Site, OriginalUri(uri): OriginalUri) -> Response {
         .replace("{admin}", if site.admin.is_some() { "locked" } else { "none" })
         .replace("{hint}", &html_escaped(hint))
         .replace("{beside}", &html_escaped(&beside))
+        // Last, because a title may look like a placeholder.
         .replace("{title}", &html_escaped(&site.title));
     ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], html).into_response()
 }
@@ -204,23 +203,16 @@ fn html_escaped(text: &str) -> String {
 
 // --- Metrics and API -----------------------------------------------------------------------------
 
-async fn metrics(State(site): Site, headers: HeaderMap) -> Response {
-    let Some(registry) = &site.settings.registry else {
-        return Problem::new(StatusCode::NOT_FOUND, "this site has no metrics registry")
-            .into_response();
-    };
+async fn metrics(State(site): Site, headers: HeaderMap) -> Result<Response, Problem> {
+    let no_registry = || Problem::new(StatusCode::NOT_FOUND, "this site has no metrics registry");
+    let registry = site.settings.registry.as_ref().ok_or_else(no_registry)?;
     let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    let format = Format::accepted(accept);
+    let format = Format::negotiate(accept);
     let mut body = String::new();
-    match text::encode(&mut body, registry) {
-        Ok(()) => {
-            let headers = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "Accept")];
-            (headers, Body::from(format.encode(body))).into_response()
-        }
-        Err(error) => {
-            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response()
-        }
-    }
+    text::encode(&mut body, registry)
+        .map_err(|error| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
+    let headers = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "Accept")];
+    Ok((headers, format.convert_from(body)).into_response())
 }
 
 async fn healthz(State(site): Site) -> (StatusCode, &'static str) {
@@ -235,6 +227,7 @@ async fn readyz(State(site): Site) -> (StatusCode, &'static str) {
     match site.status() {
         Status::ShutDown | Status::Ended => (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n"),
         Status::Unreachable => (StatusCode::SERVICE_UNAVAILABLE, "the store cannot be reached\n"),
+        // After the states of the queue, which are certain. `ready` is code of the user.
         _ if !(site.settings.ready)() => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
         Status::Open | Status::Paused | Status::Closed => (StatusCode::OK, "ok\n"),
     }
@@ -245,31 +238,26 @@ async fn summary(State(site): Site, RawQuery(query): RawQuery) -> Result<Respons
     Ok(([(header::CONTENT_TYPE, "application/json")], site.summary_json()).into_response())
 }
 
-async fn sections(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+async fn list_sections(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     Params::parse(query.as_deref(), &[])?;
-    Ok(json(&Sections::read(&site.settings.sections)))
+    let sections = read_sections(&site.settings.sections);
+    Ok(json(&serde_json::json!({ "sections": sections })))
 }
 
-async fn events(State(site): Site) -> Response {
-    match events::events(site) {
-        Some(events) => events.into_response(),
-        None => Problem::busy("too many event streams"),
-    }
+async fn stream_events(State(site): Site) -> Result<Response, Problem> {
+    let events =
+        events::event_stream(site).ok_or_else(|| Problem::busy("too many event streams"))?;
+    Ok(events.into_response())
 }
 
-async fn keys(site: Site, query: RawQuery) -> Response {
-    match site.walks.take().await {
-        Some(_turn) => walk(&site, query).await.into_response(),
-        None => Problem::busy("too many requests for keys"),
-    }
-}
-
-async fn walk(site: &SiteState, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+async fn list_keys(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+    // Before anything is parsed: a flood of searches is refused at the lowest cost.
+    let _turn = site.take_turn().await?;
     let known = ["state", "q", "failed", "cursor", "limit", "sort", "order"];
     let params = Params::parse(query.as_deref(), &known)?;
-    let sort = sort(&params)?;
+    let sort = read_sort(&params)?;
     let most = if sort.is_some() { MOST_SORTED } else { MOST_ROWS };
-    let limit = match params.text("limit")?.map(str::parse) {
+    let limit = match params.text_of("limit")?.map(str::parse) {
         None => 100,
         Some(Ok(limit)) if (1..=most).contains(&limit) => limit,
         Some(_) => {
@@ -277,7 +265,7 @@ async fn walk(site: &SiteState, RawQuery(query): RawQuery) -> Result<Response, P
             return Err(Problem::parameter("limit", &error));
         }
     };
-    let begin = match (params.text("cursor")?, sort) {
+    let begin = match (params.text_of("cursor")?, sort) {
         (None, None) => Begin::Start,
         (Some(cursor), None) => Begin::Cursor(cursor.to_owned()),
         (None, Some(sort)) => Begin::Sorted(sort),
@@ -287,7 +275,7 @@ async fn walk(site: &SiteState, RawQuery(query): RawQuery) -> Result<Response, P
         }
     };
     let walk = Walk { selection: Selection::from_params(&params)?, limit, begin };
-    let walked = site.source.walk(&walk).await?;
+    let walked = site.source.read_page(&walk).await?;
     Ok(json(&KeyList {
         now: unix_time(),
         keys: walked.rows,
@@ -301,33 +289,35 @@ async fn walk(site: &SiteState, RawQuery(query): RawQuery) -> Result<Response, P
 const MOST_ROWS: usize = 256;
 const MOST_SORTED: usize = 1_000;
 
-fn sort(params: &Params) -> Result<Option<Sort>, Problem> {
-    let descends = match params.text("order")? {
+fn read_sort(params: &Params) -> Result<Option<Sort>, Problem> {
+    let descends = match params.text_of("order")? {
         None | Some("asc") => false,
         Some("desc") => true,
         Some(_) => return Err(Problem::parameter("order", "expected asc or desc")),
     };
-    let by = params.named::<Column>("sort")?;
+    let by = params.named_value::<Column>("sort")?;
     if by.is_none() && descends {
         return Err(Problem::parameter("order", "pass sort too"));
     }
     Ok(by.map(|by| Sort { by, descends }))
 }
 
-async fn key(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+async fn show_key(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let params = Params::parse(query.as_deref(), &["key", "key_base64"])?;
-    let (name, bytes) = match (params.bytes("key"), params.bytes("key_base64")) {
+    let (name, bytes) = match (params.value_of("key"), params.value_of("key_base64")) {
         (Some(key), None) => ("key", key.to_vec()),
         (None, Some(base64)) => {
             let bytes = from_base64(base64);
             ("key_base64", bytes.ok_or_else(|| Problem::parameter("key_base64", "not base64"))?)
         }
-        (None, None) => return Err(Problem::parameter("key", "missing; pass key or key_base64")),
+        (None, None) => {
+            return Err(Problem::parameter("key", "missing; pass key or key_base64"));
+        }
         (Some(_), Some(_)) => {
             return Err(Problem::parameter("key_base64", "pass either key or key_base64"));
         }
     };
-    match site.source.find(&bytes).await? {
+    match site.source.find_key(&bytes).await? {
         Found::Page(page) => Ok(json(&page)),
         Found::Nothing => Err(Problem::new(StatusCode::NOT_FOUND, NOT_IN_QUEUE)),
         Found::NoKey => Err(Problem::parameter(name, "not a valid key of this queue")),

@@ -6,7 +6,7 @@ use requeue::{Entry, Phase, Time};
 
 use crate::api::{KeyPage, Row, State};
 use crate::history::Past;
-use crate::keys::{SHOWN, escaped, to_base64};
+use crate::keys::{SHOWN, escape_key, to_base64};
 use crate::time::seconds;
 
 /// More properties of a key, for [`Builder::detail`](crate::Builder::detail).
@@ -93,8 +93,8 @@ impl KeyPage {
 
 impl Row {
     /// Returns the row of a key that is not in the queue, and whose past is known.
-    pub(crate) fn past(bytes: &[u8], past: &Past, detail: Detail) -> Self {
-        let (key, key_base64) = shown(bytes);
+    pub(crate) fn of_past(bytes: &[u8], past: &Past, detail: Detail) -> Self {
+        let (key, key_base64) = shown_key(bytes);
         let parked_for = past.parked_for();
         let failures = if past.has_succeeded() { 0 } else { past.attempts() };
         let why = match (parked_for, failures) {
@@ -116,22 +116,14 @@ impl Row {
             adds: 0,
             priority: 0,
             why,
-            error: past.error().filter(|_| failures > 0).map(str::to_owned),
+            error: past.last_error().filter(|_| failures > 0).map(str::to_owned),
             detail: detail.fields,
         }
     }
 
-    /// Sets the error of a key that has failed.
-    pub(crate) fn with_error(mut self, error: impl FnOnce() -> Option<String>) -> Self {
-        if self.error.is_none() && (self.failures > 0 || self.attempt > 1) {
-            self.error = error();
-        }
-        self
-    }
-
     pub(crate) fn new<K>(entry: &Entry<K>, bytes: &[u8], now: Time, detail: Detail) -> Self {
         let state = State::of_entry(entry);
-        let (key, key_base64) = shown(bytes);
+        let (key, key_base64) = shown_key(bytes);
         Self {
             key,
             key_base64,
@@ -163,15 +155,15 @@ pub(crate) fn next_due<K>(entry: &Entry<K>, now: Time) -> Option<Time> {
 
 #[cfg(feature = "store")]
 impl Row {
-    pub(crate) fn stored(entry: &requeue_store::Entry, mut detail: Detail) -> Self {
-        let (key, key_base64) = shown(&entry.key);
+    pub(crate) fn of_stored(entry: &requeue_store::Entry, mut detail: Detail) -> Self {
+        let (key, key_base64) = shown_key(&entry.key);
         if let Some(token) = entry.fencing_token {
             detail = detail.field("fencing_token", token);
         }
         // The worker and the error are separate properties, and must not be repeated in the reason.
         let mut unnamed = entry.clone();
         if let Some(worker) = unnamed.worker.take() {
-            detail = detail.field("worker", escaped(worker.as_bytes()));
+            detail = detail.field("worker", escape_key(worker.as_bytes()));
         }
         unnamed.error = None;
         let why = unnamed.explain();
@@ -205,9 +197,9 @@ fn with_reason(mut why: String, reason: Option<String>) -> String {
 }
 
 /// Returns a key as text, and in base64 unless it is too long.
-fn shown(key: &[u8]) -> (String, Option<String>) {
+fn shown_key(key: &[u8]) -> (String, Option<String>) {
     let is_whole = key.len() <= SHOWN;
-    let mut text = escaped(&key[..key.len().min(SHOWN)]).into_owned();
+    let mut text = escape_key(&key[..key.len().min(SHOWN)]).into_owned();
     if !is_whole {
         text.push('…');
     }

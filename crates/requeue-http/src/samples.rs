@@ -103,6 +103,7 @@ impl Samples {
 
     pub(crate) fn push(&self, sample: Sample) {
         let mut samples = self.lock();
+        // Before the push, so that the allocation does not grow.
         if samples.len() == KEPT {
             samples.pop_front();
         }

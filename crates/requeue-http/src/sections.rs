@@ -45,16 +45,9 @@ impl Section {
     }
 }
 
-/// The response of `/api/v1/sections`.
-#[derive(Serialize)]
-pub(crate) struct Sections {
-    sections: Vec<Section>,
-}
-
-impl Sections {
-    /// Reads all sections. If the function of a section panics, the section is omitted.
-    pub(crate) fn read(all: &[MakeSection]) -> Self {
-        let read = |make: &MakeSection| catch_unwind(AssertUnwindSafe(make)).ok().flatten();
-        Self { sections: all.iter().filter_map(read).collect() }
-    }
+/// Reads all sections. If the function of a section panics, the section is omitted.
+pub(crate) fn read_sections(all: &[MakeSection]) -> Vec<Section> {
+    // Code of the user. One broken table must not hide the others.
+    let read = |make: &MakeSection| catch_unwind(AssertUnwindSafe(make)).ok().flatten();
+    all.iter().filter_map(read).collect()
 }

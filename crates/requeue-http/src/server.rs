@@ -1,8 +1,8 @@
 //! Serves connections within limits, so that silent, slow or many clients cannot use up the file descriptors or the
 //! memory of the program.
 
+use std::any::Any;
 use std::collections::VecDeque;
-use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -13,15 +13,13 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::ConnectInfo;
+use axum::serve::Listener;
 use futures_util::FutureExt;
 use hyper::body::{Frame, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
-#[cfg(unix)]
-use tokio::net::UnixListener;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
@@ -39,34 +37,6 @@ const RESERVED: usize = 8;
 const LOOK: Duration = Duration::from_millis(5);
 /// The number of looks in which a new connection must send a request. Afterwards, another connection may take its place.
 const SILENT_LOOKS: u64 = 4;
-/// The time until the next `accept` after one that failed for lack of file descriptors.
-const RETRY: Duration = Duration::from_secs(1);
-
-/// A source of connections.
-pub(crate) trait Listen {
-    type Stream: AsyncRead + AsyncWrite + Send + 'static;
-
-    /// Returns a connection, and the address of its client unless it is a Unix socket.
-    fn accept(&self)
-    -> impl Future<Output = io::Result<(Self::Stream, Option<SocketAddr>)>> + Send;
-}
-
-impl Listen for TcpListener {
-    type Stream = tokio::net::TcpStream;
-
-    async fn accept(&self) -> io::Result<(Self::Stream, Option<SocketAddr>)> {
-        Self::accept(self).await.map(|(stream, client)| (stream, Some(client)))
-    }
-}
-
-#[cfg(unix)]
-impl Listen for UnixListener {
-    type Stream = tokio::net::UnixStream;
-
-    async fn accept(&self) -> io::Result<(Self::Stream, Option<SocketAddr>)> {
-        Self::accept(self).await.map(|(stream, _)| (stream, None))
-    }
-}
 
 /// Serves `router` on at most `most` connections at a time, until `ended`. A new connection replaces the oldest one that
 /// has sent no request, or else the oldest idle one.
@@ -74,8 +44,8 @@ impl Listen for UnixListener {
 /// If all of them are busy, the new connection gets one of [`RESERVED`] places, where `probes` answers one request. So
 /// clients that occupy all connections do not keep an orchestrator from its probes. While those are taken as well, new
 /// connections wait in the queue of the system.
-pub(crate) async fn serve(
-    listener: impl Listen,
+pub(crate) async fn serve<L: Listener<Addr: 'static>>(
+    mut listener: L,
     router: Router,
     probes: Router,
     most: usize,
@@ -90,7 +60,8 @@ pub(crate) async fn serve(
         let has_place = all.has_place();
         // While connections in `all` are too new to be judged, wait for them instead of using a reserved place.
         let is_full = !has_place && (all.are_new() || !reserved.has_place());
-        let accepted = tokio::select! {
+        let (stream, client) = tokio::select! {
+            // The end comes first, then free places: a task that has ended may make room for the next connection.
             biased;
             () = &mut end => break,
             Some(_) = tasks.join_next() => continue,
@@ -101,21 +72,22 @@ pub(crate) async fn serve(
             }
             accepted = listener.accept(), if !is_full => accepted,
         };
-        let (stream, client) = match accepted {
-            Ok(stream) => stream,
-            Err(error) if is_of_connection(&error) => continue,
-            Err(_) => {
-                tokio::time::sleep(RETRY).await;
-                continue;
-            }
-        };
+        // A client of a Unix socket has no such address.
+        let client = (&client as &dyn Any).downcast_ref::<SocketAddr>().copied();
         let (places, router, keeps_alive) = match has_place {
             true => (&mut all, &router, true),
             false => (&mut reserved, &probes, false),
         };
-        let connection = places.connection();
-        tasks.spawn(connection.serve(stream, client, router.clone(), keeps_alive, ended.clone()));
+        let connection = places.new_connection();
+        tasks.spawn(connection.serve_requests(
+            stream,
+            client,
+            router.clone(),
+            keeps_alive,
+            ended.clone(),
+        ));
     }
+    // Each task ends after its response, because it has seen the end as well.
     while tasks.join_next().await.is_some() {}
 }
 
@@ -134,8 +106,9 @@ impl Places {
 
     /// Returns true if a place is free, or has a connection that can be closed.
     fn has_place(&mut self) -> bool {
+        // The task of a connection has the other reference, and drops it at its end.
         self.connections.retain(|connection| Arc::strong_count(connection) > 1);
-        self.connections.len() < self.most || self.replaceable().is_some()
+        self.connections.len() < self.most || self.find_replaceable().is_some()
     }
 
     /// Returns true if at least [`RESERVED`] connections, or all of them, are too new to be judged.
@@ -149,16 +122,18 @@ impl Places {
         !connection.has_asked() && self.looks - connection.looks >= SILENT_LOOKS
     }
 
-    fn replaceable(&self) -> Option<usize> {
+    fn find_replaceable(&self) -> Option<usize> {
+        // Silent ones first: an idle connection belongs to a client that has already sent a request.
         let silent = self.connections.iter().position(|connection| self.is_silent(connection));
         silent.or_else(|| self.connections.iter().position(|connection| connection.is_idle()))
     }
 
     /// Returns a new connection. If no place is free for it, closes another one.
-    fn connection(&mut self) -> Arc<Connection> {
+    fn new_connection(&mut self) -> Arc<Connection> {
         if self.connections.len() >= self.most
-            && let Some(other) = self.replaceable().and_then(|at| self.connections.remove(at))
+            && let Some(other) = self.find_replaceable().and_then(|at| self.connections.remove(at))
         {
+            // It keeps a permit, so that a task which does not wait yet is notified as well.
             other.close.notify_one();
         }
         let connection = Arc::new(Connection {
@@ -170,12 +145,6 @@ impl Places {
         self.connections.push_back(Arc::clone(&connection));
         connection
     }
-}
-
-/// Returns true if `accept` failed because the client has closed the connection.
-fn is_of_connection(error: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
-    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
 struct Connection {
@@ -198,7 +167,7 @@ impl Connection {
         self.has_asked() && self.requests.load(Ordering::Relaxed) == 0
     }
 
-    async fn serve(
+    async fn serve_requests(
         self: Arc<Self>,
         stream: impl AsyncRead + AsyncWrite + Send + 'static,
         client: Option<SocketAddr>,
@@ -207,9 +176,11 @@ impl Connection {
         mut ended: watch::Receiver<bool>,
     ) {
         let mut stream = TimeoutStream::new(stream);
+        // A client that reads nothing would otherwise keep the response in memory.
         stream.set_write_timeout(Some(STALL));
         let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
-            let answered = InFlight::begin(&self);
+            // From the head of the request on: the connection is busy before the router sees it.
+            let answered = InFlight::begin_request(&self);
             let mut request = request.map(Body::new);
             if let Some(client) = client {
                 request.extensions_mut().insert(ConnectInfo(client));
@@ -246,7 +217,8 @@ impl Connection {
 struct InFlight(Arc<Connection>);
 
 impl InFlight {
-    fn begin(connection: &Arc<Connection>) -> Self {
+    fn begin_request(connection: &Arc<Connection>) -> Self {
+        // Relaxed: no data depends on these values, which only select a connection to close.
         connection.asked.store(true, Ordering::Relaxed);
         connection.requests.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(connection))
@@ -287,10 +259,12 @@ impl HttpBody for Answer {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use axum::http::StatusCode;
     use axum::routing::get;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpStream;
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
 

@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::serve::Listener;
 use requeue::{Key, Queue};
-use tokio::net::TcpListener;
 
 use crate::builder::Builder;
 use crate::cursors::Cursors;
 use crate::keys::ByteKey;
 use crate::memory::Shown;
 use crate::routes;
-use crate::server::{self, Listen};
+use crate::server;
 use crate::source::Parts;
 use crate::state::SiteState;
 
@@ -123,7 +123,7 @@ impl Site {
         routes::router(Arc::clone(&self.state))
     }
 
-    /// Serves the site until its [`shutdown`](Self::shutdown).
+    /// Serves the site on a TCP or Unix socket until its [`shutdown`](Self::shutdown).
     ///
     /// After the end, clients have one more second to read their responses.
     ///
@@ -136,21 +136,8 @@ impl Site {
     ///
     /// A server that mounts the [router](Self::router) needs its own limits.
     ///
-    /// # Errors
-    ///
-    /// Returns no error at present: an `accept` that fails is retried after a second.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future closes the listener and all connections. The site itself is unaffected.
-    pub async fn serve(&self, listener: TcpListener) -> io::Result<()> {
-        self.serve_on(listener).await
-    }
-
-    /// Serves the site on a Unix socket until its [`shutdown`](Self::shutdown).
-    ///
-    /// The modes of the socket's file and its directories decide who can connect. Requests must name an allowed
-    /// [host](Builder::host), such as `localhost`. The limits are those of [`serve`](Self::serve).
+    /// The modes of the file of a Unix socket and of its directories decide who can connect. Requests must name an
+    /// allowed [host](Builder::host), such as `localhost`.
     ///
     /// # Examples
     ///
@@ -166,7 +153,7 @@ impl Site {
     /// let listener = tokio::net::UnixListener::bind(path)?;
     /// let server = tokio::spawn({
     ///     let site = site.clone();
-    ///     async move { site.serve_unix(listener).await }
+    ///     async move { site.serve(listener).await }
     /// });
     /// site.shutdown();
     /// server.await??;
@@ -176,20 +163,15 @@ impl Site {
     ///
     /// # Errors
     ///
-    /// Returns no error at present, like [`serve`](Self::serve).
+    /// Returns no error at present: an `accept` that fails is retried after a second.
     ///
     /// # Cancel safety
     ///
-    /// The same as for [`serve`](Self::serve).
-    #[cfg(unix)]
-    pub async fn serve_unix(&self, listener: tokio::net::UnixListener) -> io::Result<()> {
-        self.serve_on(listener).await
-    }
-
-    async fn serve_on(&self, listener: impl Listen) -> io::Result<()> {
+    /// Dropping the future closes the listener and all connections. The site itself is unaffected.
+    pub async fn serve<L: Listener<Addr: 'static>>(&self, listener: L) -> io::Result<()> {
         let ended = self.state.ended.subscribe();
         let mut over = ended.clone();
-        let (router, probes) = (self.router(), routes::probes(Arc::clone(&self.state)));
+        let (router, probes) = (self.router(), routes::probe_router(Arc::clone(&self.state)));
         let server =
             server::serve(listener, router, probes, self.state.settings.max_connections, ended);
         tokio::select! {
@@ -197,6 +179,7 @@ impl Site {
             () = async {
                 // The sender exists as long as `self`.
                 let _ = over.wait_for(|&ended| ended).await;
+                // A client that reads slowly must not delay the end of the program.
                 tokio::time::sleep(GRACE).await;
             } => {}
         }
@@ -207,7 +190,8 @@ impl Site {
     ///
     /// Call it at the end of the program. Further calls have no effect on servers.
     pub fn shutdown(&self) {
-        self.state.tick();
+        // A last sample, which open dashboards show after the end.
+        self.state.take_sample();
         self.state.ended.send_replace(true);
     }
 }

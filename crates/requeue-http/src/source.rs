@@ -22,14 +22,14 @@ pub(crate) type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Problem>> 
 pub(crate) trait Source: Send + Sync {
     fn name(&self) -> Option<&str>;
     fn status(&self) -> Status;
-    fn gauges(&self) -> Gauges;
+    fn read_gauges(&self) -> Gauges;
     /// Returns up to `limit` running keys, the one that has run the longest first. Empty if the queue does not keep
     /// times.
-    fn longest(&self, limit: usize) -> Vec<Row>;
-    fn walk<'a>(&'a self, walk: &'a Walk) -> Answer<'a, Walked>;
-    fn find<'a>(&'a self, key: &'a [u8]) -> Answer<'a, Found>;
+    fn longest_running(&self, limit: usize) -> Vec<Row>;
+    fn read_page<'a>(&'a self, walk: &'a Walk) -> Answer<'a, Walked>;
+    fn find_key<'a>(&'a self, key: &'a [u8]) -> Answer<'a, Found>;
     /// Returns up to `most` selected keys on which `action` has an effect.
-    fn matching<'a>(
+    fn matching_keys<'a>(
         &'a self,
         action: Action,
         selection: &'a Selection,
@@ -37,10 +37,10 @@ pub(crate) trait Source: Send + Sync {
     ) -> Answer<'a, Vec<Vec<u8>>>;
     /// Changes keys. Returns for each whether it was changed. An error has the number of keys that are known to have
     /// been changed before it.
-    fn act(&self, action: Action, keys: Vec<Vec<u8>>) -> Answer<'_, Vec<bool>>;
+    fn change_keys(&self, action: Action, keys: Vec<Vec<u8>>) -> Answer<'_, Vec<bool>>;
     /// Adds keys. Returns the result of each. If some were added and others not, the error has
     /// the results.
-    fn add(&self, keys: Vec<NewKey>) -> Answer<'_, Vec<AddResult>>;
+    fn add_keys(&self, keys: Vec<NewKey>) -> Answer<'_, Vec<AddResult>>;
     /// Pauses or resumes deliveries.
     fn set_paused(&self, paused: bool) -> Answer<'_, ()>;
 }
@@ -86,16 +86,20 @@ pub(crate) struct Selection {
 impl Selection {
     /// Reads `state`, `q` and `failed` of a query.
     pub(crate) fn from_params(params: &Params) -> Result<Self, Problem> {
-        let failed = match params.text("failed")? {
+        let failed = match params.text_of("failed")? {
             None | Some("false") => false,
             Some("true") => true,
             Some(_) => return Err(Problem::parameter("failed", "expected true or false")),
         };
-        Ok(Self { state: params.named("state")?, part: params.text("q")?.map(Part::new), failed })
+        Ok(Self {
+            state: params.named_value("state")?,
+            part: params.text_of("q")?.map(Part::new),
+            failed,
+        })
     }
 
     /// Returns true if a key is selected. `text` is the key as it is shown.
-    pub(crate) fn takes<'a>(
+    pub(crate) fn selects<'a>(
         &self,
         state: State,
         failures: u32,
@@ -205,19 +209,16 @@ impl<T> First<T> {
         Self { sort, limit, kept: Vec::new(), seen: 0 }
     }
 
-    pub(crate) const fn column(&self) -> Column {
-        self.sort.by
-    }
-
     pub(crate) fn push(&mut self, rank: Rank, key: T) {
         self.seen += 1;
         self.kept.push((rank, key));
+        // Sorted only now and then: each key then costs a constant time on average.
         if self.kept.len() >= 2 * self.limit + 256 {
-            self.cut();
+            self.sort_and_truncate();
         }
     }
 
-    fn cut(&mut self) {
+    fn sort_and_truncate(&mut self) {
         let descends = self.sort.descends;
         // A stable sort keeps the order of equal keys from one request to the next.
         self.kept.sort_by(|(a, _), (b, _)| match (a, b) {
@@ -229,8 +230,8 @@ impl<T> First<T> {
     }
 
     /// Returns the first keys, and whether there are more.
-    pub(crate) fn finish(mut self) -> (Vec<T>, bool) {
-        self.cut();
+    pub(crate) fn into_first(mut self) -> (Vec<T>, bool) {
+        self.sort_and_truncate();
         let more = self.seen > self.kept.len();
         (self.kept.into_iter().map(|(_, key)| key).collect(), more)
     }
@@ -282,6 +283,7 @@ impl Part {
     pub(crate) fn is_in(&self, text: &str) -> bool {
         let first = self.0.first().map_or(0, |&byte| byte);
         text.as_bytes().windows(self.0.len()).any(|window| {
+            // The first byte rules most windows out before the comparison of the rest.
             window[0].to_ascii_lowercase() == first && window.eq_ignore_ascii_case(&self.0)
         })
     }
@@ -308,11 +310,11 @@ mod tests {
             let mut kept = First::new(Sort { by: Column::Age, descends }, 3);
             kept.push(Rank::Unknown, u128::MAX);
             numbers().for_each(|n| kept.push(Rank::Number(n), n));
-            assert_eq!(kept.finish(), (first.to_vec(), true));
+            assert_eq!(kept.into_first(), (first.to_vec(), true));
             let mut kept = First::new(Sort { by: Column::Age, descends }, 3);
             kept.push(Rank::Unknown, 0);
             kept.push(Rank::Number(1), 1);
-            assert_eq!(kept.finish(), (vec![1, 0], false));
+            assert_eq!(kept.into_first(), (vec![1, 0], false));
         }
     }
 }

@@ -3,7 +3,6 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use axum::http::StatusCode;
 use prometheus_client::registry::Registry;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::MissedTickBehavior;
@@ -16,7 +15,7 @@ use crate::samples::Samples;
 use crate::sections::MakeSection;
 use crate::source::Source;
 use crate::time::seconds;
-use crate::turns::Turns;
+use crate::turns::{Turn, Turns};
 
 /// The time between two samples.
 const EVERY: Duration = Duration::from_secs(1);
@@ -27,16 +26,8 @@ pub(crate) struct Jobs {
     pub(crate) busy: Box<dyn Fn() -> usize + Send + Sync>,
 }
 
-/// Pauses and resumes the workers of a program.
-pub(crate) struct Pausing {
-    pub(crate) set: Box<dyn Fn(bool) -> bool + Send + Sync>,
-    pub(crate) get: Box<dyn Fn() -> bool + Send + Sync>,
-}
-
 /// The settings of a site that do not depend on its queue.
 pub(crate) struct Settings {
-    /// `None` if the queue itself is paused.
-    pub(crate) pausing: Option<Pausing>,
     pub(crate) jobs: Option<Jobs>,
     /// The example of an empty dashboard.
     pub(crate) hint: Option<String>,
@@ -67,16 +58,10 @@ pub(crate) struct SiteState {
 }
 
 impl SiteState {
-    /// Pauses or resumes deliveries.
-    pub(crate) async fn set_paused(&self, paused: bool) -> Result<(), Problem> {
-        match &self.settings.pausing {
-            Some(pausing) if (pausing.set)(paused) => Ok(()),
-            Some(_) => {
-                let error = "this process is stopping: there is nothing to pause";
-                Err(Problem::new(StatusCode::CONFLICT, error))
-            }
-            None => self.source.set_paused(paused).await,
-        }
+    /// Waits for a turn to search through keys.
+    pub(crate) async fn take_turn(&self) -> Result<Turn<'_>, Problem> {
+        // The turn is dropped with the request, so that a client that disconnects frees it.
+        self.walks.wait_turn().await.ok_or_else(|| Problem::busy("too many requests for keys"))
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -84,17 +69,11 @@ impl SiteState {
     }
 
     pub(crate) fn status(&self) -> Status {
-        match self.source.status() {
-            _ if self.has_ended() => Status::Ended,
-            Status::Open if self.settings.pausing.as_ref().is_some_and(|it| (it.get)()) => {
-                Status::Paused
-            }
-            status => status,
-        }
+        if self.has_ended() { Status::Ended } else { self.source.status() }
     }
 
     pub(crate) fn summary_json(&self) -> String {
-        let gauges = self.source.gauges();
+        let gauges = self.source.read_gauges();
         let times = gauges.times.is_some();
         serde_json::to_string(&Summary {
             title: self.title.clone(),
@@ -108,7 +87,7 @@ impl SiteState {
             times,
             oldest_ready: times.then(|| seconds(gauges.oldest_ready)),
             longest_running: times.then(|| seconds(gauges.longest_running)),
-            longest: self.source.longest(10),
+            longest: self.source.longest_running(10),
             jobs: self
                 .settings
                 .jobs
@@ -120,11 +99,12 @@ impl SiteState {
     }
 
     /// Takes a sample, and sends it to event streams.
-    pub(crate) fn tick(self: &Arc<Self>) {
+    pub(crate) fn take_sample(self: &Arc<Self>) {
         // Code of the user that shows keys may panic. Then this second has no sample.
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let gauges = self.source.gauges();
+            let gauges = self.source.read_gauges();
             self.samples.push(Sample::new(&gauges, self.samples.last_minute(&gauges)));
+            // The JSON is not made for nobody.
             if self.ticks.receiver_count() > 0 {
                 self.ticks.send_replace(self.summary_json().into());
             }
@@ -135,10 +115,12 @@ impl SiteState {
 /// Samples the site each second, until its end or until no handle is left.
 pub(crate) async fn keep_sampling(site: Weak<SiteState>) {
     let mut interval = tokio::time::interval(EVERY);
+    // After a suspension, one sample is enough.
     interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         interval.tick().await;
+        // A weak reference: the sampling must not keep a site alive that nobody serves.
         let Some(site) = site.upgrade().filter(|site| !site.has_ended()) else { return };
-        site.tick();
+        site.take_sample();
     }
 }

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::api::{Action, AddResult, KeyPage, Row, State as RowState, Status};
 use crate::history::History;
-use crate::keys::{escaped, from_base64, to_base64};
+use crate::keys::{escape_key, from_base64, to_base64};
 use crate::params::Problem;
 use crate::source::{
     Answer, Begin, Column, DetailOf, First, Found, Gauges, LOOKS, NewKey, Rank, Selection, Sort,
@@ -52,7 +52,9 @@ impl Seen {
     /// Records the state that the store has returned; `None` if it has not answered in time, or with an error. The
     /// counts have no part in it: those of a large queue may take long.
     fn take_state(&mut self, is_paused: Option<bool>, pauses: u64) {
+        // A store that answers with an error is as unreachable for workers as one that is silent.
         self.is_away = is_paused.is_none();
+        // A read that began before a pause of this site must not undo what the dashboard shows.
         if let Some(is_paused) = is_paused.filter(|_| self.pauses == pauses) {
             self.is_paused = is_paused;
         }
@@ -67,7 +69,7 @@ impl Seen {
     }
 
     /// Returns the keys that have run the longest, with their ages up to now.
-    fn longest(&self) -> impl Iterator<Item = Entry> + '_ {
+    fn longest_now(&self) -> impl Iterator<Item = Entry> + '_ {
         let (longest, ago) = match &self.longest {
             Some((longest, at)) => (longest.as_slice(), at.elapsed()),
             None => (&[][..], Duration::ZERO),
@@ -89,44 +91,23 @@ impl Stored {
         Self { queue, detail, history, seen }
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn lock_seen(&self) -> MutexGuard<'_, Seen> {
         lock(&self.seen)
     }
 
     fn row(&self, entry: &Entry) -> Row {
-        Row::stored(entry, detail_of(&self.detail, &entry.key))
+        Row::of_stored(entry, detail_of(&self.detail, &entry.key))
     }
 
-    async fn pages(&self, walk: &Walk) -> Result<Walked, Problem> {
-        let Walk { selection, limit, begin } = walk;
-        let after = match begin {
-            Begin::Start => None,
-            Begin::Cursor(cursor) => {
-                let key = from_base64(cursor.as_bytes()).ok_or_else(Walk::bad_cursor)?;
-                Some(Key::from(key))
-            }
-            Begin::Sorted(sort) => return self.sorted(selection, *limit, *sort).await,
-        };
-        let mut rows = Vec::new();
-        let visited = self.visit(selection, after, LOOKS, |entry| {
-            rows.push(self.row(entry));
-            rows.len() < *limit
-        });
-        let (looked_at, next) = visited.await?;
-        let next = next.map(|key| to_base64(&key));
-        Ok(Walked { rows, more: next.is_some(), next, looked_at })
-    }
-
-    async fn sorted(
+    async fn sorted_page(
         &self,
         selection: &Selection,
         limit: usize,
         sort: Sort,
     ) -> Result<Walked, Problem> {
         let mut first = First::new(sort, limit);
-        let column = first.column();
-        let visited = self.visit(selection, None, LOOKS, |entry| {
-            let rank = match column {
+        let visited = self.visit_keys(selection, None, LOOKS, |entry| {
+            let rank = match sort.by {
                 Column::Key => Rank::Key(entry.key.to_vec()),
                 Column::State => Rank::State(RowState::stored(entry.state)),
                 Column::Age => Rank::of_time(entry.since),
@@ -137,14 +118,14 @@ impl Stored {
             true
         });
         let (looked_at, next) = visited.await?;
-        let (entries, more) = first.finish();
+        let (entries, more) = first.into_first();
         let rows = entries.iter().map(|entry| self.row(entry)).collect();
         Ok(Walked { rows, next: None, looked_at, more: more || next.is_some() })
     }
 
     /// Calls `visit` for each selected key of up to `most`, until it returns false. Returns the number of keys that
     /// were read, and the last one of them if there may be more.
-    async fn visit(
+    async fn visit_keys(
         &self,
         selection: &Selection,
         mut after: Option<Key>,
@@ -168,15 +149,15 @@ impl Stored {
         loop {
             let begin = Instant::now();
             let page = self.queue.snapshot(state, after.as_ref(), size);
-            let page = answer(PATIENCE_FOR_PAGES, page).await?;
+            let page = await_answer(PATIENCE_FOR_PAGES, page).await?;
             let (took, is_last) = (begin.elapsed(), page.len() < size);
             for slice in page.chunks(SLICE) {
                 for entry in slice {
                     looked_at += 1;
                     after = Some(entry.key.clone());
-                    let text = || escaped(&entry.key);
+                    let text = || escape_key(&entry.key);
                     let is_taken =
-                        selection.takes(RowState::stored(entry.state), entry.failures, text);
+                        selection.selects(RowState::stored(entry.state), entry.failures, text);
                     let goes_on = !is_taken || visit(entry);
                     if !goes_on || looked_at >= most {
                         return Ok((looked_at, after));
@@ -190,93 +171,6 @@ impl Stored {
             size = next_size(size, took, (most - looked_at).min(LOOKS));
         }
     }
-
-    async fn collect(
-        &self,
-        action: Action,
-        selection: &Selection,
-        most: usize,
-    ) -> Result<Vec<Vec<u8>>, Problem> {
-        let mut keys = Vec::new();
-        let visited = self.visit(selection, None, usize::MAX, |entry| {
-            if action.applies(RowState::stored(entry.state), runs_again(entry)) {
-                keys.push(entry.key.to_vec());
-            }
-            keys.len() < most
-        });
-        visited.await?;
-        Ok(keys)
-    }
-
-    async fn change(&self, action: Action, keys: Vec<Vec<u8>>) -> Result<Vec<bool>, Problem> {
-        let keys: Vec<Key> = keys.into_iter().map(key).collect::<Result<_, _>>()?;
-        match action {
-            Action::Cancel => self.queue.cancel_keys(keys).await.map_err(failed),
-            Action::Revive => self.queue.revive_keys(keys).await.map_err(failed),
-            Action::CancelRun => {
-                let cancels = keys.into_iter().map(|key| self.queue.cancel_running(key));
-                let (mut results, mut problem) = (Vec::new(), None);
-                for run in join_all(cancels).await {
-                    match run {
-                        Ok(run) => results.push(run == CancelledRun::Cancelled),
-                        Err(error) => problem = Some(failed(error)),
-                    }
-                }
-                match problem {
-                    Some(problem) => Err(problem.with_changed(count_of(&results))),
-                    None => Ok(results),
-                }
-            }
-            Action::RunNow => self.queue.run_now_keys(keys).await.map_err(failed),
-        }
-    }
-
-    async fn add_all(&self, keys: Vec<NewKey>) -> Result<Vec<AddResult>, Problem> {
-        let adds = keys.into_iter().map(|new| {
-            let add = Add::after(new.delay.unwrap_or_default());
-            let add = add.priority(Priority::from_number(new.priority));
-            Ok((key(new.key)?, if new.revive { add.revive() } else { add }))
-        });
-        let adds = adds.collect::<Result<Vec<_>, Problem>>()?;
-        let adds = adds.into_iter().map(|(key, add)| self.queue.add_with(key, add));
-        let (mut results, mut problem) = (Vec::new(), None);
-        for added in join_all(adds).await {
-            results.push(match added {
-                Ok(Added::New) => Some(AddResult::New),
-                Ok(Added::Dirty) => Some(AddResult::Dirty),
-                Ok(Added::BackingOff) => Some(AddResult::Held),
-                Ok(Added::Revived) => Some(AddResult::Revived),
-                Ok(Added::Parked) => Some(AddResult::Parked),
-                Ok(_) => Some(AddResult::Coalesced),
-                Err(error) => {
-                    let result = error.may_have_happened().then_some(AddResult::Unknown);
-                    problem = Some(failed(error));
-                    result
-                }
-            });
-        }
-        match problem {
-            Some(problem) => Err(problem.with_results(results)),
-            None => Ok(results.into_iter().flatten().collect()),
-        }
-    }
-
-    async fn look_up(&self, key: &[u8]) -> Result<Found, Problem> {
-        if key.len() > Key::MAX_LENGTH {
-            return Ok(Found::NoKey);
-        }
-        let found = answer(PATIENCE, self.queue.look_up(Key::from(key))).await?;
-        let past = self.history.as_ref().and_then(|history| history.past(key));
-        let row = match (found, &past) {
-            (Some(entry), _) => self.row(&entry),
-            // Only the store knows whether a key is parked.
-            (None, Some(past)) if past.parked_for().is_none() => {
-                Row::past(key, past, detail_of(&self.detail, &Key::from(key)))
-            }
-            (None, _) => return Ok(Found::Nothing),
-        };
-        Ok(Found::Page(Box::new(KeyPage::new(row, past))))
-    }
 }
 
 impl Source for Stored {
@@ -287,19 +181,19 @@ impl Source for Stored {
     fn status(&self) -> Status {
         match () {
             () if self.queue.shutting_down() => Status::ShutDown,
-            () if self.seen().is_away => Status::Unreachable,
-            () if self.seen().is_paused => Status::Paused,
+            () if self.lock_seen().is_away => Status::Unreachable,
+            () if self.lock_seen().is_paused => Status::Paused,
             () => Status::Open,
         }
     }
 
-    fn gauges(&self) -> Gauges {
-        let seen = self.seen();
+    fn read_gauges(&self) -> Gauges {
+        let seen = self.lock_seen();
         let (counts, at) = seen.counts.unzip();
         let StateCounts { ready, waiting, processing, dirty, parked, damaged, .. } =
             counts.unwrap_or_default();
         let number = |keys: u64| usize::try_from(keys).unwrap_or(usize::MAX);
-        let longest = seen.longest().next().and_then(|key| key.since);
+        let longest = seen.longest_now().next().and_then(|key| key.since);
         let of_this_process = self.queue.sample().unwrap_or_default();
         Gauges {
             ready: number(ready),
@@ -319,49 +213,142 @@ impl Source for Stored {
         }
     }
 
-    fn longest(&self, limit: usize) -> Vec<Row> {
-        let longest: Vec<Entry> = self.seen().longest().take(limit).collect();
+    fn longest_running(&self, limit: usize) -> Vec<Row> {
+        let longest: Vec<Entry> = self.lock_seen().longest_now().take(limit).collect();
         longest.iter().map(|entry| self.row(entry)).collect()
     }
 
-    fn walk<'a>(&'a self, walk: &'a Walk) -> Answer<'a, Walked> {
-        Box::pin(self.pages(walk))
+    fn read_page<'a>(&'a self, walk: &'a Walk) -> Answer<'a, Walked> {
+        Box::pin(async move {
+            let Walk { selection, limit, begin } = walk;
+            let after = match begin {
+                Begin::Start => None,
+                Begin::Cursor(cursor) => {
+                    let key = from_base64(cursor.as_bytes()).ok_or_else(Walk::bad_cursor)?;
+                    Some(Key::from(key))
+                }
+                Begin::Sorted(sort) => return self.sorted_page(selection, *limit, *sort).await,
+            };
+            let mut rows = Vec::new();
+            let visited = self.visit_keys(selection, after, LOOKS, |entry| {
+                rows.push(self.row(entry));
+                rows.len() < *limit
+            });
+            let (looked_at, next) = visited.await?;
+            let next = next.map(|key| to_base64(&key));
+            Ok(Walked { rows, more: next.is_some(), next, looked_at })
+        })
     }
 
-    fn find<'a>(&'a self, key: &'a [u8]) -> Answer<'a, Found> {
-        Box::pin(self.look_up(key))
+    fn find_key<'a>(&'a self, key: &'a [u8]) -> Answer<'a, Found> {
+        Box::pin(async move {
+            if key.len() > Key::MAX_LENGTH {
+                return Ok(Found::NoKey);
+            }
+            let found = await_answer(PATIENCE, self.queue.look_up(Key::from(key))).await?;
+            let past = self.history.as_ref().and_then(|history| history.past_of(key));
+            let row = match (found, &past) {
+                (Some(entry), _) => self.row(&entry),
+                // Only the store knows whether a key is parked.
+                (None, Some(past)) if past.parked_for().is_none() => {
+                    Row::of_past(key, past, detail_of(&self.detail, &Key::from(key)))
+                }
+                (None, _) => return Ok(Found::Nothing),
+            };
+            Ok(Found::Page(Box::new(KeyPage::new(row, past))))
+        })
     }
 
-    fn matching<'a>(
+    fn matching_keys<'a>(
         &'a self,
         action: Action,
         selection: &'a Selection,
         most: usize,
     ) -> Answer<'a, Vec<Vec<u8>>> {
-        Box::pin(self.collect(action, selection, most))
+        Box::pin(async move {
+            let mut keys = Vec::new();
+            let visited = self.visit_keys(selection, None, usize::MAX, |entry| {
+                if action.applies(RowState::stored(entry.state), runs_again(entry)) {
+                    keys.push(entry.key.to_vec());
+                }
+                keys.len() < most
+            });
+            visited.await?;
+            Ok(keys)
+        })
     }
 
-    fn act(&self, action: Action, keys: Vec<Vec<u8>>) -> Answer<'_, Vec<bool>> {
-        Box::pin(self.change(action, keys))
+    fn change_keys(&self, action: Action, keys: Vec<Vec<u8>>) -> Answer<'_, Vec<bool>> {
+        Box::pin(async move {
+            let keys: Vec<Key> = keys.into_iter().map(key_from_bytes).collect::<Result<_, _>>()?;
+            match action {
+                Action::Cancel => self.queue.cancel_keys(keys).await.map_err(store_failure),
+                Action::Revive => self.queue.revive_keys(keys).await.map_err(store_failure),
+                Action::CancelRun => {
+                    // Concurrently, because the store may be far away.
+                    let cancels = keys.into_iter().map(|key| self.queue.cancel_running(key));
+                    let (mut results, mut problem) = (Vec::new(), None);
+                    for run in join_all(cancels).await {
+                        match run {
+                            Ok(run) => results.push(run == CancelledRun::Cancelled),
+                            Err(error) => problem = Some(store_failure(error)),
+                        }
+                    }
+                    match problem {
+                        Some(problem) => Err(problem.with_changed(count_of(&results))),
+                        None => Ok(results),
+                    }
+                }
+                Action::RunNow => self.queue.run_now_keys(keys).await.map_err(store_failure),
+            }
+        })
     }
 
-    fn add(&self, keys: Vec<NewKey>) -> Answer<'_, Vec<AddResult>> {
-        Box::pin(self.add_all(keys))
+    fn add_keys(&self, keys: Vec<NewKey>) -> Answer<'_, Vec<AddResult>> {
+        Box::pin(async move {
+            let adds = keys.into_iter().map(|new| {
+                let add = Add::after(new.delay.unwrap_or_default());
+                let add = add.priority(Priority::from_number(new.priority));
+                Ok((key_from_bytes(new.key)?, if new.revive { add.revive() } else { add }))
+            });
+            let adds = adds.collect::<Result<Vec<_>, Problem>>()?;
+            let adds = adds.into_iter().map(|(key, add)| self.queue.add_with(key, add));
+            let (mut results, mut problem) = (Vec::new(), None);
+            for added in join_all(adds).await {
+                results.push(match added {
+                    Ok(Added::New) => Some(AddResult::New),
+                    Ok(Added::Dirty) => Some(AddResult::Dirty),
+                    Ok(Added::BackingOff) => Some(AddResult::Held),
+                    Ok(Added::Revived) => Some(AddResult::Revived),
+                    Ok(Added::Parked) => Some(AddResult::Parked),
+                    Ok(_) => Some(AddResult::Coalesced),
+                    Err(error) => {
+                        let result = error.may_have_happened().then_some(AddResult::Unknown);
+                        problem = Some(store_failure(error));
+                        result
+                    }
+                });
+            }
+            match problem {
+                Some(problem) => Err(problem.with_results(results)),
+                None => Ok(results.into_iter().flatten().collect()),
+            }
+        })
     }
 
     fn set_paused(&self, paused: bool) -> Answer<'_, ()> {
         Box::pin(async move {
             let set =
                 async { if paused { self.queue.pause().await } else { self.queue.resume().await } };
-            answer(PATIENCE, set).await?;
-            let mut seen = self.seen();
+            await_answer(PATIENCE, set).await?;
+            let mut seen = self.lock_seen();
             (seen.is_paused, seen.pauses) = (paused, seen.pauses + 1);
             Ok(())
         })
     }
 }
 
-fn key(bytes: Vec<u8>) -> Result<Key, Problem> {
+fn key_from_bytes(bytes: Vec<u8>) -> Result<Key, Problem> {
     match bytes.len() {
         0..=Key::MAX_LENGTH => Ok(Key::from(bytes)),
         _ => Err(Problem::parameter("keys", "a key of a store has 2,048 bytes at most")),
@@ -374,7 +361,7 @@ const fn runs_again(entry: &Entry) -> bool {
 }
 
 /// Returns the response for a request that failed. Some of the keys may have been changed.
-fn failed(error: impl Error) -> Problem {
+fn store_failure(error: impl Error) -> Problem {
     let cause = error.source().map(|source| format!(": {source}")).unwrap_or_default();
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, format!("{error}{cause}"))
 }
@@ -397,13 +384,13 @@ fn next_size(size: usize, took: Duration, left: usize) -> usize {
     (size * GROWTH).min(most)
 }
 
-async fn answer<T, E: Error>(
+async fn await_answer<T, E: Error>(
     patience: Duration,
     answered: impl Future<Output = Result<T, E>>,
 ) -> Result<T, Problem> {
     let late = "the store did not answer in time; try again later";
     let late = |_| Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, late));
-    timeout(patience, answered).await.map_or_else(late, |answer| answer.map_err(failed))
+    timeout(patience, answered).await.map_or_else(late, |answer| answer.map_err(store_failure))
 }
 
 /// Reads the state of the queue each second, until no source is left. This takes no longer than its time limit, so
@@ -425,6 +412,7 @@ async fn keep_counting(queue: Queue, seen: Weak<Mutex<Seen>>) {
         if let Ok(Ok(counts)) = timeout(PATIENCE, queue.recent_counts()).await {
             // The age of these counts, or of newer ones.
             let age = queue.sample().and_then(|sample| sample.counts_age);
+            // Upgraded after the wait: a site that was dropped in the meantime ends this task.
             let Some(source) = seen.upgrade() else { return };
             lock(&source).take_counts(counts, age.unwrap_or_default());
             drop(source);

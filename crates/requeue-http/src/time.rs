@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime};
 
 /// Returns seconds, rounded to microseconds.
 pub(crate) fn seconds(duration: Duration) -> f64 {
+    // More digits would only enlarge the JSON.
     (duration.as_secs_f64() * 1e6).round() / 1e6
 }
 

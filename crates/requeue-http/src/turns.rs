@@ -26,7 +26,8 @@ impl Turns {
     }
 
     /// Waits for a turn. Returns `None` immediately if too many requests wait.
-    pub(crate) async fn take(&self) -> Option<Turn<'_>> {
+    pub(crate) async fn wait_turn(&self) -> Option<Turn<'_>> {
+        // First of all a place in the line, so that waiting requests are bounded.
         let _of_all = self.all.try_acquire().ok()?;
         // The semaphore is never closed.
         let _one = self.at_once.acquire().await.ok()?;
@@ -44,17 +45,17 @@ mod tests {
     fn one_walks_some_wait_and_the_rest_is_refused() {
         const WAITING: usize = 15;
         let turns = Turns::new(4 * (AT_ONCE + WAITING));
-        let walking: Vec<_> = (0..AT_ONCE).map(|_| turns.take().now_or_never()).collect();
+        let walking: Vec<_> = (0..AT_ONCE).map(|_| turns.wait_turn().now_or_never()).collect();
         assert!(walking.iter().all(|turn| matches!(turn, Some(Some(_)))));
-        let mut waiting: Vec<_> = (0..WAITING).map(|_| Box::pin(turns.take())).collect();
+        let mut waiting: Vec<_> = (0..WAITING).map(|_| Box::pin(turns.wait_turn())).collect();
         assert!(waiting.iter_mut().all(|turn| turn.now_or_never().is_none()));
-        assert!(matches!(turns.take().now_or_never(), Some(None)));
+        assert!(matches!(turns.wait_turn().now_or_never(), Some(None)));
         drop(walking);
         assert!(matches!(waiting.remove(0).now_or_never(), Some(Some(_))));
         // A client that disconnects frees its turn.
         waiting.clear();
-        assert!(matches!(turns.take().now_or_never(), Some(Some(_))));
+        assert!(matches!(turns.wait_turn().now_or_never(), Some(Some(_))));
         // A site with one connection can still search.
-        assert!(matches!(Turns::new(1).take().now_or_never(), Some(Some(_))));
+        assert!(matches!(Turns::new(1).wait_turn().now_or_never(), Some(Some(_))));
     }
 }

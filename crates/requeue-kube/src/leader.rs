@@ -55,6 +55,5 @@
 //! ```
 
 pub use requeue_leases::leader::{
-    ClaimError, Config, ConfigError, Fence, FencingToken, LeaderElector, Leadership,
-    LeadershipLost, Overdue, ParseTokenError, RunError, Status, Term,
+    Config, Fence, FencingToken, LeaderElector, Leadership, LeadershipLost, Overdue, Status, Term,
 };

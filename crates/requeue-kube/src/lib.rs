@@ -116,7 +116,7 @@ pub use crate::finalizer::finalizer;
 pub use crate::key::{ObjectKey, ObjectQueue, ParseKeyError};
 pub use crate::manager::Manager;
 #[doc(inline)]
-pub use requeue_leases::{membership, range};
+pub use requeue_leases::{ConfigError, membership, range};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -46,12 +46,13 @@ impl Clock {
 
     /// Waits until this time. A suspension of the machine delays the result by at most
     /// [`MAX_SLEEP`].
-    pub(crate) async fn reach(&self, at: Time) {
+    pub(crate) async fn sleep_until(&self, at: Time) {
         loop {
             let left = at.since(self.now());
             if left.is_zero() {
                 return;
             }
+            // The runtime's timers stand still during a suspension, so this clock is read after each short sleep.
             tokio::time::sleep(left.min(MAX_SLEEP)).await;
         }
     }
@@ -68,16 +69,18 @@ fn boot_time() -> Time {
     const CLOCK: ClockId = ClockId::Monotonic;
 
     let time = clock_gettime(CLOCK);
+    // The kernel returns no negative time since the start of the machine.
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
     let nanos = u32::try_from(time.tv_nsec).unwrap_or_default();
     Time::ZERO + Duration::new(seconds, nanos)
 }
 
 /// Returns the host's name, which is part of the identity.
-pub(crate) fn host() -> String {
+pub(crate) fn host_name() -> String {
     #[cfg(unix)]
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     #[cfg(not(unix))]
     let name = std::env::var("COMPUTERNAME").unwrap_or_default();
+    // It need not be unique, because a UUID follows.
     if name.is_empty() { "unknown".to_owned() } else { name }
 }

@@ -32,6 +32,7 @@ impl Lease {
             Value::Null => LeaseSpec::default(),
             spec => LeaseSpec::deserialize(spec)?,
         };
+        // Required: without a uid there is no fencing token, and two Leases with one name look the same.
         let uid = String::deserialize(&json["metadata"]["uid"])?;
         Ok(Self { json: Arc::new(json), record, uid })
     }
@@ -45,7 +46,7 @@ impl Lease {
     }
 
     /// Returns the resource version. Versions of one resource are ordered.
-    pub(crate) fn version(&self) -> u64 {
+    pub(crate) fn resource_version(&self) -> u64 {
         let version = self.json["metadata"]["resourceVersion"].as_str();
         version.and_then(|version| version.parse().ok()).unwrap_or_default()
     }
@@ -60,7 +61,7 @@ impl Lease {
     }
 
     /// Returns the complete object with these annotations added or replaced.
-    pub(crate) fn annotate(&self, annotations: Map<String, Value>) -> Value {
+    pub(crate) fn with_annotations(&self, annotations: Map<String, Value>) -> Value {
         let mut json = Value::clone(&self.json);
         extend_object(&mut json["metadata"]["annotations"], annotations);
         json
@@ -81,6 +82,7 @@ impl Lease {
     }
 
     pub(crate) fn duration_seconds(&self) -> Option<u64> {
+        // Another program may have written a negative duration, which counts as none.
         self.record.lease_duration_seconds.and_then(|seconds| seconds.try_into().ok())
     }
 
@@ -132,17 +134,18 @@ impl Lease {
     }
 
     /// Returns the object that renews the Lease.
-    pub(crate) fn renew(&self, seconds: i32, now: Timestamp) -> Value {
+    pub(crate) fn as_renewed(&self, seconds: i32, now: Timestamp) -> Value {
         self.with_spec(
             json!({ "leaseDurationSeconds": seconds, "renewTime": self.renewal_time(now) }),
         )
     }
 
     /// Returns the object that releases the Lease: another replica may take it immediately.
-    pub(crate) fn release(&self, now: Timestamp) -> Value {
+    pub(crate) fn as_released(&self, now: Timestamp) -> Value {
         let now = self.renewal_time(now);
         self.with_spec(json!({
             "holderIdentity": "",
+            // As client-go: a standby that ignores the empty holder waits for a second only.
             "leaseDurationSeconds": 1,
             "acquireTime": now,
             "renewTime": now,
@@ -160,6 +163,7 @@ impl Lease {
 
     /// Returns the complete object, with these fields of `spec` replaced.
     fn with_spec(&self, fields: Value) -> Value {
+        // A copy of the whole object: fields that this version does not know are written back.
         let mut json = Value::clone(&self.json);
         if let Value::Object(fields) = fields {
             extend_object(&mut json["spec"], fields);

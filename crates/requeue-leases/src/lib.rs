@@ -30,6 +30,7 @@
 //! ```
 
 mod clock;
+mod error;
 mod events;
 pub mod leader;
 mod lease;
@@ -37,12 +38,13 @@ pub mod membership;
 mod metrics;
 pub mod range;
 mod requests;
-// Hidden: only the tests of this crate and of requeue-kube use it.
+// Hidden, and only with the feature `test-util`: the tests of this crate and of requeue-kube use it.
 #[cfg(any(test, feature = "test-util"))]
 #[doc(hidden)]
 pub mod testing;
 mod token;
 
+pub use crate::error::ConfigError;
 pub use crate::metrics::LeaseMetrics;
 
 #[cfg(doctest)]

@@ -7,6 +7,8 @@ use kube::Resource;
 use kube::core::ObjectMeta;
 use kube::runtime::watcher::Event;
 
+use crate::error::ConfigError;
+
 /// The field of an object whose hash determines its shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub enum ShardBy {
@@ -18,7 +20,8 @@ pub enum ShardBy {
     Uid,
     /// The object's namespace. The objects of a namespace are in one shard, together with the
     /// objects that they own, so the API server selects both for a fixed shard. All objects of a
-    /// kind without namespaces are in one shard: shard them by uid. Namespaces whose names differ only in the last characters, such as `team-1` and
+    /// kind without namespaces are in one shard: shard them by uid. Namespaces whose names differ only in the last
+    /// characters, such as `team-1` and
     /// `team-2`, are usually in one shard, too: those change mostly the low bits of the hash.
     Namespace,
 }
@@ -43,11 +46,9 @@ impl ShardBy {
 ///
 /// // The second of four replicas.
 /// let shard = Shard::new(1, 4)?.by(ShardBy::Namespace);
-/// assert_eq!(
-///     shard.selector(),
-///     "shardRange(object.metadata.namespace, '0x4000000000000000', '0x8000000000000000')",
-/// );
-/// # Ok::<(), requeue_leases::range::ShardError>(())
+/// let meta = kube::core::ObjectMeta { namespace: Some("web".to_owned()), ..Default::default() };
+/// println!("this replica reconciles the namespace: {}", shard.contains(&meta));
+/// # Ok::<(), requeue_leases::ConfigError>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Shard {
@@ -66,9 +67,15 @@ impl Shard {
     /// # Errors
     ///
     /// `index` is not below `count`.
-    pub fn new(index: u32, count: u32) -> Result<Self, ShardError> {
+    pub fn new(index: u32, count: u32) -> Result<Self, ConfigError> {
         if index >= count {
-            return Err(ShardError { index, count });
+            return Err(ConfigError(match count {
+                0 => "0 shards: use at least 1".to_owned(),
+                _ => format!(
+                    "shard {index} of {count}: the shards are numbered from 0 to {}",
+                    count - 1
+                ),
+            }));
         }
         Ok(Self { index, count, by: ShardBy::default(), is_cluster_scoped: false })
     }
@@ -94,17 +101,17 @@ impl Shard {
     fn contains_value(&self, value: &str) -> bool {
         index_of(value, self.count) == self.index
     }
-
-    /// Returns the shard as the parameter `shardSelector` of a list or watch.
-    #[must_use]
-    pub fn selector(&self) -> String {
-        selector_of(self.by, self.count, self.index, self.index + 1)
-    }
 }
 
 // Hidden: requeue-kube decides with them which objects a controller reconciles.
 #[doc(hidden)]
 impl Shard {
+    /// Returns the shard as the parameter `shardSelector` of a list or watch, which kube-rs does not have yet.
+    #[must_use]
+    pub fn selector(&self) -> String {
+        selector_of(self.by, self.count, self.index, self.index + 1)
+    }
+
     /// Returns true if the API server can select the objects that objects of this shard own.
     #[must_use]
     pub fn selects_owned(&self) -> bool {
@@ -134,6 +141,7 @@ impl Shard {
             Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) => {
                 self.contains(object.meta()).then_some(event)
             }
+            // These concern the list as a whole.
             Event::Init | Event::InitDone => Some(event),
         }
     }
@@ -166,26 +174,6 @@ pub fn fnv1a(bytes: &[u8]) -> u64 {
     const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0100_0000_01b3;
     bytes.iter().fold(OFFSET, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(PRIME))
-}
-
-/// The number of a shard is not below the number of shards.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{}", self.reason())]
-pub struct ShardError {
-    index: u32,
-    count: u32,
-}
-
-impl ShardError {
-    fn reason(self) -> String {
-        let Self { index, count } = self;
-        match count {
-            0 => "0 shards: use at least 1".to_owned(),
-            _ => {
-                format!("shard {index} of {count}: the shards are numbered from 0 to {}", count - 1)
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -54,7 +54,8 @@ impl Requests {
     pub(crate) async fn make_call(&self, call: Call) -> Answer {
         let deletes = matches!(call, Call::Delete { .. });
         let read = |json| Lease::from_json(json).map_err(Error::SerdeError);
-        match self.send(call).await {
+        match self.send_call(call).await {
+            // The response to a delete is the object or a status. Both mean that it succeeded.
             Ok(_) if deletes => Answer::Deleted,
             Err(Error::Api(status)) if status.code == 404 => Answer::NotFound,
             Err(Error::Api(status)) if status.code == 409 => Answer::Conflict,
@@ -69,7 +70,7 @@ impl Requests {
         }
     }
 
-    async fn send(&self, call: Call) -> Result<Value, Error> {
+    async fn send_call(&self, call: Call) -> Result<Value, Error> {
         let post = PostParams::default();
         let body = |json: &Value| json.to_string().into_bytes();
         let request = match call {
@@ -81,6 +82,7 @@ impl Requests {
             }
             Call::Delete { name, uid, version } => {
                 let resource_version = (version != 0).then(|| version.to_string());
+                // Without the uid, a delete that is late could remove a later Lease with the same name.
                 let preconditions = Some(Preconditions { uid: Some(uid), resource_version });
                 let delete = DeleteParams { preconditions, ..DeleteParams::default() };
                 self.request.delete(&name, &delete)

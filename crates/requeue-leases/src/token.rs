@@ -1,7 +1,6 @@
 //! Fencing tokens: a term of a Lease as text.
 
 use std::fmt;
-use std::str::FromStr;
 
 /// The fencing token of a term: `uid/transitions`.
 ///
@@ -17,6 +16,13 @@ pub struct FencingToken {
 impl FencingToken {
     pub(crate) fn new(uid: &str, transitions: i32) -> Self {
         Self { uid: uid.to_owned(), transitions }
+    }
+
+    /// Returns the token with this text, as [`Display`](fmt::Display) writes it.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        // The annotation may contain anything: every client that writes the object can change it.
+        let (uid, transitions) = text.split_once('/').filter(|(uid, _)| !uid.is_empty())?;
+        Some(Self::new(uid, transitions.parse().ok()?))
     }
 
     /// The `metadata.uid` of the Lease.
@@ -37,20 +43,3 @@ impl fmt::Display for FencingToken {
         write!(f, "{}/{}", self.uid, self.transitions)
     }
 }
-
-/// Parses the format of [`Display`](fmt::Display).
-impl FromStr for FencingToken {
-    type Err = ParseTokenError;
-
-    fn from_str(text: &str) -> Result<Self, ParseTokenError> {
-        text.split_once('/')
-            .filter(|(uid, _)| !uid.is_empty())
-            .and_then(|(uid, transitions)| Some(Self::new(uid, transitions.parse().ok()?)))
-            .ok_or_else(|| ParseTokenError(text.to_owned()))
-    }
-}
-
-/// The text is not a [`FencingToken`].
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("invalid fencing token {0:?}: expected `uid/transitions`")]
-pub struct ParseTokenError(String);

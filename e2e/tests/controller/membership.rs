@@ -72,11 +72,10 @@ impl Drop for Run {
 
 /// Returns a group with durations of 3, 2 and 0.5 s.
 fn group(namespace: &str) -> ShardGroup {
-    ShardGroup::new("maps", namespace)
-        .count(16)
-        .lease_duration(Duration::from_secs(3))
-        .renew_deadline(Duration::from_secs(2))
-        .retry_period(Duration::from_millis(500))
+    ShardGroup::new("maps", namespace).count(16).lease(|lease| {
+        let lease = lease.lease_duration(Duration::from_secs(3));
+        lease.renew_deadline(Duration::from_secs(2)).retry_period(Duration::from_millis(500))
+    })
 }
 
 fn name_of(number: usize) -> String {
@@ -231,7 +230,7 @@ async fn a_shutdown_that_exceeds_its_limit_drops_the_runs_and_hands_the_shards_o
     let world: Arc<Mutex<World>> = Arc::default();
     let hour = Duration::from_secs(3600);
     // A takeover after a crash would take an hour, so the second replica waits for a handover.
-    let shards = || group(namespace).lease_duration(hour).renew_deadline(hour / 2);
+    let shards = || group(namespace).lease(|it| it.lease_duration(hour).renew_deadline(hour / 2));
     let first = Replica::start(&client, namespace, "first", shards(), LONG, &world);
     let running = |replica| world.lock().unwrap().running_at(replica);
     until("all objects run", async || names().is_subset(&running("first"))).await;

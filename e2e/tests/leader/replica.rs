@@ -16,7 +16,7 @@ use kube::api::PatchParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client};
 use requeue_e2e::{Nanos, Node, Proxy, Server, now};
-use requeue_kube::leader::{Config, Fence, LeaderElector, Leadership, RunError};
+use requeue_kube::leader::{Config, Fence, LeaderElector, Leadership, LeadershipLost};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -110,8 +110,8 @@ async fn is_a_replica_when_told_so() {
     match elector.run_until(told_to_stop(), async |leadership| lead(leadership, maps).await).await {
         Ok(_) => {}
         // Writes continue until the process is killed or terminated.
-        Err(RunError::Lost(_)) => told_to_stop().await,
-        Err(other) => panic!("{other}"),
+        Err(undrained @ LeadershipLost::Undrained(_)) => panic!("{undrained}"),
+        Err(_) => told_to_stop().await,
     }
 }
 

@@ -17,11 +17,10 @@ use tokio::task::JoinHandle;
 
 /// Returns a group with durations of 3, 2 and 0.5 s.
 pub(crate) fn group(namespace: &str) -> ShardGroup {
-    ShardGroup::new("web", namespace)
-        .count(16)
-        .lease_duration(Duration::from_secs(3))
-        .renew_deadline(Duration::from_secs(2))
-        .retry_period(Duration::from_millis(500))
+    ShardGroup::new("web", namespace).count(16).lease(|lease| {
+        let lease = lease.lease_duration(Duration::from_secs(3));
+        lease.renew_deadline(Duration::from_secs(2)).retry_period(Duration::from_millis(500))
+    })
 }
 
 /// Returns a client with exactly the permissions that the API reference lists.
@@ -203,10 +202,10 @@ async fn other_contents_and_missing_permissions_are_refused() {
     let member = group(&namespace).join(client.clone()).await.unwrap();
 
     let error = refused(group(&namespace).count(32)).await;
-    let other = MembershipError::OtherCount { group: "web".into(), stored: 16, configured: 32 };
-    assert_eq!(error, other);
+    assert!(matches!(error, MembershipError::Config(_)), "{error}");
+    assert!(error.to_string().contains("has 16 shards, not 32"), "{error}");
     let error = refused(group(&namespace).by(ShardBy::Namespace)).await;
-    assert!(matches!(error, MembershipError::OtherContent { .. }), "{error}");
+    assert!(error.to_string().contains("object.metadata.namespace"), "{error}");
     let error = refused(group(&namespace).objects("websites.example.com")).await;
     assert!(error.to_string().contains("websites.example.com"), "{error}");
     drop(member);
@@ -216,7 +215,7 @@ async fn other_contents_and_missing_permissions_are_refused() {
     admin.create(&PostParams::default(), &Lease { metadata, spec: None }).await.unwrap();
     let elected = ShardGroup::new("elected", &namespace);
     let error = refused(elected).await;
-    assert!(matches!(error, MembershipError::NotAGroup { .. }), "{error}");
+    assert!(error.to_string().contains("is not the object of a shard group"), "{error}");
 
     let rules = json!([{
         "apiGroups": ["coordination.k8s.io"], "resources": ["leases"],
@@ -225,8 +224,7 @@ async fn other_contents_and_missing_permissions_are_refused() {
     server.access().service_account(&namespace, "half").allow(rules).await;
     let half = server.access().service_account(&namespace, "half").client().await;
     let error = group(&namespace).join(half).await.expect_err("no permission to watch");
-    let watch = MembershipError::Forbidden { namespace: namespace.clone(), verb: "watch".into() };
-    assert_eq!(error, watch);
+    assert!(error.to_string().contains("no permission to watch"), "{error}");
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
 use requeue_e2e::{Access, Nanos, Node, Proxy, Server, now};
 use requeue_kube::controller::{Action, Config, Error, HeldShards, RunnerError, Status};
-use requeue_kube::leader::{ClaimError, Fence, LeadershipLost};
+use requeue_kube::leader::{Fence, LeadershipLost};
 use requeue_kube::membership::{HeldShard, ShardGroup};
 use requeue_kube::{Controller, ObjectKey, policy};
 use serde::{Deserialize, Serialize};
@@ -361,9 +361,9 @@ impl Run {
         // It sends no request, because the object is claimed.
         let claim = self.fence.claim(&self.claimed).now_or_never();
         let excused = match claim {
-            Some(Err(ClaimError::Lost(lost))) => match lost {
+            Some(Err(lost)) => match lost {
                 LeadershipLost::RenewDeadline(_)
-                | LeadershipLost::Taken { .. }
+                | LeadershipLost::Taken(_)
                 | LeadershipLost::Deleted => true,
                 // The group has noticed the loss before the run.
                 LeadershipLost::Abandoned => self.has_stalled,
@@ -478,10 +478,10 @@ async fn is_a_replica_when_told_so() {
     if orders.shards > 0 {
         let mut shards = ShardGroup::new("maps", &orders.namespace).count(orders.shards);
         if !orders.default_durations {
-            shards = shards
-                .lease_duration(LEASE)
-                .renew_deadline(Duration::from_secs(2))
-                .retry_period(Duration::from_millis(500));
+            shards = shards.lease(|lease| {
+                let lease = lease.lease_duration(LEASE).renew_deadline(Duration::from_secs(2));
+                lease.retry_period(Duration::from_millis(500))
+            });
         }
         let client = shards.client(access).unwrap();
         controller = controller.shard_group(shards.with_client(client));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use requeue::{Added, CancelledRun};
-use requeue_http::{Builder, Control, Detail, RefusedKey, Site};
+use requeue_http::{Builder, Control, Detail, Site};
 
 use crate::exit::Refusal;
 use crate::input::{AddOptions, Why};
@@ -32,11 +32,7 @@ impl Runner {
             _ => {
                 let site =
                     Site::builder(self.keys.queue().clone()).detail(move |key| of.detail(key));
-                let [of_set, of_get] = [Arc::clone(self), Arc::clone(self)];
-                let site = site.control(RunControl(Arc::clone(self))).pausing(
-                    move |paused| of_set.set_paused(paused),
-                    move || of_get.keys.queue().is_paused(),
-                );
+                let site = site.control(RunControl(Arc::clone(self)));
                 listener.serve(title, self.dress(site), output).await
             }
         }
@@ -56,20 +52,6 @@ impl Runner {
             Some(history) => site.history(history),
             None => site,
         }
-    }
-
-    /// Pauses or resumes the starts of commands. Returns false if the run stops.
-    fn set_paused(&self, paused: bool) -> bool {
-        let runs = !self.is_stopping();
-        if runs {
-            let queue = self.keys.queue();
-            if paused {
-                queue.pause();
-            } else {
-                queue.resume();
-            }
-        }
-        runs
     }
 
     /// Returns the title: the name of the program, without arguments and scripts, which may contain secrets.
@@ -104,23 +86,21 @@ impl Runner {
 struct RunControl(Arc<Runner>);
 
 impl Control<Key> for RunControl {
-    fn add(&self, key: Key, delay: Option<Duration>, priority: i32) -> Result<Added, RefusedKey> {
+    fn add(&self, key: Key, delay: Option<Duration>, priority: i32) -> Result<Added, String> {
         let Self(runner) = self;
         let most = LONGEST;
         match key.len() {
-            0 => return Err(RefusedKey::new(Why::Empty.to_string())),
+            0 => return Err(Why::Empty.to_string()),
             bytes if bytes > most => {
                 let why = Why::KeyTooLong { bytes: bytes as u64, most };
-                return Err(RefusedKey::new(why.to_string()));
+                return Err(why.to_string());
             }
-            _ if key.contains(&0) => return Err(RefusedKey::new(Why::Nul.to_string())),
+            _ if key.contains(&0) => return Err(Why::Nul.to_string()),
             _ => {}
         }
-        let checked = runner.hooks.iter().try_for_each(|hooks| hooks.check(&key));
-        checked.map_err(RefusedKey::new)?;
+        runner.hooks.iter().try_for_each(|hooks| hooks.check(&key))?;
         if runner.keys.queue().states().total() >= runner.keys.max_keys() {
-            let why = "the run has as many keys as it may hold (--max-keys)";
-            return Err(RefusedKey::new(why));
+            return Err("the run has as many keys as it may hold (--max-keys)".to_owned());
         }
         if runner.is_stopping() {
             return Ok(Added::Refused);
@@ -144,5 +124,22 @@ impl Control<Key> for RunControl {
 
     fn run_now(&self, key: &Key, priority: i32) -> bool {
         self.0.keys.run_now(key, priority)
+    }
+
+    /// Stops the starts of commands. A run that stops has none.
+    fn pause(&self) -> bool {
+        let runs = !self.0.is_stopping();
+        if runs {
+            self.0.keys.queue().pause();
+        }
+        runs
+    }
+
+    fn resume(&self) -> bool {
+        let runs = !self.0.is_stopping();
+        if runs {
+            self.0.keys.queue().resume();
+        }
+        runs
     }
 }

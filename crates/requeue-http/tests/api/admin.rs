@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use requeue::{Added, CancelReason, Queue, ReaddPolicy, clock::FakeClock};
-use requeue_http::{AdminToken, Control, History, RefusedKey, Run, Section, Site};
+use requeue_http::{AdminToken, Control, History, Run, Section, Site};
 use serde_json::{Value, json};
 
 use crate::client::{Answer, ask, get, send};
@@ -144,8 +144,8 @@ fn bodies_that_are_wrong_are_named() {
 struct Picky(Queue<String>);
 
 impl Control<String> for Picky {
-    fn add(&self, key: String, _: Option<Duration>, _: i32) -> Result<Added, RefusedKey> {
-        if key.contains('x') { Err(RefusedKey::new("no x")) } else { Ok(self.0.add(key)) }
+    fn add(&self, key: String, _: Option<Duration>, _: i32) -> Result<Added, String> {
+        if key.contains('x') { Err("no x".to_owned()) } else { Ok(self.0.add(key)) }
     }
 
     fn cancel(&self, key: &String) -> bool {

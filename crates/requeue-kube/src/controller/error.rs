@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn a_message_about_interrupted_runs_ends_with_the_reason() {
         let keys = vec![ObjectKey::new(Some("ns"), "a"), ObjectKey::new(Some("ns"), "b")];
-        let (error, lost) = (MembershipError::Count(3), LeadershipLost::Deleted);
+        let (error, lost) = (MembershipError::Deleted("web".to_owned()), LeadershipLost::Deleted);
         for (interrupted, reason) in [
             (RunnerError::Shards { error: error.clone(), keys: keys.clone() }, error.to_string()),
             (RunnerError::LeadershipLost { lost: lost.clone(), keys }, lost.to_string()),
@@ -270,7 +270,10 @@ mod tests {
             (Error::ReconcilerTimedOut(Duration::from_secs(1), object()), false),
             (Error::QueueError(outer()), true),
             (Error::RunnerError(RunnerError::WatchEnded("pods".to_owned())), false),
-            (Error::RunnerError(RunnerError::shards(MembershipError::Count(3))), false),
+            (
+                Error::RunnerError(RunnerError::shards(MembershipError::Deleted("a".to_owned()))),
+                false,
+            ),
         ] {
             let source = error.source().map(ToString::to_string);
             assert_eq!(source.is_some(), has_source, "{error}");

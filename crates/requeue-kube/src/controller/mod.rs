@@ -384,7 +384,7 @@ where
     /// # use requeue_kube::Controller;
     /// use requeue_kube::range::Shard;
     ///
-    /// # fn example(api: Api<ConfigMap>) -> Result<(), requeue_kube::range::ShardError> {
+    /// # fn example(api: Api<ConfigMap>) -> Result<(), requeue_kube::ConfigError> {
     /// let shard = Shard::new(0, 4)?;
     /// let controller = Controller::new(api, watcher::Config::default()).shard(shard);
     /// # drop(controller);

@@ -56,8 +56,8 @@ impl Start {
         }
         match self.elector {
             Some(elector) => {
-                let term = elector.acquire().await;
-                Permit { status: Some(term.status()), term: Some(term) }
+                let status = Some(elector.status());
+                Permit { status, term: Some(elector.acquire().await) }
             }
             None => Permit { status: self.election, term: None },
         }

@@ -18,8 +18,8 @@ use crate::membership::GroupStatus;
 ///     if let Some(wait) = status.why_waits(object) {
 ///         println!("{object}: {wait}");
 ///     }
-///     for shard in status.shard_group().into_iter().flat_map(|group| group.shards) {
-///         println!("{}: {}", shard.index, shard.holder.as_deref().unwrap_or("no holder"));
+///     for (number, shard) in status.shard_group().iter().flat_map(|group| group.shards.iter().enumerate()) {
+///         println!("{number}: {}", shard.holder.as_deref().unwrap_or("no holder"));
 ///     }
 /// }
 /// # show(&Status::default(), &ObjectKey::new(None, "a"));

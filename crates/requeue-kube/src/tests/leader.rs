@@ -130,7 +130,7 @@ async fn who_leads_no_more_cuts_off_what_runs_and_releases_nothing() {
     });
     let start = Instant::now();
     let ended = replica.ended.await.unwrap().unwrap_err();
-    let lost = LeadershipLost::Taken { by: "another".into() };
+    let lost = LeadershipLost::Taken("another".into());
     assert_eq!(ended, RunnerError::LeadershipLost { lost, keys: vec![ObjectKey::new(None, "a")] });
     let expected = "the reconciliation of a was interrupted: leadership lost: the lease is held by \
                     \"another\"";

@@ -144,7 +144,7 @@ async fn a_replica_that_starts_during_an_outage_begins_one_retry_period_after_it
             Replica::managed(api, |it| (it.leader_election(elector), status))
         }),
         ("a shorter period", |api| {
-            let group = group(api).retry_period(Duration::from_millis(300));
+            let group = group(api).lease(|lease| lease.retry_period(Duration::from_millis(300)));
             Replica::start(api, |it| (it.shard_group(group), None))
         }),
     ];

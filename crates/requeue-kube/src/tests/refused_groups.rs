@@ -16,11 +16,10 @@ use crate::{Controller, Manager, policy};
 
 /// Returns a group with times that a busy machine does not exceed.
 fn group() -> ShardGroup {
-    ShardGroup::new("web", NAMESPACE)
-        .objects("websites")
-        .without_events()
-        .lease_duration(Duration::from_secs(90))
-        .renew_deadline(Duration::from_secs(60))
+    ShardGroup::new("web", NAMESPACE).objects("websites").lease(|lease| {
+        let lease = lease.lease_duration(Duration::from_secs(90));
+        lease.renew_deadline(Duration::from_secs(60)).without_events()
+    })
 }
 
 #[tokio::test]

@@ -92,7 +92,7 @@ async fn settings_that_do_not_fit_a_group_are_refused() {
     };
     let error = refused_with(|it| it.shard_group(group().count(3))).await;
     let RunnerError::Shards { error: reason, keys } = &error else { panic!("{error}") };
-    assert_eq!((reason, &keys[..]), (&MembershipError::Count(3), &[][..]));
+    assert!(matches!(reason, MembershipError::Config(_)) && keys.is_empty(), "{error}");
     assert_eq!(error.to_string(), reason.to_string());
 
     let error = refused_with(|it| it.shard_group(ShardGroup::new("maps", "ns"))).await;

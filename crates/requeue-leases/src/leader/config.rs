@@ -1,10 +1,11 @@
 //! The configuration of an election: its Lease and its times.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use kube::Client;
 use serde_json::{Value, json};
+
+use crate::error::ConfigError;
 
 /// The Lease and the times of an election.
 ///
@@ -30,12 +31,11 @@ pub struct Config {
     pub(crate) retry_period: Duration,
     pub(super) drain_timeout: Duration,
     pub(super) host: Option<String>,
-    pub(super) has_events: bool,
+    pub(crate) has_events: bool,
     /// The elector has one attempt: to create the Lease.
     pub(super) only_create: bool,
-    /// The labels and annotations with which the Lease is created.
-    labels: BTreeMap<String, String>,
-    annotations: BTreeMap<String, String>,
+    /// The metadata with which the Lease is created.
+    pub(super) metadata: Value,
 }
 
 impl Config {
@@ -44,9 +44,11 @@ impl Config {
     /// If there is no such Lease, the elector creates it.
     #[must_use]
     pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        let name = name.into();
         Self {
             namespace: namespace.into(),
-            name: name.into(),
+            metadata: json!({ "name": name }),
+            name,
             lease_duration: Duration::from_secs(15),
             renew_deadline: Duration::from_secs(10),
             retry_period: Duration::from_secs(2),
@@ -54,44 +56,27 @@ impl Config {
             host: None,
             has_events: true,
             only_create: false,
-            labels: BTreeMap::new(),
-            annotations: BTreeMap::new(),
         }
     }
 
-    /// Makes an elector for this Lease, which must not exist yet, with these labels and annotations.
+    /// Makes an elector for the Lease `name`, which must not exist yet, with these labels and annotations.
     ///
     /// The elector creates the Lease, or gives up. It never takes it over, so the Lease has one
     /// term only.
-    pub(crate) fn only_create(
-        mut self,
-        name: &str,
-        labels: BTreeMap<String, String>,
-        annotations: BTreeMap<String, String>,
-    ) -> Self {
+    pub(crate) fn only_create(mut self, name: &str, labels: Value, annotations: Value) -> Self {
         name.clone_into(&mut self.name);
+        self.metadata = json!({ "name": name, "labels": labels, "annotations": annotations });
         self.only_create = true;
-        self.labels = labels;
-        self.annotations = annotations;
+        // The Events of a group report takeovers, and not the terms of its members.
+        self.has_events = false;
         self
     }
 
     /// Lets the elector try again: a planted bug.
     #[cfg(test)]
-    pub(crate) fn retries(mut self) -> Self {
+    pub(crate) fn allow_retries(mut self) -> Self {
         self.only_create = false;
         self
-    }
-
-    pub(super) fn metadata(&self) -> Value {
-        let mut metadata = json!({ "name": self.name });
-        if !self.labels.is_empty() {
-            metadata["labels"] = json!(self.labels);
-        }
-        if !self.annotations.is_empty() {
-            metadata["annotations"] = json!(self.annotations);
-        }
-        metadata
     }
 
     /// Sets the duration of the lease, in whole seconds, because the Lease counts in seconds.
@@ -109,7 +94,8 @@ impl Config {
     /// Sets the time after which a leader steps down, measured from the moment at which its last
     /// successful renewal was sent.
     ///
-    /// The default is 10 s.
+    /// The default is 10 s. It must be less than the lease's duration: otherwise a leader would still lead when
+    /// another takes over.
     ///
     /// The ratio of the lease's duration to this deadline is the margin for inaccurate clocks. With
     /// 15 s and 10 s, one clock may run almost 1.5 times as fast as another.
@@ -121,7 +107,8 @@ impl Config {
 
     /// Sets the time between two attempts.
     ///
-    /// The default is 2 s.
+    /// The default is 2 s. 1.2 times its value must be less than the renew deadline: otherwise a leader would have no
+    /// second attempt.
     ///
     /// A leader waits for exactly this time. Standbys add a random part of up to 1.2 times this
     /// time.
@@ -165,19 +152,27 @@ impl Config {
     /// # Errors
     ///
     /// As [`Client::try_from`].
-    pub fn client(&self, mut config: kube::Config) -> Result<Client, kube::Error> {
-        let limit = Some(self.request_limit());
-        config.connect_timeout = limit;
-        config.read_timeout = limit;
-        config.write_timeout = limit;
+    pub fn client(&self, config: kube::Config) -> Result<Client, kube::Error> {
+        let mut config = self.limit_requests(config);
+        config.read_timeout = config.write_timeout;
+        // The time limit begins with each request: a connection that was idle is not late.
         config.reset_reader_on_write = true;
-        config.default_retry = false;
         Client::try_from(config)
+    }
+
+    /// Sets the time limits of a client's requests, except for that of reading: a watch is silent for longer.
+    pub(crate) fn limit_requests(&self, mut config: kube::Config) -> kube::Config {
+        config.connect_timeout = Some(self.request_limit());
+        config.write_timeout = Some(self.request_limit());
+        // The protocol decides about retries: it knows when a request is out of date.
+        config.default_retry = false;
+        config
     }
 
     /// Returns the time limit of a request. A leader's request ends with its lease, if that is
     /// earlier.
     pub(crate) fn request_limit(&self) -> Duration {
+        // Half of the deadline: a renewal whose request hangs still has a second attempt.
         (self.renew_deadline / 2).max(Duration::from_secs(1))
     }
 
@@ -187,73 +182,31 @@ impl Config {
     }
 
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
-        let Self { lease_duration, renew_deadline, retry_period, .. } = *self;
-        if self.namespace.is_empty() || self.name.is_empty() {
-            return Err(ConfigError::Unnamed {
-                namespace: self.namespace.clone(),
-                name: self.name.clone(),
-            });
-        }
-        if lease_duration.is_zero()
+        let Self { namespace, name, lease_duration, renew_deadline, retry_period, .. } = self;
+        let error = if namespace.is_empty() || name.is_empty() {
+            format!("a Lease needs a namespace and a name, not {namespace:?} and {name:?}")
+        } else if lease_duration.is_zero()
             || lease_duration.subsec_nanos() != 0
             || i32::try_from(lease_duration.as_secs()).is_err()
         {
-            return Err(ConfigError::LeaseDuration { lease_duration });
-        }
-        if renew_deadline >= lease_duration {
-            return Err(ConfigError::RenewDeadline { renew_deadline, lease_duration });
-        }
-        if retry_period.is_zero() || retry_period.saturating_mul(6) >= renew_deadline * 5 {
-            return Err(ConfigError::RetryPeriod { retry_period, renew_deadline });
-        }
-        Ok(())
+            // The Lease stores whole seconds, so other replicas would read another duration.
+            let most = i32::MAX;
+            format!(
+                "the lease's duration must be whole seconds, from 1 to {most}, not {lease_duration:?}"
+            )
+        } else if renew_deadline >= lease_duration {
+            format!(
+                "the renew deadline, {renew_deadline:?}, has to be less than the lease's duration, \
+                 {lease_duration:?}"
+            )
+        } else if retry_period.is_zero() || retry_period.saturating_mul(6) >= *renew_deadline * 5 {
+            format!(
+                "1.2 of the retry period, {retry_period:?}, must be more than zero and less than the \
+                 renew deadline, {renew_deadline:?}"
+            )
+        } else {
+            return Ok(());
+        };
+        Err(ConfigError(error))
     }
-}
-
-/// The reason why a [`Config`] is not safe.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConfigError {
-    /// The Lease has no namespace, or no name.
-    #[error("a Lease needs a namespace and a name, not {namespace:?} and {name:?}")]
-    Unnamed {
-        /// The namespace.
-        namespace: String,
-        /// The name.
-        name: String,
-    },
-    /// The duration is not a whole number of seconds from 1 to `i32::MAX`. The Lease stores whole
-    /// seconds, so other replicas would read another duration.
-    #[error(
-        "the lease's duration must be whole seconds, from 1 to {}, not {lease_duration:?}",
-        i32::MAX
-    )]
-    LeaseDuration {
-        /// The duration.
-        lease_duration: Duration,
-    },
-    /// The deadline is not less than the lease's duration. A leader would still lead when another
-    /// takes over.
-    #[error(
-        "the renew deadline, {renew_deadline:?}, has to be less than the lease's duration, \
-         {lease_duration:?}"
-    )]
-    RenewDeadline {
-        /// The deadline.
-        renew_deadline: Duration,
-        /// The lease's duration.
-        lease_duration: Duration,
-    },
-    /// The retry period is zero, or 1.2 times its value is not less than the renew deadline. A
-    /// leader would have no second attempt.
-    #[error(
-        "1.2 of the retry period, {retry_period:?}, must be more than zero and less than the renew \
-         deadline, {renew_deadline:?}"
-    )]
-    RetryPeriod {
-        /// The retry period.
-        retry_period: Duration,
-        /// The renew deadline.
-        renew_deadline: Duration,
-    },
 }

@@ -27,7 +27,7 @@ impl Driver {
     /// It can be dropped. A request that was in flight then counts as failed.
     pub(super) async fn acquire(&mut self) -> Option<FencingToken> {
         loop {
-            let ended = self.step().await.is_some();
+            let ended = self.take_step().await.is_some();
             let token = self.election.fencing_token();
             if ended || token.is_some() {
                 return token.cloned();
@@ -36,21 +36,22 @@ impl Driver {
     }
 
     /// Renews the lease until that fails, or until a release is requested.
-    pub(super) async fn hold(&mut self) -> End {
+    pub(super) async fn hold_lease(&mut self) -> End {
         loop {
-            if let Some(end) = self.step().await {
+            if let Some(end) = self.take_step().await {
                 return end;
             }
         }
     }
 
-    async fn step(&mut self) -> Option<End> {
+    async fn take_step(&mut self) -> Option<End> {
         let clock = &self.shared.clock;
         match self.election.poll(clock.now(), Timestamp::now()) {
             Step::Call { call, until } => {
                 let answer = tokio::select! {
+                    // A write that is late may still take effect. The next write then meets a conflict.
                     answer = self.requests.make_call(call) => answer,
-                    () = clock.reach(until) => {
+                    () = clock.sleep_until(until) => {
                         tracing::warn!(lease = self.shared.lease, "a request of the leader election timed out");
                         Answer::Failed
                     }
@@ -61,7 +62,7 @@ impl Driver {
             }
             Step::Wait(at) => {
                 tokio::select! {
-                    () = clock.reach(at) => {}
+                    () = clock.sleep_until(at) => {}
                     () = self.shared.wake.notified() => self.handle_wake(),
                 }
                 None
@@ -72,6 +73,7 @@ impl Driver {
 
     /// Handles a request to renew now, or to release.
     fn handle_wake(&mut self) {
+        // A wake carries no value, so that several of them can coalesce. The view has the reason.
         let release = self.shared.view.borrow().led.as_ref().is_some_and(|led| led.released);
         if release { self.election.release() } else { self.election.renew_now() }
     }
@@ -87,6 +89,7 @@ impl Driver {
         }
         let holder = self.election.holder().map(str::to_owned);
         let times = self.election.right_times();
+        // One update for both, so that no observer combines a new holder with an earlier right.
         self.shared.view.send_modify(|view| {
             if view.holder != holder {
                 tracing::info!(lease = self.shared.lease, leader = ?holder, "the lease has another holder");

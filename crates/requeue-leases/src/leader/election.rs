@@ -31,7 +31,7 @@ pub(crate) struct Election {
     role: Role,
     plan: Plan,
     /// The request in flight.
-    sent: Option<Sent>,
+    sent: Option<Plan>,
 }
 
 /// The Lease as last read, and the time at which its current record was first read.
@@ -60,7 +60,7 @@ struct Held {
 impl Held {
     /// Returns the end of a term whose Lease is gone or has another holder. During a release, the
     /// cause is our own release.
-    fn gone(&self, lost: LeadershipLost) -> End {
+    fn end_without_lease(&self, lost: LeadershipLost) -> End {
         if self.write == Request::Release { End::Released } else { End::Lost(lost) }
     }
 }
@@ -73,13 +73,8 @@ enum Request {
     Release,
 }
 
-/// The next request, and its time.
+/// A request, and the time at which it is due or was sent.
 struct Plan {
-    request: Request,
-    at: Time,
-}
-
-struct Sent {
     request: Request,
     at: Time,
 }
@@ -125,7 +120,7 @@ impl Election {
             return Step::Wait(self.plan.at.min(end));
         }
         let request = self.plan.request;
-        self.sent = Some(Sent { request, at: now });
+        self.sent = Some(Plan { request, at: now });
         Step::Call {
             call: self.write_or_read(request, wall),
             until: (now + self.config.request_limit()).min(end),
@@ -146,6 +141,7 @@ impl Election {
     /// Releases the Lease as soon as possible. Requires that all work of the leader has ended.
     pub(crate) fn release(&mut self) {
         let Role::Leader(held) = &mut self.role else { return };
+        // A read that is planned comes first: its result decides whether there is something to release.
         held.write = Request::Release;
         if self.plan.request == Request::Hold {
             self.plan = Plan { request: Request::Release, at: Time::ZERO };
@@ -154,6 +150,7 @@ impl Election {
 
     /// Renews now, without waiting for the retry period.
     pub(super) fn renew_now(&mut self) {
+        // Any time in the past is due at the next poll.
         self.plan.at = Time::ZERO;
     }
 
@@ -169,6 +166,7 @@ impl Election {
     /// expires.
     pub(crate) fn right_times(&self) -> Option<(Time, Time)> {
         match &self.role {
+            // Counted from the sending and not from the response, which may be late.
             Role::Leader(held) => Some((held.renewed, held.renewed + self.config.renew_deadline)),
             Role::Follower | Role::Ended(_) => None,
         }
@@ -188,14 +186,14 @@ impl Election {
         match (request, &self.seen) {
             (Request::Read, _) => Call::Read(self.config.name.clone()),
             (Request::Hold | Request::Release, None) => Call::Create(Lease::new_object(
-                &self.config.metadata(),
+                &self.config.metadata,
                 &self.identity,
                 seconds,
                 wall,
             )),
-            (Request::Release, Some(Seen { lease, .. })) => Call::Replace(lease.release(wall)),
+            (Request::Release, Some(Seen { lease, .. })) => Call::Replace(lease.as_released(wall)),
             (Request::Hold, Some(Seen { lease, .. })) => Call::Replace(match self.role {
-                Role::Leader(_) => lease.renew(seconds, wall),
+                Role::Leader(_) => lease.as_renewed(seconds, wall),
                 // The number is always new, so that no two terms of one Lease have the same number.
                 Role::Follower | Role::Ended(_) => lease.taken_by(
                     &self.identity,
@@ -207,7 +205,7 @@ impl Election {
         }
     }
 
-    fn handle_as_follower(&mut self, sent: Sent, now: Time, answer: Answer) {
+    fn handle_as_follower(&mut self, sent: Plan, now: Time, answer: Answer) {
         match (sent.request, answer) {
             (Request::Read, Answer::Lease(lease)) => {
                 self.see_lease(lease, now);
@@ -240,11 +238,12 @@ impl Election {
         if self.config.only_create {
             return self.role = Role::Ended(End::Lost(LeadershipLost::Abandoned));
         }
+        // Standbys that have seen the same renewal must not all poll simultaneously. The factor is client-go's.
         let pause = jitter(self.config.retry_period, 1.2, &mut self.jitter);
         self.plan = Plan { request: Request::Read, at: sent.at + pause };
     }
 
-    fn handle_as_leader(&mut self, sent: Sent, now: Time, answer: Answer) {
+    fn handle_as_leader(&mut self, sent: Plan, now: Time, answer: Answer) {
         let Role::Leader(held) = &mut self.role else { return };
         let later = sent.at + self.config.retry_period;
         match (sent.request, answer) {
@@ -255,7 +254,7 @@ impl Election {
             (request, Answer::Lease(lease)) => {
                 if lease.holder() != self.identity || lease.fencing_token() != held.token {
                     let by = lease.holder().to_owned();
-                    self.role = Role::Ended(held.gone(LeadershipLost::Taken { by }));
+                    self.role = Role::Ended(held.end_without_lease(LeadershipLost::Taken(by)));
                 } else if request == Request::Read {
                     self.plan = Plan { request: held.write, at: now };
                 } else {
@@ -269,7 +268,7 @@ impl Election {
                 self.see_lease(lease, now);
             }
             (Request::Read, Answer::NotFound) => {
-                self.role = Role::Ended(held.gone(LeadershipLost::Deleted));
+                self.role = Role::Ended(held.end_without_lease(LeadershipLost::Deleted));
             }
             (Request::Hold | Request::Release, Answer::Conflict | Answer::NotFound) => {
                 // The conflict is with our own write, whose response was lost, or with another
@@ -287,6 +286,7 @@ impl Election {
 
     fn see_lease(&mut self, lease: Lease, now: Time) {
         let since = match &self.seen {
+            // Only a change of the record shows that the holder lives, and restarts the wait for its lease.
             Some(seen) if seen.lease.same_record(&lease) => seen.since,
             Some(_) | None => now,
         };

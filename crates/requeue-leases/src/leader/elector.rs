@@ -10,14 +10,15 @@ use requeue::wait::jitter_source;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::config::{Config, ConfigError};
+use super::config::Config;
 use super::driver::Driver;
 use super::election::Election;
 use super::leadership::{Leadership, Shared, View};
 use super::lost::LeadershipLost;
 use super::status::Status;
-use super::term::{RunError, Term};
+use super::term::Term;
 use crate::clock::{self, Clock};
+use crate::error::ConfigError;
 use crate::events::Events;
 use crate::metrics::LeaseMetrics;
 use crate::requests::Requests;
@@ -29,7 +30,6 @@ use crate::requests::Requests;
 #[must_use = "an elector does nothing until it is run"]
 pub struct LeaderElector {
     client: Client,
-    config: Config,
     shared: Arc<Shared>,
 }
 
@@ -52,19 +52,19 @@ impl LeaderElector {
         clock: Clock,
     ) -> Result<Self, ConfigError> {
         config.check()?;
-        let host = config.host.clone().unwrap_or_else(clock::host);
+        let host = config.host.clone().unwrap_or_else(clock::host_name);
         let shared = Shared {
             lease: format!("{}/{}", config.namespace, config.name),
+            // Unique: a process that starts again on a host must not take the term of its predecessor for its own.
             identity: format!("{host}_{}", uuid::Uuid::new_v4()),
-            lease_duration: config.lease_duration,
-            retry_period: config.retry_period,
+            config,
             clock,
             view: watch::Sender::new(View::default()),
             wake: Notify::new(),
             let_go: CancellationToken::new(),
             gauge: OnceLock::new(),
         };
-        Ok(Self { client, config, shared: Arc::new(shared) })
+        Ok(Self { client, shared: Arc::new(shared) })
     }
 
     /// Sets the metrics whose gauge `leader_election_master_status` shows whether this process
@@ -72,14 +72,11 @@ impl LeaderElector {
     ///
     /// Only the first call has an effect.
     pub fn metrics(self, metrics: impl AsRef<LeaseMetrics>) -> Self {
-        self.shared.gauge.get_or_init(|| metrics.as_ref().leader(&self.config.name)).set(false);
+        self.shared
+            .gauge
+            .get_or_init(|| metrics.as_ref().leader_gauge(&self.shared.config.name))
+            .set(0);
         self
-    }
-
-    /// Returns the identity of this process in the Lease.
-    #[must_use]
-    pub fn identity(&self) -> &str {
-        &self.shared.identity
     }
 
     /// Returns a handle that shows the current state of the election.
@@ -133,14 +130,15 @@ impl LeaderElector {
 
     /// As [`acquire`](Self::acquire). Returns `None` if the only attempt has failed.
     pub(crate) async fn try_acquire(self) -> Option<Term> {
-        let Self { client, config, shared } = self;
-        let Config { namespace, name, drain_timeout, .. } = config.clone();
+        let Self { client, shared } = self;
+        let config = shared.config.clone();
+        let Config { namespace, name, .. } = &shared.config;
         let events = config
             .has_events
-            .then(|| Events::new(client.clone(), &namespace, &name, &shared.identity));
+            .then(|| Events::new(client.clone(), namespace, name, &shared.identity));
         let now = shared.clock.now();
         let election = Election::new(config, shared.identity.clone(), jitter_source(), now);
-        let requests = Requests::new(client, &namespace, "leader election", &name);
+        let requests = Requests::new(client, namespace, "leader election", name);
         let shared_by_driver = Arc::clone(&shared);
         let mut driver =
             Driver { election, requests, shared: shared_by_driver, has_reported: false };
@@ -160,12 +158,14 @@ impl LeaderElector {
         let leadership = Leadership {
             token: Arc::clone(&token),
             shared: Arc::clone(&shared),
+            // The drop of the last clone cancels `let_go`, on which the release waits.
             _hold: Arc::new(shared.let_go.clone().drop_guard()),
         };
+        // A separate task: work that is busy between two `await`s must not delay a renewal.
         let task = tokio::spawn({
             let shared = Arc::clone(&shared);
             async move {
-                let end = driver.hold().await;
+                let end = driver.hold_lease().await;
                 shared.end_term(&end);
                 if let Some(events) = events {
                     // The Event reports the past. A failure to publish it is already logged.
@@ -174,7 +174,7 @@ impl LeaderElector {
                 end
             }
         });
-        Some(Term { leadership: Some(leadership), shared, task, drain_timeout })
+        Some(Term { leadership: Some(leadership), shared, task })
     }
 
     /// Waits until this process leads, and runs `lead` as long as it does.
@@ -217,12 +217,8 @@ impl LeaderElector {
         F: FnOnce(Leadership) -> L,
         L: Future,
     {
-        match self.run_until(pending(), lead).await {
-            Ok(Some(output)) => Ok(output),
-            Err(RunError::Lost(lost)) => Err(lost),
-            // Neither is possible without a stop.
-            Ok(None) | Err(RunError::Undrained(_)) => Err(LeadershipLost::Abandoned),
-        }
+        // Without a stop, there is an output or an error.
+        self.run_until(pending(), lead).await?.ok_or(LeadershipLost::Abandoned)
     }
 
     /// As [`run`](Self::run), until `stop` completes.
@@ -266,7 +262,11 @@ impl LeaderElector {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn run_until<S, F, L>(self, stop: S, lead: F) -> Result<Option<L::Output>, RunError>
+    pub async fn run_until<S, F, L>(
+        self,
+        stop: S,
+        lead: F,
+    ) -> Result<Option<L::Output>, LeadershipLost>
     where
         S: Future<Output = ()>,
         F: FnOnce(Leadership) -> L,
@@ -275,19 +275,21 @@ impl LeaderElector {
         let mut stop = pin!(stop);
         let term = tokio::select! {
             biased;
+            // A stop wins over a term that begins simultaneously: no work has started yet.
             () = &mut stop => return Ok(None),
             term = self.acquire() => term,
         };
         let leadership = term.leadership();
         let drain = async {
             stop.await;
-            term.shared.clock.reach(term.drained_by()).await;
+            term.shared.clock.sleep_until(term.drained_by()).await;
         };
         let ended = tokio::select! {
             biased;
-            lost = term.lost() => Err(RunError::Lost(lost)),
+            // The loss comes first: work of a term that is over must not complete as if it led.
+            lost = term.lost() => Err(lost),
             output = lead(leadership) => Ok(output),
-            () = drain => Err(RunError::Undrained(term.drain_timeout)),
+            () = drain => Err(LeadershipLost::Undrained(term.shared.config.drain_timeout)),
         };
         match ended {
             Ok(output) => {
@@ -306,9 +308,6 @@ impl LeaderElector {
 
 impl fmt::Debug for LeaderElector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LeaderElector")
-            .field("config", &self.config)
-            .field("status", &self.status())
-            .finish_non_exhaustive()
+        f.debug_struct("LeaderElector").field("shared", &self.shared).finish_non_exhaustive()
     }
 }

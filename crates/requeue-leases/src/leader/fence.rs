@@ -13,6 +13,9 @@ use super::leadership::Leadership;
 use super::lost::LeadershipLost;
 use crate::token::FencingToken;
 
+/// The default name of the annotation with the term of a leader.
+const ANNOTATION: &str = "requeue/leader-term";
+
 /// Makes the API server reject writes of leaders of earlier terms.
 ///
 /// No election can stop a process that is frozen between its last check of the clock and a write, and that continues
@@ -27,7 +30,7 @@ use crate::token::FencingToken;
 ///    JSON patch or nothing.
 ///
 /// Once a leader has claimed an object, all writes of earlier leaders to it are rejected: with code
-/// 422 if the test fails, or by [`ClaimError::Fenced`] if the claim finds a later term.
+/// 422 if the test fails, or by [`LeadershipLost::Fenced`] if the claim finds a later term.
 ///
 /// Limits:
 ///
@@ -47,7 +50,7 @@ use crate::token::FencingToken;
 /// ```no_run
 /// # use k8s_openapi::api::core::v1::ConfigMap;
 /// # use kube::api::{Api, PatchParams};
-/// # use requeue_leases::leader::{ClaimError, Leadership};
+/// # use requeue_leases::leader::Leadership;
 /// # async fn write(leadership: Leadership, maps: Api<ConfigMap>) -> Result<(), Box<dyn std::error::Error>> {
 /// let fence = leadership.fence();
 /// let params = PatchParams::default();
@@ -93,21 +96,18 @@ impl Leadership {
     /// Returns a fence, with which the API server rejects late writes of earlier terms.
     #[must_use]
     pub fn fence(&self) -> Fence {
-        Fence::new(Arc::new(self.clone()), Arc::clone(&self.token), Fence::ANNOTATION)
+        Fence::new(Arc::new(self.clone()), Arc::clone(&self.token), ANNOTATION)
     }
 }
 
 impl Fence {
-    /// The default name of the annotation with the term.
-    ///
-    /// [`with_annotation`](Fence::with_annotation) sets another.
-    pub const ANNOTATION: &str = "requeue/leader-term";
-
     pub(crate) fn new(right: Arc<dyn Right>, token: Arc<FencingToken>, annotation: &str) -> Self {
         Self { right, token, annotation: annotation.to_owned() }
     }
 
     /// Sets the name of the annotation, for example if two elections write to one object.
+    ///
+    /// The default is `requeue/leader-term` for a leader, and `requeue/shard-term` for a shard.
     #[must_use]
     pub fn with_annotation(mut self, annotation: impl Into<String>) -> Self {
         self.annotation = annotation.into();
@@ -133,8 +133,8 @@ impl Fence {
     ///
     /// # Errors
     ///
-    /// [`ClaimError::Fenced`] if a later term has claimed the object, and [`ClaimError::Lost`] if
-    /// this term is over. In both cases the writer must stop.
+    /// [`LeadershipLost::Fenced`] if a later term has claimed the object, and another reason if this term is over. In
+    /// both cases the writer must stop.
     ///
     /// # Cancel safety
     ///
@@ -154,29 +154,34 @@ impl Fence {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn claim<K: ResourceExt>(&self, object: &K) -> Result<Option<Patch<()>>, ClaimError> {
+    pub async fn claim<K: ResourceExt>(
+        &self,
+        object: &K,
+    ) -> Result<Option<Patch<()>>, LeadershipLost> {
         self.right.check()?;
         let ours = &*self.token;
         let annotations = object.annotations();
         if let Some(claimed) = annotations.get(&self.annotation) {
-            match claimed.parse::<FencingToken>() {
-                Ok(term) if term == *ours => return Ok(None),
-                Ok(term) if term.uid() == ours.uid() => {
+            match FencingToken::parse(claimed) {
+                Some(term) if term == *ours => return Ok(None),
+                Some(term) if term.uid() == ours.uid() => {
                     if term.transitions() > ours.transitions() {
-                        return Err(ClaimError::Fenced(term));
+                        return Err(LeadershipLost::Fenced(term));
                     }
                 }
                 // The two terms have no order. But a process that can renew now was the leader when the annotation was
                 // read.
-                Ok(_) | Err(_) => self.right.confirm().await?,
+                Some(_) | None => self.right.confirm().await?,
             }
         }
+        // Without this test, a late claim would overwrite the claim of a later term.
         let mut operations =
-            vec![test(&["metadata", "resourceVersion"], json!(object.resource_version()))];
+            vec![test_op(&["metadata", "resourceVersion"], json!(object.resource_version()))];
         if annotations.is_empty() {
-            operations.push(add(&["metadata", "annotations"], json!({})));
+            // A JSON patch cannot add an entry to a map that does not exist.
+            operations.push(add_op(&["metadata", "annotations"], json!({})));
         }
-        operations.push(add(&self.path(), json!(ours.to_string())));
+        operations.push(add_op(&self.annotation_path(), json!(ours.to_string())));
         Ok(Some(Patch::Json(Operations(operations))))
     }
 
@@ -186,42 +191,25 @@ impl Fence {
     #[must_use]
     pub fn patch(&self, operations: Operations) -> Patch<()> {
         let term = json!(self.token.to_string());
-        let mut all = vec![test(&self.path(), term)];
+        // The test comes first: the API server stops at the first operation that fails.
+        let mut all = vec![test_op(&self.annotation_path(), term)];
         all.extend(operations.0);
         Patch::Json(Operations(all))
     }
 
-    fn path(&self) -> [&str; 3] {
+    fn annotation_path(&self) -> [&str; 3] {
         ["metadata", "annotations", &self.annotation]
     }
 }
 
-fn test(path: &[&str], value: Value) -> PatchOperation {
-    PatchOperation::Test(TestOperation { path: pointer(path), value })
+fn test_op(path: &[&str], value: Value) -> PatchOperation {
+    PatchOperation::Test(TestOperation { path: pointer_to(path), value })
 }
 
-fn add(path: &[&str], value: Value) -> PatchOperation {
-    PatchOperation::Add(AddOperation { path: pointer(path), value })
+fn add_op(path: &[&str], value: Value) -> PatchOperation {
+    PatchOperation::Add(AddOperation { path: pointer_to(path), value })
 }
 
-fn pointer(path: &[&str]) -> PointerBuf {
+fn pointer_to(path: &[&str]) -> PointerBuf {
     PointerBuf::from_tokens(path.iter().copied())
-}
-
-/// The reason why an object cannot be claimed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ClaimError {
-    /// This later term has claimed the object.
-    #[error("the later term {0} has claimed the object")]
-    Fenced(FencingToken),
-    /// The term is over.
-    #[error("{0}")]
-    Lost(LeadershipLost),
-}
-
-impl From<LeadershipLost> for ClaimError {
-    fn from(lost: LeadershipLost) -> Self {
-        Self::Lost(lost)
-    }
 }

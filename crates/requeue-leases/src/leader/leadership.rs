@@ -1,16 +1,15 @@
 //! The leader's handle of its term, and the state that elector, term and status share.
 
-use std::fmt;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
+use prometheus_client::metrics::gauge::Gauge;
 use requeue::Time;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::config::Config;
 use super::lost::{End, LeadershipLost};
 use crate::clock::Clock;
-use crate::metrics::LeaderGauge;
 use crate::token::FencingToken;
 
 /// The right to lead, for one term.
@@ -31,7 +30,7 @@ use crate::token::FencingToken;
 ///     }
 /// }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Leadership {
     pub(super) token: Arc<FencingToken>,
     pub(super) shared: Arc<Shared>,
@@ -39,19 +38,19 @@ pub struct Leadership {
 }
 
 /// The state that the election, the leader's work and the observers share.
+#[derive(Debug)]
 pub(super) struct Shared {
     /// The namespace and the name.
     pub(super) lease: String,
     pub(super) identity: String,
-    pub(super) lease_duration: Duration,
-    pub(super) retry_period: Duration,
+    pub(super) config: Config,
     pub(super) clock: Clock,
     pub(super) view: watch::Sender<View>,
     /// Requests a renewal or a release.
     pub(super) wake: Notify,
     /// Cancelled when every [`Leadership`] is dropped.
     pub(super) let_go: CancellationToken,
-    pub(super) gauge: OnceLock<LeaderGauge>,
+    pub(super) gauge: OnceLock<Gauge>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -85,12 +84,13 @@ impl Led {
 impl Shared {
     pub(super) fn is_leading(&self) -> bool {
         let view = self.view.borrow();
+        // The clock is read after the right. Otherwise a right that ends in between would look valid.
         view.led.as_ref().is_some_and(|led| !led.is_over() && self.clock.now() < led.until)
     }
 
     pub(super) fn show_leading(&self, leading: bool) {
         if let Some(gauge) = self.gauge.get() {
-            gauge.set(leading);
+            gauge.set(leading.into());
         }
     }
 
@@ -98,6 +98,7 @@ impl Shared {
     pub(super) fn end_term(&self, end: &End) {
         let mut first = false;
         self.change_term(|led| {
+            // The task that renews and the drop of the term both report the end.
             first = !led.ended;
             led.ended = true;
             match end {
@@ -124,6 +125,7 @@ impl Shared {
     pub(super) async fn wait_for<T>(&self, mut what: impl FnMut(&Led) -> Option<T>) -> T {
         let mut view = self.view.subscribe();
         loop {
+            // Marked as seen before the check, so that a change after the check wakes this loop.
             let it = view.borrow_and_update().led.as_ref().and_then(&mut what);
             if let Some(it) = it {
                 return it;
@@ -146,13 +148,8 @@ impl Leadership {
         self.shared.is_leading()
     }
 
-    /// As [`is_leading`](Self::is_leading), as a `Result` for `?`.
-    ///
-    /// # Errors
-    ///
-    /// The reason why this process does not lead. A [`Leadership`] is for one term, so this is
-    /// final.
-    pub fn check(&self) -> Result<(), LeadershipLost> {
+    /// Returns the reason why this process does not lead. A [`Leadership`] is for one term, so this is final.
+    pub(crate) fn check(&self) -> Result<(), LeadershipLost> {
         if self.is_leading() {
             return Ok(());
         }
@@ -183,7 +180,7 @@ impl Leadership {
     }
 
     /// Returns a handle that does not delay the release of the lease.
-    pub(crate) fn uncounted(&self) -> Self {
+    pub(crate) fn clone_uncounted(&self) -> Self {
         Self { _hold: Arc::new(CancellationToken::new().drop_guard()), ..self.clone() }
     }
 
@@ -258,6 +255,7 @@ impl Leadership {
     /// }
     /// ```
     pub async fn confirm(&self) -> Result<(), LeadershipLost> {
+        // Before the request: a renewal that was sent earlier proves nothing about the time of this call.
         let since = self.shared.clock.now();
         self.shared.wake.notify_one();
         self.shared
@@ -267,15 +265,5 @@ impl Leadership {
                 None => (led.renewed >= since).then_some(Ok(())),
             })
             .await
-    }
-}
-
-impl fmt::Debug for Leadership {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Leadership")
-            .field("lease", &self.shared.lease)
-            .field("token", &self.token)
-            .field("leading", &self.is_leading())
-            .finish()
     }
 }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-/// The reason why a leader no longer leads, except for its own release.
+use crate::token::FencingToken;
+
+/// The reason why a leader no longer leads, or must stop to write, except for its own release.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeadershipLost {
@@ -10,11 +12,10 @@ pub enum LeadershipLost {
     #[error("leadership lost: the lease was not renewed for {0:?}")]
     RenewDeadline(Duration),
     /// Another replica holds the Lease.
-    #[error("leadership lost: {}", holder(by))]
-    Taken {
-        /// The identity of the holder. Empty if the Lease has none.
-        by: String,
-    },
+    ///
+    /// Contains the identity of the holder. Empty if the Lease has none.
+    #[error("leadership lost: {}", describe_holder(.0))]
+    Taken(String),
     /// The Lease was deleted.
     #[error("leadership lost: the lease was deleted")]
     Deleted,
@@ -24,12 +25,19 @@ pub enum LeadershipLost {
     /// The [shard](crate::membership) with this number is no longer held.
     #[error("leadership lost: shard {0} is no longer held")]
     Shard(u32),
+    /// This later term has claimed an object: see [`Fence::claim`](super::Fence::claim).
+    #[error("the later term {0} has claimed the object")]
+    Fenced(FencingToken),
+    /// Some work was still running at the end of the [drain timeout](super::Config::drain_timeout), which was this
+    /// long. The lease is not released, but expires.
+    #[error("work was still running {0:?} after the leader was asked to stop")]
+    Undrained(Duration),
 }
 
-fn holder(by: &str) -> String {
-    match by {
+fn describe_holder(identity: &str) -> String {
+    match identity {
         "" => "another process released the lease".to_owned(),
-        _ => format!("the lease is held by {by:?}"),
+        _ => format!("the lease is held by {identity:?}"),
     }
 }
 

@@ -97,12 +97,12 @@ mod term;
 #[cfg(test)]
 mod tests;
 
-pub use self::config::{Config, ConfigError};
+pub use self::config::Config;
 pub use self::elector::LeaderElector;
+pub use self::fence::Fence;
 pub(crate) use self::fence::Right;
-pub use self::fence::{ClaimError, Fence};
 pub use self::leadership::Leadership;
 pub use self::lost::LeadershipLost;
 pub use self::status::{Overdue, Status};
-pub use self::term::{RunError, Term};
-pub use crate::token::{FencingToken, ParseTokenError};
+pub use self::term::Term;
+pub use crate::token::FencingToken;

@@ -1,10 +1,12 @@
 //! The state of an election, for observers.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::leadership::Shared;
+
+/// A leader that has not stopped counts as stuck when this time has passed since the end of its lease.
+const TOLERANCE: Duration = Duration::from_secs(20);
 
 /// Shows the current state of an election.
 ///
@@ -21,14 +23,10 @@ use super::leadership::Shared;
 /// # let _ = healthz;
 /// # }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Status(pub(super) Arc<Shared>);
 
 impl Status {
-    /// A leader that has not stopped counts as stuck when this time has passed since the end of its
-    /// lease: 20 s.
-    pub const TOLERANCE: Duration = Duration::from_secs(20);
-
     /// Returns true if this process leads at this moment.
     #[must_use]
     pub fn is_leading(&self) -> bool {
@@ -53,35 +51,24 @@ impl Status {
     #[doc(hidden)]
     #[must_use]
     pub fn retry_period(&self) -> Duration {
-        self.0.retry_period
+        self.0.config.retry_period
     }
 
     /// Checks the election for `/healthz`.
     ///
     /// # Errors
     ///
-    /// The lease ended more than [`TOLERANCE`](Self::TOLERANCE) ago, and a
-    /// [`Leadership`](super::Leadership) still exists. Some work is stuck, and the process must be
+    /// The lease ended more than 20 s ago, and a [`Leadership`](super::Leadership) still exists. Some work is stuck, and the process must be
     /// stopped from outside.
     pub fn check(&self) -> Result<(), Overdue> {
         let view = self.0.view.borrow();
         let Some(led) = &view.led else { return Ok(()) };
+        // The last renewal counts: other replicas may lead one lease after it.
         let since = self.0.clock.now().since(led.renewed);
-        if self.0.let_go.is_cancelled() || since <= self.0.lease_duration + Self::TOLERANCE {
+        if self.0.let_go.is_cancelled() || since <= self.0.config.lease_duration + TOLERANCE {
             return Ok(());
         }
         Err(Overdue { lease: self.0.lease.clone(), since })
-    }
-}
-
-impl fmt::Debug for Status {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Status")
-            .field("lease", &self.0.lease)
-            .field("identity", &self.0.identity)
-            .field("leader", &self.leader())
-            .field("leading", &self.is_leading())
-            .finish()
     }
 }
 

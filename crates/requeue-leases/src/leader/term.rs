@@ -1,15 +1,12 @@
 //! A term of a leader, from the acquisition of the lease to its release or loss.
 
-use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use requeue::Time;
 use tokio::task::JoinHandle;
 
 use super::leadership::{Leadership, Shared};
 use super::lost::{End, LeadershipLost};
-use super::status::Status;
 
 /// A term of a leader.
 ///
@@ -18,13 +15,13 @@ use super::status::Status;
 /// Use it to control start and stop yourself.
 /// [`LeaderElector::run_until`](super::LeaderElector::run_until) controls them for you. Dropping it
 /// ends the term without releasing the lease, which then expires.
+#[derive(Debug)]
 #[must_use = "the term ends when this is dropped"]
 pub struct Term {
     /// `None` once it is released.
     pub(super) leadership: Option<Leadership>,
     pub(super) shared: Arc<Shared>,
     pub(super) task: JoinHandle<End>,
-    pub(super) drain_timeout: Duration,
 }
 
 impl Term {
@@ -33,14 +30,6 @@ impl Term {
     pub fn leadership(&self) -> Leadership {
         // It is `Some` until `release`, which consumes the term.
         self.leadership.clone().expect("a term that was released is gone")
-    }
-
-    /// Returns a handle that shows the current state of the election.
-    ///
-    /// It remains valid after the term is over.
-    #[must_use]
-    pub fn status(&self) -> Status {
-        Status(Arc::clone(&self.shared))
     }
 
     /// Waits until the lease is lost.
@@ -58,8 +47,9 @@ impl Term {
     /// Asks the work to stop, unless that was done before, and returns its deadline.
     pub(super) fn drained_by(&self) -> Time {
         let mut stopping_since = self.shared.clock.now();
+        // The first request counts: a second one must not extend the time.
         self.shared.change_term(|led| stopping_since = *led.stopping.get_or_insert(stopping_since));
-        stopping_since + self.drain_timeout
+        stopping_since + self.shared.config.drain_timeout
     }
 
     /// Asks the work to stop, by [`Leadership::stopping`], and waits until every [`Leadership`] is
@@ -85,15 +75,16 @@ impl Term {
     ///     }
     /// }
     /// ```
-    pub async fn release(mut self) -> Result<(), RunError> {
+    pub async fn release(mut self) -> Result<(), LeadershipLost> {
         let deadline = self.drained_by();
         self.leadership = None;
         tokio::select! {
             biased;
-            lost = self.lost() => return Err(RunError::Lost(lost)),
+            // The loss comes first: another replica may hold the Lease by now.
+            lost = self.lost() => return Err(lost),
             () = self.shared.let_go.cancelled() => {}
-            () = self.shared.clock.reach(deadline) => {
-                return Err(RunError::Undrained(self.drain_timeout));
+            () = self.shared.clock.sleep_until(deadline) => {
+                return Err(LeadershipLost::Undrained(self.shared.config.drain_timeout));
             }
         }
         // From here on this process does not lead, whether or not the request succeeds.
@@ -101,9 +92,9 @@ impl Term {
         self.shared.wake.notify_one();
         match (&mut self.task).await {
             Ok(End::Released) => Ok(()),
-            Ok(End::Lost(lost)) => Err(RunError::Lost(lost)),
+            Ok(End::Lost(lost)) => Err(lost),
             // The runtime is shutting down.
-            Err(_) => Err(RunError::Lost(LeadershipLost::Abandoned)),
+            Err(_) => Err(LeadershipLost::Abandoned),
         }
     }
 
@@ -118,31 +109,8 @@ impl Term {
 
 impl Drop for Term {
     fn drop(&mut self) {
+        // No renewal follows. Then every clone learns that the term is over.
         self.task.abort();
         self.shared.end_term(&End::Lost(LeadershipLost::Abandoned));
-    }
-}
-
-impl fmt::Debug for Term {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Term").field("leadership", &self.leadership).finish_non_exhaustive()
-    }
-}
-
-/// The reason why a term did not end by a release.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RunError {
-    /// The lease is lost.
-    #[error("{0}")]
-    Lost(LeadershipLost),
-    /// Some work was still running at the end of the drain timeout, which was this long.
-    #[error("work was still running {0:?} after the leader was asked to stop")]
-    Undrained(Duration),
-}
-
-impl From<LeadershipLost> for RunError {
-    fn from(lost: LeadershipLost) -> Self {
-        Self::Lost(lost)
     }
 }

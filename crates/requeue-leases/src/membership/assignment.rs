@@ -1,7 +1,5 @@
 //! The object of a shard group: a Lease whose annotations contain the assignment.
 
-use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
 use k8s_openapi::jiff::Timestamp;
@@ -60,6 +58,7 @@ impl Assignment {
     pub(super) fn set_holder(&mut self, shard: usize, holder: Option<Arc<str>>) {
         let slot = &mut self.0[shard];
         if holder.is_some() {
+            // The number never decreases, so that an earlier token is never valid again.
             slot.number = slot.number.saturating_add(1);
         }
         slot.holder = holder;
@@ -80,22 +79,20 @@ impl Assignment {
     }
 
     fn annotations(&self) -> Map<String, Value> {
-        let mut index = BTreeMap::new();
-        for holder in self.0.iter().filter_map(|slot| slot.holder.as_deref()) {
-            index.insert(holder, 0);
-        }
-        index.values_mut().enumerate().for_each(|(at, index)| *index = at);
-        let slot = |slot: &Slot| match &slot.holder {
-            Some(holder) => format!("{}:{}", index[&**holder], slot.number),
-            None => format!("-:{}", slot.number),
+        let mut holders: Vec<_> = self.0.iter().filter_map(|slot| slot.holder.as_deref()).collect();
+        // Sorted, so that equal assignments have equal texts.
+        holders.sort_unstable();
+        holders.dedup();
+        let slot = |slot: &Slot| {
+            let index = slot.holder.as_deref().and_then(|it| holders.binary_search(&it).ok());
+            let index = index.map_or("-".to_owned(), |index| index.to_string());
+            format!("{index}:{}", slot.number)
         };
         let slots: Vec<_> = self.0.iter().map(slot).collect();
-        let holders: Vec<_> = index.into_keys().collect();
-        let json = json!({ HOLDERS: holders.join(" "), ASSIGNMENT: slots.join(" ") });
-        match json {
-            Value::Object(map) => map,
-            _ => Map::new(),
-        }
+        Map::from_iter([
+            (HOLDERS.to_owned(), json!(holders.join(" "))),
+            (ASSIGNMENT.to_owned(), json!(slots.join(" "))),
+        ])
     }
 }
 
@@ -115,12 +112,6 @@ pub(super) struct GroupLease {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Unreadable(pub(super) &'static str);
 
-impl fmt::Display for Unreadable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the annotation {} is missing or invalid", self.0)
-    }
-}
-
 impl GroupLease {
     pub(super) fn from_lease(lease: Lease) -> Result<Self, Unreadable> {
         let read = |name: &'static str| lease.annotation(name).ok_or(Unreadable(name));
@@ -132,7 +123,7 @@ impl GroupLease {
             by: read(BY)?.to_owned(),
             objects: read(OBJECTS)?.to_owned(),
         };
-        let version = lease.version();
+        let version = lease.resource_version();
         let lease_seconds = lease.duration_seconds().unwrap_or(0);
         Ok(Self { lease, version, layout, assignment, lease_seconds })
     }
@@ -175,7 +166,7 @@ impl GroupLease {
     ) -> Value {
         let mut annotations = assignment.annotations();
         annotations.insert(WRITER.to_owned(), json!(writer));
-        let mut json = self.lease.annotate(annotations);
+        let mut json = self.lease.with_annotations(annotations);
         json["spec"]["leaseDurationSeconds"] = json!(self.lease_seconds.max(seconds));
         // Each write changes the object. The API server does not give a new version to a write that
         // changes nothing.

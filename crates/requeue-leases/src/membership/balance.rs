@@ -21,7 +21,7 @@ pub(super) fn desired_holders(assignment: &Assignment, live: &[Arc<str>]) -> Vec
     if live.is_empty() {
         return vec![None; slots.len()];
     }
-    let quotas = quotas(slots, live);
+    let quotas = member_quotas(slots, live);
     let scores = Scores::new(live);
     let mut to: Vec<Option<usize>> = vec![None; slots.len()];
     let mut free = quotas.clone();
@@ -29,6 +29,7 @@ pub(super) fn desired_holders(assignment: &Assignment, live: &[Arc<str>]) -> Vec
     for (member, name) in live.iter().enumerate() {
         let mut own: Vec<_> =
             (0..slots.len()).filter(|shard| held_by(&slots[*shard], name)).collect();
+        // The number of the shard decides between equal scores, so that all replicas sort alike.
         own.sort_by_key(|shard| (std::cmp::Reverse(scores.score_of(member, *shard)), *shard));
         own.truncate(quotas[member]);
         free[member] -= own.len();
@@ -53,7 +54,7 @@ fn held_by(slot: &Slot, name: &str) -> bool {
 }
 
 /// Returns the number of shards of each member. Their sum is the number of shards.
-fn quotas(slots: &[Slot], live: &[Arc<str>]) -> Vec<usize> {
+fn member_quotas(slots: &[Slot], live: &[Arc<str>]) -> Vec<usize> {
     let share = slots.len() / live.len();
     let extra = slots.len() % live.len();
     let has_extra = |name: &str| slots.iter().filter(|slot| held_by(slot, name)).count() > share;
@@ -76,12 +77,12 @@ impl Scores {
     }
 
     fn score_of(&self, member: usize, shard: usize) -> u64 {
-        mix(self.0[member] ^ mix(shard as u64))
+        mix_bits(self.0[member] ^ mix_bits(shard as u64))
     }
 }
 
 /// The finalizer of SplitMix64. FNV-1a alone leaves the high bits of similar names similar.
-fn mix(value: u64) -> u64 {
+fn mix_bits(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -13,20 +13,23 @@ use crate::leader::Config;
 use crate::metrics::LeaseMetrics;
 use crate::range::ShardBy;
 
+/// The largest number of shards. The group object then takes a few kilobytes.
+const MAX_SHARDS: u32 = 1024;
+
 /// A function of the user that returns the shard of the object with this namespace and name.
 type ShardOf = Arc<dyn Fn(Option<&str>, &str) -> u32 + Send + Sync>;
 
 /// A shard group that this process joins.
 ///
-/// Defaults: 64 shards by uid, the times of [`leader::Config`](crate::leader::Config), and 30 s for
-/// the runs in flight at a handover. [`join`](Self::join) checks the values.
+/// Defaults: 64 shards by uid, the times of [`leader::Config`](Config), and 30 s for the runs in flight at a
+/// handover. [`join`](Self::join) checks the values.
 ///
 /// ```
 /// use requeue_leases::range::ShardBy;
 /// use requeue_leases::membership::ShardGroup;
 ///
-/// let shards = ShardGroup::new("website", "default").count(128).by(ShardBy::Namespace);
-/// # let _ = shards;
+/// let group = ShardGroup::new("website", "default").count(128).by(ShardBy::Namespace);
+/// # let _ = group;
 /// ```
 #[derive(Clone)]
 #[must_use = "a group is joined by `join`"]
@@ -38,17 +41,13 @@ pub struct ShardGroup {
     client: Option<Client>,
     pub(super) objects: String,
     pub(super) handover_timeout: Duration,
-    pub(super) has_events: bool,
     pub(super) metrics: Option<LeaseMetrics>,
-    /// The times, the host and the namespace of the member Lease.
+    /// The options and the namespace of the member Lease.
     pub(super) lease: Config,
     pub(super) clock: Clock,
 }
 
 impl ShardGroup {
-    /// The largest number of shards: 1,024.
-    pub const MAX_SHARDS: u32 = 1024;
-
     /// Creates the configuration of the group `name`, whose Leases are in `namespace`.
     ///
     /// If there is no such group, the first member creates it. Each controller needs its own
@@ -56,7 +55,7 @@ impl ShardGroup {
     /// objects.
     pub fn new(name: impl Into<String>, namespace: impl Into<String>) -> Self {
         let name = name.into();
-        let lease = Config::new(namespace, &name).without_events();
+        let lease = Config::new(namespace, &name);
         Self {
             name,
             count: 64,
@@ -65,14 +64,13 @@ impl ShardGroup {
             client: None,
             objects: String::new(),
             handover_timeout: Duration::from_secs(30),
-            has_events: true,
             metrics: None,
             lease,
             clock: Clock::new(),
         }
     }
 
-    /// Sets the number of shards: a power of two, up to [`MAX_SHARDS`](Self::MAX_SHARDS).
+    /// Sets the number of shards: a power of two, up to 1,024.
     ///
     /// The default is 64.
     ///
@@ -101,11 +99,11 @@ impl ShardGroup {
     /// ```
     /// use requeue_leases::membership::ShardGroup;
     ///
-    /// let shards = ShardGroup::new("tenant", "default").count(4).shard_of(|namespace, _name| match namespace {
+    /// let group = ShardGroup::new("tenant", "default").count(4).shard_of(|namespace, _name| match namespace {
     ///     Some("large-tenant") => 0,
     ///     namespace => 1 + namespace.map_or(0, |namespace| namespace.len() as u32 % 3),
     /// });
-    /// # let _ = shards;
+    /// # let _ = group;
     /// ```
     pub fn shard_of(
         mut self,
@@ -145,38 +143,26 @@ impl ShardGroup {
         self
     }
 
-    /// Sets the duration of the member Lease: see
-    /// [`leader::Config::lease_duration`](crate::leader::Config::lease_duration).
-    pub fn lease_duration(mut self, duration: Duration) -> Self {
-        self.lease = self.lease.lease_duration(duration);
-        self
-    }
-
-    /// Sets the time after which a member that cannot renew its Lease gives up: see
-    /// [`leader::Config::renew_deadline`](crate::leader::Config::renew_deadline).
-    pub fn renew_deadline(mut self, deadline: Duration) -> Self {
-        self.lease = self.lease.renew_deadline(deadline);
-        self
-    }
-
-    /// Sets the time between two renewals of the member Lease.
+    /// Sets the times, the host and the Events of the member Lease.
     ///
-    /// The default is 2 s. It is the only traffic of a group whose members do not change.
-    pub fn retry_period(mut self, period: Duration) -> Self {
-        self.lease = self.lease.retry_period(period);
-        self
-    }
-
-    /// Sets the first part of the holder's identity in the member Lease, which is the host's name
-    /// by default.
-    pub fn host(mut self, host: impl Into<String>) -> Self {
-        self.lease = self.lease.host(host);
-        self
-    }
-
-    /// Publishes no Kubernetes Events. By default, they report takeovers.
-    pub fn without_events(mut self) -> Self {
-        self.has_events = false;
+    /// - [`renew_deadline`](Config::renew_deadline): a member that cannot renew its Lease gives up after this time.
+    /// - [`retry_period`](Config::retry_period): the time between two renewals, which are the only traffic of a group
+    ///   whose members do not change.
+    /// - [`without_events`](Config::without_events): by default, Kubernetes Events report takeovers.
+    ///
+    /// The [`drain_timeout`](Config::drain_timeout) has no effect: see [`handover_timeout`](Self::handover_timeout).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use requeue_leases::membership::ShardGroup;
+    ///
+    /// let seconds = Duration::from_secs;
+    /// let group = ShardGroup::new("website", "default")
+    ///     .lease(|lease| lease.lease_duration(seconds(30)).renew_deadline(seconds(20)));
+    /// # let _ = group;
+    /// ```
+    pub fn lease(mut self, configure: impl FnOnce(Config) -> Config) -> Self {
+        self.lease = configure(self.lease);
         self
     }
 
@@ -193,12 +179,8 @@ impl ShardGroup {
     /// # Errors
     ///
     /// As [`Client::try_from`].
-    pub fn client(&self, mut config: kube::Config) -> Result<Client, kube::Error> {
-        let limit = Some(self.lease.request_limit());
-        config.connect_timeout = limit;
-        config.write_timeout = limit;
-        config.default_retry = false;
-        Client::try_from(config)
+    pub fn client(&self, config: kube::Config) -> Result<Client, kube::Error> {
+        Client::try_from(self.lease.limit_requests(config))
     }
 
     #[cfg(any(test, feature = "test-util"))]
@@ -263,10 +245,17 @@ impl ShardGroup {
                 && name.chars().all(|c| plain(c) || c == '-')
         };
         if !is_label(&self.name) || self.name.len() > 63 {
-            return Err(MembershipError::Name(self.name.clone()));
+            return Err(MembershipError::from_text(format!(
+                "invalid name of a shard group {:?}: use at most 63 lower-case letters, digits and \
+                 hyphens, with no hyphen at the start or the end",
+                self.name
+            )));
         }
-        if !self.count.is_power_of_two() || self.count > Self::MAX_SHARDS {
-            return Err(MembershipError::Count(self.count));
+        if !self.count.is_power_of_two() || self.count > MAX_SHARDS {
+            return Err(MembershipError::from_text(format!(
+                "{} shards: use a power of two from 1 to {MAX_SHARDS}",
+                self.count
+            )));
         }
         self.lease.check().map_err(MembershipError::Config)
     }
@@ -290,7 +279,7 @@ mod tests {
 
     #[test]
     fn invalid_names_and_counts_are_refused() {
-        let check = |shards: ShardGroup| shards.check().map_err(|error| error.to_string());
+        let check = |group: ShardGroup| group.check().map_err(|error| error.to_string());
         assert_eq!(check(ShardGroup::new("website", "default")), Ok(()));
         for count in [0, 3, 63, 1025, 2048] {
             let error = check(ShardGroup::new("website", "default").count(count)).unwrap_err();
@@ -301,7 +290,8 @@ mod tests {
             assert!(error.contains(&format!("{name:?}")), "{error}");
         }
         assert!(check(ShardGroup::new("website", "")).is_err());
-        let late = ShardGroup::new("website", "default").renew_deadline(Duration::from_secs(15));
+        let late = ShardGroup::new("website", "default")
+            .lease(|lease| lease.renew_deadline(Duration::from_secs(15)));
         assert!(check(late).is_err());
     }
 }

@@ -1,16 +1,17 @@
 //! Runs a [`Group`] with a clock and an API server.
 
+use std::collections::BTreeMap;
 use std::future::pending;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, Fuse, FutureExt};
 use futures_util::stream::StreamExt;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use kube::runtime::watcher;
 use requeue::wait::jitter_source;
+use serde_json::json;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::assignment::{JOINED, LABEL};
@@ -22,7 +23,7 @@ use super::protocol::{self, End, Gain, Settings, Source, Step};
 use super::watch::{Events as WatchEvents, watch_leases};
 use crate::clock::Clock;
 use crate::events::Events;
-use crate::leader::{LeaderElector, Leadership, LeadershipLost, RunError, Term};
+use crate::leader::{LeaderElector, Leadership, LeadershipLost, Term};
 use crate::metrics::GroupMeters;
 use crate::requests::{Answer, Call, Requests};
 use crate::token::FencingToken;
@@ -35,46 +36,32 @@ pub(super) struct Outputs {
     pub(super) changes: mpsc::UnboundedSender<Change>,
     pub(super) commands: mpsc::UnboundedSender<Command>,
     pub(super) view: watch::Sender<View>,
-    pub(super) meters: Arc<GroupMeters>,
+    pub(super) meters: GroupMeters,
 }
 
 /// Takes part in the group until the process has left it. Sends the name of the member Lease when
 /// it has joined.
-pub(super) async fn run(
-    shards: ShardGroup,
+pub(super) async fn run_membership(
+    config: ShardGroup,
     client: Client,
     outputs: Outputs,
     mut received: mpsc::UnboundedReceiver<Command>,
     joined: oneshot::Sender<String>,
 ) -> Result<(), MembershipError> {
-    let clock = shards.clock.clone();
+    let clock = &config.clock;
     let mut joined = Some(joined);
     loop {
-        let mut driver = Driver::new(&shards, &client, &clock, &outputs);
-        match driver.run(&mut received, &mut joined).await {
-            Ended::Over(result) => return result,
-            // Its name must not be used again: a request may have created the Lease.
-            Ended::NotJoined => clock.reach(clock.now() + RETRY_PAUSE).await,
+        // Each attempt has another name: a request of the last one may have created its Lease.
+        let mut driver = Driver::new(&config, &client, &outputs);
+        if let Some(result) = driver.take_part(&mut received, &mut joined).await {
+            return result;
         }
-    }
-}
-
-enum Ended {
-    Over(Result<(), MembershipError>),
-    /// The member Lease could not be created.
-    NotJoined,
-}
-
-/// The future of a request or of the acquisition, while there is one.
-async fn ready_or_never<T>(future: &mut Option<BoxFuture<'static, T>>) -> T {
-    match future {
-        Some(future) => future.await,
-        None => pending().await,
+        clock.sleep_until(clock.now() + RETRY_PAUSE).await;
     }
 }
 
 struct Driver<'a> {
-    shards: &'a ShardGroup,
+    config: &'a ShardGroup,
     client: &'a Client,
     clock: &'a Clock,
     outputs: &'a Outputs,
@@ -82,40 +69,37 @@ struct Driver<'a> {
     group: Group,
     requests: Requests,
     watch: WatchEvents,
-    call: Option<BoxFuture<'static, Answer>>,
-    joining: Option<BoxFuture<'static, Option<Term>>>,
+    /// The request in flight. Never ready without one.
+    call: Fuse<BoxFuture<'static, Answer>>,
+    /// The acquisition of the member Lease. Never ready without one.
+    joining: Fuse<BoxFuture<'static, Option<Term>>>,
     term: Option<(Term, Leadership)>,
     events: Option<Events>,
 }
 
 impl<'a> Driver<'a> {
-    fn new(
-        shards: &'a ShardGroup,
-        client: &'a Client,
-        clock: &'a Clock,
-        outputs: &'a Outputs,
-    ) -> Self {
-        let ShardGroup { name, lease, .. } = shards;
+    fn new(config: &'a ShardGroup, client: &'a Client, outputs: &'a Outputs) -> Self {
+        let ShardGroup { name, lease, clock, .. } = config;
         let member: Arc<str> = format!("{name}-{}", uuid::Uuid::new_v4()).into();
         let settings = Settings {
             name: name.clone(),
             member: Arc::clone(&member),
-            layout: shards.layout(),
+            layout: config.layout(),
             lease_duration: lease.lease_duration,
             renew_deadline: lease.renew_deadline,
             request_limit: lease.request_limit(),
-            handover_limit: shards.handover_timeout,
+            handover_limit: config.handover_timeout,
         };
         let requests = Requests::new(client.clone(), &lease.namespace, "shard group", name);
         let events = || Events::new(client.clone(), &lease.namespace, name, &member);
         Self {
             group: Group::new(settings, jitter_source(), clock.now()),
             watch: watch_leases(client.clone(), &lease.namespace, name),
-            call: None,
-            joining: None,
+            call: Fuse::terminated(),
+            joining: Fuse::terminated(),
             term: None,
-            events: shards.has_events.then(events),
-            shards,
+            events: lease.has_events.then(events),
+            config,
             client,
             clock,
             outputs,
@@ -124,56 +108,57 @@ impl<'a> Driver<'a> {
         }
     }
 
-    async fn run(
+    /// Takes part until the process has left the group. Returns `None` if the member Lease could not be created.
+    async fn take_part(
         &mut self,
         commands: &mut mpsc::UnboundedReceiver<Command>,
         joined: &mut Option<oneshot::Sender<String>>,
-    ) -> Ended {
+    ) -> Option<Result<(), MembershipError>> {
         let mut stopping = false;
         loop {
             let right = self.term.as_ref().and_then(|(_, leadership)| leadership.right_until());
             let step = self.group.poll(self.clock.now(), right, Timestamp::now());
+            // Before the next wait, so that a shard which is about to be given away does not look held.
             self.publish_state();
             let until = match step {
                 Step::Call(call) => {
                     let requests = self.requests.clone();
-                    self.call = Some(Box::pin(async move { requests.make_call(call).await }));
+                    // Not awaited here: events and commands must not wait for a slow response.
+                    self.call = async move { requests.make_call(call).await }.boxed().fuse();
                     continue;
                 }
                 Step::Join { group } => {
                     match self.member_elector(group) {
-                        Ok(elector) => self.joining = Some(Box::pin(elector.try_acquire())),
-                        Err(error) => return Ended::Over(Err(error)),
+                        Ok(elector) => self.joining = elector.try_acquire().boxed().fuse(),
+                        Err(error) => return Some(Err(error)),
                     }
                     continue;
                 }
                 Step::Relist => {
                     tracing::warn!(
-                        group = self.shards.name,
+                        group = self.config.name,
                         "the watch of the shard group is silent"
                     );
                     self.watch = self.new_watch();
                     continue;
                 }
-                Step::Ended(end) => return Ended::Over(self.end_with(end).await),
+                Step::Ended(end) => return Some(self.end_with(end).await),
                 Step::Wait(until) => until,
             };
             tokio::select! {
                 biased;
-                () = membership_lost(self.term.as_ref()) => return Ended::Over(self.end_with(End::Lost).await),
-                answer = ready_or_never(&mut self.call) => {
-                    self.call = None;
-                    self.group.handle_answer(self.clock.now(), answer);
-                }
-                term = ready_or_never(&mut self.joining) => {
-                    self.joining = None;
+                // The loss comes first: from now on, others may act on the shards.
+                () = membership_lost(self.term.as_ref()) => return Some(self.end_with(End::Lost).await),
+                answer = &mut self.call => self.group.handle_answer(self.clock.now(), answer),
+                term = &mut self.joining => {
                     let Some(term) = term else {
-                        return if stopping { Ended::Over(Ok(())) } else { Ended::NotJoined };
+                        return stopping.then_some(Ok(()));
                     };
                     // The runs are drained before the release, so nothing else delays it.
-                    let leadership = term.leadership().uncounted();
+                    let leadership = term.leadership().clone_uncounted();
                     self.term = Some((term, leadership));
                     if let Some(joined) = joined.take() {
+                        // It fails if the join was dropped, which also stops this membership.
                         let _ = joined.send(self.member.to_string());
                     }
                 }
@@ -189,26 +174,25 @@ impl<'a> Driver<'a> {
                     Some(Ok(event)) => self.group.handle_event(self.clock.now(), event),
                     Some(Err(error)) => {
                         if self.term.is_none() && let Some(error) = self.forbidden_verb(&error) {
-                            return Ended::Over(Err(error));
+                            return Some(Err(error));
                         }
-                        tracing::warn!(group = self.shards.name, %error, "the watch of the shard group failed");
+                        tracing::warn!(group = self.config.name, %error, "the watch of the shard group failed");
                     }
                     None => self.watch = self.new_watch(),
                 },
-                () = self.clock.reach(until) => {}
+                () = self.clock.sleep_until(until) => {}
             }
         }
     }
 
     fn new_watch(&self) -> WatchEvents {
-        watch_leases(self.client.clone(), &self.shards.lease.namespace, &self.shards.name)
+        watch_leases(self.client.clone(), &self.config.lease.namespace, &self.config.name)
     }
 
     fn member_elector(&self, group: String) -> Result<LeaderElector, MembershipError> {
-        let labels = [(LABEL.to_owned(), self.shards.name.clone())];
-        let annotations = [(JOINED.to_owned(), group)];
-        let config = self.shards.lease.clone();
-        let config = config.only_create(&self.member, labels.into(), annotations.into());
+        let labels = json!({ LABEL: self.config.name });
+        let annotations = json!({ JOINED: group });
+        let config = self.config.lease.clone().only_create(&self.member, labels, annotations);
         LeaderElector::with_clock(self.client.clone(), config, self.clock.clone())
             .map_err(MembershipError::Config)
     }
@@ -220,21 +204,20 @@ impl<'a> Driver<'a> {
             _ => return None,
         };
         let kube::Error::Api(status) = error else { return None };
-        (status.code == 403).then(|| MembershipError::Forbidden {
-            namespace: self.shards.lease.namespace.clone(),
-            verb: verb.to_owned(),
-        })
+        (status.code == 403)
+            .then(|| MembershipError::missing_permission(verb, &self.config.lease.namespace))
     }
 
     /// Updates the view of the held shards, and passes the changes on.
     fn publish_state(&mut self) {
-        let count = self.shards.count as usize;
+        let count = self.config.count as usize;
         let held: Vec<_> = (0..count).map(|shard| self.group.acting_number(shard)).collect();
-        self.outputs.meters.held.store(held.iter().flatten().count(), Relaxed);
+        self.show_held(held.iter().flatten().count());
         let confirmed = self.group.confirmed_at();
         let slots = self.group.group().into_iter().flat_map(|group| group.assignment.slots());
         let holders = slots.map(|slot| slot.holder.clone()).collect();
         let now = self.clock.now();
+        // Most polls change nothing, and must not wake those that wait for the view.
         self.outputs.view.send_if_modified(|view| view.update(held, holders, confirmed, now));
         while let Some(change) = self.group.next_change() {
             let number =
@@ -260,8 +243,12 @@ impl<'a> Driver<'a> {
     }
 
     fn count_gap(&self, gap: Duration) {
-        let nanos = u64::try_from(gap.as_nanos()).unwrap_or(u64::MAX);
-        self.outputs.meters.unheld_nanos.fetch_add(nanos, Relaxed);
+        self.outputs.meters.unheld_seconds.inc_by(gap.as_secs_f64());
+    }
+
+    fn show_held(&self, shards: usize) {
+        // A group has at most 1,024 shards.
+        self.outputs.meters.held.set(shards as i64);
     }
 
     fn held_shard(&self, gain: &Gain) -> Option<HeldShard> {
@@ -278,26 +265,23 @@ impl<'a> Driver<'a> {
 
     /// Counts the gains, and publishes an Event for each member whose shards were taken over.
     fn report_gains(&self, gained: &[Gain]) {
-        let mut taken: Vec<(&str, usize)> = Vec::new();
+        let mut taken: BTreeMap<&str, usize> = BTreeMap::new();
         for gain in gained {
             let reason = match &gain.from {
                 Source::Member(_) => 0,
                 Source::Dead(member, gap) => {
                     self.count_gap(*gap);
-                    match taken.iter_mut().find(|(name, _)| **name == **member) {
-                        Some((_, count)) => *count += 1,
-                        None => taken.push((member, 1)),
-                    }
+                    *taken.entry(member).or_default() += 1;
                     1
                 }
                 Source::Nobody => 2,
                 Source::Itself => continue,
             };
-            self.outputs.meters.moves[reason].fetch_add(1, Relaxed);
+            self.outputs.meters.moves[reason].inc();
         }
         let uid = self.group.group().map(|group| group.uid()).unwrap_or_default();
         for (member, count) in taken {
-            tracing::info!(group = self.shards.name, member, count, "took shards over");
+            tracing::info!(group = self.config.name, member, count, "took shards over");
             if let Some(events) = &self.events {
                 let note = format!("{} took over {count} shards of {member}", self.member);
                 // Does not wait: the Event is published in a separate task.
@@ -307,7 +291,8 @@ impl<'a> Driver<'a> {
     }
 
     async fn end_with(&mut self, end: End) -> Result<(), MembershipError> {
-        let group = self.shards.name.clone();
+        let group = &self.config.name;
+        // First of all: no shard may look held while the rest takes its time.
         self.hold_nothing();
         match end {
             End::Left => {
@@ -320,22 +305,18 @@ impl<'a> Driver<'a> {
                 }
                 None => LeadershipLost::Abandoned,
             })),
-            End::Deleted => Err(MembershipError::Deleted { group }),
-            End::NoNamespace => {
-                Err(MembershipError::Namespace(self.shards.lease.namespace.clone()))
-            }
+            End::Deleted => Err(MembershipError::Deleted(group.clone())),
+            End::NoNamespace => Err(MembershipError::no_namespace(&self.config.lease.namespace)),
             End::Mismatch(stored) => {
-                Err(MembershipError::mismatch(&group, &stored, &self.shards.layout()))
+                Err(MembershipError::other_shards(group, &stored, &self.config.layout()))
             }
-            End::Unreadable(unreadable) => {
-                Err(MembershipError::NotAGroup { group, annotation: unreadable.0 })
-            }
+            End::Unreadable(unreadable) => Err(MembershipError::not_a_group(group, unreadable)),
         }
     }
 
     fn hold_nothing(&self) {
-        self.outputs.view.send_modify(View::clear);
-        self.outputs.meters.held.store(0, Relaxed);
+        self.outputs.view.send_modify(|view| view.held.clear());
+        self.show_held(0);
     }
 
     /// Releases and deletes the member Lease. If that fails, it expires, and another member deletes
@@ -343,17 +324,19 @@ impl<'a> Driver<'a> {
     async fn leave_group(&mut self) {
         let Some((term, leadership)) = self.term.take() else { return };
         let uid = leadership.fencing_token().uid().to_owned();
+        // The release comes before the delete: even if the delete fails, others take over immediately.
         match term.release().await {
-            Ok(()) | Err(RunError::Undrained(_)) => {}
-            Err(RunError::Lost(error)) => {
+            Ok(()) | Err(LeadershipLost::Undrained(_)) => {}
+            Err(error) => {
                 tracing::warn!(member = &*self.member, %error, "the member Lease was not released");
             }
         }
+        // The release has changed the version. The uid is enough, because no Lease has this name again.
         let delete = Call::Delete { name: self.member.to_string(), uid, version: 0 };
-        let limit = self.clock.now() + self.shards.lease.request_limit();
+        let limit = self.clock.now() + self.config.lease.request_limit();
         tokio::select! {
             _ = self.requests.make_call(delete) => {}
-            () = self.clock.reach(limit) => {}
+            () = self.clock.sleep_until(limit) => {}
         }
     }
 }

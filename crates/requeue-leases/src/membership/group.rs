@@ -148,6 +148,7 @@ impl Group {
             return Step::Ended(end.clone());
         }
         let right = right.unwrap_or(Time::NEVER);
+        // The driver polls after each event of the watch, and most of them are renewals without a consequence.
         if self.requests.sent.is_none() && self.requests.pause <= now && now < self.idle_until {
             return Step::Wait(right.min(self.idle_until));
         }
@@ -177,24 +178,22 @@ impl Group {
     /// Handles an event of the watch.
     pub(super) fn handle_event(&mut self, now: Time, event: Watched) {
         match event {
-            Watched::Restart => {
+            Watched::Init => {
                 self.members.begin_list();
                 self.lists.lacks_group = true;
             }
-            Watched::Listed(lease) | Watched::Applied(lease) => self.see_lease(lease, now),
-            Watched::Deleted(lease) => {
+            Watched::InitApply(lease) | Watched::Apply(lease) => self.see_lease(lease, now),
+            Watched::Delete(lease) => {
                 if lease.name() == self.settings.name {
                     if self.group.as_ref().is_some_and(|group| group.uid() == lease.uid()) {
                         self.group_deleted();
                     }
                 } else if lease.name() != &*self.settings.member {
                     let changed = self.members.mark_absent(lease.name(), now);
-                    if changed {
-                        self.plan_again();
-                    }
+                    self.plan_again_if(changed);
                 }
             }
-            Watched::Complete => {
+            Watched::InitDone => {
                 self.lists.is_complete = true;
                 self.members.end_list(now);
                 self.plan_again();
@@ -249,6 +248,12 @@ impl Group {
         self.idle_until = Time::ZERO;
     }
 
+    fn plan_again_if(&mut self, changed: bool) {
+        if changed {
+            self.plan_again();
+        }
+    }
+
     fn longest_lease(&self) -> Duration {
         let stored = self.group.as_ref().map_or(0, |group| group.lease_seconds);
         Duration::from_secs(stored).max(self.settings.lease_duration)
@@ -275,15 +280,13 @@ impl Group {
             self.see_own(lease, now);
         } else {
             let changed = self.members.see_lease(lease, now);
-            if changed {
-                self.plan_again();
-            }
+            self.plan_again_if(changed);
         }
     }
 
     fn see_own(&mut self, lease: Lease, now: Time) {
         let changed = match &mut self.own {
-            Some((seen, _)) if lease.version() <= seen.version() => false,
+            Some((seen, _)) if lease.resource_version() <= seen.resource_version() => false,
             Some((seen, since)) => {
                 if !seen.same_record(&lease) {
                     *since = now;
@@ -297,13 +300,11 @@ impl Group {
                 true
             }
         };
-        if changed {
-            self.plan_again();
-        }
+        self.plan_again_if(changed);
     }
 
     /// Returns the members that receive shards, in the order of their names.
-    fn candidates(&self, group: &GroupLease) -> Vec<Arc<str>> {
+    fn receiving_members(&self, group: &GroupLease) -> Vec<Arc<str>> {
         let is_renewed = self.own.as_ref().is_some_and(|(lease, _)| lease.is_renewed());
         let own = (Arc::clone(&self.settings.member), is_renewed);
         self.members.candidates(group, (self.phase == Phase::Member).then_some(own))
@@ -316,7 +317,7 @@ impl Group {
         self.lists.lacks_group = false;
         // The watch and the responses overtake each other. An earlier version could name this replica as
         // the holder of a shard that it has given away since.
-        if self.group.as_ref().is_some_and(|group| group.version >= lease.version()) {
+        if self.group.as_ref().is_some_and(|group| group.version >= lease.resource_version()) {
             return;
         }
         if self.group.as_ref().is_some_and(|group| group.uid() != lease.uid()) {
@@ -334,6 +335,7 @@ impl Group {
         self.idle_until = Time::ZERO;
         let slots = before.iter().flat_map(|before| before.assignment.slots());
         for (old, new) in slots.zip(group.assignment.slots()) {
+            // The writer is not the former holder, so it knew that the former holder is dead.
             if let Some(holder) = old.holder.as_deref()
                 && new.holder != old.holder
                 && group.writer() != Some(holder)
@@ -360,6 +362,7 @@ impl Group {
         self.idle_until = Time::ZERO;
         if self.group.take().is_some() || self.is_member() {
             self.phase = match &self.phase {
+                // A replica that has not joined yet waits for the next object, or creates it.
                 Phase::Looking => Phase::Looking,
                 Phase::Joining { .. } | Phase::Member | Phase::Stopping => {
                     Phase::Ended(End::Deleted)

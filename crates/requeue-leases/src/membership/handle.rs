@@ -1,11 +1,11 @@
 //! A process's membership in a shard group: the public handle.
 
-use std::sync::Arc;
-
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
 use kube::Client;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::config::ShardGroup;
 use super::driver::{self, Outputs};
@@ -27,9 +27,9 @@ use crate::leader::LeadershipLost;
 /// use requeue_leases::membership::{Change, ShardGroup};
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// let shards = ShardGroup::new("website", "default");
-/// let client = shards.client(kube::Config::infer().await?)?;
-/// let mut membership = shards.join(client).await?;
+/// let group = ShardGroup::new("website", "default");
+/// let client = group.client(kube::Config::infer().await?)?;
+/// let mut membership = group.join(client).await?;
 /// while let Some(change) = membership.next().await? {
 ///     match change {
 ///         Change::Gained(held) => println!("start to work on {} shards", held.len()),
@@ -47,8 +47,20 @@ pub struct Membership {
     observer: Observer,
     changes: mpsc::UnboundedReceiver<Change>,
     commands: mpsc::UnboundedSender<Command>,
-    task: JoinHandle<Result<(), MembershipError>>,
-    ended: Option<Result<(), MembershipError>>,
+    ended: Ended,
+}
+
+/// The end of a task, for any number of calls. The task is aborted when this and its clones are dropped.
+pub(super) type Ended = Shared<BoxFuture<'static, Result<(), MembershipError>>>;
+
+/// Runs a part of a membership as a task.
+pub(super) fn spawn_until_dropped(
+    part: impl Future<Output = Result<(), MembershipError>> + Send + 'static,
+) -> Ended {
+    let task = AbortOnDropHandle::new(tokio::spawn(part));
+    // The runtime is shutting down, or the task has panicked.
+    let lost = |_| Err(MembershipError::Lost(LeadershipLost::Abandoned));
+    task.map(move |ended| ended.unwrap_or_else(lost)).boxed().shared()
 }
 
 impl ShardGroup {
@@ -78,7 +90,7 @@ impl ShardGroup {
     /// let group = ShardGroup::new("website", "default");
     /// let client = group.client(kube::Config::infer().await?)?;
     /// let membership = group.join(client).await?;
-    /// println!("joined as {}", membership.name());
+    /// println!("joined as {}", membership.status().member);
     /// # Ok(())
     /// # }
     /// ```
@@ -94,9 +106,10 @@ impl ShardGroup {
         client: Client,
         joining: &mut Option<Joining>,
     ) -> Result<Membership, MembershipError> {
+        // In this order, so that nothing is written for a member that can never work.
         self.check()?;
-        rights::review(&client, &self.lease.namespace).await?;
-        let joined = joining.insert(Joining::begin(self, client)).joined().await;
+        rights::review_permissions(&client, &self.lease.namespace).await?;
+        let joined = joining.insert(Joining::begin_join(self, client)).wait_until_joined().await;
         *joining = None;
         joined
     }
@@ -110,28 +123,30 @@ pub struct Joining {
 }
 
 impl Joining {
-    fn begin(shards: ShardGroup, client: Client) -> Self {
+    fn begin_join(group: ShardGroup, client: Client) -> Self {
+        // Unbounded: a consumer that is slow must not keep the driver from renewing.
         let (send_change, changes) = mpsc::unbounded_channel();
         let (commands, receive_command) = mpsc::unbounded_channel();
         let (send_joined, joined) = oneshot::channel();
         let (view, seen) = watch::channel(View::default());
-        let count = shards.count;
-        let metrics = shards.metrics.as_ref();
-        let meters = metrics.map(|metrics| metrics.group(&shards.name)).unwrap_or_default();
+        let count = group.count;
+        let metrics = group.metrics.as_ref();
+        let meters = metrics.map(|metrics| metrics.group_meters(&group.name)).unwrap_or_default();
         let observer = Observer {
-            group: shards.name.clone(),
+            group: group.name.clone(),
             member: String::new(),
-            clock: shards.clock.clone(),
+            clock: group.clock.clone(),
             view: seen,
-            meters: Arc::clone(&meters),
+            meters: meters.clone(),
         };
         let outputs = Outputs { changes: send_change, commands: commands.clone(), view, meters };
-        let task = tokio::spawn(driver::run(shards, client, outputs, receive_command, send_joined));
-        let membership = Membership { count, observer, changes, commands, task, ended: None };
+        let run = driver::run_membership(group, client, outputs, receive_command, send_joined);
+        let ended = spawn_until_dropped(run);
+        let membership = Membership { count, observer, changes, commands, ended };
         Self { membership: Some(membership), joined }
     }
 
-    async fn joined(&mut self) -> Result<Membership, MembershipError> {
+    async fn wait_until_joined(&mut self) -> Result<Membership, MembershipError> {
         let name = (&mut self.joined).await;
         let abandoned = MembershipError::Lost(LeadershipLost::Abandoned);
         let Some(mut membership) = self.membership.take() else { return Err(abandoned) };
@@ -141,7 +156,7 @@ impl Joining {
                 Ok(membership)
             }
             // The task has ended before.
-            Err(_) => Err(membership.end().await.err().unwrap_or(abandoned)),
+            Err(_) => Err(membership.ended.clone().await.err().unwrap_or(abandoned)),
         }
     }
 
@@ -156,6 +171,7 @@ impl Joining {
 impl Drop for Joining {
     fn drop(&mut self) {
         if let Some(membership) = self.membership.take()
+            // Without a runtime, no request can be sent. The Lease then expires.
             && let Ok(runtime) = Handle::try_current()
         {
             runtime.spawn(membership.leave());
@@ -164,12 +180,6 @@ impl Drop for Joining {
 }
 
 impl Membership {
-    /// Returns the name of the member Lease, which is unique.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.observer.member
-    }
-
     /// Returns the state of the group as this process has last seen it.
     #[must_use]
     pub fn status(&self) -> GroupStatus {
@@ -218,7 +228,7 @@ impl Membership {
     pub async fn next(&mut self) -> Result<Option<Change>, MembershipError> {
         match self.changes.recv().await {
             Some(change) => Ok(Some(change)),
-            None => self.end().await.map(|()| None),
+            None => self.ended.clone().await.map(|()| None),
         }
     }
 
@@ -247,21 +257,5 @@ impl Membership {
                 self.drained(shards);
             }
         }
-    }
-
-    async fn end(&mut self) -> Result<(), MembershipError> {
-        if self.ended.is_none() {
-            let ended = (&mut self.task).await;
-            // The runtime is shutting down.
-            let lost = |_| Err(MembershipError::Lost(LeadershipLost::Abandoned));
-            self.ended = Some(ended.unwrap_or_else(lost));
-        }
-        self.ended.clone().unwrap_or(Ok(()))
-    }
-}
-
-impl Drop for Membership {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }

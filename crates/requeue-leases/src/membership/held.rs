@@ -10,6 +10,9 @@ use tokio::sync::{mpsc, watch};
 use crate::leader::{Fence, Leadership, LeadershipLost, Right};
 use crate::token::FencingToken;
 
+/// The default name of the annotation with the token of a shard.
+const ANNOTATION: &str = "requeue/shard-term";
+
 /// A change of the shards that a process holds.
 ///
 /// Each change needs its reaction, so a new kind of change would be a breaking change of this crate.
@@ -42,10 +45,8 @@ pub(super) enum Command {
 /// The state that the driver and the held shards share.
 #[derive(Debug, Default)]
 pub(super) struct View {
-    /// The fencing tokens of the shards on which this process acts.
-    pub(super) held: Vec<Option<i32>>,
-    /// The times from which this process acts on these shards.
-    pub(super) since: Vec<Option<Time>>,
+    /// For each shard on which this process acts: the fencing token, and the time from which it acts.
+    pub(super) held: Vec<Option<(i32, Time)>>,
     /// The holders of all shards at the last read.
     pub(super) holders: Vec<Option<Arc<str>>>,
     /// The start of the last read or write of the group object.
@@ -73,33 +74,28 @@ impl View {
         confirmed: Option<Time>,
         now: Time,
     ) -> bool {
-        if self.held == held && self.confirmed == confirmed && self.holders == holders {
+        let numbers = self.held.iter().map(|held| held.map(|(number, _)| number));
+        if numbers.eq(held.iter().copied())
+            && self.confirmed == confirmed
+            && self.holders == holders
+        {
             return false;
         }
-        let before = |shard: usize| {
-            let same = self.held.get(shard).is_some_and(|number| *number == held[shard]);
-            self.since.get(shard).copied().flatten().filter(|_| same)
+        let since = |shard: usize, number: i32| match self.held.get(shard) {
+            Some(&Some((same, since))) if same == number => since,
+            _ => now,
         };
-        let since =
-            |(shard, number): (usize, &Option<i32>)| number.map(|_| before(shard).unwrap_or(now));
-        self.since = held.iter().enumerate().map(since).collect();
-        self.held = held;
+        let held = held.into_iter().enumerate();
+        self.held = held
+            .map(|(shard, number)| number.map(|number| (number, since(shard, number))))
+            .collect();
         self.holders = holders;
         self.confirmed = confirmed;
         true
     }
-
-    /// Records that this process no longer holds any shard.
-    pub(super) fn clear(&mut self) {
-        self.held.clear();
-        self.since.clear();
-    }
 }
 
 impl HeldShard {
-    /// The default name of the annotation of [`fence`](Self::fence).
-    pub const ANNOTATION: &str = "requeue/shard-term";
-
     /// Returns the number of the shard, from 0.
     #[must_use]
     pub fn index(&self) -> u32 {
@@ -123,10 +119,10 @@ impl HeldShard {
 
     /// Returns a fence, with which the API server rejects late writes of former holders.
     ///
-    /// Its annotation is [`ANNOTATION`](Self::ANNOTATION).
+    /// Its annotation is `requeue/shard-term`.
     #[must_use]
     pub fn fence(&self) -> Fence {
-        Fence::new(Arc::new(self.clone()), Arc::clone(&self.token), Self::ANNOTATION)
+        Fence::new(Arc::new(self.clone()), Arc::clone(&self.token), ANNOTATION)
     }
 
     /// Returns true if the member Lease has not expired. During a release this is true, but
@@ -138,13 +134,14 @@ impl HeldShard {
     }
 
     fn is_named(&self) -> bool {
-        let number = self.view.borrow().held.get(self.index as usize).copied().flatten();
-        number == Some(self.token.transitions())
+        let held = self.view.borrow().held.get(self.index as usize).copied().flatten();
+        held.is_some_and(|(number, _)| number == self.token.transitions())
     }
 }
 
 impl Right for HeldShard {
     fn check(&self) -> Result<(), LeadershipLost> {
+        // The member Lease comes first: its loss is final, and is the better reason.
         self.leadership.check()?;
         if self.is_named() { Ok(()) } else { Err(LeadershipLost::Shard(self.index)) }
     }
@@ -152,6 +149,7 @@ impl Right for HeldShard {
     /// Reads the group object, because the member Lease says nothing about the holder of a shard.
     fn confirm(&self) -> BoxFuture<'_, Result<(), LeadershipLost>> {
         Box::pin(async move {
+            // Before the command: an earlier read proves nothing about the time of this call.
             let since = self.leadership.now();
             let _ = self.commands.send(Command::Confirm);
             let mut view = self.view.clone();

@@ -139,7 +139,7 @@ impl Members {
         };
         member.unlisted = false;
         member.gone = false;
-        if lease.version() <= member.lease.version() {
+        if lease.resource_version() <= member.lease.resource_version() {
             return false;
         }
         let before = member.standing();
@@ -174,7 +174,7 @@ impl Members {
             // stored after the read was sent, when the member's right had ended.
             Some(member) => {
                 member.state = State::Dead;
-                if lease.version() > member.lease.version() {
+                if lease.resource_version() > member.lease.resource_version() {
                     member.lease = lease;
                 }
                 true
@@ -217,6 +217,7 @@ impl Members {
     pub(super) fn end_list(&mut self, now: Time) -> bool {
         let unlisted = self.seen.iter().filter(|(_, member)| member.unlisted);
         let unlisted: Vec<_> = unlisted.map(|(name, _)| Arc::clone(name)).collect();
+        // Not `any`, which would stop at the first change.
         unlisted.iter().fold(false, |changed, name| self.mark_absent(name, now) | changed)
     }
 
@@ -241,8 +242,8 @@ impl Members {
 
     /// Returns true if a member of an earlier group object with the same name may still act.
     pub(super) fn has_foreign(&self, group: &str, longest: Duration, now: Time) -> bool {
-        let foreign = self.seen.iter().filter(|(_, member)| member.joined_group() != group);
-        foreign.into_iter().any(|(name, _)| !self.is_dead(name, longest, now))
+        let mut foreign = self.seen.iter().filter(|(_, member)| member.joined_group() != group);
+        foreign.any(|(name, _)| !self.is_dead(name, longest, now))
     }
 
     /// Returns a member whose Lease must be read: it seems to have expired, or it holds a shard and
@@ -274,6 +275,7 @@ impl Members {
 
     /// Returns a dead member whose Lease can be deleted.
     pub(super) fn next_garbage(&self, holds: impl Fn(&str) -> bool) -> Option<&Member> {
+        // The Lease of a holder stays: a replica that joins now learns of the death from it.
         let mut garbage = self
             .seen
             .iter()

@@ -22,9 +22,9 @@
 //! use requeue_leases::membership::{Change, ShardGroup};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let shards = ShardGroup::new("website", "default").count(64);
-//! let client = shards.client(kube::Config::infer().await?)?;
-//! let mut membership = shards.join(client).await?;
+//! let group = ShardGroup::new("website", "default").count(64);
+//! let client = group.client(kube::Config::infer().await?)?;
+//! let mut membership = group.join(client).await?;
 //! while let Some(change) = membership.next().await? {
 //!     match change {
 //!         Change::Gained(held) => println!("start to work on {} shards", held.len()),
@@ -57,7 +57,7 @@
 //! # Members that have just joined
 //!
 //! A member receives shards after it has renewed its Lease for the first time, one [retry
-//! period](ShardGroup::retry_period) after it joined: 2 s by default. A process in a crash loop
+//! period](crate::leader::Config::retry_period) after it joined: 2 s by default. A process in a crash loop
 //! therefore receives none. If no live member has renewed its Lease yet, all members receive
 //! shards. The first member of a group therefore takes all shards immediately.
 //!

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use kube::runtime::watcher;
 use requeue::Time;
 
 use super::assignment::{Layout, Unreadable};
@@ -24,15 +25,9 @@ pub(super) struct Settings {
 }
 
 /// An event of the watch on the Leases of the group, in the order of their versions.
-#[derive(Clone, Debug)]
-pub(crate) enum Watched {
-    /// A list begins. It is requested after this.
-    Restart,
-    Listed(Lease),
-    Complete,
-    Applied(Lease),
-    Deleted(Lease),
-}
+///
+/// A list is requested after its `Init`.
+pub(crate) type Watched = watcher::Event<Lease>;
 
 /// The next step of the driver.
 #[must_use]

@@ -15,7 +15,10 @@ const VERBS: [&str; 6] = ["get", "list", "watch", "create", "update", "delete"];
 
 /// Returns an error for the first verb that is refused. If the server does not answer a review, the
 /// requests themselves show whether the permission exists.
-pub(super) async fn review(client: &Client, namespace: &str) -> Result<(), MembershipError> {
+pub(super) async fn review_permissions(
+    client: &Client,
+    namespace: &str,
+) -> Result<(), MembershipError> {
     let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
     let allowed = join_all(VERBS.map(async |verb| {
         let attributes = ResourceAttributes {
@@ -29,13 +32,11 @@ pub(super) async fn review(client: &Client, namespace: &str) -> Result<(), Membe
             SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..<_>::default() };
         let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
         let answer = reviews.create(&PostParams::default(), &review).await;
+        // No answer is no refusal: the requests that follow show the permissions.
         answer.ok().and_then(|review| review.status).is_none_or(|status| status.allowed)
     }));
     match VERBS.into_iter().zip(allowed.await).find(|(_, allowed)| !allowed) {
-        Some((verb, _)) => Err(MembershipError::Forbidden {
-            namespace: namespace.to_owned(),
-            verb: verb.to_owned(),
-        }),
+        Some((verb, _)) => Err(MembershipError::missing_permission(verb, namespace)),
         None => Ok(()),
     }
 }

@@ -9,16 +9,13 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::error::MembershipError;
-use super::handle::Membership;
+use super::handle::{Ended, Membership, spawn_until_dropped};
 use super::held::{Change, HeldShard};
-use crate::leader::LeadershipLost;
 
 /// The time that a member has to leave its group if no run of it is in flight.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -44,10 +41,9 @@ pub trait ShardedWork: Send + Sync {
 /// The membership of controllers that run. Dropping it ends the membership without a handover.
 pub struct Sharding {
     stop: CancellationToken,
-    ended: watch::Receiver<Option<Result<(), MembershipError>>>,
+    ended: Ended,
     work: Arc<dyn ShardedWork>,
     count: u32,
-    _task: JoinSet<()>,
 }
 
 impl Sharding {
@@ -56,8 +52,6 @@ impl Sharding {
     pub fn begin(membership: Membership, work: Arc<dyn ShardedWork>) -> Self {
         let count = membership.count();
         let stop = CancellationToken::new();
-        let stopped = stop.clone();
-        let (send, ended) = watch::channel(None);
         let driver = Driver {
             membership,
             work: Arc::clone(&work),
@@ -65,19 +59,13 @@ impl Sharding {
             releases: FuturesUnordered::new(),
             last_release: 0,
         };
-        let mut task = JoinSet::new();
-        let drive = async move {
-            let result = driver.drive(stopped).await;
-            // It fails only if the controllers have ended.
-            _ = send.send(Some(result));
-        };
-        task.spawn(drive.in_current_span());
-        Self { stop, ended, work, count, _task: task }
+        let ended = spawn_until_dropped(driver.apply_changes(stop.clone()).in_current_span());
+        Self { stop, ended, work, count }
     }
 
     /// Waits until the membership is lost.
     pub async fn lost(&self) -> MembershipError {
-        match self.ended().await {
+        match self.ended.clone().await {
             Err(error) => error,
             Ok(()) => pending().await,
         }
@@ -91,7 +79,7 @@ impl Sharding {
     /// Hands all shards over. Returns false if runs in flight exceed `limit`.
     pub async fn leave(&self, limit: Duration) -> bool {
         self.begin_to_leave();
-        timeout(limit, self.ended()).await.is_ok()
+        timeout(limit, self.ended.clone()).await.is_ok()
     }
 
     /// Cancels the runs in flight, so that the handover completes.
@@ -106,13 +94,6 @@ impl Sharding {
         if !self.leave(LEAVE_TIMEOUT).await {
             tracing::warn!("the shards were not handed over, and the member Lease expires");
         }
-    }
-
-    async fn ended(&self) -> Result<(), MembershipError> {
-        let mut ended = self.ended.clone();
-        let result = ended.wait_for(Option::is_some).await.ok().and_then(|result| result.clone());
-        // Without a result, the driver has panicked.
-        result.unwrap_or(Err(MembershipError::Lost(LeadershipLost::Abandoned)))
     }
 }
 
@@ -141,11 +122,12 @@ impl Drop for Driver {
 }
 
 impl Driver {
-    async fn drive(mut self, stop: CancellationToken) -> Result<(), MembershipError> {
+    async fn apply_changes(mut self, stop: CancellationToken) -> Result<(), MembershipError> {
         let mut stopping = false;
         loop {
             let change = tokio::select! {
                 biased;
+                // Changes come first: a loss must reach the work before a stop hands shards over.
                 change = self.membership.next() => change?,
                 () = stop.cancelled(), if !stopping => {
                     stopping = true;
@@ -153,21 +135,21 @@ impl Driver {
                     continue;
                 }
                 Some((shards, number)) = self.releases.next() => {
-                    self.released(shards, number);
+                    self.report_released(shards, number);
                     continue;
                 }
             };
             match change {
                 Some(Change::Gained(gained)) => self.work.gain(&gained),
-                Some(Change::Release(shards)) => self.release(shards),
-                Some(Change::Cancel(shards)) => self.cancel(shards),
-                Some(Change::Lost(shards)) => self.lose(shards),
+                Some(Change::Release(shards)) => self.release_shards(shards),
+                Some(Change::Cancel(shards)) => self.cancel_shards(shards),
+                Some(Change::Lost(shards)) => self.lose_shards(shards),
                 None => return Ok(()),
             }
         }
     }
 
-    fn release(&mut self, shards: Vec<u32>) {
+    fn release_shards(&mut self, shards: Vec<u32>) {
         // Shards without runs are released together, so that one write hands them over. Shards with
         // runs do not wait for each other.
         let (idle, busy): (Vec<_>, Vec<_>) =
@@ -179,7 +161,7 @@ impl Driver {
         }
     }
 
-    fn cancel(&mut self, shards: Vec<u32>) {
+    fn cancel_shards(&mut self, shards: Vec<u32>) {
         for shard in shards {
             if self.releasing.contains_key(&shard) {
                 let cancelled = self.work.cancel(&[shard]);
@@ -188,7 +170,7 @@ impl Driver {
         }
     }
 
-    fn lose(&mut self, shards: Vec<u32>) {
+    fn lose_shards(&mut self, shards: Vec<u32>) {
         let lost = self.work.cancel(&shards);
         self.work.forget(&shards);
         self.releasing.retain(|shard, _| !shards.contains(shard));
@@ -203,10 +185,11 @@ impl Driver {
         self.releases.push(released.map(move |()| (shards, number)).boxed());
     }
 
-    fn released(&mut self, mut shards: Vec<u32>, number: u64) {
+    fn report_released(&mut self, mut shards: Vec<u32>, number: u64) {
         shards.retain(|shard| self.releasing.get(shard) == Some(&number));
         shards.iter().for_each(|shard| _ = self.releasing.remove(shard));
         self.work.forget(&shards);
+        // Last: as soon as the shards are drained, another member may act on them.
         self.membership.drained(shards);
     }
 }

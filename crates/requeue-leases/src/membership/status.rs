@@ -1,7 +1,5 @@
 //! The state of a group as others see it.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -18,7 +16,7 @@ pub struct GroupStatus {
     pub group: String,
     /// The name of this process's member Lease.
     pub member: String,
-    /// All shards, in order. Empty until the process has read the object of the group.
+    /// All shards, in the order of their numbers. Empty until the process has read the object of the group.
     pub shards: Vec<ShardStatus>,
     /// The number of shards that this process has received from live members.
     pub handovers: u64,
@@ -35,8 +33,6 @@ pub struct GroupStatus {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ShardStatus {
-    /// The number of the shard, from 0.
-    pub index: u32,
     /// The name of the holder's member Lease.
     pub holder: Option<String>,
     /// The time for which this process has held the shard, or `None` if it does not hold it.
@@ -50,22 +46,21 @@ pub struct Observer {
     pub(super) member: String,
     pub(super) clock: Clock,
     pub(super) view: watch::Receiver<View>,
-    pub(super) meters: Arc<GroupMeters>,
+    pub(super) meters: GroupMeters,
 }
 
 impl Observer {
     /// Returns the state of the group as this process has last seen it.
     #[must_use]
     pub fn status(&self) -> GroupStatus {
+        // Before the lock of the view, which the driver needs.
         let now = self.clock.now();
         let view = self.view.borrow();
-        let shards = (0..).zip(&view.holders).map(|(index, holder)| ShardStatus {
-            index,
+        let shards = view.holders.iter().enumerate().map(|(shard, holder)| ShardStatus {
             holder: holder.as_deref().map(str::to_owned),
-            held_for: view.since.get(index as usize).copied().flatten().map(|at| now.since(at)),
+            held_for: view.held.get(shard).copied().flatten().map(|(_, at)| now.since(at)),
         });
-        let [handovers, takeovers, first] =
-            self.meters.moves.each_ref().map(|count| count.load(Relaxed));
+        let [handovers, takeovers, first] = self.meters.moves.each_ref().map(|count| count.get());
         GroupStatus {
             group: self.group.clone(),
             member: self.member.clone(),
@@ -73,7 +68,7 @@ impl Observer {
             handovers,
             takeovers,
             first,
-            unheld: Duration::from_nanos(self.meters.unheld_nanos.load(Relaxed)),
+            unheld: Duration::from_secs_f64(self.meters.unheld_seconds.get()),
         }
     }
 }

@@ -21,6 +21,7 @@ pub(super) fn watch_leases(client: Client, namespace: &str, group: &str) -> Even
     let api: Api<DynamicObject> = Api::namespaced_with(client, namespace, &resource);
     let config = watcher::Config::default().labels(&format!("{LABEL}={group}"));
     watcher(api, config)
+        // An API server that is overloaded must not be flooded with lists.
         .default_backoff()
         .filter_map(async |event| match event {
             Ok(event) => read_event(event).map(Ok),
@@ -39,10 +40,10 @@ fn read_event(event: watcher::Event<DynamicObject>) -> Option<Watched> {
         Lease::from_json(json).ok()
     };
     Some(match event {
-        watcher::Event::Init => Watched::Restart,
-        watcher::Event::InitApply(object) => Watched::Listed(lease(object)?),
-        watcher::Event::InitDone => Watched::Complete,
-        watcher::Event::Apply(object) => Watched::Applied(lease(object)?),
-        watcher::Event::Delete(object) => Watched::Deleted(lease(object)?),
+        watcher::Event::Init => Watched::Init,
+        watcher::Event::InitApply(object) => Watched::InitApply(lease(object)?),
+        watcher::Event::InitDone => Watched::InitDone,
+        watcher::Event::Apply(object) => Watched::Apply(lease(object)?),
+        watcher::Event::Delete(object) => Watched::Delete(lease(object)?),
     })
 }

@@ -155,20 +155,20 @@ impl Inner {
     fn publish(&mut self) {
         for event in std::mem::take(&mut self.server.events) {
             let (kind, lease) = match &event {
-                Watched::Applied(lease) => ("MODIFIED", lease),
-                Watched::Deleted(lease) => ("DELETED", lease),
+                Watched::Apply(lease) => ("MODIFIED", lease),
+                Watched::Delete(lease) => ("DELETED", lease),
                 _ => continue,
             };
             let object = match self.server.leases.get(lease.name()) {
                 Some(stored) if kind == "MODIFIED" => stored.clone(),
                 _ => json!({ "metadata": {
                     "name": lease.name(), "uid": lease.uid(),
-                    "resourceVersion": lease.version().to_string(),
+                    "resourceVersion": lease.resource_version().to_string(),
                 } }),
             };
             let line = json!({ "type": kind, "object": object }).to_string() + "\n";
             self.watches.retain(|watch| watch.send(line.clone()).is_ok());
-            self.lines.push((lease.version(), line));
+            self.lines.push((lease.resource_version(), line));
         }
     }
 }

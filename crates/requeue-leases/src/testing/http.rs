@@ -113,7 +113,7 @@ impl Fake {
                 if creates && !lease.holder().is_empty() {
                     self.0.holds.subscribe().wait_for(|holds| !holds).await.unwrap();
                 }
-                response(200, &lease.annotate(serde_json::Map::new()))
+                response(200, &lease.with_annotations(serde_json::Map::new()))
             }
             Answer::Deleted => response(200, &json!({ "kind": "Status", "status": "Success" })),
             Answer::NotFound => status(404),

@@ -1,4 +1,7 @@
-//! An API server in memory, which keeps Leases, for tests.
+//! An API server in memory, which keeps Leases, for the tests of this crate and of requeue-kube.
+//!
+//! The published crate contains it, but compiles it only with the feature `test-util`. The documentation of the crate
+//! does not show it, and it may change at any time.
 
 // As in a test: a request that cannot be read is a failure.
 #![allow(clippy::unwrap_used)]
@@ -34,6 +37,6 @@ pub fn elector(client: Client, config: Config) -> (LeaderElector, Arc<AtomicU64>
 }
 
 /// Returns the group with the runtime's clock, which a test can pause.
-pub fn with_runtime_clock(shards: ShardGroup) -> ShardGroup {
-    shards.clock(Clock::Test(Instant::now(), Arc::default()))
+pub fn with_runtime_clock(group: ShardGroup) -> ShardGroup {
+    group.clock(Clock::Test(Instant::now(), Arc::default()))
 }

@@ -60,7 +60,7 @@ impl Server {
                     return Answer::NotFound;
                 };
                 // Version 0 is no precondition.
-                if stored.uid() != uid || (version != 0 && stored.version() != version) {
+                if stored.uid() != uid || (version != 0 && stored.resource_version() != version) {
                     return Answer::Conflict;
                 }
                 self.delete(&name);
@@ -75,7 +75,7 @@ impl Server {
             self.read.remove(name);
             self.version += 1;
             json["metadata"]["resourceVersion"] = json!(self.version.to_string());
-            self.events.push(Watched::Deleted(lease(&json)));
+            self.events.push(Watched::Delete(lease(&json)));
         }
     }
 
@@ -92,8 +92,8 @@ impl Server {
     #[cfg(test)]
     /// Returns the events of a list.
     pub(crate) fn list(&self) -> Vec<Watched> {
-        let listed = self.read.values().cloned().map(Watched::Listed);
-        listed.chain([Watched::Complete]).collect()
+        let listed = self.read.values().cloned().map(Watched::InitApply);
+        listed.chain([Watched::InitDone]).collect()
     }
 
     fn store(&mut self, mut json: Value, uid: &str) -> Answer {
@@ -104,7 +104,7 @@ impl Server {
         let stored = lease(&json);
         self.leases.insert(name.clone(), json);
         self.read.insert(name, stored.clone());
-        self.events.push(Watched::Applied(stored.clone()));
+        self.events.push(Watched::Apply(stored.clone()));
         Answer::Lease(stored)
     }
 }

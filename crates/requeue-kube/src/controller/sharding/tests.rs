@@ -27,10 +27,10 @@ async fn stopped_while_it_joins<R: Future<Output: Send> + Send + 'static>(
     let fake = Fake::default();
     fake.hold(true);
     let maps: Api<ConfigMap> = Api::all(fake.client());
-    let shards = ShardGroup::new("maps", NAMESPACE)
-        .without_events()
-        .lease_duration(Duration::from_secs(90))
-        .renew_deadline(Duration::from_secs(60));
+    let shards = ShardGroup::new("maps", NAMESPACE).lease(|lease| {
+        let lease = lease.lease_duration(Duration::from_secs(90));
+        lease.renew_deadline(Duration::from_secs(60)).without_events()
+    });
     let (stop, stopped) = oneshot::channel();
     let controller = Controller::new(maps, watcher::Config::default());
     let (running, server) = (run(controller, shards, stopped), fake.clone());

@@ -248,7 +248,7 @@ fn a_conflict_is_read_at_once_and_the_next_one_in_its_time() {
 fn a_lease_that_another_holds_or_that_is_gone_is_lost() {
     for (change, expected) in [
         (None, LeadershipLost::Deleted),
-        (Some("another"), LeadershipLost::Taken { by: "another".into() }),
+        (Some("another"), LeadershipLost::Taken("another".into())),
     ] {
         let mut it = Driven::leading();
         it.server.lease = it.server.lease.take().filter(|_| change.is_some());

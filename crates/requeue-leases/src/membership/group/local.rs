@@ -72,7 +72,7 @@ impl Group {
         let Some(group) = &self.group else { return };
         let desired = match self.desired.take() {
             Some(desired) => desired,
-            None => balance::desired_holders(&group.assignment, &self.candidates(group)),
+            None => balance::desired_holders(&group.assignment, &self.receiving_members(group)),
         };
         let mut release = Vec::new();
         let mut cancel = Vec::new();
@@ -97,6 +97,7 @@ impl Group {
                 _ => {}
             }
         }
+        // Kept for the writes that follow, until an event changes its inputs.
         self.desired = Some(desired);
         self.report_change(kept, Change::Gained);
         self.report_change(release, Change::Release);
@@ -151,6 +152,7 @@ impl Group {
             };
             self.local[shard] = next;
         }
+        // Losses first: runs of a shard that came back are cancelled before it is gained again.
         self.report_change(lost, Change::Lost);
         self.report_change(moved, Change::Moved);
         self.report_change(gained, Change::Gained);

@@ -61,6 +61,7 @@ pub(super) enum Sending {
 impl Group {
     /// Returns the next request that is due.
     pub(super) fn next_request(&mut self, now: Time, wall: Timestamp) -> Option<Step> {
+        // An incomplete list hides members that live.
         if !self.lists.is_complete {
             return None;
         }
@@ -130,6 +131,7 @@ impl Group {
                 Answer::Lease(lease),
             ) => {
                 self.see_group(lease, now);
+                // A reader that began to wait during this call needs another read.
                 self.requests.read = std::mem::take(&mut self.requests.read_again);
                 self.requests.conflict = None;
                 self.requests.confirmed = Some(sent.at);
@@ -151,16 +153,12 @@ impl Group {
                     self.see_own(lease, now);
                 } else {
                     let changed = self.members.verify_expiry(lease, sent.at, now);
-                    if changed {
-                        self.plan_again();
-                    }
+                    self.plan_again_if(changed);
                 }
             }
             (Sending::ReadMember(name), Answer::NotFound) => {
                 let changed = self.members.mark_absent(&name, now);
-                if changed {
-                    self.plan_again();
-                }
+                self.plan_again_if(changed);
                 if name == self.settings.member {
                     self.pause_after_failure(now);
                 }
@@ -175,9 +173,7 @@ impl Group {
             }
             (Sending::Delete(name), Answer::Deleted | Answer::NotFound) => {
                 let changed = self.members.mark_absent(&name, now);
-                if changed {
-                    self.plan_again();
-                }
+                self.plan_again_if(changed);
             }
             (
                 call,
@@ -199,7 +195,9 @@ impl Group {
 
     fn send_call(&mut self, now: Time, sending: Sending, call: Call) -> Step {
         debug_assert!(self.requests.sent.is_none(), "one request at a time");
+        // The API server may still execute a call that counts as failed.
         let until = now + self.settings.request_limit;
+        // A reader that begins to wait from now on needs a later read than this call.
         self.requests.read_again = false;
         self.requests.sent = Some(Sent { call: sending, at: now, until });
         Step::Call(call)
@@ -211,12 +209,11 @@ impl Group {
     }
 
     fn announce_stop(&mut self, now: Time) -> Step {
-        match &self.own {
-            Some((lease, _)) if self.requests.announce_conflict != Some(lease.version()) => {
-                let mut annotations = Map::new();
-                annotations.insert(STOPPING.to_owned(), Value::from("true"));
-                let version = lease.version();
-                let json = lease.annotate(annotations);
+        let own = self.own.as_ref().map(|(lease, _)| (lease, lease.resource_version()));
+        match own {
+            Some((lease, version)) if self.requests.announce_conflict != Some(version) => {
+                let annotations = Map::from_iter([(STOPPING.to_owned(), Value::from("true"))]);
+                let json = lease.with_annotations(annotations);
                 self.send_call(now, Sending::Announce { version }, Call::Replace(json))
             }
             _ => {
@@ -265,14 +262,14 @@ impl Group {
         let group = self.group.as_ref()?;
         let holds = |name: &str| group.assignment.holds(name);
         self.members.forget_gone(group.uid(), holds, self.longest_lease(), now);
-        if self.candidates(group).first() != Some(&self.settings.member) {
+        if self.receiving_members(group).first() != Some(&self.settings.member) {
             return None;
         }
         let lease = &self.members.next_garbage(holds)?.lease;
         let call = Call::Delete {
             name: lease.name().to_owned(),
             uid: lease.uid().to_owned(),
-            version: lease.version(),
+            version: lease.resource_version(),
         };
         let name = Arc::from(lease.name());
         Some(self.send_call(now, Sending::Delete(name), call))

@@ -94,7 +94,7 @@ impl Driven {
     }
 
     fn list(&mut self) {
-        self.group.handle_event(self.now, Watched::Restart);
+        self.group.handle_event(self.now, Watched::Init);
         self.server.events.clear();
         for event in self.server.list() {
             self.group.handle_event(self.now, event);
@@ -208,7 +208,7 @@ fn renew(server: &mut Server, member: &str, group: &str, time: i64) {
     let stamp = Timestamp::from_second(1_700_000_000 + time).unwrap();
     match server.leases.get(member).map(lease) {
         None => server.call(Call::Create(Lease::new_object(&metadata, member, 15, stamp))),
-        Some(lease) => server.call(Call::Replace(lease.renew(15, stamp))),
+        Some(lease) => server.call(Call::Replace(lease.as_renewed(15, stamp))),
     };
 }
 
@@ -661,8 +661,8 @@ fn a_lease_of_another_kind_is_refused() {
     it.server.call(Call::Create(foreign));
     // It has no label, so the watch does not show it.
     it.server.events.clear();
-    it.group.handle_event(it.now, Watched::Restart);
-    it.group.handle_event(it.now, Watched::Complete);
+    it.group.handle_event(it.now, Watched::Init);
+    it.group.handle_event(it.now, Watched::InitDone);
     assert_eq!(it.run(), ["web", "web"]);
     assert!(matches!(it.poll(), Step::Ended(End::Unreadable(_))));
 }
@@ -737,7 +737,7 @@ fn an_older_version_of_the_group_is_ignored() {
     it.group.mark_drained(it.now, released);
     it.run();
     it.changes();
-    it.group.handle_event(it.now, Watched::Applied(lease(&old)));
+    it.group.handle_event(it.now, Watched::Apply(lease(&old)));
     assert_eq!(it.acting().len(), 2);
     assert_eq!(it.changes(), []);
 }

@@ -259,22 +259,22 @@ impl World {
                 let counts_new = self.planted == Some(Planted::CountsNew);
                 let replica = self.replica(who);
                 let mut event = event;
-                if let Watched::Applied(lease) | Watched::Listed(lease) = &mut event {
+                if let Watched::Apply(lease) | Watched::InitApply(lease) = &mut event {
                     if let Some(group) = replica.group.group()
                         && ignores_foreign
                         && lease.name() != "web"
                     {
                         let joined = serde_json::json!(group.uid());
-                        let json =
-                            lease.annotate([(JOINED.to_owned(), joined)].into_iter().collect());
+                        let json = lease
+                            .with_annotations([(JOINED.to_owned(), joined)].into_iter().collect());
                         *lease = Lease::from_json(json).unwrap();
                     }
                     if counts_new && lease.name() != "web" {
-                        replica.group.handle_event(local, Watched::Applied(before_renewal(lease)));
+                        replica.group.handle_event(local, Watched::Apply(before_renewal(lease)));
                     }
                     replica.shown.insert(lease.name().to_owned(), lease.clone());
                 }
-                if again && matches!(event, Watched::Applied(_) | Watched::Deleted(_)) {
+                if again && matches!(event, Watched::Apply(_) | Watched::Delete(_)) {
                     replica.group.handle_event(local, event.clone());
                 }
                 replica.group.handle_event(local, event);
@@ -339,9 +339,9 @@ impl World {
 
 /// Returns an earlier version of a Lease, so that it looks renewed: a planted bug.
 fn before_renewal(lease: &Lease) -> Lease {
-    let mut json = lease.annotate(Map::new());
+    let mut json = lease.with_annotations(Map::new());
     json["spec"]["renewTime"] = Value::Null;
-    json["metadata"]["resourceVersion"] = Value::from((lease.version() - 1).to_string());
+    json["metadata"]["resourceVersion"] = Value::from((lease.resource_version() - 1).to_string());
     Lease::from_json(json).unwrap()
 }
 

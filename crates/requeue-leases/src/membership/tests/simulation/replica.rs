@@ -159,7 +159,7 @@ impl World {
         let local = self.time(who);
         let replica = self.replica(who);
         (replica.watch, replica.watching) = (watch, false);
-        replica.group.handle_event(local, Watched::Restart);
+        replica.group.handle_event(local, Watched::Init);
         let epoch = replica.epoch;
         self.at(at, Event::ListArrives { who, epoch, watch });
     }
@@ -232,11 +232,11 @@ impl World {
                     let member = Arc::clone(&self.replica(who).member);
                     let config = self.config.clone().only_create(
                         &member,
-                        [(LABEL.to_owned(), "web".to_owned())].into(),
-                        [(JOINED.to_owned(), group)].into(),
+                        serde_json::json!({ LABEL: "web" }),
+                        serde_json::json!({ JOINED: group }),
                     );
                     let config = if self.planted == Some(Planted::JoinsAgain) {
-                        config.retries()
+                        config.allow_retries()
                     } else {
                         config
                     };
