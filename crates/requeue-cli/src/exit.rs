@@ -65,7 +65,6 @@ impl Refusal {
 ///
 /// The similar function in requeue-store cannot replace it: a build without stores lacks that crate, and errors
 /// of kube print their source in the middle.
-#[cfg(any(feature = "kube", feature = "store"))]
 pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

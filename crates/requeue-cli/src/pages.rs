@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use clap::{Arg, Command, CommandFactory, ValueHint};
+use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
 use roff::{Roff, bold, roman};
@@ -18,34 +18,9 @@ use crate::key::escaped;
 /// Prints the completion script of a shell.
 pub(crate) fn completions(shell: Shell) -> Result<Ended, Refusal> {
     let mut script = Vec::new();
-    let mut requeue = without_hidden(&Cli::complete());
-    clap_complete::generate(shell, &mut requeue, "requeue", &mut script);
+    clap_complete::generate(shell, &mut Cli::command(), "requeue", &mut script);
     print(&script)?;
     Ok(Ended::Exit(Exit::Done))
-}
-
-/// Returns the command without the flags that exist only for their error messages: completions must not
-/// offer them. Leaves out clap's own `help`, because the generator adds it again.
-fn without_hidden(command: &Command) -> Command {
-    // The command to run is hidden too, because the usage line has it.
-    let is_shown = |arg: &&Arg| {
-        let is_command = arg.is_trailing_var_arg_set() || arg.is_last_set();
-        let is_of_clap = arg.get_id() == "help" && !command.is_disable_help_flag_set();
-        (!arg.is_hide_set() || is_command) && !is_of_clap
-    };
-    let subcommands = command.get_subcommands().filter(|command| command.get_name() != "help");
-    let args = command.get_arguments().filter(is_shown).cloned().map(|arg| match arg.get_id() {
-        id if id == "command" => arg.value_hint(ValueHint::CommandWithArguments),
-        _ => arg,
-    });
-    Command::new(command.get_name().to_owned())
-        .about(command.get_about().cloned().unwrap_or_default())
-        .version(env!("CARGO_PKG_VERSION"))
-        // The program defines its own version flag, and the subcommands have none.
-        .disable_version_flag(true)
-        .disable_help_flag(command.is_disable_help_flag_set())
-        .args(args)
-        .subcommands(subcommands.map(without_hidden))
 }
 
 /// Writes a page for the program, and one for each subcommand.
@@ -66,11 +41,9 @@ fn write_pages(command: Command, dir: &Path) -> io::Result<()> {
     }
     let sections = match command.get_name() {
         "run" => Some(Sections::run()),
-        #[cfg(feature = "files")]
         "files" => Some(Sections::files()),
         #[cfg(feature = "kube")]
         "watch" => Some(Sections::watch()),
-        #[cfg(feature = "store")]
         "work" => Some(Sections::work()),
         _ => None,
     };

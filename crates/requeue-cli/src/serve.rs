@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use os_display::Quotable;
 use prometheus_client::registry::Registry;
 pub(crate) use requeue::metrics::Metrics;
 use requeue_http::{AdminToken, Builder, Site};
@@ -253,7 +254,6 @@ pub(crate) fn measured<K: requeue::Key, S: BuildHasher>(
 }
 
 /// Lets the metrics count the events of a queue in a store.
-#[cfg(feature = "store")]
 pub(crate) fn measured_in_store(
     queue: requeue_store::OpenOptions,
     metrics: Option<&Metrics>,
@@ -262,6 +262,13 @@ pub(crate) fn measured_in_store(
         Some(metrics) => queue.metrics(metrics),
         None => queue,
     }
+}
+
+/// Returns the dashboard of a queue in a store. The hint does not show the address of the store, because it may have a
+/// password.
+pub(crate) fn store_site(queue: &requeue_store::Queue) -> Builder<requeue_store::Key> {
+    let hint = format!("requeue add --store URL --queue {} KEY", queue.name().maybe_quote());
+    Site::of_store(queue.clone()).hint(hint)
 }
 
 /// Returns an empty history for a run with a dashboard, which has metrics.

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use requeue::ReaddPolicy;
@@ -13,7 +13,6 @@ use crate::args::halt::{Halt, MayHalt};
 use crate::args::help;
 use crate::args::pacing::Pacing;
 use crate::args::run::{self as args, Alone, Common, Flags, Output, Read, Stdin, Summary};
-use crate::args::unsupported::check_separators;
 use crate::args::values::{Delimiter, Jobs, Retries};
 use crate::exit::Refusal;
 use crate::input::source::Source;
@@ -80,48 +79,31 @@ pub(crate) struct FilePaths {
 
 /// The configuration that differs between the subcommands that run commands.
 pub(crate) struct Subcommand {
-    name: &'static str,
-    has_priorities: bool,
-    input: InputConfig,
-    stdin: Stdin,
+    pub(crate) name: &'static str,
+    pub(crate) has_priorities: bool,
+    pub(crate) input: InputConfig,
+    pub(crate) stdin: Stdin,
     /// Its commands get no key as an argument.
-    is_keyless: bool,
-    keep_order: bool,
+    pub(crate) is_keyless: bool,
+    pub(crate) keep_order: bool,
     /// The effect of Ctrl-C as the first signal.
-    first_interrupt: Level,
+    pub(crate) first_interrupt: Level,
 }
 
 impl Subcommand {
     /// Describes a subcommand that reads no keys. It still writes dead letters, as lines.
-    #[cfg(any(feature = "files", feature = "kube", feature = "store"))]
-    pub(crate) const fn without_input(
-        name: &'static str,
-        has_priorities: bool,
-        stdin: Stdin,
-    ) -> Self {
+    pub(crate) const fn without_input(name: &'static str) -> Self {
         let format = Format { kind: Kind::Lines, delimiter: b'\n', max_record: usize::MAX };
         let input = InputConfig { format, max_keys: usize::MAX };
         Self {
             name,
-            has_priorities,
+            has_priorities: false,
             input,
-            stdin,
+            stdin: Stdin::None,
             is_keyless: false,
             keep_order: false,
             first_interrupt: Level::Stopping,
         }
-    }
-
-    /// Makes the first Ctrl-C terminate the commands in flight.
-    #[cfg(feature = "files")]
-    pub(crate) fn terminated_by_interrupt(self) -> Self {
-        Self { first_interrupt: Level::Terminating, ..self }
-    }
-
-    /// Passes no key to the commands.
-    #[cfg(feature = "files")]
-    pub(crate) fn without_key(self) -> Self {
-        Self { is_keyless: true, ..self }
     }
 }
 
@@ -156,13 +138,11 @@ impl Config {
     pub(crate) fn check(flags: Flags) -> Result<(Source, Self), Refusal> {
         let (source, format) = flags.read.check()?;
         let own = Subcommand {
-            name: "run",
             has_priorities: format.kind == Kind::Json,
             input: InputConfig { format, max_keys: flags.max_keys.unwrap_or(1_000_000) as usize },
             stdin: flags.stdin,
-            is_keyless: false,
             keep_order: flags.keep_order,
-            first_interrupt: Level::Stopping,
+            ..Subcommand::without_input("run")
         };
         Ok((source, Self::of(flags.common, flags.alone, own)?))
     }
@@ -246,6 +226,22 @@ fn template(
         (None, command) => Template::command(command, mark)?,
     };
     Ok(if own.is_keyless { template.without_key() } else { template })
+}
+
+/// Refuses keys on the command line as in GNU parallel, `COMMAND ::: KEY...`. If `parallel` is itself the command, its
+/// arguments are not checked.
+fn check_separators(command: &[OsString]) -> Result<(), Refusal> {
+    let is_parallel =
+        |word: &&OsString| Path::new(word).file_name() == Some(OsStr::new("parallel"));
+    let mut words = command.iter().take_while(|word| !is_parallel(word));
+    match words.find(|word| [":::", ":::+", "::::", "::::+"].iter().any(|known| *word == known)) {
+        None => Ok(()),
+        Some(separator) => Err(Refusal::usage(format!(
+            "keys after {} as in GNU parallel are not available; `requeue run` reads keys from standard input, as in \
+             printf '%s\\n' KEY... | requeue run COMMAND, or from a file: -a FILE",
+            separator.display()
+        ))),
+    }
 }
 
 impl FailureConfig {

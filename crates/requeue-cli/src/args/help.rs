@@ -19,7 +19,6 @@ Pass the key to a script as an argument, as in sh -c 'cmd \"$1\"' _ {}, or let t
 REQUEUE_KEY. Commands are not sandboxed.";
 
 /// The description of `requeue files`.
-#[cfg(feature = "files")]
 pub(crate) const FILES: &str = "\
 Watches directories, with all directories in them. Runs a command for each file whose content changes, \
 until it is stopped. The path of the file is the key of the run: two commands of one file never overlap, \
@@ -65,7 +64,6 @@ object.
 There are no schedules except --resync, no start-up hooks and no webhooks.";
 
 /// The description of `requeue work`.
-#[cfg(feature = "store")]
 pub(crate) const WORK: &str = "\
 Takes keys from a queue in a store, and runs a command for each. Any number of workers can share a \
 queue: on one machine with a file, on many machines with a server. No two workers run one key at the \
@@ -91,14 +89,10 @@ const ENVIRONMENT: [Item; 7] = [
     ("REQUEUE_LAST_EXIT", "the exit code of the last failure; 124 after a timeout"),
 ];
 
-#[cfg(feature = "store")]
-const ENVIRONMENT_STORE: [Item; 1] = [(
+const ENVIRONMENT_STORE: Item = (
     "REQUEUE_FENCING_TOKEN",
     "with a store: the fencing token of the run; each later run of the key has a greater one",
-)];
-
-#[cfg(not(feature = "store"))]
-const ENVIRONMENT_STORE: [Item; 0] = [];
+);
 
 #[cfg(feature = "kube")]
 const ENVIRONMENT_WATCH: [Item; 4] = [
@@ -111,7 +105,6 @@ const ENVIRONMENT_WATCH: [Item; 4] = [
     ),
 ];
 
-#[cfg(feature = "files")]
 const ENVIRONMENT_FILES: [Item; 2] = [
     (
         "REQUEUE_EVENT",
@@ -168,7 +161,6 @@ const EXAMPLES_RUN: [&str; 3] = [
     "requeue run -c 'curl -fsS \"$1\" | ./import' <urls",
 ];
 
-#[cfg(feature = "files")]
 const EXAMPLES_FILES: [&str; 3] = [
     "requeue files src -e rs -- rustfmt {}",
     "requeue files . --all-in-one -- make",
@@ -181,7 +173,6 @@ const EXAMPLES_WATCH: [&str; 2] = [
     "requeue watch namespaces --on apply -c 'kubectl label namespace \"$1\" seen=1'",
 ];
 
-#[cfg(feature = "store")]
 const EXAMPLES_WORK: [&str; 2] = [
     "requeue work --store sqlite:jobs.db --queue mail -j8 --timeout 1m -- ./send {}",
     "requeue add --store sqlite:jobs.db --queue mail --after 1h alice bob",
@@ -190,11 +181,9 @@ const EXAMPLES_WORK: [&str; 2] = [
 /// Returns the shortest example of a subcommand that runs commands.
 pub(crate) fn example(subcommand: &str) -> &'static str {
     match subcommand {
-        #[cfg(feature = "files")]
         "files" => EXAMPLES_FILES[0],
         #[cfg(feature = "kube")]
         "watch" => EXAMPLES_WATCH[0],
-        #[cfg(feature = "store")]
         "work" => EXAMPLES_WORK[0],
         _ => EXAMPLES_RUN[1],
     }
@@ -209,17 +198,15 @@ pub(crate) struct Sections {
 
 impl Sections {
     pub(crate) fn run() -> Self {
-        let environment = [&ENVIRONMENT[..], &ENVIRONMENT_STORE].concat();
+        let environment = [&ENVIRONMENT[..], &[ENVIRONMENT_STORE]].concat();
         Self { environment, exits: EXITS.to_vec(), examples: &EXAMPLES_RUN }
     }
 
-    #[cfg(feature = "files")]
     pub(crate) fn files() -> Self {
         let environment = [&ENVIRONMENT_FILES[..], &ENVIRONMENT].concat();
         Self { environment, exits: without_input(), examples: &EXAMPLES_FILES }
     }
 
-    #[cfg(feature = "store")]
     pub(crate) fn work() -> Self {
         let Self { mut environment, .. } = Self::run();
         // The last failure may have been on another machine, and a store does not keep its exit code.
@@ -258,7 +245,6 @@ impl Sections {
 }
 
 /// The exit codes of a subcommand that reads no input.
-#[cfg(any(feature = "files", feature = "kube", feature = "store"))]
 fn without_input() -> Vec<Item> {
     EXITS.into_iter().filter(|(code, _)| *code != "3").collect()
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{ArgAction, Args, ValueEnum};
+use clap::{ArgAction, Args, ValueEnum, ValueHint};
 use requeue::{InFlightPolicy, Pace, ReaddPolicy};
 use rustix::process::Signal;
 
@@ -23,7 +23,6 @@ use crate::process::signals::parse_signal;
 use crate::serve::{Address, Serve, token};
 
 /// The variable with the default of `--store`.
-#[cfg(feature = "store")]
 pub(crate) const STORE_VARIABLE: &str = "REQUEUE_STORE";
 
 #[derive(Args, Debug)]
@@ -50,7 +49,6 @@ pub(crate) struct Flags {
     #[command(flatten)]
     pub(crate) alone: Alone,
 
-    #[cfg(feature = "store")]
     #[command(flatten)]
     pub(crate) through: Through,
 
@@ -73,7 +71,6 @@ pub(crate) struct Flags {
 }
 
 /// The flags of `requeue run` that need all keys in one process.
-#[cfg(feature = "store")]
 const IN_MEMORY_ONLY: [&str; 11] = [
     "debounce",
     "on_readd",
@@ -89,7 +86,6 @@ const IN_MEMORY_ONLY: [&str; 11] = [
 ];
 
 // The flags of `requeue run --store`.
-#[cfg(feature = "store")]
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Through {
     /// Keep the keys in this store until they complete
@@ -121,7 +117,6 @@ pub(crate) struct Through {
     pub(crate) passwords: Passwords,
 }
 
-#[cfg(feature = "store")]
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Passwords {
     /// Leave the password of the store in the environment of commands
@@ -131,7 +126,6 @@ pub(crate) struct Passwords {
     pub(crate) pass_passwords: bool,
 }
 
-#[cfg(feature = "store")]
 impl Passwords {
     /// Returns the variables that this process reads a password from, and that commands do not see.
     pub(crate) fn hidden(self, store: &str) -> Vec<&'static str> {
@@ -150,7 +144,6 @@ impl Passwords {
 }
 
 /// Returns true if the address of a store may have a password.
-#[cfg(feature = "store")]
 fn has_password(url: &str) -> bool {
     let user = url.split_once("://").and_then(|(_, rest)| rest.rsplit_once('@'));
     user.is_some_and(|(user, _)| user.contains(':')) || url.contains("password=")
@@ -186,6 +179,7 @@ pub(crate) struct Read {
 pub(crate) struct Common {
     /// The command and its arguments.
     #[arg(trailing_var_arg = true, value_name = "COMMAND", hide = true)]
+    #[arg(value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
 
     /// Placeholder for the key in COMMAND [default: {}]
@@ -490,7 +484,7 @@ pub(crate) enum Summary {
     None,
 }
 
-#[cfg(all(test, feature = "store"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

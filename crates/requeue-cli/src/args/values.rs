@@ -1,7 +1,6 @@
 //! The values of flags that have their own syntax.
 
 use std::num::NonZeroUsize;
-#[cfg(feature = "store")]
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -153,7 +152,6 @@ pub(crate) fn parse_rerun(text: &str) -> Result<InFlightPolicy, &'static str> {
 }
 
 /// The value of `--server`: `http://HOST[:PORT][/PATH]`, or `unix:PATH`.
-#[cfg(feature = "store")]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum ServerUrl {
     Tcp {
@@ -165,7 +163,6 @@ pub(crate) enum ServerUrl {
     Unix(PathBuf),
 }
 
-#[cfg(feature = "store")]
 impl FromStr for ServerUrl {
     type Err = &'static str;
 

@@ -24,7 +24,6 @@ use tokio::sync::oneshot;
 
 use crate::args::config::{Config, Subcommand};
 use crate::args::files::Flags;
-use crate::args::run::{Common, Stdin};
 use crate::args::values::Retries;
 use crate::duration::Debounce;
 use crate::exit::{Ended, Refusal};
@@ -120,30 +119,15 @@ fn roots(dirs: Vec<PathBuf>) -> Result<Vec<Root>, Refusal> {
 fn config(flags: Flags) -> Result<Config, Refusal> {
     let Flags { mut common, mut alone, all_in_one, .. } = flags;
     // The same files would make the command fail again.
-    if *common.retries.get_or_insert(Retries(Some(0))) == Retries(Some(0)) {
-        refuse_retry_flags(&common)?;
-    }
+    common.retries.get_or_insert(Retries(Some(0)));
     alone.debounce.get_or_insert(DEBOUNCE);
     common.re_add.get_or_insert(ReaddPolicy::Replace);
-    let own = Subcommand::without_input("files", false, Stdin::None).terminated_by_interrupt();
-    Config::of(common, alone, if all_in_one { own.without_key() } else { own })
-}
-
-/// Refuses the flags that only have an effect on retries.
-fn refuse_retry_flags(common: &Common) -> Result<(), Refusal> {
-    let flags = [
-        ("--base-delay", common.base_delay.is_some()),
-        ("--max-delay", common.max_delay.is_some()),
-        ("--re-add", common.re_add.is_some()),
-        ("--fatal", common.fatal.is_some()),
-    ];
-    match flags.into_iter().find(|(_, is_given)| *is_given) {
-        None => Ok(()),
-        Some((flag, _)) => Err(Refusal::usage(format!(
-            "{flag}: no effect without retries: a command that fails runs again after the next change; \
-             pass --retries N, or leave {flag} out"
-        ))),
-    }
+    let own = Subcommand {
+        is_keyless: all_in_one,
+        first_interrupt: Level::Terminating,
+        ..Subcommand::without_input("files")
+    };
+    Config::of(common, alone, own)
 }
 
 /// Excludes the files that this program writes: each run would be a reason for the next.

@@ -9,7 +9,6 @@ use tracing_subscriber::fmt::format::debug_fn;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-#[cfg(feature = "store")]
 use crate::exit::complain;
 use crate::output::Output;
 
@@ -28,7 +27,6 @@ pub(crate) fn show_on(output: &Output) {
 }
 
 /// Prints events of this thread to standard error until the guard is dropped.
-#[cfg(feature = "store")]
 pub(crate) fn show_here() -> impl Sized {
     lines(Arc::new(complain)).set_default()
 }

@@ -106,7 +106,6 @@ impl Signals {
 
 /// Waits for SIGINT or SIGTERM, and returns its number. A signal that was ignored at the start stays ignored. Must be
 /// called in a runtime.
-#[cfg(feature = "store")]
 pub(crate) async fn interrupted() -> i32 {
     let ignored = ignored();
     let [mut int, mut term] = [SIGINT, SIGTERM].map(|number| taken(number, ignored).ok().flatten());

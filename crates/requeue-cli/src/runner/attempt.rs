@@ -309,7 +309,7 @@ impl Runner {
             Some(lease) => Box::pin(async {
                 tokio::select! {
                     () = lease.lost() => {}
-                    () = lease.cancelled() => {}
+                    _ = lease.cancelled() => {}
                 }
             }),
             None => {

@@ -17,7 +17,7 @@ use crate::process::signals::Level;
 use crate::runner::Runner;
 use crate::runner::launch::ReaderEnd;
 use crate::runner::outcome::{Outcome, Report};
-use crate::runner::remote::{ExpiredKey, ExpiredKeys, Job, Lease};
+use crate::runner::remote::{self, ExpiredKey, ExpiredKeys, Job, Lease};
 use crate::runner::retries::Verdict;
 use crate::runner::retry_reports::Again;
 use crate::serve::History;
@@ -85,14 +85,14 @@ impl Runner {
     async fn end_lease(
         &self,
         item: Item<'static, Key>,
-        lease: Box<dyn Lease>,
+        lease: Lease,
         outcome: Outcome,
         report: Report,
     ) {
-        let (attempts, priority) = (lease.attempt(), lease.priority());
+        let (attempts, priority) = (lease.attempt(), lease.priority().number().into());
         let recorded = tokio::select! {
             biased;
-            recorded = lease.complete(outcome.completion(), outcome.error()) => recorded,
+            recorded = remote::complete(lease, outcome.completion(), outcome.error()) => recorded,
             () = self.killed() => Err("outcome not recorded in time; the key runs again".to_owned()),
         };
         let key = item.key().clone();
@@ -229,7 +229,7 @@ impl Runner {
         // The reader stops by itself. It may still be adding keys to the store.
         let _ = reader_end.await;
         leases.release().await;
-        if leases.is_gone() {
+        if leases.remote().is_dropped() {
             self.tally.fail();
         }
         self.keys.shut_down();

@@ -6,11 +6,11 @@
 //! command here has exited.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use requeue::{Add, Added, Completion, Item};
+use requeue_store::Queue;
 
 use crate::args::config::Config;
 use crate::args::pacing::Times;
@@ -21,7 +21,7 @@ use crate::key::{Key, KeyQueue};
 use crate::process::run_input::Past;
 use crate::runner::order::OutputOrder;
 use crate::runner::rate::Rate;
-use crate::runner::remote::{Job, Leases, RemoteQueue};
+use crate::runner::remote::{Job, Leases};
 use crate::runner::retries::{FailingKeys, Verdict};
 use crate::runner::room::Room;
 use crate::serve::Metrics;
@@ -47,7 +47,7 @@ impl Keys {
     pub(super) fn new(
         config: &Config,
         metrics: Option<&Metrics>,
-        remote: Option<Arc<dyn RemoteQueue>>,
+        remote: Option<Queue>,
     ) -> Result<Self, Refusal> {
         let (failures, pacing) = (&config.failures, &config.pacing);
         // A random seed.
@@ -190,7 +190,8 @@ impl Keys {
     pub(super) fn close(&self) {
         match &self.leases {
             None => self.queue.close(),
-            Some(leases) => leases.close(),
+            // The queue of the store ends when no key of any process is left.
+            Some(leases) => leases.remote().shut_down_when_idle(),
         }
         self.rate.iter().for_each(Rate::changed);
     }

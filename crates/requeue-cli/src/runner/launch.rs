@@ -4,6 +4,7 @@ use std::io::{self, PipeWriter};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use requeue_store::Queue;
 use rustix::process::Signal;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
@@ -24,7 +25,7 @@ use crate::process::signals::{Level, Signals};
 use crate::runner::hooks::Hooks;
 use crate::runner::keys::Keys;
 use crate::runner::reader::{self, LocalSink};
-use crate::runner::remote::{ExpiredKeys, RemoteQueue};
+use crate::runner::remote::ExpiredKeys;
 use crate::runner::retry_reports::RetryReports;
 use crate::runner::stop::Stop;
 use crate::runner::{Commands, Files, Runner};
@@ -74,7 +75,7 @@ pub(crate) struct Parts {
     /// Stops the reading of the input when it is dropped.
     stopper: Option<PipeWriter>,
     hooks: Option<Arc<dyn Hooks>>,
-    remote: Option<Arc<dyn RemoteQueue>>,
+    remote: Option<Queue>,
     expired: Option<ExpiredKeys>,
 }
 
@@ -84,13 +85,11 @@ impl Parts {
         Self { config, files, listener, stopper: None, hooks: None, remote: None, expired: None }
     }
 
-    #[cfg(any(feature = "files", feature = "kube"))]
     pub(crate) fn hooks(self, hooks: Arc<dyn Hooks>) -> Self {
         Self { hooks: Some(hooks), ..self }
     }
 
-    #[cfg(feature = "store")]
-    pub(crate) fn remote(self, remote: Arc<dyn RemoteQueue>, expired: ExpiredKeys) -> Self {
+    pub(crate) fn remote(self, remote: Queue, expired: ExpiredKeys) -> Self {
         Self { remote: Some(remote), expired: Some(expired), ..self }
     }
 

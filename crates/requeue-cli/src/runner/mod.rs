@@ -82,12 +82,10 @@ pub(crate) struct Files {
 }
 
 impl Runner {
-    #[cfg(any(feature = "files", feature = "kube", feature = "store"))]
     pub(crate) const fn output(&self) -> &Output {
         &self.output
     }
 
-    #[cfg(any(feature = "files", feature = "kube", feature = "store"))]
     pub(crate) const fn tally(&self) -> &Tally {
         &self.tally
     }
@@ -98,7 +96,6 @@ impl Runner {
     }
 
     /// Returns true if no key is ready or in flight.
-    #[cfg(feature = "files")]
     pub(crate) fn is_idle(&self) -> bool {
         let states = self.keys.queue().states();
         states.ready + states.in_flight == 0

@@ -13,7 +13,7 @@ use crate::input::{AddOptions, Why};
 use crate::key::{Key, LONGEST};
 use crate::output::log;
 use crate::runner::Runner;
-use crate::serve::{Listener, Page};
+use crate::serve::{Listener, Page, store_site};
 
 impl Runner {
     pub(super) async fn serve(self: &Arc<Self>, listener: Listener) -> Result<Page, Refusal> {
@@ -24,12 +24,11 @@ impl Runner {
             log::show_on(output);
         }
         match self.keys.leases() {
-            #[cfg(feature = "store")]
             Some(leases) => {
-                let site = leases.remote().page().detail(move |key| of.slot(key));
+                let site = store_site(leases.remote()).detail(move |key| of.slot(key));
                 listener.serve(title, self.dress(site), output).await
             }
-            _ => {
+            None => {
                 let site =
                     Site::builder(self.keys.queue().clone()).detail(move |key| of.detail(key));
                 let [of_set, of_get] = [Arc::clone(self), Arc::clone(self)];

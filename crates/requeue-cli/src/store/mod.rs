@@ -5,7 +5,6 @@ mod by_server;
 pub(crate) mod keys;
 pub(crate) mod look;
 mod reaching;
-mod remote;
 pub(crate) mod serve;
 mod server;
 mod text;

@@ -1,14 +1,11 @@
 //! `requeue serve`: the dashboard and the metrics of a queue in a store, without a worker.
 
-use requeue_http::Site;
-
 use super::block_on;
-use super::remote::how_to_add;
 use crate::args::store::ServeFlags;
 use crate::exit::{Ended, Refusal};
 use crate::output::{Output, log};
 use crate::process::signals;
-use crate::serve::Listener;
+use crate::serve::{Listener, store_site};
 
 /// `requeue serve`.
 pub(crate) fn serve(flags: &ServeFlags) -> Result<Ended, Refusal> {
@@ -19,8 +16,7 @@ pub(crate) fn serve(flags: &ServeFlags) -> Result<Ended, Refusal> {
         let output = Output::start().map_err(|error| Refusal::failure(error.to_string()))?;
         log::show_on(&output);
         let title = format!("requeue: {}", flags.place.queue);
-        let site = Site::of_store(queue).hint(how_to_add(&flags.place.queue));
-        let page = listener.serve(title, site, &output).await?;
+        let page = listener.serve(title, store_site(&queue), &output).await?;
         let signal = signals::interrupted().await;
         page.shutdown().await;
         output.flush().await;

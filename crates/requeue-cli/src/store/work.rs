@@ -1,7 +1,5 @@
 //! The subcommands that work on a queue in a store, or create one: `run --store`, `work`, `store init`.
 
-use std::sync::Arc;
-
 use tokio::sync::oneshot;
 
 use super::adder::Reading;
@@ -34,7 +32,7 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
         // This subcommand adds keys itself, and therefore creates the queue.
         let (queue, expired) =
             place.to_work_on(true, lease, (re_add, None), None, &config, metrics).await?;
-        let parts = Parts::new(config, files, listener).remote(Arc::new(queue.clone()), expired);
+        let parts = Parts::new(config, files, listener).remote(queue.clone(), expired);
         let parts = parts.stopper(stopper);
         launch::go(parts, |runner| {
             log::show_on(runner.output());
@@ -49,7 +47,7 @@ pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
     let WorkFlags { place, create, lease, worker, common, parked_add, .. } = flags;
     let WorkFlags { stdin, dashboard, until_empty, passwords, .. } = flags;
     let re_add = re_add(common.re_add)?;
-    let own = Subcommand::without_input("work", false, stdin);
+    let own = Subcommand { stdin, ..Subcommand::without_input("work") };
     let mut config = Config::of(common, Alone { dashboard, ..Alone::default() }, own)?;
     config.commands.template.hidden = passwords.hidden(place.store.url()?);
     let files = Files::open(&config, None)?;
@@ -61,7 +59,7 @@ pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
         if until_empty {
             queue.shut_down_when_idle();
         }
-        let parts = Parts::new(config, files, listener).remote(Arc::new(queue), expired);
+        let parts = Parts::new(config, files, listener).remote(queue, expired);
         launch::go(parts, |runner| {
             log::show_on(runner.output());
             // There is no reader.

@@ -30,7 +30,7 @@ use self::objects::Objects;
 use self::related::Related;
 use self::snapshots::Snapshots;
 use crate::args::config::{Config, Subcommand};
-use crate::args::run::{self as args, Alone, Common, Stdin};
+use crate::args::run::{self as args, Alone, Common};
 use crate::args::values::Retries;
 use crate::args::watch::{Flags, On};
 use crate::exit::{Ended, Refusal, complain};
@@ -152,6 +152,6 @@ fn config(mut common: Common, mut alone: Alone) -> Result<Config, Refusal> {
         // The namespace. Objects with cluster scope have none, and form one group.
         alone.group_by.get_or_insert_with(|| "^([^/]*)/".to_owned());
     }
-    let own = Subcommand::without_input("watch", true, Stdin::None);
+    let own = Subcommand { has_priorities: true, ..Subcommand::without_input("watch") };
     Config::of(common, alone, own)
 }
