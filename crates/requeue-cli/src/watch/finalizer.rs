@@ -1,14 +1,11 @@
 //! `--finalizer`: keeps a deleted object until a run for its deletion has succeeded.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams};
-use kube::core::{DynamicObject, PartialObjectMeta, Status};
-use requeue_kube::controller::Action;
-use requeue_kube::finalizer::Error;
+use kube::core::{DynamicObject, ObjectMeta};
 use serde_json::json;
 
 use super::access::Access;
@@ -37,28 +34,10 @@ impl Finalizer {
     /// and its run has succeeded.
     pub(crate) async fn step(&self, object: &[u8]) -> Result<(), String> {
         let object: DynamicObject = serde_json::from_slice(object).map_err(|e| e.to_string())?;
-        let metadata = object.metadata.clone();
-        let namespace = metadata.namespace.clone().unwrap_or_default();
-        let api = self.access.api_in(&self.resource, &namespace);
-        let step = requeue_kube::finalizer(&api, &self.name, Arc::new(object), async |_| {
-            Ok::<_, Infallible>(Action::await_change())
-        });
-        let step = async {
-            match step.await {
-                Ok(_) => Ok(()),
-                Err(Error::AddFinalizer(error) | Error::RemoveFinalizer(error)) => Err(error),
-                // Not reached: the object has a name, and the other steps do nothing.
-                Err(_) => Ok(()),
-            }
-        };
-        match self.answer("patch", &namespace, step).await? {
-            Answer::Done(()) | Answer::Gone => Ok(()),
-            Answer::Raced => {
-                let name = metadata.name.unwrap_or_default();
-                let wanted = metadata.deletion_timestamp.is_none();
-                self.write(&namespace, &name, wanted, metadata.uid.as_deref()).await
-            }
-        }
+        let namespace = object.metadata.namespace.clone().unwrap_or_default();
+        let name = object.metadata.name.clone().unwrap_or_default();
+        let wanted = object.metadata.deletion_timestamp.is_none();
+        self.write(&namespace, &name, wanted, Some(object.metadata)).await
     }
 
     /// Removes the finalizer from an object that is no longer seen, if it still exists.
@@ -69,24 +48,29 @@ impl Finalizer {
     }
 
     /// Adds or removes the finalizer, and retries if others write to the object in the meantime. An object with another
-    /// `uid` is another object, and stays unchanged.
+    /// uid than `seen` is another object, and stays unchanged.
     async fn write(
         &self,
         namespace: &str,
         name: &str,
         wanted: bool,
-        uid: Option<&str>,
+        mut seen: Option<ObjectMeta>,
     ) -> Result<(), String> {
         let api: Api<DynamicObject> = self.access.api_in(&self.resource, namespace);
+        let uid = seen.as_ref().and_then(|seen| seen.uid.clone());
         for _ in 0..MOST_RACES {
-            // `watch` requires the right to list, but not the right to get.
-            let by_name = ListParams::default().fields(&format!("metadata.name={name}"));
-            let list = self.answer("list", namespace, api.list_metadata(&by_name)).await?;
-            let Answer::Done(list) = list else { continue };
-            let Some(PartialObjectMeta { metadata, .. }) = list.items.into_iter().next() else {
-                return Ok(());
+            let metadata = match seen.take() {
+                Some(seen) => seen,
+                None => {
+                    // `watch` requires the right to list, but not the right to get.
+                    let by_name = ListParams::default().fields(&format!("metadata.name={name}"));
+                    let list = self.answer("list", namespace, api.list_metadata(&by_name)).await?;
+                    let Answer::Done(list) = list else { continue };
+                    let Some(found) = list.items.into_iter().next() else { return Ok(()) };
+                    found.metadata
+                }
             };
-            let is_another = uid.is_some() && metadata.uid.as_deref() != uid;
+            let is_another = uid.is_some() && metadata.uid != uid;
             let is_deleted = metadata.deletion_timestamp.is_some();
             let mut finalizers = metadata.finalizers.unwrap_or_default();
             let has_it = finalizers.contains(&self.name);
@@ -122,7 +106,7 @@ impl Finalizer {
         match tokio::time::timeout(LIMIT, request).await {
             Ok(Ok(answer)) => Ok(Answer::Done(answer)),
             Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(Answer::Gone),
-            Ok(Err(kube::Error::Api(status))) if is_lost_race(&status) => Ok(Answer::Raced),
+            Ok(Err(kube::Error::Api(status))) if status.code == 409 => Ok(Answer::Raced),
             Ok(Err(error)) => Err(self.access.server.refusal(verb, &what, &error).message),
             Err(_) => {
                 let server = &self.access.server;
@@ -138,14 +122,6 @@ enum Answer<T> {
     Gone,
     /// The object has changed since it was seen.
     Raced,
-}
-
-/// Returns true if a patch was refused because the object has changed. A failed test of a JSON patch has the same code
-/// as an invalid object, and differs only in its message.
-fn is_lost_race(status: &Status) -> bool {
-    status.code == 409
-        || status.code == 422
-            && status.message.starts_with("the server rejected our request due to an error in our")
 }
 
 async fn merge(
