@@ -8,7 +8,7 @@ use requeue::Merge;
 
 use crate::args::codes::Codes;
 use crate::args::halt::MayHalt;
-use crate::args::values::{Delimiter, Every, Jobs, Retries};
+use crate::args::values::{Jobs, Retries, parse_delimiter, parse_rate};
 use crate::input::json::Written;
 use crate::input::{Bad, Change, Format, Kind, Records};
 use crate::process::template::{Tag, Template};
@@ -67,12 +67,12 @@ pub fn duration(text: &str) -> Result<Duration, &'static str> {
 
 /// Parses a delimiter.
 pub fn delimiter(text: &str) -> Result<u8, &'static str> {
-    text.parse().map(|Delimiter(byte)| byte)
+    parse_delimiter(text)
 }
 
 /// Parses a rate. Returns the time from one start to the next.
 pub fn rate(text: &str) -> Result<Duration, &'static str> {
-    text.parse().map(|Every(every)| every)
+    parse_rate(text)
 }
 
 /// Parses a number of retries; `None` means no limit.

@@ -1,7 +1,6 @@
 //! `--serve`: the dashboard of a run, available while the run lasts.
 
 use std::fs::Metadata;
-use std::hash::BuildHasher;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
@@ -162,7 +161,7 @@ impl Listener {
             Some(token) => site.admin(token),
             None => site,
         };
-        let site = Dress { title, registry: Arc::new(self.registry), address, asked }.on(site);
+        let site = complete(site.title(title), self.registry, address, asked.as_deref());
         let served = site.clone();
         let (server, file, place) = match self.socket {
             Socket::Tcp { listener, .. } => {
@@ -242,28 +241,6 @@ impl Drop for SocketFile {
     }
 }
 
-/// Lets the metrics count the events of a queue in memory.
-pub(crate) fn measured<K: requeue::Key, S: BuildHasher>(
-    queue: requeue::Builder<K, S>,
-    metrics: Option<&Metrics>,
-) -> requeue::Builder<K, S> {
-    match metrics {
-        Some(metrics) => queue.metrics(metrics),
-        None => queue,
-    }
-}
-
-/// Lets the metrics count the events of a queue in a store.
-pub(crate) fn measured_in_store(
-    queue: requeue_store::OpenOptions,
-    metrics: Option<&Metrics>,
-) -> requeue_store::OpenOptions {
-    match metrics {
-        Some(metrics) => queue.metrics(metrics),
-        None => queue,
-    }
-}
-
 /// Returns the dashboard of a queue in a store. The hint does not show the address of the store, because it may have a
 /// password.
 pub(crate) fn store_site(queue: &requeue_store::Queue) -> Builder<requeue_store::Key> {
@@ -271,40 +248,28 @@ pub(crate) fn store_site(queue: &requeue_store::Queue) -> Builder<requeue_store:
     Site::of_store(queue.clone()).hint(hint)
 }
 
-/// Returns an empty history for a run with a dashboard, which has metrics.
-pub(crate) fn history(metrics: Option<&Metrics>) -> Option<History> {
-    metrics.map(|_| History::new())
-}
-
-/// The settings of the dashboard that do not depend on its queue.
-struct Dress {
-    title: String,
-    registry: Arc<Registry>,
-    /// `None` for a Unix socket.
+/// Completes the dashboard at this address, which is `None` for a Unix socket. `asked` is the host in the flag.
+fn complete<K>(
+    mut site: Builder<K>,
+    registry: Registry,
     address: Option<SocketAddr>,
-    /// The host in the flag.
-    asked: Option<String>,
-}
-
-impl Dress {
-    fn on<K>(self, site: Builder<K>) -> Site {
-        let mut site = site.title(self.title).registry(self.registry).max_connections(
-            most_connections(rustix::process::getrlimit(Resource::Nofile).current),
-        );
-        match self.address {
-            Some(address) if address.ip().is_unspecified() => {
-                // All addresses of this machine, and its name.
-                let system = rustix::system::uname();
-                site = site.any_address().host(&system.nodename().to_string_lossy());
-            }
-            Some(address) => site = site.host(&address.ip().to_string()),
-            None => {}
+    asked: Option<&str>,
+) -> Site {
+    let descriptors = rustix::process::getrlimit(Resource::Nofile).current;
+    site = site.registry(Arc::new(registry)).max_connections(most_connections(descriptors));
+    match address {
+        Some(address) if address.ip().is_unspecified() => {
+            // All addresses of this machine, and its name.
+            let system = rustix::system::uname();
+            site = site.any_address().host(&system.nodename().to_string_lossy());
         }
-        if let Some(host) = &self.asked {
-            site = site.host(host);
-        }
-        site.build()
+        Some(address) => site = site.host(&address.ip().to_string()),
+        None => {}
     }
+    if let Some(host) = asked {
+        site = site.host(host);
+    }
+    site.build()
 }
 
 /// Returns the largest number of connections that still leaves file descriptors for commands, given the process's limit

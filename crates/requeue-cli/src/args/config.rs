@@ -13,7 +13,7 @@ use crate::args::halt::{Halt, MayHalt};
 use crate::args::help;
 use crate::args::pacing::Pacing;
 use crate::args::run::{self as args, Alone, Common, Flags, Output, Read, Stdin, Summary};
-use crate::args::values::{Delimiter, Jobs, Retries};
+use crate::args::values::{Jobs, Retries};
 use crate::exit::Refusal;
 use crate::input::source::Source;
 use crate::input::{Format, Kind};
@@ -110,7 +110,7 @@ impl Subcommand {
 impl Read {
     /// Returns the source of the keys, and their format.
     pub(crate) fn check(self) -> Result<(Source, Format), Refusal> {
-        if self.input == Kind::Json && self.delimiter.is_some_and(|Delimiter(it)| it >= b' ') {
+        if self.input == Kind::Json && self.delimiter.is_some_and(|byte| byte >= b' ') {
             return Err(Refusal::usage(
                 "--delimiter: --input json requires a control character, as \\t, \\0 or \\x1e, because \
                  JSON may contain any other",
@@ -122,11 +122,7 @@ impl Read {
         };
         let format = Format {
             kind: self.input,
-            delimiter: match self.delimiter {
-                _ if self.null => b'\0',
-                Some(Delimiter(byte)) => byte,
-                None => b'\n',
-            },
+            delimiter: if self.null { b'\0' } else { self.delimiter.unwrap_or(b'\n') },
             max_record: 1 << 20,
         };
         Ok((source, format))

@@ -8,18 +8,17 @@ use requeue::clock::TokioClock;
 use requeue::{BuildError, GroupId, InFlightPolicy, Order, Pace, Queue, ReaddPolicy};
 
 use crate::args::run::{self as args, Alone, Common};
-use crate::args::values::Every;
 use crate::duration::Debounce;
 use crate::exit::Refusal;
 use crate::key::{Key, KeyQueue};
-use crate::serve::{Metrics, measured};
+use crate::serve::Metrics;
 
 /// The order and the spacing of commands.
 #[derive(Debug)]
 pub(crate) struct Pacing {
     pub(crate) times: Times,
     /// The interval between starts, and the number of commands that may start at the same time after a pause.
-    pub(crate) rate: Option<(Every, u32)>,
+    pub(crate) rate: Option<(Duration, u32)>,
     pace: Option<Pace>,
     rerun: InFlightPolicy,
     order: args::Order,
@@ -110,12 +109,15 @@ impl Pacing {
         metrics: Option<&Metrics>,
     ) -> Result<KeyQueue, BuildError> {
         let clock = TokioClock::current();
-        let queue = Queue::builder()
+        let mut queue = Queue::builder()
             .name(name)
             .clock(clock)
             .readd_policy(re_add)
-            .in_flight_policy(self.rerun);
-        let mut queue = measured(queue.hasher(RandomState::new()), metrics);
+            .in_flight_policy(self.rerun)
+            .hasher(RandomState::new());
+        if let Some(metrics) = metrics {
+            queue = queue.metrics(metrics);
+        }
         if let Some(pace) = self.pace {
             queue = queue.pace(pace);
         }
@@ -147,15 +149,8 @@ fn group(hasher: &RandomState, pattern: &Regex, key: &[u8]) -> GroupId {
 
 /// Returns the name of the group of a key: the first capture of the pattern, or its whole match, or nothing.
 fn name<'k>(pattern: &Regex, key: &'k [u8]) -> &'k [u8] {
-    let whole = |key| pattern.find(key).map(|found| found.as_bytes());
-    let found = match pattern.captures_len() {
-        1 => whole(key),
-        _ => pattern
-            .captures(key)
-            .and_then(|captures| captures.get(1).or(captures.get(0)))
-            .map(|found| found.as_bytes()),
-    };
-    found.unwrap_or_default()
+    let found = pattern.captures(key).and_then(|captures| captures.get(1).or(captures.get(0)));
+    found.map(|found| found.as_bytes()).unwrap_or_default()
 }
 
 #[cfg(test)]

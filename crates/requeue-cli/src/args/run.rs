@@ -15,7 +15,7 @@ use rustix::process::Signal;
 use crate::args::codes::Codes;
 use crate::args::halt::MayHalt;
 use crate::args::help::Sections;
-use crate::args::values::{Delimiter, Every, Jobs, Retries, parse_pace, parse_rerun};
+use crate::args::values::{Jobs, Retries, parse_delimiter, parse_pace, parse_rate, parse_rerun};
 use crate::duration::{Debounce, parse_debounce, parse_duration};
 use crate::exit::Refusal;
 use crate::input::Kind;
@@ -162,8 +162,8 @@ pub(crate) struct Read {
 
     /// Separate keys by C: one byte, or \t, \x1e, \036
     #[arg(short, long, value_name = "C", overrides_with = "null", help_heading = "Input")]
-    #[arg(hide_short_help = true)]
-    pub(crate) delimiter: Option<Delimiter>,
+    #[arg(value_parser = parse_delimiter, hide_short_help = true)]
+    pub(crate) delimiter: Option<u8>,
 
     /// Format of the input: lines, json
     ///
@@ -226,8 +226,9 @@ pub(crate) struct Common {
     /// Limit the rate at which commands start: 10/s, 90/m, 100/h
     ///
     /// The limit is for all keys of this process together.
-    #[arg(long, value_name = "N", help_heading = "Pace", hide_short_help = true)]
-    pub(crate) rate: Option<Every>,
+    #[arg(long, value_name = "N", value_parser = parse_rate, help_heading = "Pace")]
+    #[arg(hide_short_help = true)]
+    pub(crate) rate: Option<Duration>,
 
     /// Commands that may start together after a pause, with --rate [default: 1]
     #[arg(long, value_name = "N", help_heading = "Pace", hide_short_help = true)]

@@ -64,28 +64,20 @@ impl FromStr for Retries {
     }
 }
 
-/// The interval between two starts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Every(pub(crate) Duration);
-
-impl FromStr for Every {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const WRONG: &str =
-            "expected a number above 0 per second, or one like 10/s, 90/m or 1000/h";
-        let (number, unit) = match text.split_once('/') {
-            None | Some((_, "s")) => (text.strip_suffix("/s").unwrap_or(text), 1.0),
-            Some((number, "m")) => (number, 60.0),
-            Some((number, "h")) => (number, 3600.0),
-            Some(_) => return Err(WRONG),
-        };
-        let number: f64 = number.parse().map_err(|_| WRONG)?;
-        if !(number > 0.0 && number.is_finite()) {
-            return Err(WRONG);
-        }
-        Duration::try_from_secs_f64(unit / number).map(Self).map_err(|_| WRONG)
+/// Parses "10/s": the interval between two starts.
+pub(crate) fn parse_rate(text: &str) -> Result<Duration, &'static str> {
+    const WRONG: &str = "expected a number above 0 per second, or one like 10/s, 90/m or 1000/h";
+    let (number, unit) = match text.split_once('/') {
+        None | Some((_, "s")) => (text.strip_suffix("/s").unwrap_or(text), 1.0),
+        Some((number, "m")) => (number, 60.0),
+        Some((number, "h")) => (number, 3600.0),
+        Some(_) => return Err(WRONG),
+    };
+    let number: f64 = number.parse().map_err(|_| WRONG)?;
+    if !(number > 0.0 && number.is_finite()) {
+        return Err(WRONG);
     }
+    Duration::try_from_secs_f64(unit / number).map_err(|_| WRONG)
 }
 
 /// Parses "10/1m": the most starts of a key in a time. "10/m" is the same.
@@ -99,42 +91,34 @@ pub(crate) fn parse_pace(text: &str) -> Result<Pace, &'static str> {
     pace.is_valid().then_some(pace).ok_or(WRONG)
 }
 
-/// The byte that ends a record.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Delimiter(pub(crate) u8);
-
-impl FromStr for Delimiter {
-    type Err = &'static str;
-
-    /// Parses a byte or an escape of C, as xargs does.
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const WRONG: &str =
-            "expected one byte, or an escape: \\n, \\t, \\0, \\x1e, or octal as in \\036";
-        let number = |digits: &str, radix| {
-            // `from_str_radix` accepts a sign.
-            let plain = digits.bytes().all(|byte| byte.is_ascii_alphanumeric());
-            u8::from_str_radix(digits, radix).ok().filter(|_| plain).ok_or(WRONG)
-        };
-        let byte = match text.strip_prefix('\\') {
-            None | Some("") => match text.as_bytes() {
-                [byte] => *byte,
-                _ => return Err(WRONG),
-            },
-            Some("a") => 0x07,
-            Some("b") => 0x08,
-            Some("f") => 0x0c,
-            Some("n") => b'\n',
-            Some("r") => b'\r',
-            Some("t") => b'\t',
-            Some("v") => 0x0b,
-            Some("\\") => b'\\',
-            Some(escape) => match escape.strip_prefix('x') {
-                Some(hex) => number(hex, 16)?,
-                None => number(escape, 8)?,
-            },
-        };
-        Ok(Self(byte))
-    }
+/// Parses the delimiter of records: a byte or an escape of C, as xargs does.
+pub(crate) fn parse_delimiter(text: &str) -> Result<u8, &'static str> {
+    const WRONG: &str =
+        "expected one byte, or an escape: \\n, \\t, \\0, \\x1e, or octal as in \\036";
+    let number = |digits: &str, radix| {
+        // `from_str_radix` accepts a sign.
+        let plain = digits.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        u8::from_str_radix(digits, radix).ok().filter(|_| plain).ok_or(WRONG)
+    };
+    let byte = match text.strip_prefix('\\') {
+        None | Some("") => match text.as_bytes() {
+            [byte] => *byte,
+            _ => return Err(WRONG),
+        },
+        Some("a") => 0x07,
+        Some("b") => 0x08,
+        Some("f") => 0x0c,
+        Some("n") => b'\n',
+        Some("r") => b'\r',
+        Some("t") => b'\t',
+        Some("v") => 0x0b,
+        Some("\\") => b'\\',
+        Some(escape) => match escape.strip_prefix('x') {
+            Some(hex) => number(hex, 16)?,
+            None => number(escape, 8)?,
+        },
+    };
+    Ok(byte)
 }
 
 /// Parses the effect of an add on a key in flight.
@@ -233,11 +217,11 @@ mod tests {
         for (text, every) in
             [("4", 250), ("4/s", 250), ("0.5", 2000), ("90/m", 666), ("3600/h", 1000), ("1e1", 100)]
         {
-            let parsed = text.parse::<Every>().map(|Every(every)| every.as_millis());
+            let parsed = parse_rate(text).map(|every| every.as_millis());
             assert_eq!(parsed, Ok(every), "{text}");
         }
         for text in ["", "0", "-1", "NaN", "inf", "/s", "1/d", "1/", "1/s/s", "x"] {
-            assert!(text.parse::<Every>().is_err(), "{text}");
+            assert!(parse_rate(text).is_err(), "{text}");
         }
     }
 
@@ -255,10 +239,10 @@ mod tests {
             ("\\036", 0x1e),
             ("\\377", 0xff),
         ] {
-            assert_eq!(text.parse(), Ok(Delimiter(byte)), "{text}");
+            assert_eq!(parse_delimiter(text), Ok(byte), "{text}");
         }
         for text in ["", "ab", "é", "\\y", "\\x", "\\x100", "\\400", "\\8", "\\+7", "\\x+7"] {
-            assert!(text.parse::<Delimiter>().is_err(), "{text}");
+            assert!(parse_delimiter(text).is_err(), "{text}");
         }
     }
 }

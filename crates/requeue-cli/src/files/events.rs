@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use notify::event::{AccessKind, AccessMode, EventKind, ModifyKind};
 use notify::{Error, ErrorKind, Event, RecommendedWatcher, RecursiveMode, Watcher};
+use parking_lot::{Condvar, Mutex};
 
 /// Events that have not been handled yet.
 #[derive(PartialEq, Eq, Debug, Default)]
@@ -67,7 +68,7 @@ pub(super) struct Inbox {
 
 impl Inbox {
     fn put(&self, event: Result<Event, Error>) {
-        let mut events = self.lock();
+        let mut events = self.events.lock();
         events.add(event);
         if !events.is_empty() {
             self.came.notify_one();
@@ -76,26 +77,21 @@ impl Inbox {
 
     /// Reports a file that did not exist when its run would have started.
     pub(super) fn skip(&self, path: PathBuf) {
-        self.lock().skipped.push(path);
+        self.events.lock().skipped.push(path);
         self.came.notify_one();
     }
 
     /// Waits until there is an event, or `at_most` so long.
     pub(super) fn wait(&self, at_most: Option<Duration>) {
-        let (events, no_events) = (self.lock(), |events: &mut Events| events.is_empty());
-        // A poisoned lock protects complete events.
+        let (mut events, no_events) = (self.events.lock(), |events: &mut Events| events.is_empty());
         match at_most {
-            Some(at_most) => drop(self.came.wait_timeout_while(events, at_most, no_events)),
-            None => drop(self.came.wait_while(events, no_events)),
+            Some(at_most) => _ = self.came.wait_while_for(&mut events, no_events, at_most),
+            None => self.came.wait_while(&mut events, no_events),
         }
     }
 
     pub(super) fn take(&self) -> Events {
-        std::mem::take(&mut *self.lock())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Events> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+        std::mem::take(&mut *self.events.lock())
     }
 }
 

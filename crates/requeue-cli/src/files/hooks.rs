@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use parking_lot::Mutex;
 
 use crate::files::events::Inbox;
 use crate::files::ran::{Begun, Ran};
@@ -64,14 +66,14 @@ impl Paths {
     pub(super) fn add(&self, path: &[u8]) -> bool {
         let is_one = !path.contains(&self.terminator);
         if is_one {
-            self.lock().waiting.insert(path.into());
+            self.state.lock().waiting.insert(path.into());
         }
         is_one
     }
 
     /// Returns the input of the next run; `None` if no file is left for it.
     fn begin(&self, is_needed: impl Fn(&[u8]) -> bool) -> Option<RunInput> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let waiting = std::mem::take(&mut state.waiting);
         state.in_run.extend(waiting);
         state.in_run.retain(|path| is_needed(path));
@@ -90,11 +92,7 @@ impl Paths {
 
     /// Ends the run. Returns its files.
     fn end(&self) -> BTreeSet<Key> {
-        std::mem::take(&mut self.lock().in_run)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        std::mem::take(&mut self.state.lock().in_run)
     }
 }
 

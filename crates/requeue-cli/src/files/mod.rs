@@ -54,11 +54,11 @@ const MISSING: Duration = Duration::from_secs(1);
 pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
     let since = SystemTime::now();
     let roots = roots(std::mem::take(&mut flags.dirs))?;
-    let paths: Vec<_> = roots.iter().map(|root| root.path().to_owned()).collect();
+    let paths: Vec<_> = roots.iter().map(|root| root.path.clone()).collect();
     let mut filter = Filter::new(&flags, &paths)?;
     let all = flags.all_in_one.then(|| Paths::new(if flags.null { b'\0' } else { b'\n' }));
     let secret = RandomState::new();
-    let given = roots.iter().map(|root| root.given().to_owned()).collect();
+    let given = roots.iter().map(|root| root.given.clone()).collect();
     let ran = Ran::new(secret.clone(), filter.links, given);
     let inbox = Arc::new(Inbox::default());
     let runs_deleted = flags.deleted;
@@ -84,8 +84,10 @@ pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
     };
     launch::block_on(async {
         let listener = Listener::of(config.serve.as_ref()).await?;
-        let parts = Parts::new(config, files, listener)
-            .hooks(Arc::clone(&hooks) as Arc<dyn crate::runner::hooks::Hooks>);
+        let parts = Parts {
+            hooks: Some(Arc::clone(&hooks) as Arc<dyn crate::runner::hooks::Hooks>),
+            ..Parts::new(config, files, listener)
+        };
         launch::go(parts, |runner| {
             let follower = Follower { runner: Arc::clone(runner), hooks, tree, inbox, poll };
             thread::Builder::new()
@@ -202,7 +204,7 @@ impl Follower {
                 Ok(changes) => self.add(changes),
                 Err(full) => {
                     self.say(&too_many(&full));
-                    self.runner.tally().fail();
+                    self.runner.tally.fail();
                     self.runner.stop(Level::Stopping);
                 }
             }
@@ -262,6 +264,6 @@ impl Follower {
     }
 
     fn say(&self, message: &str) {
-        self.runner.output().say_blocking(message);
+        self.runner.output.say_blocking(message);
     }
 }

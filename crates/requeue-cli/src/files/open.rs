@@ -73,7 +73,7 @@ impl Meta {
 /// An open directory.
 #[derive(Debug)]
 pub(super) struct Directory {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     fd: OwnedFd,
     links: Links,
 }
@@ -103,10 +103,6 @@ impl Links {
 }
 
 impl Directory {
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Returns its own metadata.
     pub(super) fn meta(&self) -> io::Result<Meta> {
         Ok(Meta::of(&fstat(&self.fd)?))

@@ -9,8 +9,9 @@ use std::ffi::OsStr;
 use std::hash::RandomState;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
+
+use parking_lot::Mutex;
 
 use crate::files::content::Content;
 use crate::files::open::{Links, Meta};
@@ -54,7 +55,7 @@ impl Ran {
 
     /// Records a change of a file that had this content before.
     pub(super) fn changed(&self, path: &[u8], before: Option<Content>) {
-        let mut files = self.lock();
+        let mut files = self.files.lock();
         if !files.contains_key(path) {
             files.insert(path.into(), Last { settled: before, in_run: None });
         }
@@ -62,7 +63,7 @@ impl Ran {
 
     /// Forgets a file that was deleted.
     pub(super) fn forget(&self, path: &[u8]) {
-        self.lock().remove(path);
+        self.files.lock().remove(path);
     }
 
     /// Compares the content with that of the last successful run. Reads the file. If it has changed, a run starts.
@@ -72,7 +73,7 @@ impl Ran {
             self.forget(path);
             return Begun::Gone;
         };
-        let mut files = self.lock();
+        let mut files = self.files.lock();
         let last = files.entry(path.into()).or_default();
         if last.settled.as_ref().is_some_and(|settled| !now.differs(settled)) {
             return Begun::Unchanged;
@@ -85,7 +86,7 @@ impl Ran {
 
     /// Records that the run that began last has succeeded.
     pub(super) fn succeed(&self, path: &[u8]) {
-        if let Some(last) = self.lock().get_mut(path) {
+        if let Some(last) = self.files.lock().get_mut(path) {
             last.settled = last.in_run.take().map(|content| *content);
         }
     }
@@ -99,10 +100,6 @@ impl Ran {
         let dir = self.links.open(root, dir.strip_prefix(root).unwrap_or(Path::new(""))).ok()?;
         let meta = dir.meta_of(name).filter(Meta::is_file)?;
         Content::read(&dir, name, &meta, &self.secret, SystemTime::now())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Last>> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -45,9 +45,9 @@ pub(super) struct Full(pub(super) usize);
 #[derive(Clone, Debug)]
 pub(super) struct Root {
     /// As the user wrote it.
-    given: PathBuf,
+    pub(super) given: PathBuf,
     /// Absolute and without links, as in the events.
-    path: PathBuf,
+    pub(super) path: PathBuf,
     is_missing: bool,
 }
 
@@ -94,14 +94,6 @@ impl Root {
             return Err(ErrorKind::NotADirectory.into());
         }
         Ok(Self { given, path, is_missing: false })
-    }
-
-    pub(super) fn given(&self) -> &Path {
-        &self.given
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
     }
 }
 
@@ -469,7 +461,7 @@ impl Tree {
         trust: Trust,
         stack: &mut Stack,
     ) {
-        let dir = opened.path();
+        let dir = &opened.path;
         let path = dir.join(name);
         let inside = path.strip_prefix(&self.roots[root].path).unwrap_or(&path);
         if meta.is_dir() {
@@ -501,7 +493,7 @@ impl Tree {
         root: usize,
         trust: Trust,
     ) {
-        let dir = opened.path();
+        let dir = &opened.path;
         let path = dir.join(name);
         let before = self.file(dir, name);
         if trust == Trust::Metadata && before.is_some_and(|before| before.is_certainly(meta)) {

@@ -6,6 +6,7 @@ use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 
 use crate::input::change::{AddOptions, Bad, Change, Why};
 use crate::input::json;
+use crate::input::source::Input;
 use crate::key::LONGEST;
 
 /// The format of records in the input, and in the files of keys that later runs can read.
@@ -35,15 +36,7 @@ impl Format {
             Kind::Json => json::parse(record)?,
         };
         let (Change::Add(key, _) | Change::Cancel(key)) = &change;
-        if key.is_empty() {
-            return Err(Why::Empty);
-        }
-        if key.len() > LONGEST {
-            return Err(Why::KeyTooLong { bytes: key.len() as u64, most: LONGEST });
-        }
-        if key.contains(&b'\0') {
-            return Err(Why::Nul);
-        }
+        check_key(key)?;
         Ok(change)
     }
 
@@ -67,6 +60,67 @@ impl Format {
         match self.kind {
             Kind::Lines => record.is_empty(),
             Kind::Json => record.trim_ascii().is_empty(),
+        }
+    }
+}
+
+/// Returns the reason why a command cannot get this key as an argument.
+pub(crate) fn check_key(key: &[u8]) -> Result<(), Why> {
+    match key.len() {
+        0 => Err(Why::Empty),
+        bytes if bytes > LONGEST => Err(Why::KeyTooLong { bytes: bytes as u64, most: LONGEST }),
+        _ if key.contains(&b'\0') => Err(Why::Nul),
+        _ => Ok(()),
+    }
+}
+
+/// The destination of the changes that records ask for.
+pub(crate) trait ChangeSink: Send {
+    /// Applies a change. Returns false if the sink takes no more.
+    fn take(&mut self, change: Change<'_>) -> Result<bool, Why>;
+
+    /// Reports a record that is invalid.
+    fn refuse(&mut self, bad: &Bad);
+
+    /// Waits until all changes are applied. Called when the next record is not available yet. Returns false if the sink
+    /// takes no more.
+    fn settle(&mut self) -> bool;
+}
+
+/// Passes the change of each record to the sink. Returns true at the end of the input, and false if the sink takes no
+/// more or the reading was stopped.
+pub(crate) fn read_changes(
+    input: Input,
+    format: Format,
+    sink: &mut dyn ChangeSink,
+) -> io::Result<bool> {
+    let mut records = Records::new(BufReader::with_capacity(64 << 10, input), format);
+    loop {
+        if !records.has_next() && !sink.settle() {
+            return Ok(false);
+        }
+        let is_valid = match records.next()? {
+            Some(Ok(_)) => true,
+            Some(Err(bad)) => {
+                sink.refuse(&bad);
+                false
+            }
+            None => {
+                // The records that were skipped at the end have not called `settle`.
+                sink.settle();
+                return Ok(!records.from.get_ref().is_cut);
+            }
+        };
+        if records.from.get_ref().is_cut {
+            // The record may be incomplete, and there is no more input.
+            return Ok(false);
+        }
+        if is_valid {
+            match format.parse(records.last()).and_then(|change| sink.take(change)) {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                Err(why) => sink.refuse(&Bad { number: records.number(), why }),
+            }
         }
     }
 }

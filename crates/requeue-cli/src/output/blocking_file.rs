@@ -9,13 +9,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 /// A file whose writes wait.
 #[derive(Debug)]
-pub(crate) struct BlockingFile(File);
+pub(crate) struct BlockingFile(pub(crate) File);
 
 impl BlockingFile {
-    pub(crate) const fn new(file: File) -> Self {
-        Self(file)
-    }
-
     /// Duplicates the handle of a standard stream.
     pub(crate) fn own(stream: impl AsFd) -> io::Result<Self> {
         Ok(Self(File::from(stream.as_fd().try_clone_to_owned()?)))

@@ -20,12 +20,22 @@ const IN_MEMORY: usize = 1 << 20;
 /// The number of bytes of the end of a stream that are kept for the dashboard.
 const TAIL: usize = 4 << 10;
 
+/// The parts of a stream that are kept until the end of the run.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Keeps {
+    /// With `--output group`.
+    pub(crate) all: bool,
+    /// The end of the output, for the dashboard.
+    pub(crate) tail: bool,
+}
+
 /// The destination of one stream of a command.
 #[derive(Debug)]
 pub(crate) struct Sink<'a> {
     output: &'a Output,
     stream: Stream,
     source: u64,
+    /// The text at the beginning of each line.
     tag: Option<Vec<u8>>,
     is_in_line: bool,
     /// The output so far, with `--output group`.
@@ -37,32 +47,17 @@ pub(crate) struct Sink<'a> {
 }
 
 impl<'a> Sink<'a> {
-    pub(crate) fn new(output: &'a Output, stream: Stream, source: u64) -> Self {
-        Self {
-            output,
-            stream,
-            source,
-            tag: None,
-            is_in_line: false,
-            kept: None,
-            tail: None,
-            received: 0,
-        }
-    }
-
-    /// Begins each line with `tag`.
-    pub(crate) fn tag(self, tag: Option<Vec<u8>>) -> Self {
-        Self { tag, ..self }
-    }
-
-    /// Keeps the output until the end of the run. Long output is kept in an unnamed file.
-    pub(crate) fn keep(self) -> Self {
-        Self { kept: Some(SpooledTempFile::new(IN_MEMORY)), ..self }
-    }
-
-    /// Also keeps the end of the output: see [`tail`](Self::tail).
-    pub(crate) fn keep_tail(self) -> Self {
-        Self { tail: Some(Vec::new()), ..self }
+    /// Long output that is kept is in an unnamed file.
+    pub(crate) fn new(
+        output: &'a Output,
+        stream: Stream,
+        source: u64,
+        tag: Option<Vec<u8>>,
+        keeps: Keeps,
+    ) -> Self {
+        let kept = keeps.all.then(|| SpooledTempFile::new(IN_MEMORY));
+        let tail = keeps.tail.then(Vec::new);
+        Self { output, stream, source, tag, is_in_line: false, kept, tail, received: 0 }
     }
 
     /// Returns the last 4 KiB of the output.

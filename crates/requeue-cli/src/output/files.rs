@@ -16,6 +16,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
+use crate::exit::Refusal;
 use crate::key::escaped;
 use crate::output::blocking_file::BlockingFile;
 
@@ -33,9 +34,34 @@ pub(crate) fn identity(of: &Metadata) -> Option<Identity> {
     of.is_file().then(|| (of.dev(), of.ino()))
 }
 
+/// Opens the file of a flag, or duplicates a standard stream that it names. Refuses the input.
+pub(crate) fn open_file(
+    flag: &str,
+    path: &Path,
+    open: fn(&Path) -> io::Result<File>,
+    input: Option<Identity>,
+) -> Result<(BlockingFile, Option<Identity>), Refusal> {
+    let failed = |error| failure(flag, path, &error);
+    if let Some(stream) = standard(path) {
+        return Ok((stream.map_err(failed)?, None));
+    }
+    let file = open(path).map_err(failed)?;
+    let identity = identity(&file.metadata().map_err(failed)?);
+    if identity.is_some() && identity == input {
+        return Err(Refusal::usage(format!("{flag}: the file is the input; name another file")));
+    }
+    Ok((BlockingFile(file), identity))
+}
+
+/// Returns a refusal that names the flag and the file of an error.
+pub(crate) fn failure(flag: &str, path: &Path, error: &io::Error) -> Refusal {
+    let name = escaped(path.as_os_str().as_bytes());
+    Refusal::failure(format!("{flag} {name}: {error}"))
+}
+
 /// Duplicates the handle of the standard stream with this name. A newly opened handle would have its own position,
 /// and the two handles would overwrite each other's output.
-pub(crate) fn standard(path: &Path) -> Option<io::Result<BlockingFile>> {
+fn standard(path: &Path) -> Option<io::Result<BlockingFile>> {
     match descriptor(path)? {
         "1" => Some(BlockingFile::own(io::stdout())),
         "2" => Some(BlockingFile::own(io::stderr())),
@@ -57,15 +83,9 @@ pub(crate) fn append(path: &Path) -> io::Result<File> {
     open(path, OFlags::APPEND)
 }
 
-/// Opens a file to write from its start. Creates the file if it does not exist. Its content is deleted by
-/// [`empty`].
+/// Opens a file to write from its start. Creates the file if it does not exist.
 pub(crate) fn overwrite(path: &Path) -> io::Result<File> {
     open(path, OFlags::empty())
-}
-
-/// Deletes the content of a regular file.
-pub(crate) fn empty(file: &File) -> io::Result<()> {
-    if file.metadata()?.is_file() { file.set_len(0) } else { Ok(()) }
 }
 
 /// Opens each component of a path relative to the one before it. Links are followed here and not by the system,

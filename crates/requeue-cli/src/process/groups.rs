@@ -4,9 +4,9 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
 use std::process::ExitStatus;
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, RwLock};
 use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, kill_process_group, test_kill_process_group, waitid,
@@ -26,7 +26,7 @@ pub(crate) struct Groups {
     /// command that is not listed yet would be missed.
     starting: RwLock<()>,
     /// Kills the groups if this process is killed.
-    guardian: Option<Guardian>,
+    pub(crate) guardian: Option<Guardian>,
 }
 
 #[derive(Debug)]
@@ -50,10 +50,6 @@ impl Groups {
         Self { guardian, ..Self::default() }
     }
 
-    pub(crate) const fn guardian(&self) -> Option<&Guardian> {
-        self.guardian.as_ref()
-    }
-
     /// Starts the command of a slot, for the run with this number, and lists it. The caller must call
     /// [`over`](Self::over) after the end of the command.
     pub(crate) fn start(
@@ -63,7 +59,7 @@ impl Groups {
         key: &Key,
         command: &mut Command,
     ) -> io::Result<Child> {
-        let _starting = self.starting.read().unwrap_or_else(PoisonError::into_inner);
+        let _starting = self.starting.read();
         if let Some(guardian) = &self.guardian {
             guardian.starting(slot, run)?;
         }
@@ -72,7 +68,7 @@ impl Groups {
             if let Some(guardian) = &self.guardian {
                 guardian.started(slot, run, leader);
             }
-            let mut groups = self.lock();
+            let mut groups = self.running.lock();
             if groups.len() < slot {
                 groups.resize_with(slot, || None);
             }
@@ -87,7 +83,7 @@ impl Groups {
         let mut wait = pin!(child.wait());
         poll_fn(|context| {
             // Signals are sent under the lock, so that none is sent to a reused process ID.
-            let mut groups = self.lock();
+            let mut groups = self.running.lock();
             wait.as_mut().poll(context).map(|status| {
                 let group = groups.get_mut(slot - 1).and_then(Option::take);
                 Reaped { status, starved: group.and_then(|group| group.starved) }
@@ -104,14 +100,14 @@ impl Groups {
     }
 
     pub(crate) fn signal_all(&self, signal: Signal) {
-        for group in self.lock().iter().flatten() {
+        for group in self.running.lock().iter().flatten() {
             let _ = kill_process_group(group.leader, signal);
         }
     }
 
     /// Stops all groups while `stop` runs, and starts no command in the meantime.
     pub(crate) fn stop_while(&self, stop: impl FnOnce()) {
-        let _none_starts = self.starting.write().unwrap_or_else(PoisonError::into_inner);
+        let _none_starts = self.starting.write();
         self.signal_all(Signal::TSTP);
         stop();
         self.signal_all(Signal::CONT);
@@ -119,7 +115,7 @@ impl Groups {
 
     /// Sends a terminating signal to the process group of a slot's command.
     pub(crate) fn end(&self, slot: usize, signal: Signal) {
-        if let Some(Some(group)) = self.lock().get(slot - 1) {
+        if let Some(Some(group)) = self.running.lock().get(slot - 1) {
             end(group.leader, signal);
         }
     }
@@ -127,7 +123,7 @@ impl Groups {
     /// Returns true if the command of a slot has exited, even if it has not been waited for.
     pub(crate) fn has_ended(&self, slot: usize) -> bool {
         let ended = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        match self.lock().get(slot - 1) {
+        match self.running.lock().get(slot - 1) {
             Some(Some(group)) => matches!(waitid(WaitId::Pid(group.leader), ended), Ok(Some(_))),
             _ => true,
         }
@@ -137,8 +133,8 @@ impl Groups {
     /// gets the terminal.
     pub(crate) fn kill_starved(&self) {
         // A command that is being started may have stopped already, and only one SIGCHLD reports that.
-        drop(self.starting.write().unwrap_or_else(PoisonError::into_inner));
-        for group in self.lock().iter_mut().flatten() {
+        drop(self.starting.write());
+        for group in self.running.lock().iter_mut().flatten() {
             let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
             let Ok(Some(status)) = waitid(WaitId::Pid(group.leader), stopped) else { continue };
             let wanted = [Signal::TTIN, Signal::TTOU]
@@ -153,24 +149,20 @@ impl Groups {
 
     /// Returns the number of commands in flight.
     pub(crate) fn running(&self) -> usize {
-        self.lock().iter().flatten().count()
+        self.running.lock().iter().flatten().count()
     }
 
     /// Returns the slot in which a key runs.
     pub(crate) fn slot(&self, key: &[u8]) -> Option<usize> {
         let is_its = |group: &Option<Group>| group.as_ref().is_some_and(|group| *group.key == *key);
-        self.lock().iter().position(is_its).map(|at| at + 1)
+        self.running.lock().iter().position(is_its).map(|at| at + 1)
     }
 
     /// Returns the key whose run has taken the longest so far, and the duration of that run.
     pub(crate) fn longest(&self) -> Option<(Key, Duration)> {
-        let groups = self.lock();
+        let groups = self.running.lock();
         let first = groups.iter().flatten().min_by_key(|group| group.since)?;
         Some((first.key.clone(), first.since.elapsed()))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Option<Group>>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -279,7 +271,7 @@ mod tests {
             for _ in 0..100 {
                 groups.stop_while(|| {
                     // As long as the lock is held, none of these is waited for.
-                    let listed = groups.lock();
+                    let listed = groups.running.lock();
                     let leads = |pid: &Pid| listed.iter().flatten().any(|it| it.leader == *pid);
                     unlisted.extend(running(&line).into_iter().filter(|pid| !leads(pid)));
                 });

@@ -27,10 +27,11 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, getpgid, kill_process_group};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
@@ -70,14 +71,14 @@ impl Guardian {
 
     /// Starts the guardian on the first call. Must be called before each command.
     pub(crate) fn start(&self) -> io::Result<()> {
-        let mut process = self.lock();
+        let mut process = self.process.lock();
         if process.starts > 0 { Ok(()) } else { self.start_another(&mut process) }
     }
 
     /// Starts another guardian if the first one has exited. After too many starts, returns an error once, and then does
     /// nothing.
     pub(crate) fn restart(&self) -> io::Result<()> {
-        let mut process = self.lock();
+        let mut process = self.process.lock();
         let runs = |child: &mut Child| !matches!(child.try_wait(), Ok(Some(_)));
         if process.starts == 0
             || process.starts > MOST_STARTS
@@ -126,15 +127,11 @@ impl Guardian {
     /// that waits for orphans.
     pub(crate) fn end(&self) {
         let is_idle = self.table.entries().is_ok_and(|entries| entries.is_empty());
-        let child = self.lock().child.take_if(|_| is_idle);
+        let child = self.process.lock().child.take_if(|_| is_idle);
         if let Some(mut child) = child {
             let _ = child.kill();
             let _ = child.wait();
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Process> {
-        self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,7 +1,8 @@
 //! A clock that pauses while the program and its commands are stopped.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 /// The clock of time limits. It does not count the time in which the program was stopped.
 #[derive(Debug, Default)]
@@ -16,9 +17,9 @@ struct Stopped {
 impl PausableClock {
     /// Pauses the clock while `stop` runs.
     pub(crate) fn during(&self, stop: impl FnOnce()) {
-        self.lock().since = Some(Instant::now());
+        self.0.lock().since = Some(Instant::now());
         stop();
-        let mut stopped = self.lock();
+        let mut stopped = self.0.lock();
         if let Some(since) = stopped.since.take() {
             stopped.before += since.elapsed();
         }
@@ -37,11 +38,7 @@ impl PausableClock {
     }
 
     fn stopped(&self) -> Duration {
-        let stopped = self.lock();
+        let stopped = self.0.lock();
         stopped.before + stopped.since.map_or(Duration::ZERO, |since| since.elapsed())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Stopped> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -37,8 +37,10 @@ pub(crate) struct Watchdog<'a> {
     phase: Phase,
     /// Completes when the next phase is due.
     timer: Timer<'a>,
-    timed_out: bool,
-    was_cancelled: bool,
+    /// The command exceeded its time limit.
+    pub(crate) timed_out: bool,
+    /// The command was terminated because its key was lost or added again.
+    pub(crate) was_cancelled: bool,
     /// The group after the exit of its leader.
     left: Option<Pid>,
 }
@@ -135,16 +137,6 @@ impl<'a> Watchdog<'a> {
             Some(group) => groups::end(group, signal),
             None => self.groups.end(self.slot, signal),
         }
-    }
-
-    /// Returns true if the command exceeded its time limit.
-    pub(crate) const fn timed_out(&self) -> bool {
-        self.timed_out
-    }
-
-    /// Returns true if the command was terminated because its key was lost or added again.
-    pub(crate) const fn was_cancelled(&self) -> bool {
-        self.was_cancelled
     }
 
     /// Ends the rest of a group after the exit of its leader. If the leader was sent a signal, the rest is killed when

@@ -19,7 +19,7 @@ use crate::duration::exact;
 use crate::exit::Exit;
 use crate::key::{Key, escaped};
 use crate::output::Stream;
-use crate::output::capture::{self, Sink};
+use crate::output::capture::{self, Keeps, Sink};
 use crate::output::joblog::Log;
 use crate::process::command;
 use crate::process::groups::{self, Reaped};
@@ -113,7 +113,7 @@ impl Runner {
     /// Prints the command, with `--dry-run`.
     async fn print_command(&self, run: Run<'_>) {
         let line = spawn::line(&self.config.commands.template, run.key) + "\n";
-        match self.keys.order() {
+        match &self.keys.order {
             None => _ = self.output.write(Stream::Stdout, run.seq, line.into_bytes()).await,
             Some(_) => match order::printed(&line) {
                 Ok(output) => self.write_kept(run, output).await,
@@ -124,7 +124,7 @@ impl Runner {
 
     /// Writes the output of a run that was kept until its end.
     async fn write_kept(&self, run: Run<'_>, output: [SpooledTempFile; 2]) {
-        let written = match self.keys.order() {
+        let written = match &self.keys.order {
             Some(order) => order.put(&self.output, run.key, run.seq, output).await,
             None => {
                 let [stdout, stderr] = output;
@@ -144,7 +144,7 @@ impl Runner {
     fn attempt_of(&self, Job { item, lease }: &Job) -> u32 {
         match lease {
             Some(lease) => lease.attempt(),
-            None => self.keys.past(item).attempt,
+            None => self.keys.failing.past(item).attempt,
         }
     }
 
@@ -198,7 +198,7 @@ impl Runner {
                 let mut finished = self.finish(child, run, job, level).await;
                 report.took = Some(start.elapsed());
                 report.stderr = std::mem::take(&mut finished.stderr);
-                self.tally.run_seconds.add(start.elapsed());
+                self.tally.runs.durations.add(start.elapsed());
                 let log = finished.log();
                 (self.outcome(run, finished).await, log)
             }
@@ -238,7 +238,7 @@ impl Runner {
         if template.fixed_program().is_none() || self.config.name == "files" {
             return Outcome::Failed { exit: Some(exit as i32), why, is_final: true };
         }
-        if self.stop.without_program(exit) {
+        if self.stop.no_program.set(exit).is_ok() {
             self.output.say(&format!("{why}; no new commands are started")).await;
         }
         self.stop(Level::Stopping);
@@ -286,7 +286,7 @@ impl Runner {
                     command = spawn::command_by_shell(template, stdio, run);
                 }
                 child => {
-                    self.tally.runs.one_more();
+                    self.tally.runs.started.one_more();
                     return Some(child);
                 }
             }
@@ -366,20 +366,21 @@ impl Runner {
             }
         }
         let lost = lease.as_ref().is_some_and(|lease| lease.is_lost());
-        let cancelled = (watchdog.was_cancelled() && !lost).then(|| match lease {
+        let cancelled = (watchdog.was_cancelled && !lost).then(|| match lease {
             Some(_) => CancelReason::Cancelled,
             None => item.cancel_reason().unwrap_or(CancelReason::Cancelled),
         });
-        let timed_out = watchdog.timed_out();
+        let timed_out = watchdog.timed_out;
         Finished { status, starved, timed_out, lost, cancelled, sent, received, stderr }
     }
 
     fn sink(&self, stream: Stream, run: Run<'_>) -> Sink<'_> {
         let tag = self.config.commands.tag.as_ref().map(|tag| tag.of(run.key));
-        let sink = Sink::new(&self.output, stream, run.seq).tag(tag);
-        let is_shown = stream == Stream::Stderr && self.history.is_some();
-        let sink = if is_shown { sink.keep_tail() } else { sink };
-        if self.config.commands.output == args::Output::Group { sink.keep() } else { sink }
+        let keeps = Keeps {
+            all: self.config.commands.output == args::Output::Group,
+            tail: stream == Stream::Stderr && self.history.is_some(),
+        };
+        Sink::new(&self.output, stream, run.seq, tag, keeps)
     }
 
     /// Waits until the process of a run has exited and the level is `Killing`.
@@ -418,12 +419,12 @@ impl Runner {
             return self.failed(128 + signal.as_raw(), why);
         }
         if timed_out {
-            self.tally.timed_out.one_more();
+            self.tally.runs.timed_out.one_more();
             let limit = self.config.commands.limits.timeout.unwrap_or_default();
             // The exit code of `timeout`.
             return self.failed(124, format!("timed out after {}", exact(limit)));
         }
-        let of_our_signal = self.stop.signal().is_some_and(|signal| exit == 128 + signal);
+        let of_our_signal = self.stop.signal.get().is_some_and(|signal| exit == 128 + signal);
         if level == Level::Stopping && of_our_signal {
             return Outcome::Interrupted;
         }

@@ -36,23 +36,24 @@ impl Runner {
                 self.keys.end_cancelled(item);
             }
             Outcome::Succeeded => {
-                self.tally.done.one_more();
+                self.tally.runs.succeeded.one_more();
                 let key = item.key().clone();
                 self.keys.succeed(item);
                 self.record(|history| history.succeeded(&key, report.run("")));
                 self.halt_if_reached().await;
             }
             Outcome::Failed { exit: Some(exit), why, is_final: false } => {
-                self.tally.failures.one_more();
+                self.tally.runs.failed.one_more();
                 if self.hooks.as_ref().is_some_and(|hooks| hooks.is_new(&item)) {
                     // A newer request is in the queue, and must not wait for the retry of this one.
-                    let (key, attempt) = (item.key().clone(), self.keys.past(&item).attempt);
+                    let (key, attempt) =
+                        (item.key().clone(), self.keys.failing.past(&item).attempt);
                     self.keys.give_up(item);
                     self.record(|history| history.failed(&key, report.run(&why)));
                     return self.report_retry(&key, attempt, &why, Again::Added).await;
                 }
                 let key = item.key().clone();
-                match self.keys.fail(item, exit) {
+                match self.keys.failing.fail(item, exit, self.keys.queue.now()) {
                     Verdict::Retried { attempt, delay } => {
                         self.record(|history| history.failed(&key, report.run(&why)));
                         self.report_retry(&key, attempt, &why, Again::After(delay)).await;
@@ -63,8 +64,8 @@ impl Runner {
                 }
             }
             Outcome::Failed { exit, why, .. } => {
-                self.tally.failures.one_more();
-                let attempts = self.keys.past(&item).attempt;
+                self.tally.runs.failed.one_more();
+                let attempts = self.keys.failing.past(&item).attempt;
                 self.give_up(item, attempts, exit, &why, report).await;
             }
         }
@@ -73,7 +74,7 @@ impl Runner {
     /// Counts a cancelled run. A run that was restarted needs no message.
     async fn report_cancelled(&self, key: &[u8], reason: CancelReason) {
         if reason == CancelReason::Restarted {
-            self.tally.restarted.one_more();
+            self.tally.runs.restarted.one_more();
         } else {
             self.tally.cancelled.one_more();
             self.output.say(&format!("{}: cancelled", escaped(key))).await;
@@ -107,12 +108,12 @@ impl Runner {
             Outcome::Cancelled(reason) => self.report_cancelled(&key, reason).await,
             Outcome::Succeeded if is_recorded => {
                 self.record(|history| history.succeeded(&key, report.run("")));
-                self.tally.done.one_more();
+                self.tally.runs.succeeded.one_more();
                 self.halt_if_reached().await;
             }
-            Outcome::Succeeded => _ = self.tally.failures.one_more(),
+            Outcome::Succeeded => _ = self.tally.runs.failed.one_more(),
             Outcome::Failed { exit, why, is_final } => {
-                self.tally.failures.one_more();
+                self.tally.runs.failed.one_more();
                 self.record(|history| match is_parked {
                     true => history.gave_up(&key, report.run(&why)),
                     false => history.failed(&key, report.run(&why)),
@@ -204,13 +205,13 @@ impl Runner {
 
     /// Returns true if `--halt` stops the run.
     fn must_halt(&self) -> bool {
-        let (done, given_up) = (self.tally.done.get(), self.tally.given_up.get());
+        let (done, given_up) = (self.tally.runs.succeeded.get(), self.tally.given_up.get());
         self.config.failures.halt.is_some_and(|halt| halt.is_reached(done, given_up))
     }
 
     async fn halt_if_reached(&self) {
         let Some(halt) = self.config.failures.halt else { return };
-        let (done, given_up) = (self.tally.done.get(), self.tally.given_up.get());
+        let (done, given_up) = (self.tally.runs.succeeded.get(), self.tally.given_up.get());
         if self.must_halt() && !self.tally.halted.swap(true, Ordering::Relaxed) {
             self.stop(halt.level);
             self.output
@@ -221,9 +222,9 @@ impl Runner {
 
     /// Counts the keys that have not run. Must be called when no command is in flight.
     pub(super) async fn count_unfinished(&self, reader_end: ReaderEnd) {
-        let Some(leases) = self.keys.leases() else {
+        let Some(leases) = &self.keys.leases else {
             // This takes a second for a million keys.
-            let keys = tokio::task::block_in_place(|| self.keys.shut_down());
+            let keys = tokio::task::block_in_place(|| self.keys.queue.shut_down().len());
             return self.tally.unfinished.add(keys);
         };
         // The reader stops by itself. It may still be adding keys to the store.
@@ -232,7 +233,7 @@ impl Runner {
         if leases.remote().is_dropped() {
             self.tally.fail();
         }
-        self.keys.shut_down();
+        self.keys.queue.shut_down();
     }
 
     /// Returns true if standard output is closed. That explains why a command died of SIGPIPE. Stops the run in that
@@ -254,7 +255,7 @@ impl Runner {
 
     /// Returns true if the reader of standard output has closed it, and work is left.
     pub(super) fn is_cut_off(&self) -> bool {
-        let is_from_input = self.keys.leases().is_none() && self.hooks.is_none();
+        let is_from_input = self.keys.leases.is_none() && self.hooks.is_none();
         let all_done =
             is_from_input && self.stop.has_read_all() && self.tally.unfinished.get() == 0;
         self.stop.is_cut_off() && !all_done
@@ -263,7 +264,7 @@ impl Runner {
     /// Reports keys that the run has not completed and that no store keeps.
     pub(super) async fn report_unfinished(&self) {
         let unfinished = self.tally.unfinished.get();
-        if unfinished == 0 || self.keys.leases().is_some() {
+        if unfinished == 0 || self.keys.leases.is_some() {
             return;
         }
         let next_step = match &self.hooks {
@@ -276,7 +277,7 @@ impl Runner {
 
     /// Reports that the reader of standard output has stopped the run.
     pub(super) async fn report_cut_off(&self) {
-        let next_step = match (self.keys.leases(), &self.hooks) {
+        let next_step = match (&self.keys.leases, &self.hooks) {
             (Some(_), _) => "the store keeps its keys",
             (None, Some(hooks)) => hooks.after_cut_off(),
             _ => "--store sqlite:FILE keeps keys for a later run",

@@ -22,24 +22,25 @@ use crate::process::run_input::Past;
 use crate::runner::order::OutputOrder;
 use crate::runner::rate::Rate;
 use crate::runner::remote::{Job, Leases};
-use crate::runner::retries::{FailingKeys, Verdict};
+use crate::runner::retries::FailingKeys;
 use crate::runner::room::Room;
 use crate::serve::Metrics;
 
 /// The keys of a run.
 #[derive(Debug)]
 pub(super) struct Keys {
-    queue: KeyQueue,
-    failing: FailingKeys,
+    pub(super) queue: KeyQueue,
+    pub(super) failing: FailingKeys,
     times: Times,
     /// True after the end of the input. Then no key waits for `times`.
     input_ended: AtomicBool,
     rate: Option<Rate>,
-    leases: Option<Leases>,
+    /// The leases, if the keys come from a queue in a store.
+    pub(super) leases: Option<Leases>,
     room: Room,
-    max_keys: usize,
+    pub(super) max_keys: usize,
     /// The order of the output, with `--keep-order`.
-    order: Option<OutputOrder>,
+    pub(super) order: Option<OutputOrder>,
 }
 
 impl Keys {
@@ -72,19 +73,6 @@ impl Keys {
             order: config.commands.keep_order.then(OutputOrder::default),
             queue,
         })
-    }
-
-    pub(super) const fn queue(&self) -> &KeyQueue {
-        &self.queue
-    }
-
-    /// Returns the leases, if the keys come from a queue in a store.
-    pub(super) const fn leases(&self) -> Option<&Leases> {
-        self.leases.as_ref()
-    }
-
-    pub(super) const fn order(&self) -> Option<&OutputOrder> {
-        self.order.as_ref()
     }
 
     // --- Adding ----------------------------------------------------------------------------------
@@ -144,18 +132,6 @@ impl Keys {
             .is_accepted()
     }
 
-    /// Forgets the failures of a key.
-    pub(super) fn forget_failures(&self, key: &[u8]) {
-        self.failing.forget(key);
-    }
-
-    /// Forgets the failures and the backoff of a key.
-    #[cfg(feature = "kube")]
-    pub(super) fn end_backoff(&self, key: &[u8]) {
-        self.queue.forget(&key.into());
-        self.failing.forget(key);
-    }
-
     /// Waits until there is space for `key`, the key is already held, or the run stops. Calls `on_wait` before the first
     /// wait. Returns the number of held keys.
     pub(super) fn make_room(
@@ -172,10 +148,6 @@ impl Keys {
         }
         self.room.wait_while(is_full);
         held()
-    }
-
-    pub(super) const fn max_keys(&self) -> usize {
-        self.max_keys
     }
 
     /// Ends the waits of `--delay` and `--debounce`, also for later adds, and of the `debounce` of JSON records. Called
@@ -234,10 +206,6 @@ impl Keys {
         }
     }
 
-    pub(super) fn past(&self, key: &[u8]) -> Past {
-        self.failing.past(key)
-    }
-
     /// Completes a key. It runs again only if it was re-added.
     pub(super) fn succeed(&self, item: Item<'static, Key>) {
         self.over(&item);
@@ -262,11 +230,6 @@ impl Keys {
         self.order.iter().for_each(|order| order.over(key));
     }
 
-    /// Retries a key, or returns it to the caller after its last retry.
-    pub(super) fn fail(&self, item: Item<'static, Key>, exit: i32) -> Verdict {
-        self.failing.fail(item, exit, self.queue.now())
-    }
-
     /// Must be called when a key has left the queue or the run stops.
     pub(super) fn changed(&self) {
         self.room.changed();
@@ -279,10 +242,5 @@ impl Keys {
     pub(super) fn stop(&self) {
         self.queue.pause();
         self.queue.close();
-    }
-
-    /// Shuts the queue down. Returns the number of keys that have not run.
-    pub(super) fn shut_down(&self) -> usize {
-        self.queue.shut_down().len()
     }
 }

@@ -29,15 +29,15 @@ use crate::runner::remote::ExpiredKeys;
 use crate::runner::retry_reports::RetryReports;
 use crate::runner::stop::Stop;
 use crate::runner::{Commands, Files, Runner};
-use crate::serve::{self, Listener, Metrics};
+use crate::serve::{History, Listener, Metrics};
 
 /// `requeue run`: runs a command for each key of the input.
 pub(crate) fn run(source: &Source, config: Config) -> Result<Ended, Refusal> {
     let (input, stopper) = Input::open(source)?;
-    let files = Files::open(&config, identity(input.metadata()))?;
+    let files = Files::open(&config, identity(&input.metadata))?;
     block_on(async {
         let listener = Listener::of(config.serve.as_ref()).await?;
-        let parts = Parts::new(config, files, listener).stopper(stopper);
+        let parts = Parts { stopper: Some(stopper), ..Parts::new(config, files, listener) };
         go(parts, |runner| reader::spawn(runner, input, LocalSink::new(runner))).await
     })
 }
@@ -68,33 +68,21 @@ impl Files {
 
 /// The parts of a run.
 pub(crate) struct Parts {
-    config: Config,
-    files: Files,
+    pub(crate) config: Config,
+    pub(crate) files: Files,
     /// The socket of the dashboard.
-    listener: Option<Listener>,
+    pub(crate) listener: Option<Listener>,
     /// Stops the reading of the input when it is dropped.
-    stopper: Option<PipeWriter>,
-    hooks: Option<Arc<dyn Hooks>>,
-    remote: Option<Queue>,
-    expired: Option<ExpiredKeys>,
+    pub(crate) stopper: Option<PipeWriter>,
+    pub(crate) hooks: Option<Arc<dyn Hooks>>,
+    /// The queue in a store that the keys come from, and the keys that its claims park.
+    pub(crate) remote: Option<(Queue, ExpiredKeys)>,
 }
 
 impl Parts {
     /// Returns the parts of a run on a queue in memory.
     pub(crate) const fn new(config: Config, files: Files, listener: Option<Listener>) -> Self {
-        Self { config, files, listener, stopper: None, hooks: None, remote: None, expired: None }
-    }
-
-    pub(crate) fn hooks(self, hooks: Arc<dyn Hooks>) -> Self {
-        Self { hooks: Some(hooks), ..self }
-    }
-
-    pub(crate) fn remote(self, remote: Queue, expired: ExpiredKeys) -> Self {
-        Self { remote: Some(remote), expired: Some(expired), ..self }
-    }
-
-    pub(crate) fn stopper(self, stopper: PipeWriter) -> Self {
-        Self { stopper: Some(stopper), ..self }
+        Self { config, files, listener, stopper: None, hooks: None, remote: None }
     }
 }
 
@@ -106,8 +94,9 @@ pub(crate) async fn go(
     mut parts: Parts,
     feed: impl FnOnce(&Arc<Runner>) -> Result<ReaderEnd, Refusal>,
 ) -> Result<Ended, Refusal> {
-    let (listener, expired) = (parts.listener.take(), parts.expired.take());
-    let runner = Arc::new(Runner::new(parts, listener.as_ref().map(Listener::metrics))?);
+    let listener = parts.listener.take();
+    let (remote, expired) = parts.remote.take().unzip();
+    let runner = Arc::new(Runner::new(parts, remote, listener.as_ref().map(Listener::metrics))?);
     let signals = Signals::new()
         .map_err(|error| Refusal::failure(format!("signals cannot be caught: {error}")))?;
     let page = match listener {
@@ -123,8 +112,12 @@ pub(crate) async fn go(
 }
 
 impl Runner {
-    fn new(parts: Parts, metrics: Option<&Metrics>) -> Result<Self, Refusal> {
-        let Parts { config, files, stopper, hooks, remote, .. } = parts;
+    fn new(
+        parts: Parts,
+        remote: Option<Queue>,
+        metrics: Option<&Metrics>,
+    ) -> Result<Self, Refusal> {
+        let Parts { config, files, stopper, hooks, .. } = parts;
         let keys = Keys::new(&config, metrics, remote)?;
         let guardian = (!config.commands.dry_run).then(Guardian::new).transpose();
         let guardian = guardian.map_err(|error| Refusal::failure(error.to_string()))?;
@@ -137,7 +130,7 @@ impl Runner {
         let output = Output::start().map_err(|error| Refusal::failure(error.to_string()))?;
         let (stop, tally) = (Stop::new(stopper), Tally::new());
         let reports = RetryReports::default();
-        let history = serve::history(metrics);
+        let history = metrics.map(|_| History::new());
         Ok(Self {
             config,
             keys,
@@ -175,7 +168,7 @@ impl Runner {
             // The task may still write until it has stopped.
             let _ = task.await;
         }
-        self.commands.groups.guardian().iter().for_each(|guardian| guardian.end());
+        self.commands.groups.guardian.iter().for_each(|guardian| guardian.end());
         let reported = async {
             drop(done);
             if let Some(reports) = reports {
@@ -186,10 +179,10 @@ impl Runner {
         self.finish_output(reader_end, reported).await;
         let exit = match self.tally.exit() {
             Exit::Failure => Exit::Failure,
-            exit => self.stop.no_program().unwrap_or(exit),
+            exit => self.stop.no_program.get().copied().unwrap_or(exit),
         };
-        match (self.stop.signal(), exit) {
-            (Some(signal), _) => Ended::Signal(signal),
+        match (self.stop.signal.get(), exit) {
+            (Some(&signal), _) => Ended::Signal(signal),
             (
                 None,
                 exit @ (Exit::Failure | Exit::NotExecutable | Exit::NotFound | Exit::Halted),
@@ -204,7 +197,7 @@ impl Runner {
     /// reader adds the records that it has read together with the first one, so that their keys coalesce. Keys of a
     /// store or of events do not wait.
     async fn begin(&self) {
-        if self.hooks.is_some() || self.keys.leases().is_some() {
+        if self.hooks.is_some() || self.keys.leases.is_some() {
             return;
         }
         // Clients of a dashboard can add keys before the first record.
@@ -225,7 +218,7 @@ impl Runner {
     async fn finish_output(&self, reader_end: ReaderEnd, reported: impl Future<Output = ()>) {
         let last_words = async {
             self.say_omitted().await;
-            if let Some(order) = self.keys.order() {
+            if let Some(order) = &self.keys.order {
                 self.report_unwritten(order.release_all(&self.output).await).await;
             }
             self.count_unfinished(reader_end).await;
@@ -239,8 +232,8 @@ impl Runner {
             } else {
                 self.report_unfinished().await;
             }
-            if self.keys.leases().is_none() {
-                self.tally.take_adds(&self.keys.queue().totals());
+            if self.keys.leases.is_none() {
+                self.tally.take_adds(&self.keys.queue.totals());
             }
             match self.config.summary {
                 Summary::Text => self.output.say(&self.tally.text()).await,
@@ -281,7 +274,7 @@ impl Runner {
                     next = Some(Arc::clone(&self).start(slot + 1));
                 }
                 self.attempt(job, slot).await;
-                if let Some(order) = self.keys.order() {
+                if let Some(order) = &self.keys.order {
                     // A reader that has paused must not delay the end of the run.
                     tokio::select! {
                         released = order.release(&self.output) => self.report_unwritten(released).await,

@@ -52,9 +52,9 @@ pub(crate) struct Runner {
     commands: Commands,
     hooks: Option<Arc<dyn Hooks>>,
     stop: Stop,
-    output: Output,
+    pub(crate) output: Output,
     reports: RetryReports,
-    tally: Tally,
+    pub(crate) tally: Tally,
     files: Files,
     /// The runs that the dashboard shows; `None` without one.
     history: Option<History>,
@@ -82,22 +82,14 @@ pub(crate) struct Files {
 }
 
 impl Runner {
-    pub(crate) const fn output(&self) -> &Output {
-        &self.output
-    }
-
-    pub(crate) const fn tally(&self) -> &Tally {
-        &self.tally
-    }
-
     #[cfg(feature = "kube")]
     pub(crate) fn now(&self) -> requeue::Time {
-        self.keys.queue().now()
+        self.keys.queue.now()
     }
 
     /// Returns true if no key is ready or in flight.
     pub(crate) fn is_idle(&self) -> bool {
-        let states = self.keys.queue().states();
+        let states = self.keys.queue.states();
         states.ready + states.in_flight == 0
     }
 
@@ -121,7 +113,7 @@ impl Runner {
 
     /// Starts or restarts the guardian.
     async fn guard(&self, start: fn(&Guardian) -> io::Result<()>) {
-        if let Some(Err(error)) = self.commands.groups.guardian().map(start) {
+        if let Some(Err(error)) = self.commands.groups.guardian.as_ref().map(start) {
             let why = "if this process is killed, its commands keep running: the process that would \
                        kill them cannot be started";
             self.output.say(&format!("{why}: {error}")).await;

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::RandomState;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use tempfile::SpooledTempFile;
 
 use crate::key::Key;
@@ -61,7 +61,7 @@ impl OutputOrder {
 
     /// Gives a key a place, unless it has one from an earlier attempt.
     pub(super) fn start(&self, key: &Key) {
-        let mut places = self.places();
+        let mut places = self.places.lock();
         if !places.of_keys.contains_key(key) {
             let place = places.next;
             places.next += 1;
@@ -71,7 +71,7 @@ impl OutputOrder {
 
     /// Must be called when a key completes, before it can start again.
     pub(super) fn over(&self, key: &[u8]) {
-        let mut places = self.places();
+        let mut places = self.places.lock();
         if let Some(place) = places.of_keys.remove(key) {
             places.over.insert(place);
         }
@@ -85,7 +85,7 @@ impl OutputOrder {
         run: u64,
         [stdout, stderr]: [SpooledTempFile; 2],
     ) -> io::Result<()> {
-        let place = self.places().of_keys.get(key).copied();
+        let place = self.places.lock().of_keys.get(key).copied();
         let mut held = self.held.lock().await;
         self.release_into(output, &mut held).await?;
         match place {
@@ -108,7 +108,7 @@ impl OutputOrder {
     async fn release_into(&self, output: &Output, held: &mut Held) -> io::Result<()> {
         loop {
             held.write(output, held.first).await?;
-            if !self.places().over.remove(&held.first) {
+            if !self.places.lock().over.remove(&held.first) {
                 return Ok(());
             }
             held.first += 1;
@@ -122,10 +122,6 @@ impl OutputOrder {
             held.write(output, place).await?;
         }
         Ok(())
-    }
-
-    fn places(&self) -> MutexGuard<'_, Places> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -9,8 +9,8 @@ use requeue::{Added, CancelledRun};
 use requeue_http::{Builder, Control, Detail, RefusedKey, Site};
 
 use crate::exit::Refusal;
-use crate::input::{AddOptions, Why};
-use crate::key::{Key, LONGEST};
+use crate::input::{AddOptions, check_key};
+use crate::key::Key;
 use crate::output::log;
 use crate::runner::Runner;
 use crate::serve::{Listener, Page, store_site};
@@ -19,22 +19,21 @@ impl Runner {
     pub(super) async fn serve(self: &Arc<Self>, listener: Listener) -> Result<Page, Refusal> {
         let of = Arc::clone(self);
         let (title, output) = (self.title(), &self.output);
-        if listener.has_admin() && self.keys.leases().is_none() {
+        if listener.has_admin() && self.keys.leases.is_none() {
             // The subcommands with a store show events anyway.
             log::show_on(output);
         }
-        match self.keys.leases() {
+        match &self.keys.leases {
             Some(leases) => {
                 let site = store_site(leases.remote()).detail(move |key| of.slot(key));
                 listener.serve(title, self.dress(site), output).await
             }
             None => {
-                let site =
-                    Site::builder(self.keys.queue().clone()).detail(move |key| of.detail(key));
+                let site = Site::builder(self.keys.queue.clone()).detail(move |key| of.detail(key));
                 let [of_set, of_get] = [Arc::clone(self), Arc::clone(self)];
                 let site = site.control(RunControl(Arc::clone(self))).pausing(
                     move |paused| of_set.set_paused(paused),
-                    move || of_get.keys.queue().is_paused(),
+                    move || of_get.keys.queue.is_paused(),
                 );
                 listener.serve(title, self.dress(site), output).await
             }
@@ -61,7 +60,7 @@ impl Runner {
     fn set_paused(&self, paused: bool) -> bool {
         let runs = !self.is_stopping();
         if runs {
-            let queue = self.keys.queue();
+            let queue = &self.keys.queue;
             if paused {
                 queue.pause();
             } else {
@@ -90,7 +89,7 @@ impl Runner {
 
     /// Returns the properties of a key that the queue does not have.
     fn detail(&self, key: &[u8]) -> Detail {
-        let past = self.keys.past(key);
+        let past = self.keys.failing.past(key);
         let mut detail = self.slot(key).attempt(past.attempt);
         if let Some(exit) = past.last_exit {
             detail = detail.field("last exit", exit);
@@ -105,19 +104,10 @@ struct RunControl(Arc<Runner>);
 impl Control<Key> for RunControl {
     fn add(&self, key: Key, delay: Option<Duration>, priority: i32) -> Result<Added, RefusedKey> {
         let Self(runner) = self;
-        let most = LONGEST;
-        match key.len() {
-            0 => return Err(RefusedKey::new(Why::Empty.to_string())),
-            bytes if bytes > most => {
-                let why = Why::KeyTooLong { bytes: bytes as u64, most };
-                return Err(RefusedKey::new(why.to_string()));
-            }
-            _ if key.contains(&0) => return Err(RefusedKey::new(Why::Nul.to_string())),
-            _ => {}
-        }
+        check_key(&key).map_err(|why| RefusedKey::new(why.to_string()))?;
         let checked = runner.hooks.iter().try_for_each(|hooks| hooks.check(&key));
         checked.map_err(RefusedKey::new)?;
-        if runner.keys.queue().states().total() >= runner.keys.max_keys() {
+        if runner.keys.queue.states().total() >= runner.keys.max_keys {
             let why = "the run has as many keys as it may hold (--max-keys)";
             return Err(RefusedKey::new(why));
         }
@@ -138,7 +128,7 @@ impl Control<Key> for RunControl {
     }
 
     fn cancel_running(&self, key: &Key) -> bool {
-        self.0.keys.queue().cancel_running(key) == CancelledRun::Cancelled
+        self.0.keys.queue.cancel_running(key) == CancelledRun::Cancelled
     }
 
     fn run_now(&self, key: &Key, priority: i32) -> bool {

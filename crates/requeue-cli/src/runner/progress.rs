@@ -65,14 +65,14 @@ impl Runner {
 
     /// Returns the parts of the progress. The most important ones come first: a narrow terminal shows only these.
     fn progress_parts(&self, meter: &mut Meter) -> Vec<String> {
-        let (queue, tally) = (self.keys.queue(), &self.tally);
-        let done = tally.done.get();
-        let failed = tally.failures.get();
+        let (queue, tally) = (&self.keys.queue, &self.tally);
+        let done = tally.runs.succeeded.get();
+        let failed = tally.runs.failed.get();
         let given_up = tally.given_up.get();
         let rate = meter.rate(tally.started, Instant::now(), done + failed);
         let states = queue.states();
         let mut parts = Vec::new();
-        if self.keys.leases().is_some() || self.hooks.is_some() {
+        if self.keys.leases.is_some() || self.hooks.is_some() {
             // The rest is in the store, or nobody knows how many changes will come.
             parts.push(format!("{done} done"));
         } else {
@@ -95,7 +95,7 @@ impl Runner {
         if given_up > 0 {
             parts.push(format!("{given_up} given up"));
         }
-        if self.keys.leases().is_none() {
+        if self.keys.leases.is_none() {
             // Some of them are in flight, and run once more afterwards.
             let waiting = queue.waiting();
             let retries = Some(states.backing_off).filter(|&retries| retries > 0);

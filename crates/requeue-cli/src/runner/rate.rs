@@ -5,7 +5,6 @@ use std::time::Duration;
 use requeue::Time;
 use tokio::sync::{Mutex, MutexGuard, Notify};
 
-use crate::args::values::Every;
 use crate::key::KeyQueue;
 
 /// Gives out turns to start a command, one at a time. Keys that wait for a turn stay in the queue.
@@ -27,7 +26,7 @@ pub(crate) struct Turn<'a> {
 }
 
 impl Rate {
-    pub(crate) fn new(Every(every): Every, burst: u32) -> Self {
+    pub(crate) fn new(every: Duration, burst: u32) -> Self {
         Self { every, burst, paid_until: Mutex::new(Time::ZERO), look: Notify::new() }
     }
 

@@ -1,25 +1,15 @@
 //! The thread that reads keys and adds them.
 
-use std::io::BufReader;
 use std::sync::Arc;
 
 use requeue::{Added, Merge};
 use tokio::sync::oneshot;
 
 use crate::exit::Refusal;
-use crate::input::source::Input;
-use crate::input::{Bad, Change, Records, Why};
+use crate::input::source::{FROM_TERMINAL, Input};
+use crate::input::{Bad, Change, ChangeSink, Why, read_changes};
 use crate::output::summary::counted;
 use crate::runner::Runner;
-
-/// The destination of the keys that are read.
-pub(crate) trait KeySink: Send {
-    /// Applies the change that a record asks for. Returns false if the run stops.
-    fn take(&mut self, change: Change<'_>) -> Result<bool, Why>;
-
-    /// Waits until all changes are applied. Called when the next record is not available yet.
-    fn settle(&mut self);
-}
 
 /// The queue in memory.
 pub(crate) struct LocalSink {
@@ -35,7 +25,7 @@ impl LocalSink {
     }
 }
 
-impl KeySink for LocalSink {
+impl ChangeSink for LocalSink {
     fn take(&mut self, change: Change<'_>) -> Result<bool, Why> {
         if !self.has_taken {
             self.has_taken = true;
@@ -44,14 +34,20 @@ impl KeySink for LocalSink {
         Ok(self.runner.take(change, &mut self.held))
     }
 
-    fn settle(&mut self) {}
+    fn refuse(&mut self, bad: &Bad) {
+        self.runner.complain_of(bad);
+    }
+
+    fn settle(&mut self) -> bool {
+        true
+    }
 }
 
 /// Starts the thread. The receiver learns when the thread stops.
 pub(crate) fn spawn(
     runner: &Arc<Runner>,
     input: Input,
-    mut sink: impl KeySink + 'static,
+    mut sink: impl ChangeSink + 'static,
 ) -> Result<oneshot::Receiver<()>, Refusal> {
     let (stopped, has_stopped) = oneshot::channel();
     let runner = Arc::clone(runner);
@@ -67,63 +63,21 @@ pub(crate) fn spawn(
 }
 
 /// Reads until the end of the input or the stop of the run, and closes the queue.
-fn read(runner: &Runner, input: Input, sink: &mut dyn KeySink) {
+fn read(runner: &Runner, input: Input, sink: &mut dyn ChangeSink) {
     let _close = Close(runner);
-    let format = runner.config.input.format;
-    if input.is_terminal() {
-        runner
-            .output
-            .say_blocking("reading keys from the terminal, one per line; Ctrl-D ends the input");
+    if input.is_terminal {
+        runner.output.say_blocking(FROM_TERMINAL);
     }
-    let records = Records::new(BufReader::with_capacity(64 << 10, input), format);
-    read_records(runner, records, sink);
-    // All records so far are applied before the queue is closed.
+    match read_changes(input, runner.config.input.format, sink) {
+        Ok(true) => runner.end_of_input(),
+        Ok(false) => {}
+        Err(error) => {
+            runner.tally.fail();
+            runner.output.say_blocking(&format!("the input cannot be read: {error}"));
+        }
+    }
+    // All records so far are applied before the queue is closed, even after a read error.
     sink.settle();
-}
-
-fn read_records(runner: &Runner, mut records: Records<BufReader<Input>>, sink: &mut dyn KeySink) {
-    let format = runner.config.input.format;
-    loop {
-        if !records.has_next() {
-            sink.settle();
-        }
-        let is_record = match records.next() {
-            Ok(Some(Ok(_))) => true,
-            Ok(Some(Err(bad))) => {
-                runner.complain_of(&bad);
-                false
-            }
-            Ok(None) => {
-                // The records that were skipped at the end have not called `settle`.
-                sink.settle();
-                if !records.from.get_ref().is_cut() {
-                    runner.end_of_input();
-                }
-                return;
-            }
-            Err(error) => {
-                runner.tally.fail();
-                runner.output.say_blocking(&format!("the input cannot be read: {error}"));
-                return;
-            }
-        };
-        if records.from.get_ref().is_cut() {
-            // The record may be incomplete, and there is no more input.
-            return;
-        }
-        if is_record {
-            let taken = match format.parse(records.last()).and_then(|change| sink.take(change)) {
-                Ok(taken) => taken,
-                Err(why) => {
-                    runner.complain_of(&Bad { number: records.number(), why });
-                    true
-                }
-            };
-            if !taken {
-                return;
-            }
-        }
-    }
 }
 
 impl Runner {
@@ -131,7 +85,7 @@ impl Runner {
     pub(crate) fn take(&self, change: Change<'_>, held: &mut usize) -> bool {
         match change {
             Change::Add(key, options) => {
-                if *held >= self.keys.max_keys() {
+                if *held >= self.keys.max_keys {
                     let is_stopping = || self.is_stopping();
                     *held = self.keys.make_room(&key, is_stopping, |limit| {
                         let held = counted(limit as u64, "key");
@@ -144,7 +98,7 @@ impl Runner {
                     return false;
                 }
                 if options.merge == Merge::Exactly {
-                    self.keys.forget_failures(&key);
+                    self.keys.failing.forget(&key);
                 }
                 match self.keys.add(&key, options) {
                     Added::Refused => return false,
@@ -167,7 +121,8 @@ impl Runner {
     /// Forgets the failures and the backoff of a key.
     #[cfg(feature = "kube")]
     pub(crate) fn end_backoff(&self, key: &[u8]) {
-        self.keys.end_backoff(key);
+        self.keys.queue.forget(&key.into());
+        self.keys.failing.forget(key);
     }
 
     fn end_of_input(&self) {
@@ -175,7 +130,7 @@ impl Runner {
         self.keys.end_of_input();
     }
 
-    fn complain_of(&self, bad: &Bad) {
+    pub(crate) fn complain_of(&self, bad: &Bad) {
         self.tally.bad_input.one_more();
         self.output.say_blocking(&bad.to_string());
     }

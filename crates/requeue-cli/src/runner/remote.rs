@@ -5,8 +5,8 @@
 //! the store recorded the outcome and parked the key, which the summary, `--halt` and the dead letters depend on.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use requeue::{Added, Completion, Item};
 use requeue_store::Queue;
 use tokio::sync::mpsc;
@@ -72,7 +72,7 @@ impl Leases {
             let lease = self.remote.get().await?;
             let key = Key::from(&**lease.key());
             // The lock is held until the key is added, so that the slot that takes the key finds its lease.
-            let mut waiting = self.lock();
+            let mut waiting = self.waiting.lock();
             // This may replace an earlier lease of the key, which was lost.
             waiting.insert(key.clone(), lease);
             match queue.add(key) {
@@ -85,21 +85,17 @@ impl Leases {
     }
 
     pub(super) fn take(&self, key: &Key) -> Option<Lease> {
-        self.lock().remove(key)
+        self.waiting.lock().remove(key)
     }
 
     /// Releases all keys whose commands have not started, and waits until the remote queue has them back.
     pub(super) async fn release(&self) {
-        let waiting: Vec<_> = self.lock().drain().collect();
+        let waiting: Vec<_> = self.waiting.lock().drain().collect();
         for (_, lease) in waiting {
             // A lost lease has ended already.
             let _ = lease.complete(Completion::Release).await;
         }
         self.remote.shut_down();
         self.remote.settled().await;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Lease>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::hash::RandomState;
-use std::sync::Mutex;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use requeue::limiter::BackoffLimiter;
 use requeue::{Item, RateLimiter, Time};
 
@@ -53,7 +53,7 @@ impl FailingKeys {
     }
 
     pub(crate) fn past(&self, key: &[u8]) -> Past {
-        match self.lock().keys.get(key) {
+        match self.inner.lock().keys.get(key) {
             None => Past { attempt: 1, last_exit: None },
             Some(state) => {
                 Past { attempt: state.failures.saturating_add(1), last_exit: Some(state.last_exit) }
@@ -62,7 +62,7 @@ impl FailingKeys {
     }
 
     pub(crate) fn forget(&self, key: &[u8]) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if let Some((key, _)) = inner.keys.remove_entry(key) {
             inner.limiter.forget(&key);
         }
@@ -70,7 +70,7 @@ impl FailingKeys {
 
     /// Counts a failure at `now`. Retries the key after its backoff, unless it has no retries left.
     pub(crate) fn fail(&self, item: Item<'static, Key>, last_exit: i32, now: Time) -> Verdict {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let before = inner.keys.get(item.key()).copied().unwrap_or_default();
         let counts = now >= before.until;
         let failures = before.failures.saturating_add(counts.into());
@@ -85,10 +85,6 @@ impl FailingKeys {
         let delay = until.since(now);
         item.retry_after(delay);
         Verdict::Retried { attempt: before.failures.saturating_add(1), delay }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 

@@ -1,8 +1,8 @@
 //! Messages about failed attempts of keys that run again, limited to a few per second.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::args::run::Progress;
@@ -46,12 +46,6 @@ impl Window {
     }
 }
 
-impl RetryReports {
-    fn lock(&self) -> MutexGuard<'_, Window> {
-        self.window.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// The time of the run after a failed attempt.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Again {
@@ -68,7 +62,7 @@ impl Runner {
         if self.config.progress == Progress::Never {
             return;
         }
-        if !self.reports.lock().admits(Instant::now()) {
+        if !self.reports.window.lock().admits(Instant::now()) {
             return self.reports.omitted.notify_one();
         }
         let attempts = match self.config.failures.retries {
@@ -95,7 +89,7 @@ impl Runner {
 
     /// Reports the number of messages that were omitted since the last report.
     pub(super) async fn say_omitted(&self) {
-        let omitted = std::mem::take(&mut self.reports.lock().omitted);
+        let omitted = std::mem::take(&mut self.reports.window.lock().omitted);
         if omitted > 0 {
             let attempts = counted(omitted, "more failed attempt");
             self.output.say(&format!("… and {attempts}")).await;

@@ -27,7 +27,7 @@ impl Runner {
             tokio::select! {
                 request = signals.next() => match request {
                     Request::End(signal) => {
-                        self.stop.caused_by(signal);
+                        self.stop.signal.get_or_init(|| signal);
                         let before = level;
                         level = match level {
                             Level::Running if signal == Signal::INT.as_raw() => {
@@ -36,7 +36,7 @@ impl Runner {
                             _ => level.next(),
                         };
                         // The count is that of the commands that get the signal.
-                        let running = self.keys.queue().in_flight();
+                        let running = self.keys.queue.in_flight();
                         self.stop(level);
                         if level > before && running > 0 {
                             self.report_signal(signal, level, running);

@@ -22,13 +22,13 @@ use tokio::sync::mpsc;
 use self::reaching::{Unopened, patiently};
 use self::server::Server;
 use crate::args::config::Config;
-use crate::args::store::{self as flags, Place, ServerFlags};
+use crate::args::store::{Place, ServerFlags};
 use crate::exit::{Refusal, chain};
 use crate::key::Key;
 use crate::process::spawn::TOKEN_VARIABLE;
 use crate::runner::launch;
 use crate::runner::remote::{ExpiredKey, ExpiredKeys};
-use crate::serve::{Metrics, measured_in_store};
+use crate::serve::Metrics;
 use crate::token::read_token;
 
 tokio::task_local! {
@@ -70,7 +70,7 @@ impl Place {
         &self,
         creates: bool,
         lease: Duration,
-        (re_add, parked_add): (Option<ReaddPolicy>, Option<flags::ParkedAdd>),
+        (re_add, parked_add): (Option<ReaddPolicy>, Option<ParkedAdd>),
         worker: Option<String>,
         config: &Config,
         metrics: Option<&Metrics>,
@@ -87,19 +87,21 @@ impl Place {
                     let _ = report.send(ExpiredKey { key, attempts, why: parked.error.clone() });
                 }
             });
-            let opening = measured_in_store(opening, metrics);
-            let opening = with_settings(opening, re_add, parked_add);
-            let opening = opening.lease(lease).backoff(failures.base_delay, failures.max_delay);
-            let opening = match &worker {
-                Some(worker) => opening.worker(worker),
-                None => opening,
-            };
             // A command takes longer than a claim, so that claiming ahead would only keep keys from other workers.
-            let opening = opening.claim_ahead(0);
-            match failures.retries {
-                Some(retries) => opening.max_failures(retries.saturating_add(1)),
-                None => opening,
+            let mut opening = with_settings(opening, re_add, parked_add)
+                .lease(lease)
+                .backoff(failures.base_delay, failures.max_delay)
+                .claim_ahead(0);
+            if let Some(metrics) = metrics {
+                opening = opening.metrics(metrics);
             }
+            if let Some(worker) = &worker {
+                opening = opening.worker(worker);
+            }
+            if let Some(retries) = failures.retries {
+                opening = opening.max_failures(retries.saturating_add(1));
+            }
+            opening
         };
         if creates {
             return Ok((self.to_change(how).await?, expired));
@@ -156,16 +158,13 @@ impl Place {
 fn with_settings(
     mut opening: OpenOptions,
     re_add: Option<ReaddPolicy>,
-    parked_add: Option<flags::ParkedAdd>,
+    parked_add: Option<ParkedAdd>,
 ) -> OpenOptions {
     if let Some(re_add) = re_add {
         opening = opening.readd_policy(re_add);
     }
     if let Some(parked_add) = parked_add {
-        opening = opening.parked_add(match parked_add {
-            flags::ParkedAdd::Revive => ParkedAdd::Revive,
-            flags::ParkedAdd::Keep => ParkedAdd::Keep,
-        });
+        opening = opening.parked_add(parked_add);
     }
     opening
 }

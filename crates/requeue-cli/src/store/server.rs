@@ -29,6 +29,10 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// The size limit of a response. A page has 256 keys of up to 4 KiB, with their errors.
 const ANSWER: usize = 32 << 20;
 
+/// The reason of a refusal if a response cannot be read.
+pub(super) const WRONG_ANSWER: &str =
+    "the answer is not that of this version of requeue; check the URL";
+
 /// A server, and the token for it.
 pub(super) struct Server {
     url: ServerUrl,
@@ -86,8 +90,7 @@ impl Server {
         (status, body): &(StatusCode, Bytes),
     ) -> Result<T, Refusal> {
         if status.is_success() {
-            let why = "the answer is not that of this version of requeue; check the URL";
-            return serde_json::from_slice(body).map_err(|_| self.refusal(why));
+            return serde_json::from_slice(body).map_err(|_| self.refusal(WRONG_ANSWER));
         }
         // An error of a proxy may be something else than JSON.
         let error = failure(body).map_or_else(|| status.to_string(), |failure| failure.error);

@@ -25,17 +25,17 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
     let (source, mut config) = Config::check(flags)?;
     config.commands.template.hidden = passwords.hidden(place.store.url()?);
     let (input, stopper) = Input::open(&source)?;
-    let files = Files::open(&config, identity(input.metadata()))?;
+    let files = Files::open(&config, identity(&input.metadata))?;
     block_on(async {
         let listener = Listener::of(config.serve.as_ref()).await?;
         let metrics = listener.as_ref().map(Listener::metrics);
         // This subcommand adds keys itself, and therefore creates the queue.
         let (queue, expired) =
             place.to_work_on(true, lease, (re_add, None), None, &config, metrics).await?;
-        let parts = Parts::new(config, files, listener).remote(queue.clone(), expired);
-        let parts = parts.stopper(stopper);
+        let remote = Some((queue.clone(), expired));
+        let parts = Parts { stopper: Some(stopper), remote, ..Parts::new(config, files, listener) };
         launch::go(parts, |runner| {
-            log::show_on(runner.output());
+            log::show_on(&runner.output);
             reader::spawn(runner, input, Reading::new(runner, queue))
         })
         .await
@@ -59,9 +59,9 @@ pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
         if until_empty {
             queue.shut_down_when_idle();
         }
-        let parts = Parts::new(config, files, listener).remote(queue, expired);
+        let parts = Parts { remote: Some((queue, expired)), ..Parts::new(config, files, listener) };
         launch::go(parts, |runner| {
-            log::show_on(runner.output());
+            log::show_on(&runner.output);
             // There is no reader.
             Ok(oneshot::channel().1)
         })

@@ -99,18 +99,14 @@ impl Access {
         }
     }
 
-    fn find(&self, resource: &str) -> Result<Resource, Refusal> {
-        let found = self.resources.find(resource);
-        found.map_err(|message| Refusal { exit: Exit::Denied, message })
-    }
-
     /// Returns the resource with the name `text`, after a check that its objects can be listed and watched.
     pub(crate) async fn listable(
         &self,
         text: &str,
         params: &ListParams,
     ) -> Result<Resource, Refusal> {
-        let resource = self.find(text)?;
+        let resource = self.resources.find(text);
+        let resource = resource.map_err(|message| Refusal { exit: Exit::Denied, message })?;
         self.try_list(&resource, params).await?;
         self.review("watch", &resource, params).await?;
         Ok(resource)

@@ -2,9 +2,10 @@
 
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use requeue_kube::ObjectKey;
 use requeue_kube::watch::{Change, ChangeKind, LOW_PRIORITY};
 use tokio::sync::SetOnce;
@@ -42,7 +43,7 @@ impl Enqueuer {
 
     /// Ends the standby, and adds the objects that exist. Called when this process leads.
     pub(crate) fn lead(&self) {
-        let mut stands_by = self.stands_by();
+        let mut stands_by = self.stands_by.lock();
         *stands_by = false;
         for key in self.objects.keys(|_| true) {
             if self.objects.wish(&key).is_some_and(|wish| self.is_initial(wish)) {
@@ -59,7 +60,7 @@ impl Enqueuer {
         }
         let (runner, objects) = (&self.runner, &self.objects);
         let key = change.key.to_string().into_bytes();
-        let stands_by = self.stands_by();
+        let stands_by = self.stands_by.lock();
         match change.kind {
             ChangeKind::Deleted if *stands_by => objects.forget(&key),
             ChangeKind::Deleted => objects.gone(&key),
@@ -92,7 +93,7 @@ impl Enqueuer {
 
     /// Adds these objects, because another object that concerns them has changed.
     pub(crate) fn concerned(&self, keys: impl IntoIterator<Item = ObjectKey>) {
-        let stands_by = self.stands_by();
+        let stands_by = self.stands_by.lock();
         if *stands_by {
             return;
         }
@@ -103,11 +104,6 @@ impl Enqueuer {
                 self.add(&key, 0);
             }
         }
-    }
-
-    /// Adds all objects, because another object that concerns them has changed.
-    pub(crate) fn all_concerned(&self) {
-        self.add_all(|_| true);
     }
 
     /// Adds each object once per period, with a lower priority than changes.
@@ -123,8 +119,8 @@ impl Enqueuer {
     }
 
     /// Adds many objects, with a lower priority than changes.
-    fn add_all(&self, wanted: impl Fn(&Key) -> bool) {
-        let stands_by = self.stands_by();
+    pub(crate) fn add_all(&self, wanted: impl Fn(&Key) -> bool) {
+        let stands_by = self.stands_by.lock();
         if *stands_by {
             return;
         }
@@ -136,11 +132,6 @@ impl Enqueuer {
     /// Returns true if objects that exist at the start get this run.
     fn is_initial(&self, wish: Wish) -> bool {
         self.initial == Initial::Run || wish == Wish::Run(On::Delete)
-    }
-
-    /// Locks the standby state, so that it does not change as long as the guard lives.
-    fn stands_by(&self) -> MutexGuard<'_, bool> {
-        self.stands_by.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn add(&self, key: &[u8], priority: i32) {

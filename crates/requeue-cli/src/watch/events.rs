@@ -48,7 +48,7 @@ impl<K: Object + Clone + DeserializeOwned + Debug + Send + 'static> Source<K> {
                         if unreadable.is_due(&key, runner.now()) {
                             let (what, key) = (&self.what, escaped(key.to_string().as_bytes()));
                             let why = format!("{what}: {key} cannot be decoded: {invalid}");
-                            runner.output().say(&format!("{why}; nothing runs for it")).await;
+                            runner.output.say(&format!("{why}; nothing runs for it")).await;
                         }
                         take(Step::Kept(key));
                     }
@@ -58,7 +58,7 @@ impl<K: Object + Clone + DeserializeOwned + Debug + Send + 'static> Source<K> {
                 Err(error) => {
                     let why = self.server.why_not_watched(&self.what, &error);
                     if reports.is_due(&why, runner.now()) {
-                        runner.output().say(&format!("{why}; retrying")).await;
+                        runner.output.say(&format!("{why}; retrying")).await;
                     }
                 }
             }

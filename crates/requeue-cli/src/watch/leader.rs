@@ -54,7 +54,7 @@ impl Candidate {
     ) {
         let Self { elector, lease, grace } = self;
         let standing = async {
-            runner.output().say(&format!("on standby for the Lease {lease}")).await;
+            runner.output.say(&format!("on standby for the Lease {lease}")).await;
             // A process that cannot list must not keep another from leading.
             enqueuer.is_listed.wait().await;
             elector.acquire().await
@@ -67,13 +67,13 @@ impl Candidate {
         enqueuer.lead();
         // A reader of standard error that pauses must not delay the rest.
         let reporting = async {
-            runner.output().say(&format!("leading with the Lease {lease}")).await;
+            runner.output.say(&format!("leading with the Lease {lease}")).await;
             std::future::pending::<Infallible>().await
         };
         tokio::select! {
             biased;
             lost = term.lost() => {
-                runner.tally().fail();
+                runner.tally.fail();
                 runner.stop(Level::Terminating);
                 let why = format!("Lease {lease}: {lost}");
                 // Commands must not run beside those of the next leader.
@@ -83,7 +83,7 @@ impl Candidate {
                         _ = over => {}
                     }
                 };
-                tokio::join!(runner.output().say(&why), kill);
+                tokio::join!(runner.output.say(&why), kill);
             }
             _ = &mut over => release(term, &runner, &lease).await,
             never = reporting => match never {},
@@ -95,7 +95,7 @@ impl Candidate {
 async fn release(term: Term, runner: &Runner, lease: &str) {
     if let Err(error) = term.release().await {
         let why = format!("the Lease {lease} could not be released and will expire: {error}");
-        runner.output().say(&why).await;
-        runner.output().flush().await;
+        runner.output.say(&why).await;
+        runner.output.flush().await;
     }
 }

@@ -76,7 +76,8 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
         let (is_over, over) = oneshot::channel();
         let mut leading = None;
         let listener = Listener::of(config.serve.as_ref()).await?;
-        let parts = Parts::new(config, files, listener).hooks(Arc::new(hooks));
+        let hooks = Some(Arc::new(hooks) as _);
+        let parts = Parts { hooks, ..Parts::new(config, files, listener) };
         let ended = launch::go(parts, |runner| {
             let enqueuer = Arc::new(Enqueuer::new(runner, &objects, initial, candidate.is_some()));
             related.follow(&access, &enqueuer, &resource);

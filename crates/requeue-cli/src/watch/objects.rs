@@ -2,9 +2,10 @@
 //! given up.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use kube::core::ObjectMeta;
+use parking_lot::Mutex;
 
 use crate::args::watch::On;
 use crate::key::Key;
@@ -94,7 +95,7 @@ impl Objects {
 
     /// Records an object that was seen.
     pub(crate) fn seen(&self, key: &[u8], json: Vec<u8>, state: State) {
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         let mut now = Known {
             json: json.into(),
             state,
@@ -114,7 +115,7 @@ impl Objects {
 
     /// Records that an object is gone.
     pub(crate) fn gone(&self, key: &[u8]) {
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         let Some(it) = known.get_mut(key) else { return };
         // Without our finalizer at its deletion, there was no run for it, or the run for its deletion has succeeded.
         if !self.wants(On::Delete) || it.is_released || it.state == State::Leaving {
@@ -132,36 +133,36 @@ impl Objects {
 
     /// Forgets an object that is gone. The leader runs for its deletion.
     pub(crate) fn forget(&self, key: &[u8]) {
-        self.lock().remove(key);
+        self.known.lock().remove(key);
     }
 
     /// Returns the next step for an object.
     pub(crate) fn wish(&self, key: &[u8]) -> Option<Wish> {
-        self.wish_for(self.lock().get(key)?)
+        self.wish_for(self.known.lock().get(key)?)
     }
 
     /// Records a newer request for an object.
     pub(crate) fn is_wanted_anew(&self, key: &[u8]) {
-        if let Some(known) = self.lock().get_mut(key) {
+        if let Some(known) = self.known.lock().get_mut(key) {
             known.is_new = true;
         }
     }
 
     /// Records that a new object has the same name.
     pub(crate) fn is_another(&self, key: &[u8]) {
-        if let Some(known) = self.lock().get_mut(key) {
+        if let Some(known) = self.known.lock().get_mut(key) {
             (known.ran, known.is_released) = (State::There, false);
         }
     }
 
     /// Returns true if a newer request has come since the last run of an object began.
     pub(crate) fn is_new(&self, key: &[u8]) -> bool {
-        self.lock().get(key).is_some_and(|known| known.is_new)
+        self.known.lock().get(key).is_some_and(|known| known.is_new)
     }
 
     /// Returns the sorted keys of objects that exist and are `wanted`.
     pub(crate) fn keys(&self, wanted: impl Fn(&Key) -> bool) -> Vec<Key> {
-        let known = self.lock();
+        let known = self.known.lock();
         let there = known.iter().filter(|(key, known)| !known.state.is_gone() && wanted(key));
         let mut keys: Vec<_> = there.map(|(key, _)| key.clone()).collect();
         keys.sort_unstable();
@@ -170,7 +171,7 @@ impl Objects {
 
     /// Begins a run, if one is needed.
     pub(crate) fn begin(&self, key: &[u8]) -> Option<Begin> {
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         let known = known.get_mut(key)?;
         let wish = self.wish_for(known)?;
         known.is_new = false;
@@ -196,21 +197,21 @@ impl Objects {
 
     /// Returns the state at the start of the last run, and the last seen object.
     pub(crate) fn ran(&self, key: &[u8]) -> Option<(State, Arc<[u8]>)> {
-        let known = self.lock();
+        let known = self.known.lock();
         known.get(key).map(|known| (known.ran, Arc::clone(&known.json)))
     }
 
     /// Records that the last run has succeeded. A deleted object needs no further run.
     pub(crate) fn settle(&self, key: &[u8]) {
         self.forget_gone(key);
-        if let Some(known) = self.lock().get_mut(key) {
+        if let Some(known) = self.known.lock().get_mut(key) {
             known.is_released = known.ran == State::Ending;
         }
     }
 
     /// Forgets a deleted object after its run.
     pub(crate) fn forget_gone(&self, key: &[u8]) {
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         if known.get(key).is_some_and(|it| it.state.is_gone() && it.ran != State::There) {
             known.remove(key);
         }
@@ -230,10 +231,6 @@ impl Objects {
     /// Returns true if this event causes runs.
     const fn wants(&self, on: On) -> bool {
         self.on[on as usize]
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -287,7 +284,7 @@ mod tests {
             assert_eq!(objects.wish(KEY), None);
         }
         objects.gone(KEY);
-        assert!(objects.lock().is_empty());
+        assert!(objects.known.lock().is_empty());
     }
 
     #[test]
@@ -296,7 +293,7 @@ mod tests {
         assert!(runs(&objects));
         objects.gone(KEY);
         objects.settle(KEY);
-        assert!(objects.lock().is_empty());
+        assert!(objects.known.lock().is_empty());
     }
 
     #[test]
@@ -323,7 +320,7 @@ mod tests {
             let objects = objects(&[before]);
             assert!(runs(&objects));
             objects.gone(KEY);
-            assert_eq!(objects.lock()[KEY].state, after);
+            assert_eq!(objects.known.lock()[KEY].state, after);
             objects.settle(KEY);
             assert_eq!(objects.wish(KEY), Some(Wish::Run(On::Delete)));
         }
@@ -338,7 +335,7 @@ mod tests {
     fn without_the_finalizer_when_it_leaves_there_was_nothing_to_end() {
         let objects = objects(&[State::Leaving]);
         objects.gone(KEY);
-        assert!(objects.lock().is_empty());
+        assert!(objects.known.lock().is_empty());
         let new = Objects::new(&[On::Delete], true);
         new.seen(KEY, Vec::new(), State::Bare);
         assert_eq!(new.wish(KEY), Some(Wish::Keep));

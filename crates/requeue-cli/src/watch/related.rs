@@ -71,7 +71,7 @@ async fn follow_owned(source: Source<Metadata>, enqueuer: Arc<Enqueuer>, owners:
 /// Adds all objects when one of these changes.
 async fn follow_for_all(source: Source<Metadata>, enqueuer: Arc<Enqueuer>) {
     let sight = |object: Metadata| Observation::from_meta(&object.metadata);
-    each_change(source, &enqueuer, sight, |_| enqueuer.all_concerned()).await;
+    each_change(source, &enqueuer, sight, |_| enqueuer.add_all(|_| true)).await;
 }
 
 /// Calls `changed` for each event that shows changes, with the keys that the changes concern. Each key comes once per

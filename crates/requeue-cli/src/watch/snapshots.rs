@@ -5,11 +5,12 @@ use std::fs::{self, File, Permissions};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use kube::api::ListParams;
 use kube::core::{DynamicObject, TypeMeta};
 use kube::runtime::watcher::Event;
+use parking_lot::Mutex;
 use requeue_kube::ObjectKey;
 use tempfile::TempDir;
 use tokio::sync::SetOnce;
@@ -69,7 +70,7 @@ impl Store {
     }
 
     fn take(&self, step: Step<DynamicObject>) {
-        let mut contents = self.lock();
+        let mut contents = self.contents.lock();
         let Contents { version, objects, list } = &mut *contents;
         let event = match step {
             Step::Event(event) => event,
@@ -109,10 +110,6 @@ impl Store {
         // Serializing a value that was parsed from JSON does not fail.
         let json = serde_json::to_vec(&object).unwrap_or_default();
         (ObjectKey::from_object(&object), json.into())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Contents> {
-        self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -166,7 +163,7 @@ impl Snapshots {
             .stores
             .iter()
             .map(|store| {
-                let contents = store.lock();
+                let contents = store.contents.lock();
                 (contents.version, Arc::clone(&contents.objects))
             })
             .collect();

@@ -113,7 +113,7 @@ impl Fixture {
         };
         let root = |root: &&str| Root::find(dir.path().join(root)).unwrap();
         let roots: Vec<_> = roots.iter().map(root).collect();
-        let paths: Vec<_> = roots.iter().map(|root| root.path().to_owned()).collect();
+        let paths: Vec<_> = roots.iter().map(|root| root.path.clone()).collect();
         let filter = Filter::new(&flags, &paths).unwrap();
         let calls = Arc::<Mutex<Calls>>::default();
         let root = fs::canonicalize(dir.path()).unwrap();
