@@ -48,7 +48,7 @@ pub(crate) fn shown(elapsed: Duration) -> String {
 }
 
 /// Formats a configured time without loss: "500ms", "1m 30s", "1h".
-pub(crate) fn exact(limit: Duration) -> String {
+pub(crate) fn format_exact(limit: Duration) -> String {
     match SignedDuration::try_from(limit) {
         Ok(limit) => format!("{limit:#}"),
         // More than 292 billion years.
@@ -103,8 +103,8 @@ mod tests {
             assert_eq!(shown(Duration::from_millis(millis)), text);
         }
         for (millis, text) in [(500, "500ms"), (1_000, "1s"), (90_000, "1m 30s"), (0, "0s")] {
-            assert_eq!(exact(Duration::from_millis(millis)), text);
+            assert_eq!(format_exact(Duration::from_millis(millis)), text);
         }
-        assert_eq!(exact(Duration::MAX), "18446744073709551615s");
+        assert_eq!(format_exact(Duration::MAX), "18446744073709551615s");
     }
 }

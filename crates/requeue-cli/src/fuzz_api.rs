@@ -35,10 +35,10 @@ pub fn read(
     let mut records = Records::new(BufReader::with_capacity(buffer, input), format);
     let mut all = Vec::new();
     // Reading from memory does not fail.
-    while let Ok(Some(record)) = records.next() {
+    while let Ok(Some(record)) = records.next_record() {
         let record = record.map(<[u8]>::to_vec);
-        let number = records.number();
-        let asked = record.and_then(|record| match format.parse(&record) {
+        let number = records.last_number();
+        let asked = record.and_then(|record| match format.parse_change(&record) {
             Ok(Change::Add(key, options)) => Ok(Asked::Add {
                 key: key.to_vec(),
                 after: options.after,
@@ -55,7 +55,7 @@ pub fn read(
 
 /// Formats a key as a JSON record that [`read`] parses.
 pub fn written(key: &[u8], priority: i32) -> Vec<u8> {
-    let mut written = Written::of(key);
+    let mut written = Written::of_key(key);
     written.priority = priority;
     written.to_bytes()
 }
@@ -107,13 +107,13 @@ pub fn filled(
     mark: Option<&OsStr>,
     key: &[u8],
 ) -> Result<Vec<OsString>, String> {
-    let template = Template::command(command, mark).map_err(|refusal| refusal.message)?;
-    Ok(std::iter::once(template.program(key)).chain(template.args(key)).collect())
+    let template = Template::from_words(command, mark).map_err(|refusal| refusal.message)?;
+    Ok(std::iter::once(template.program_for(key)).chain(template.args_for(key)).collect())
 }
 
 /// Returns the text at the beginning of each line of a command's output.
 pub fn tag(text: &OsStr, mark: Option<&OsStr>, key: &[u8]) -> Result<Vec<u8>, String> {
-    Tag::string(text, mark).map(|tag| tag.of(key)).map_err(|refusal| refusal.message)
+    Tag::from_text(text, mark).map(|tag| tag.text_for(key)).map_err(|refusal| refusal.message)
 }
 
 /// Formats a key as printable text on one line.

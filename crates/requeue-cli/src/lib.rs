@@ -53,9 +53,8 @@ pub fn main() -> ExitCode {
     };
     let ended = match command {
         Subcommand::Run(flags) if flags.through.store.is_some() => store::work::run(*flags),
-        Subcommand::Run(flags) => {
-            Config::check(*flags).and_then(|(source, config)| runner::launch::run(&source, config))
-        }
+        Subcommand::Run(flags) => Config::from_run_flags(*flags)
+            .and_then(|(source, config)| runner::launch::run(&source, config)),
         Subcommand::Files(flags) => files::run(*flags),
         #[cfg(feature = "kube")]
         Subcommand::Watch(flags) => watch::run(*flags),
@@ -72,15 +71,15 @@ pub fn main() -> ExitCode {
         Subcommand::Parked(flags) => store::keys::parked(&flags),
         Subcommand::Revive(flags) => store::look::revive(&flags),
         Subcommand::Cancel(flags) => store::look::cancel(&flags),
-        Subcommand::Store { command } => store::work::init(&command),
-        Subcommand::Completions { shell } => pages::completions(shell),
-        Subcommand::Man { dir } => pages::man(&dir),
+        Subcommand::Store { command } => store::work::init_store(&command),
+        Subcommand::Completions { shell } => pages::print_completions(shell),
+        Subcommand::Man { dir } => pages::write_manual(&dir),
     };
     match ended {
         Ok(Ended::Exit(exit)) => exit.into(),
         Ok(Ended::Signal(signal)) => process::signals::die_of(signal),
         Err(refusal) => {
-            exit::refuse(&refusal);
+            exit::print_refusal(&refusal);
             refusal.exit.into()
         }
     }

@@ -12,19 +12,19 @@ use roff::{Roff, bold, roman};
 
 use crate::args::Cli;
 use crate::args::help::Sections;
-use crate::exit::{Ended, Exit, Refusal, print};
+use crate::exit::{Ended, Exit, Refusal, print_output};
 use crate::key::escaped;
 
 /// Prints the completion script of a shell.
-pub(crate) fn completions(shell: Shell) -> Result<Ended, Refusal> {
+pub(crate) fn print_completions(shell: Shell) -> Result<Ended, Refusal> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "requeue", &mut script);
-    print(&script)?;
+    print_output(&script)?;
     Ok(Ended::Exit(Exit::Done))
 }
 
 /// Writes a page for the program, and one for each subcommand.
-pub(crate) fn man(dir: &Path) -> Result<Ended, Refusal> {
+pub(crate) fn write_manual(dir: &Path) -> Result<Ended, Refusal> {
     let mut requeue = Cli::command().disable_help_subcommand(true);
     // This sets the full name of each subcommand, which is the name of its page.
     requeue.build();
@@ -40,11 +40,11 @@ fn write_pages(command: Command, dir: &Path) -> io::Result<()> {
         write_pages(command.clone(), dir)?;
     }
     let sections = match command.get_name() {
-        "run" => Some(Sections::run()),
-        "files" => Some(Sections::files()),
+        "run" => Some(Sections::for_run()),
+        "files" => Some(Sections::for_files()),
         #[cfg(feature = "kube")]
-        "watch" => Some(Sections::watch()),
-        "work" => Some(Sections::work()),
+        "watch" => Some(Sections::for_watch()),
+        "work" => Some(Sections::for_work()),
         _ => None,
     };
     // The generator omits the text of a flag that the short help hides and that has no long text.
@@ -72,7 +72,7 @@ fn write_pages(command: Command, dir: &Path) -> io::Result<()> {
 /// The part of a page that is not about flags.
 fn after_options(sections: &Sections) -> Roff {
     let mut roff = Roff::new();
-    for (title, items) in sections.lists() {
+    for (title, items) in sections.titled_lists() {
         roff.control("SH", [&*title.to_uppercase()]);
         for (name, text) in items {
             roff.control("TP", []).text([bold(*name)]).text([roman(*text)]);

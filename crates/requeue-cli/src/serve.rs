@@ -71,7 +71,7 @@ pub(crate) struct Serve {
 }
 
 /// Reads the token from a file, or from its variable.
-pub(crate) fn token(file: Option<&Path>) -> Result<AdminToken, Refusal> {
+pub(crate) fn admin_token(file: Option<&Path>) -> Result<AdminToken, Refusal> {
     let text = read_token(file)?;
     AdminToken::new(&text).map_err(|error| {
         let of = match file {
@@ -101,7 +101,7 @@ enum Socket {
 
 impl Listener {
     /// Binds the socket; `None` without `--serve`.
-    pub(crate) async fn of(serve: Option<&Serve>) -> Result<Option<Self>, Refusal> {
+    pub(crate) async fn bind_if_asked(serve: Option<&Serve>) -> Result<Option<Self>, Refusal> {
         match serve {
             Some(serve) => Self::bind(serve).await.map(Some),
             None => Ok(None),
@@ -161,7 +161,7 @@ impl Listener {
             Some(token) => site.admin(token),
             None => site,
         };
-        let site = complete(site.title(title), self.registry, address, asked.as_deref());
+        let site = complete_site(site.title(title), self.registry, address, asked.as_deref());
         let served = site.clone();
         let (server, file, place) = match self.socket {
             Socket::Tcp { listener, .. } => {
@@ -249,7 +249,7 @@ pub(crate) fn store_site(queue: &requeue_store::Queue) -> Builder<requeue_store:
 }
 
 /// Completes the dashboard at this address, which is `None` for a Unix socket. `asked` is the host in the flag.
-fn complete<K>(
+fn complete_site<K>(
     mut site: Builder<K>,
     registry: Registry,
     address: Option<SocketAddr>,

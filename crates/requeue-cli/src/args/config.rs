@@ -109,7 +109,7 @@ impl Subcommand {
 
 impl Read {
     /// Returns the source of the keys, and their format.
-    pub(crate) fn check(self) -> Result<(Source, Format), Refusal> {
+    pub(crate) fn source_and_format(self) -> Result<(Source, Format), Refusal> {
         if self.input == Kind::Json && self.delimiter.is_some_and(|byte| byte >= b' ') {
             return Err(Refusal::usage(
                 "--delimiter: --input json requires a control character, as \\t, \\0 or \\x1e, because \
@@ -131,8 +131,8 @@ impl Read {
 
 impl Config {
     /// Returns the configuration of `requeue run`, and the source of its keys.
-    pub(crate) fn check(flags: Flags) -> Result<(Source, Self), Refusal> {
-        let (source, format) = flags.read.check()?;
+    pub(crate) fn from_run_flags(flags: Flags) -> Result<(Source, Self), Refusal> {
+        let (source, format) = flags.read.source_and_format()?;
         let own = Subcommand {
             has_priorities: format.kind == Kind::Json,
             input: InputConfig { format, max_keys: flags.max_keys.unwrap_or(1_000_000) as usize },
@@ -140,14 +140,18 @@ impl Config {
             keep_order: flags.keep_order,
             ..Subcommand::without_input("run")
         };
-        Ok((source, Self::of(flags.common, flags.alone, own)?))
+        Ok((source, Self::from_flags(flags.common, flags.alone, own)?))
     }
 
     /// Returns the configuration from the flags that all subcommands with commands share.
-    pub(crate) fn of(common: Common, alone: Alone, own: Subcommand) -> Result<Self, Refusal> {
-        let pacing = Pacing::check(&common, &alone, own.has_priorities)?;
-        let failures = FailureConfig::check(&common)?;
-        let template = template(common.command, common.shell, common.mark.as_deref(), &own)?;
+    pub(crate) fn from_flags(
+        common: Common,
+        alone: Alone,
+        own: Subcommand,
+    ) -> Result<Self, Refusal> {
+        let pacing = Pacing::from_flags(&common, &alone, own.has_priorities)?;
+        let failures = FailureConfig::from_flags(&common)?;
+        let template = parse_template(common.command, common.shell, common.mark.as_deref(), &own)?;
         let output = if common.ungroup { Output::Inherit } else { common.output };
         let output = match output {
             Output::Inherit | Output::None if own.keep_order => {
@@ -157,20 +161,20 @@ impl Config {
             output => output,
         };
         let tag = match (common.tag, &common.tagstring) {
-            (_, Some(text)) => Some(Tag::string(text, common.mark.as_deref())?),
-            (true, None) => Some(Tag::key()),
+            (_, Some(text)) => Some(Tag::from_text(text, common.mark.as_deref())?),
+            (true, None) => Some(Tag::of_key()),
             (false, None) => None,
         };
         if tag.is_some() && matches!(output, Output::Inherit | Output::None) {
             return Err(Refusal::usage("--tag and --tagstring require --output lines or group"));
         }
-        command::find(&template)?;
+        command::find_program(&template)?;
         Ok(Self {
             name: own.name,
             input: own.input,
             commands: CommandConfig {
                 template,
-                jobs: common.jobs.unwrap_or(Jobs::Percent(100)).number(),
+                jobs: common.jobs.unwrap_or(Jobs::Percent(100)).job_count(),
                 limits: Limits {
                     timeout: common.timeout.filter(|timeout| !timeout.is_zero()),
                     signal: common.signal.unwrap_or(Signal::TERM),
@@ -189,13 +193,13 @@ impl Config {
             files: FilePaths { dead_letter: common.dead_letter, joblog: common.joblog },
             progress: common.progress,
             summary: common.summary,
-            serve: alone.dashboard.check()?,
+            serve: alone.dashboard.serve_settings()?,
         })
     }
 }
 
 /// Returns the command that runs for each key.
-fn template(
+fn parse_template(
     command: Vec<OsString>,
     script: Option<OsString>,
     mark: Option<&OsStr>,
@@ -206,7 +210,7 @@ fn template(
         Template::refuse_mark(&command, mark)?;
     }
     let template = match (script, command) {
-        (Some(script), command) if command.is_empty() => Template::script(script, mark)?,
+        (Some(script), command) if command.is_empty() => Template::from_script(script, mark)?,
         (Some(_), _) => {
             return Err(Refusal::usage(
                 "-c SCRIPT and COMMAND exclude each other; the only argument of SCRIPT is the key, \"$1\"",
@@ -216,10 +220,10 @@ fn template(
             let name = own.name;
             return Err(Refusal::usage(format!(
                 "no COMMAND; `requeue {name} --help` describes it, for example: {}",
-                help::example(name)
+                help::shortest_example(name)
             )));
         }
-        (None, command) => Template::command(command, mark)?,
+        (None, command) => Template::from_words(command, mark)?,
     };
     Ok(if own.is_keyless { template.without_key() } else { template })
 }
@@ -241,7 +245,7 @@ fn check_separators(command: &[OsString]) -> Result<(), Refusal> {
 }
 
 impl FailureConfig {
-    fn check(common: &Common) -> Result<Self, Refusal> {
+    fn from_flags(common: &Common) -> Result<Self, Refusal> {
         let base_delay = common.base_delay.unwrap_or(Duration::from_secs(1));
         let max_delay = common.max_delay.unwrap_or(Duration::from_secs(300).max(base_delay));
         if base_delay > max_delay {

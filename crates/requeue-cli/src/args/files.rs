@@ -12,7 +12,7 @@ use crate::duration::parse_duration;
 
 #[derive(Args, Debug)]
 #[command(
-    after_long_help = Sections::files().text(),
+    after_long_help = Sections::for_files().help_text(),
     override_usage = "requeue files DIR... [OPTIONS] -- COMMAND [ARG]...\n       \
                       requeue files DIR... [OPTIONS] -c SCRIPT",
     disable_help_flag = true,

@@ -47,7 +47,7 @@ impl Cli {
     pub(crate) fn of_process() -> Result<Self, clap::Error> {
         Self::try_parse().or_else(|error| match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-                let matches = help::wrapped(Self::complete()).try_get_matches()?;
+                let matches = help::with_wrapped_lines(Self::with_all_flags()).try_get_matches()?;
                 Self::from_arg_matches(&matches)
             }
             _ => Err(error),
@@ -55,7 +55,7 @@ impl Cli {
     }
 
     /// Returns the command with the flags of all subcommands.
-    pub(crate) fn complete() -> Command {
+    pub(crate) fn with_all_flags() -> Command {
         let mut command = Self::command();
         command.build();
         command
@@ -194,7 +194,7 @@ mod tests {
         let words = ["requeue", "run"].iter().chain(args);
         let cli = Cli::try_parse_from(words).map_err(|error| error.to_string())?;
         let Subcommand::Run(flags) = cli.command else { panic!("not run") };
-        Config::check(*flags).map(|(_, config)| config).map_err(|refusal| refusal.message)
+        Config::from_run_flags(*flags).map(|(_, config)| config).map_err(|refusal| refusal.message)
     }
 
     #[test]
@@ -256,7 +256,7 @@ mod tests {
         let delimiter = |args: &[&str]| config(args).unwrap().input.format.delimiter;
         assert_eq!(delimiter(&["-d", ",", "-0", "sh"]), 0);
         assert_eq!(delimiter(&["-0", "-d", ",", "sh"]), b',');
-        let tag = |args: &[&str]| config(args).unwrap().commands.tag.map(|tag| tag.of(b"k"));
+        let tag = |args: &[&str]| config(args).unwrap().commands.tag.map(|tag| tag.text_for(b"k"));
         assert_eq!(tag(&["--tag", "sh"]).as_deref(), Some(&b"k\t"[..]));
         assert_eq!(tag(&["-I", "@", "--tagstring", "<@>", "sh"]).as_deref(), Some(&b"<k>\t"[..]));
     }

@@ -40,7 +40,10 @@ impl Times {
     /// end of the key's wait for further adds, if it waits.
     ///
     /// A delay is a debounce whose bound is its quiet time. If both are given, the key waits for the later end.
-    pub(crate) fn window(self, waits: impl FnOnce() -> Option<Duration>) -> Option<Debounce> {
+    pub(crate) fn debounce_window(
+        self,
+        waits: impl FnOnce() -> Option<Duration>,
+    ) -> Option<Debounce> {
         match (self.delay, self.debounce) {
             (None, debounce) => debounce,
             (Some(delay), None) => Some(Debounce { quiet: delay, most: delay }),
@@ -56,7 +59,7 @@ impl Times {
 const OLDEST_EVERY: u32 = 10;
 
 impl Pacing {
-    pub(crate) fn check(
+    pub(crate) fn from_flags(
         common: &Common,
         flags: &Alone,
         has_priorities: bool,
@@ -102,7 +105,7 @@ impl Pacing {
     /// # Panics
     ///
     /// Outside a tokio runtime.
-    pub(crate) fn queue(
+    pub(crate) fn build_queue(
         &self,
         name: &str,
         re_add: ReaddPolicy,
@@ -132,7 +135,7 @@ impl Pacing {
         }
         if let Some(pattern) = self.groups.clone() {
             let hasher = RandomState::new();
-            queue = queue.group_by(move |key: &Key| group(&hasher, &pattern, key));
+            queue = queue.group_by(move |key: &Key| group_id(&hasher, &pattern, key));
         }
         if let Some(limit) = self.group_jobs {
             queue = queue.group_limit(limit);
@@ -143,12 +146,12 @@ impl Pacing {
 
 /// Returns the group of a key. Its number depends on a secret of this run. Otherwise an attacker could choose keys
 /// whose group number equals that of another group, and take the turns of that group.
-fn group(hasher: &RandomState, pattern: &Regex, key: &[u8]) -> GroupId {
-    GroupId::new(hasher.hash_one(name(pattern, key)))
+fn group_id(hasher: &RandomState, pattern: &Regex, key: &[u8]) -> GroupId {
+    GroupId::new(hasher.hash_one(group_name(pattern, key)))
 }
 
 /// Returns the name of the group of a key: the first capture of the pattern, or its whole match, or nothing.
-fn name<'k>(pattern: &Regex, key: &'k [u8]) -> &'k [u8] {
+fn group_name<'k>(pattern: &Regex, key: &'k [u8]) -> &'k [u8] {
     let found = pattern.captures(key).and_then(|captures| captures.get(1).or(captures.get(0)));
     found.map(|found| found.as_bytes()).unwrap_or_default()
 }
@@ -170,11 +173,11 @@ mod tests {
             ("x", "abc", ""),
             ("(?-u)\\xff(.)", "abc", ""),
         ] {
-            let found = name(&Regex::new(pattern).unwrap(), key.as_bytes());
+            let found = group_name(&Regex::new(pattern).unwrap(), key.as_bytes());
             assert_eq!(found, group.as_bytes(), "{pattern}");
         }
         let bytes = Regex::new(r"(?-u)^(\xff.)").unwrap();
-        assert_eq!(name(&bytes, b"\xffab"), b"\xffa");
+        assert_eq!(group_name(&bytes, b"\xffab"), b"\xffa");
     }
 
     #[test]
@@ -198,7 +201,7 @@ mod tests {
             for &add in adds {
                 clock.advance((add * second).checked_sub(queue.now().since(origin)).unwrap());
                 let waits = || Some(queue.look_up("a")?.due?.since(queue.now()));
-                let Debounce { quiet, most } = times.window(waits).unwrap();
+                let Debounce { quiet, most } = times.debounce_window(waits).unwrap();
                 queue.add_with("a", Add::debounce(quiet).at_most(most));
             }
             let due = queue.look_up("a").unwrap().due.unwrap();
@@ -212,7 +215,7 @@ mod tests {
     fn the_numbers_of_groups_are_secrets_of_the_run() {
         let pattern = Regex::new("^[^/]*").unwrap();
         let [one, other] = [RandomState::new(), RandomState::new()];
-        let group = |hasher, key: &str| group(hasher, &pattern, key.as_bytes());
+        let group = |hasher, key: &str| group_id(hasher, &pattern, key.as_bytes());
         assert_eq!(group(&one, "a/1"), group(&one, "a/2"));
         assert_ne!(group(&one, "a/1"), group(&one, "b/1"));
         assert_ne!(group(&one, "a/1"), group(&other, "a/1"));

@@ -20,14 +20,14 @@ use crate::duration::{Debounce, parse_debounce, parse_duration};
 use crate::exit::Refusal;
 use crate::input::Kind;
 use crate::process::signals::parse_signal;
-use crate::serve::{Address, Serve, token};
+use crate::serve::{Address, Serve, admin_token};
 
 /// The variable with the default of `--store`.
 pub(crate) const STORE_VARIABLE: &str = "REQUEUE_STORE";
 
 #[derive(Args, Debug)]
 #[command(
-    after_long_help = Sections::run().text(),
+    after_long_help = Sections::for_run().help_text(),
     override_usage = "requeue run [OPTIONS] [--] COMMAND [ARG]...\n       \
                       requeue run [OPTIONS] -c SCRIPT",
     disable_help_flag = true
@@ -128,7 +128,7 @@ pub(crate) struct Passwords {
 
 impl Passwords {
     /// Returns the variables that this process reads a password from, and that commands do not see.
-    pub(crate) fn hidden(self, store: &str) -> Vec<&'static str> {
+    pub(crate) fn hidden_variables(self, store: &str) -> Vec<&'static str> {
         if self.pass_passwords {
             return Vec::new();
         }
@@ -385,9 +385,9 @@ pub(crate) struct Dashboard {
 
 impl Dashboard {
     /// Returns the settings of the dashboard; `None` without `--serve`.
-    pub(crate) fn check(self) -> Result<Option<Serve>, Refusal> {
+    pub(crate) fn serve_settings(self) -> Result<Option<Serve>, Refusal> {
         match self.serve {
-            Some(address) => self.admin.at(address).map(Some),
+            Some(address) => self.admin.settings_at(address).map(Some),
             None if self.admin.serve_admin => Err(Refusal::usage("--serve-admin requires --serve")),
             None => Ok(None),
         }
@@ -411,8 +411,9 @@ pub(crate) struct AdminFlags {
 
 impl AdminFlags {
     /// Returns the settings of a dashboard at `address`.
-    pub(crate) fn at(&self, address: Address) -> Result<Serve, Refusal> {
-        let token = self.serve_admin.then(|| token(self.token_file.as_deref())).transpose()?;
+    pub(crate) fn settings_at(&self, address: Address) -> Result<Serve, Refusal> {
+        let token =
+            self.serve_admin.then(|| admin_token(self.token_file.as_deref())).transpose()?;
         Ok(Serve { address, token })
     }
 }

@@ -31,7 +31,7 @@ pub(crate) struct StoreUrl {
 }
 
 impl StoreUrl {
-    pub(crate) fn url(&self) -> Result<&str, Refusal> {
+    pub(crate) fn required_url(&self) -> Result<&str, Refusal> {
         // An empty variable is one that is not set.
         self.store.as_deref().filter(|url| !url.is_empty()).ok_or_else(|| {
             Refusal::usage(
@@ -64,7 +64,7 @@ pub(crate) struct Wait {
 
 #[derive(Args, Debug)]
 #[command(
-    after_long_help = Sections::work().text(),
+    after_long_help = Sections::for_work().help_text(),
     override_usage = "requeue work --store URL [OPTIONS] [--] COMMAND [ARG]...\n       \
                       requeue work --store URL [OPTIONS] -c SCRIPT",
     disable_help_flag = true,
@@ -98,7 +98,7 @@ pub(crate) struct WorkFlags {
     pub(crate) common: Common,
 
     /// Effect of an add on a parked key: see `requeue add --help`
-    #[arg(long, value_parser = parked_adds(), value_name = "HOW", help_heading = "Failure")]
+    #[arg(long, value_parser = parked_add_values(), value_name = "HOW", help_heading = "Failure")]
     #[arg(hide_short_help = true)]
     pub(crate) parked_add: Option<ParkedAdd>,
 
@@ -138,7 +138,7 @@ pub(crate) struct AddFlags {
     pub(crate) debounce: Option<Debounce>,
 
     /// Priority: low, normal, high
-    #[arg(long, value_parser = priorities(), value_name = "HOW", default_value = "normal")]
+    #[arg(long, value_parser = priority_values(), value_name = "HOW", default_value = "normal")]
     #[arg(help_heading = "Adds", hide_possible_values = true)]
     pub(crate) priority: Priority,
 
@@ -149,7 +149,7 @@ pub(crate) struct AddFlags {
     /// Effect of an add on a parked key [default: revive]
     ///
     /// A setting of the queue: its first add or worker fixes it.
-    #[arg(long, value_parser = parked_adds(), value_name = "HOW", help_heading = "Adds")]
+    #[arg(long, value_parser = parked_add_values(), value_name = "HOW", help_heading = "Adds")]
     #[arg(hide_short_help = true)]
     pub(crate) parked_add: Option<ParkedAdd>,
 
@@ -170,7 +170,7 @@ pub(crate) struct AddFlags {
 }
 
 /// The values of `--parked-add`.
-fn parked_adds() -> impl TypedValueParser<Value = ParkedAdd> {
+fn parked_add_values() -> impl TypedValueParser<Value = ParkedAdd> {
     let revive = PossibleValue::new("revive").help("Run it again, and forget its failures");
     let keep = PossibleValue::new("keep").help("Leave it parked");
     PossibleValuesParser::new([revive, keep])
@@ -178,7 +178,7 @@ fn parked_adds() -> impl TypedValueParser<Value = ParkedAdd> {
 }
 
 /// The values of `--priority`.
-fn priorities() -> impl TypedValueParser<Value = Priority> {
+fn priority_values() -> impl TypedValueParser<Value = Priority> {
     PossibleValuesParser::new(["low", "normal", "high"]).map(|name| match &*name {
         "low" => Priority::Low,
         "high" => Priority::High,
@@ -270,7 +270,7 @@ pub(crate) struct KeysFlags {
     /// Only keys in this state
     ///
     /// STATE is ready, waiting, processing, parked or damaged.
-    #[arg(long, value_parser = states(), value_name = "STATE", hide_possible_values = true)]
+    #[arg(long, value_parser = state_values(), value_name = "STATE", hide_possible_values = true)]
     pub(crate) state: Option<State>,
 
     /// Print JSON objects that `requeue add --input json` reads
@@ -347,7 +347,7 @@ pub(crate) struct CancelFlags {
     /// flight, and loses the run after it.
     #[arg(
         long,
-        value_parser = states(),
+        value_parser = state_values(),
         value_name = "STATE",
         requires = "all",
         conflicts_with = "keys",
@@ -376,7 +376,7 @@ pub(crate) fn state_name(state: State) -> &'static str {
     STATES.iter().find(|(_, known)| *known == state).map_or("unknown", |(name, _)| name)
 }
 
-fn states() -> impl TypedValueParser<Value = State> {
+fn state_values() -> impl TypedValueParser<Value = State> {
     PossibleValuesParser::new(STATES.map(|(name, _)| name)).map(|name| {
         let found = STATES.iter().find(|(known, _)| *known == name);
         // The parser has checked the name.

@@ -21,7 +21,7 @@ pub(crate) enum Jobs {
 }
 
 impl Jobs {
-    pub(crate) fn number(self) -> usize {
+    pub(crate) fn job_count(self) -> usize {
         match self {
             Self::Number(jobs) => jobs.get(),
             Self::Unlimited => command::most_at_once(),
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!("3".parse(), Ok(Jobs::Number(NonZeroUsize::new(3).unwrap())));
         assert_eq!("0".parse(), Ok(Jobs::Unlimited));
         assert_eq!("50%".parse(), Ok(Jobs::Percent(50)));
-        assert!(Jobs::Percent(1).number() >= 1);
+        assert!(Jobs::Percent(1).job_count() >= 1);
         for text in ["", "-1", "%", "0%", "x", "1.5"] {
             assert!(text.parse::<Jobs>().is_err(), "{text}");
         }

@@ -13,7 +13,7 @@ use crate::duration::parse_duration;
 
 #[derive(Args, Debug)]
 #[command(
-    after_long_help = Sections::watch().text(),
+    after_long_help = Sections::for_watch().help_text(),
     override_usage = "requeue watch RESOURCE [OPTIONS] [--] COMMAND [ARG]...\n       \
                       requeue watch RESOURCE [OPTIONS] -c SCRIPT",
     disable_help_flag = true,

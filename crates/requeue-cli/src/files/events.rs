@@ -28,7 +28,7 @@ impl Events {
     }
 
     /// Adds an event of `notify`.
-    fn add(&mut self, event: Result<Event, Error>) {
+    fn add_event(&mut self, event: Result<Event, Error>) {
         /// Reading the whole tree takes less memory than more paths than this.
         const MOST: usize = 100_000;
         match event {
@@ -67,22 +67,22 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    fn put(&self, event: Result<Event, Error>) {
+    fn push_event(&self, event: Result<Event, Error>) {
         let mut events = self.events.lock();
-        events.add(event);
+        events.add_event(event);
         if !events.is_empty() {
             self.came.notify_one();
         }
     }
 
     /// Reports a file that did not exist when its run would have started.
-    pub(super) fn skip(&self, path: PathBuf) {
+    pub(super) fn report_skipped(&self, path: PathBuf) {
         self.events.lock().skipped.push(path);
         self.came.notify_one();
     }
 
     /// Waits until there is an event, or `at_most` so long.
-    pub(super) fn wait(&self, at_most: Option<Duration>) {
+    pub(super) fn wait_for_events(&self, at_most: Option<Duration>) {
         let (mut events, no_events) = (self.events.lock(), |events: &mut Events| events.is_empty());
         match at_most {
             Some(at_most) => _ = self.came.wait_while_for(&mut events, no_events, at_most),
@@ -90,7 +90,7 @@ impl Inbox {
         }
     }
 
-    pub(super) fn take(&self) -> Events {
+    pub(super) fn take_events(&self) -> Events {
         std::mem::take(&mut *self.events.lock())
     }
 }
@@ -123,13 +123,13 @@ pub(super) struct SystemWatch {
 
 impl SystemWatch {
     pub(super) fn new(inbox: &Arc<Inbox>) -> Result<Self, NotWatched> {
-        Ok(Self { inbox: Arc::clone(inbox), watcher: watcher(inbox)? })
+        Ok(Self { inbox: Arc::clone(inbox), watcher: new_watcher(inbox)? })
     }
 }
 
-fn watcher(inbox: &Arc<Inbox>) -> Result<RecommendedWatcher, NotWatched> {
+fn new_watcher(inbox: &Arc<Inbox>) -> Result<RecommendedWatcher, NotWatched> {
     let inbox = Arc::clone(inbox);
-    Ok(notify::recommended_watcher(move |event| inbox.put(event))?)
+    Ok(notify::recommended_watcher(move |event| inbox.push_event(event))?)
 }
 
 impl Watch for SystemWatch {
@@ -143,7 +143,7 @@ impl Watch for SystemWatch {
     }
 
     fn reset(&mut self) -> Result<(), NotWatched> {
-        self.watcher = watcher(&self.inbox)?;
+        self.watcher = new_watcher(&self.inbox)?;
         Ok(())
     }
 }
@@ -183,8 +183,8 @@ mod tests {
 
     fn of(events: impl IntoIterator<Item = Event>) -> Events {
         let inbox = Inbox::default();
-        events.into_iter().for_each(|event| inbox.put(Ok(event)));
-        inbox.take()
+        events.into_iter().for_each(|event| inbox.push_event(Ok(event)));
+        inbox.take_events()
     }
 
     fn at(kind: EventKind, path: &str) -> Event {
@@ -217,8 +217,8 @@ mod tests {
     fn lost_events_are_an_overflow() {
         assert!(of([Event::new(EventKind::Other).set_flag(Flag::Rescan)]).overflow);
         let inbox = Inbox::default();
-        inbox.put(Err(Error::generic("the queue cannot be read")));
-        assert!(inbox.take().overflow);
+        inbox.push_event(Err(Error::generic("the queue cannot be read")));
+        assert!(inbox.take_events().overflow);
         let many = (0..=100_000).map(|n| at(EventKind::Any, &n.to_string()));
         assert_eq!(of(many), Events { overflow: true, ..Events::default() });
     }

@@ -63,7 +63,7 @@ impl Input {
     }
 
     /// Waits until there is something to read, or reading is stopped.
-    fn wait(&mut self) -> io::Result<()> {
+    fn wait_readable(&mut self) -> io::Result<()> {
         let mut fds =
             [PollFd::new(&self.file, PollFlags::IN), PollFd::new(&self.stop, PollFlags::IN)];
         match poll(&mut fds, None) {
@@ -79,7 +79,7 @@ impl Read for Input {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             if !self.is_cut {
-                self.wait()?;
+                self.wait_readable()?;
             }
             if self.is_cut {
                 return Ok(0);

@@ -72,42 +72,42 @@ impl<'a> Sink<'a> {
     }
 
     /// Passes on the bytes of `from` until its end, or until [`GRACE`] after `exited`.
-    pub(crate) async fn copy(
+    pub(crate) async fn copy_stream(
         &mut self,
         from: Option<impl AsyncRead + Unpin>,
         exited: watch::Receiver<bool>,
     ) -> io::Result<()> {
         let Some(mut from) = from else { return Ok(()) };
-        let mut grace_over = pin!(after(exited.clone(), GRACE));
+        let mut grace_over = pin!(wait_after_exit(exited.clone(), GRACE));
         let mut lines = Lines::default();
         let mut late = 0;
         while late <= PIPE {
             let new = tokio::select! {
                 // Output that is already in the pipe is read even after the grace period.
                 biased;
-                read = from.read_buf(lines.buffer()) => match read {
+                read = from.read_buf(lines.read_buffer()) => match read {
                     Ok(0) | Err(_) => break,
                     Ok(new) => new,
                 },
                 () = &mut grace_over => break,
             };
             self.received += new as u64;
-            if let Some(whole) = lines.whole(new)
-                && !self.put(whole).await?
+            if let Some(whole) = lines.take_whole(new)
+                && !self.put_bytes(whole).await?
             {
                 // The return closes the pipe, and the command gets SIGPIPE.
                 return Ok(());
             }
             late += if *exited.borrow() { new } else { 0 };
         }
-        if let Some(rest) = lines.rest() {
-            self.put(rest).await?;
+        if let Some(rest) = lines.take_rest() {
+            self.put_bytes(rest).await?;
         }
         Ok(())
     }
 
     /// Writes or keeps bytes. Returns false if standard output is closed.
-    async fn put(&mut self, bytes: Vec<u8>) -> io::Result<bool> {
+    async fn put_bytes(&mut self, bytes: Vec<u8>) -> io::Result<bool> {
         if let Some(tail) = &mut self.tail {
             let all = tail.len() + bytes.len();
             // Cutting only now and then copies each byte at most twice.
@@ -116,14 +116,14 @@ impl<'a> Sink<'a> {
             }
             tail.extend_from_slice(&bytes[bytes.len().saturating_sub(TAIL)..]);
         }
-        let bytes = self.tagged(bytes);
+        let bytes = self.with_tags(bytes);
         match &mut self.kept {
-            Some(kept) => kept.write_all(&bytes).map(|()| self.output.takes(self.stream)),
+            Some(kept) => kept.write_all(&bytes).map(|()| self.output.is_open(self.stream)),
             None => Ok(self.output.write(self.stream, self.source, bytes).await),
         }
     }
 
-    fn tagged(&mut self, bytes: Vec<u8>) -> Vec<u8> {
+    fn with_tags(&mut self, bytes: Vec<u8>) -> Vec<u8> {
         let Some(tag) = &self.tag else { return bytes };
         let mut tagged = Vec::with_capacity(bytes.len() + tag.len());
         for line in bytes.split_inclusive(|&byte| byte == b'\n') {
@@ -139,7 +139,7 @@ impl<'a> Sink<'a> {
 
 /// Writes the standard input of a command, and returns the number of bytes written. The command need not read all
 /// of them.
-pub(crate) async fn feed(
+pub(crate) async fn feed_stdin(
     to: Option<ChildStdin>,
     what: Option<&[u8]>,
     exited: watch::Receiver<bool>,
@@ -154,12 +154,12 @@ pub(crate) async fn feed(
     tokio::select! {
         () = write => {}
         // A child that the command left behind may hold the pipe open and never read from it.
-        () = after(exited, Duration::ZERO) => {}
+        () = wait_after_exit(exited, Duration::ZERO) => {}
     }
     sent as u64
 }
 
-async fn after(mut exited: watch::Receiver<bool>, grace: Duration) {
+async fn wait_after_exit(mut exited: watch::Receiver<bool>, grace: Duration) {
     let _ = exited.wait_for(|&exited| exited).await;
     tokio::time::sleep(grace).await;
 }
@@ -174,13 +174,13 @@ pub(crate) struct Lines {
 
 impl Lines {
     /// Returns the buffer to read into, with free space.
-    pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
+    pub(crate) fn read_buffer(&mut self) -> &mut Vec<u8> {
         self.buffer.reserve(8 << 10);
         &mut self.buffer
     }
 
     /// Takes the whole lines out of the buffer, which has `new` more bytes than after the last call.
-    pub(crate) fn whole(&mut self, new: usize) -> Option<Vec<u8>> {
+    pub(crate) fn take_whole(&mut self, new: usize) -> Option<Vec<u8>> {
         let fresh = self.buffer.len() - new;
         let end = match self.buffer[fresh..].iter().rposition(|&byte| byte == b'\n') {
             Some(at) => fresh + at + 1,
@@ -194,7 +194,7 @@ impl Lines {
     }
 
     /// Returns the rest at the end of the stream, as a line.
-    pub(crate) fn rest(mut self) -> Option<Vec<u8>> {
+    pub(crate) fn take_rest(mut self) -> Option<Vec<u8>> {
         if self.buffer.is_empty() && !self.unfinished {
             return None;
         }
@@ -210,10 +210,10 @@ mod tests {
     fn lines(pieces: &[&[u8]]) -> Vec<Vec<u8>> {
         let (mut lines, mut out) = (Lines::default(), Vec::new());
         for piece in pieces {
-            lines.buffer().extend_from_slice(piece);
-            out.extend(lines.whole(piece.len()));
+            lines.read_buffer().extend_from_slice(piece);
+            out.extend(lines.take_whole(piece.len()));
         }
-        out.extend(lines.rest());
+        out.extend(lines.take_rest());
         out
     }
 

@@ -35,19 +35,19 @@ impl DeadLetters {
         input: Option<Identity>,
     ) -> Result<Self, Refusal> {
         // If the file were the input, failed keys would be read again and again.
-        let open = |path| files::open_file("--dead-letter", path, files::append, input);
+        let open = |path| files::open_file("--dead-letter", path, files::open_to_append, input);
         let (file, identity) = path.map(open).transpose()?.unzip();
         let identity = identity.flatten();
         Ok(Self { format, file: file.map(Mutex::new), identity })
     }
 
     /// Appends a key that was given up.
-    pub(crate) fn write(&self, key: &[u8], letter: DeadLetter<'_>) -> io::Result<()> {
+    pub(crate) fn write_letter(&self, key: &[u8], letter: DeadLetter<'_>) -> io::Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
         let mut record = match self.format.kind {
             Kind::Lines => key.to_vec(),
             Kind::Json => {
-                let mut written = Written::of(key);
+                let mut written = Written::of_key(key);
                 written.priority = letter.priority;
                 written.attempts = Some(letter.attempts);
                 written.exit = letter.exit;

@@ -30,7 +30,7 @@ pub(crate) struct Log {
 
 impl Log {
     /// Returns the log of a command that could not be started.
-    pub(crate) fn exit(exit: i32) -> Self {
+    pub(crate) fn not_started(exit: i32) -> Self {
         Self { exit, ..Self::default() }
     }
 }
@@ -41,7 +41,8 @@ impl Joblog {
         input: Option<Identity>,
         dead_letters: &DeadLetters,
     ) -> Result<Self, Refusal> {
-        let (mut file, identity) = files::open_file("--joblog", path, files::overwrite, input)?;
+        let (mut file, identity) =
+            files::open_file("--joblog", path, files::open_to_overwrite, input)?;
         if identity.is_some() && identity == dead_letters.identity {
             return Err(Refusal::usage(
                 "--joblog: the file is that of --dead-letter; name another file",
@@ -50,11 +51,11 @@ impl Joblog {
         // Only now: a file that is refused keeps its content.
         let emptied = if identity.is_some() { file.0.set_len(0) } else { Ok(()) };
         let begun = emptied.and_then(|()| file.write_all(HEADER.as_bytes()));
-        begun.map_err(|error| files::failure("--joblog", path, &error))?;
+        begun.map_err(|error| files::open_failure("--joblog", path, &error))?;
         Ok(Self(Mutex::new(file)))
     }
 
-    pub(crate) fn write(
+    pub(crate) fn write_run(
         &self,
         seq: u64,
         at: SystemTime,

@@ -152,11 +152,11 @@ impl Tally {
     }
 
     /// Records a failure of the program itself, which neither a command nor the user caused.
-    pub(crate) fn fail(&self) {
+    pub(crate) fn mark_failed(&self) {
         self.failed.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn exit(&self) -> Exit {
+    pub(crate) fn exit_code(&self) -> Exit {
         if self.failed.load(Ordering::Relaxed) {
             Exit::Failure
         } else if self.halted.load(Ordering::Relaxed) {
@@ -170,7 +170,7 @@ impl Tally {
         }
     }
 
-    pub(crate) fn text(&self) -> String {
+    pub(crate) fn text_summary(&self) -> String {
         let Self { adds, runs, given_up, bad_input, cancelled, unfinished, .. } = self;
         let mut text = format!(
             "{}, {}, {} coalesced, {}, {} given up",
@@ -197,7 +197,7 @@ impl Tally {
         text + " in " + &shown(self.started.elapsed())
     }
 
-    pub(crate) fn json(&self) -> String {
+    pub(crate) fn json_summary(&self) -> String {
         /// The counts, and the duration of the run in seconds.
         #[derive(Serialize)]
         struct Report<'a> {

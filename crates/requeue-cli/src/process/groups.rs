@@ -46,13 +46,13 @@ pub(crate) struct Reaped {
 }
 
 impl Groups {
-    pub(crate) fn guarded(guardian: Option<Guardian>) -> Self {
+    pub(crate) fn with_guardian(guardian: Option<Guardian>) -> Self {
         Self { guardian, ..Self::default() }
     }
 
     /// Starts the command of a slot, for the run with this number, and lists it. The caller must call
-    /// [`over`](Self::over) after the end of the command.
-    pub(crate) fn start(
+    /// [`over`](Self::mark_over) after the end of the command.
+    pub(crate) fn start_command(
         &self,
         slot: usize,
         run: u64,
@@ -61,12 +61,12 @@ impl Groups {
     ) -> io::Result<Child> {
         let _starting = self.starting.read();
         if let Some(guardian) = &self.guardian {
-            guardian.starting(slot, run)?;
+            guardian.record_starting(slot, run)?;
         }
-        let child = command.spawn().inspect_err(|_| self.over(slot))?;
-        if let Some(leader) = leader(&child) {
+        let child = command.spawn().inspect_err(|_| self.mark_over(slot))?;
+        if let Some(leader) = group_leader(&child) {
             if let Some(guardian) = &self.guardian {
-                guardian.started(slot, run, leader);
+                guardian.record_started(slot, run, leader);
             }
             let mut groups = self.running.lock();
             if groups.len() < slot {
@@ -79,7 +79,7 @@ impl Groups {
     }
 
     /// Waits for the command of a slot, and removes it from the list. Cancel safe.
-    pub(crate) async fn wait(&self, slot: usize, child: &mut Child) -> Reaped {
+    pub(crate) async fn wait_for_command(&self, slot: usize, child: &mut Child) -> Reaped {
         let mut wait = pin!(child.wait());
         poll_fn(|context| {
             // Signals are sent under the lock, so that none is sent to a reused process ID.
@@ -93,9 +93,9 @@ impl Groups {
     }
 
     /// Marks the run in a slot as over, even if processes of its group are left.
-    pub(crate) fn over(&self, slot: usize) {
+    pub(crate) fn mark_over(&self, slot: usize) {
         if let Some(guardian) = &self.guardian {
-            guardian.over(slot);
+            guardian.record_over(slot);
         }
     }
 
@@ -114,9 +114,9 @@ impl Groups {
     }
 
     /// Sends a terminating signal to the process group of a slot's command.
-    pub(crate) fn end(&self, slot: usize, signal: Signal) {
+    pub(crate) fn end_command(&self, slot: usize, signal: Signal) {
         if let Some(Some(group)) = self.running.lock().get(slot - 1) {
-            end(group.leader, signal);
+            end_group(group.leader, signal);
         }
     }
 
@@ -142,24 +142,24 @@ impl Groups {
                 .find(|signal| status.stopping_signal() == Some(signal.as_raw()));
             if let Some(signal) = wanted {
                 group.starved = Some(signal);
-                end(group.leader, Signal::KILL);
+                end_group(group.leader, Signal::KILL);
             }
         }
     }
 
     /// Returns the number of commands in flight.
-    pub(crate) fn running(&self) -> usize {
+    pub(crate) fn running_count(&self) -> usize {
         self.running.lock().iter().flatten().count()
     }
 
     /// Returns the slot in which a key runs.
-    pub(crate) fn slot(&self, key: &[u8]) -> Option<usize> {
+    pub(crate) fn slot_of(&self, key: &[u8]) -> Option<usize> {
         let is_its = |group: &Option<Group>| group.as_ref().is_some_and(|group| *group.key == *key);
         self.running.lock().iter().position(is_its).map(|at| at + 1)
     }
 
     /// Returns the key whose run has taken the longest so far, and the duration of that run.
-    pub(crate) fn longest(&self) -> Option<(Key, Duration)> {
+    pub(crate) fn longest_run(&self) -> Option<(Key, Duration)> {
         let groups = self.running.lock();
         let first = groups.iter().flatten().min_by_key(|group| group.since)?;
         Some((first.key.clone(), first.since.elapsed()))
@@ -167,24 +167,24 @@ impl Groups {
 }
 
 /// Returns the process ID of a command that has not been waited for, which is also the ID of its group.
-pub(crate) fn leader(child: &Child) -> Option<Pid> {
+pub(crate) fn group_leader(child: &Child) -> Option<Pid> {
     child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw)
 }
 
 /// Sends a terminating signal to a group. Ignores errors: a group without members needs no signal.
-pub(crate) fn end(group: Pid, signal: Signal) {
+pub(crate) fn end_group(group: Pid, signal: Signal) {
     let _ = kill_process_group(group, signal);
     // A stopped process handles the signal only when it continues.
     let _ = kill_process_group(group, Signal::CONT);
 }
 
 /// Waits until a group without a leader has no members. As long as the group has members, its ID is not reused.
-pub(crate) async fn emptied(group: Pid) {
+pub(crate) async fn wait_until_empty(group: Pid) {
     let mut pause = Duration::from_millis(5);
     while test_kill_process_group(group) != Err(Errno::SRCH) {
         if only_dead(group) {
             // A process whose first thread has exited looks like a zombie, but is alive.
-            end(group, Signal::KILL);
+            end_group(group, Signal::KILL);
             return;
         }
         tokio::time::sleep(pause).await;
@@ -260,9 +260,9 @@ mod tests {
                         let mut sleep = tokio::process::Command::new("sleep");
                         sleep.arg(seconds).process_group(0);
                         let key = Key::from(&b"k"[..]);
-                        let mut child = groups.start(slot, 1, &key, &mut sleep).unwrap();
-                        groups.end(slot, Signal::KILL);
-                        runtime.block_on(groups.wait(slot, &mut child)).status.unwrap();
+                        let mut child = groups.start_command(slot, 1, &key, &mut sleep).unwrap();
+                        groups.end_command(slot, Signal::KILL);
+                        runtime.block_on(groups.wait_for_command(slot, &mut child)).status.unwrap();
                     }
                 });
             }

@@ -16,7 +16,7 @@ struct Stopped {
 
 impl PausableClock {
     /// Pauses the clock while `stop` runs.
-    pub(crate) fn during(&self, stop: impl FnOnce()) {
+    pub(crate) fn pause_during(&self, stop: impl FnOnce()) {
         self.0.lock().since = Some(Instant::now());
         stop();
         let mut stopped = self.0.lock();
@@ -27,9 +27,9 @@ impl PausableClock {
 
     /// Sleeps for `duration`, without the time in which the program is stopped.
     pub(crate) async fn sleep(&self, duration: Duration) {
-        let (start, before) = (Instant::now(), self.stopped());
+        let (start, before) = (Instant::now(), self.stopped_time());
         loop {
-            let passed = start.elapsed().saturating_sub(self.stopped().saturating_sub(before));
+            let passed = start.elapsed().saturating_sub(self.stopped_time().saturating_sub(before));
             match duration.saturating_sub(passed) {
                 Duration::ZERO => return,
                 rest => tokio::time::sleep(rest).await,
@@ -37,7 +37,7 @@ impl PausableClock {
         }
     }
 
-    fn stopped(&self) -> Duration {
+    fn stopped_time(&self) -> Duration {
         let stopped = self.0.lock();
         stopped.before + stopped.since.map_or(Duration::ZERO, |since| since.elapsed())
     }

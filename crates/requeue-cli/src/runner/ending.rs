@@ -24,7 +24,7 @@ use crate::serve::History;
 
 impl Runner {
     /// Completes a run.
-    pub(super) async fn end(&self, job: Job, outcome: Outcome, report: Report) {
+    pub(super) async fn end_run(&self, job: Job, outcome: Outcome, report: Report) {
         let Job { item, lease } = job;
         if let Some(lease) = lease {
             return self.end_lease(item, lease, outcome, report).await;
@@ -39,7 +39,7 @@ impl Runner {
                 self.tally.runs.succeeded.one_more();
                 let key = item.key().clone();
                 self.keys.succeed(item);
-                self.record(|history| history.succeeded(&key, report.run("")));
+                self.record_run(|history| history.succeeded(&key, report.to_run("")));
                 self.halt_if_reached().await;
             }
             Outcome::Failed { exit: Some(exit), why, is_final: false } => {
@@ -47,15 +47,15 @@ impl Runner {
                 if self.hooks.as_ref().is_some_and(|hooks| hooks.is_new(&item)) {
                     // A newer request is in the queue, and must not wait for the retry of this one.
                     let (key, attempt) =
-                        (item.key().clone(), self.keys.failing.past(&item).attempt);
+                        (item.key().clone(), self.keys.failing.past_of(&item).attempt);
                     self.keys.give_up(item);
-                    self.record(|history| history.failed(&key, report.run(&why)));
+                    self.record_run(|history| history.failed(&key, report.to_run(&why)));
                     return self.report_retry(&key, attempt, &why, Again::Added).await;
                 }
                 let key = item.key().clone();
-                match self.keys.failing.fail(item, exit, self.keys.queue.now()) {
+                match self.keys.failing.count_failure(item, exit, self.keys.queue.now()) {
                     Verdict::Retried { attempt, delay } => {
-                        self.record(|history| history.failed(&key, report.run(&why)));
+                        self.record_run(|history| history.failed(&key, report.to_run(&why)));
                         self.report_retry(&key, attempt, &why, Again::After(delay)).await;
                     }
                     Verdict::GivenUp { item, attempts } => {
@@ -65,7 +65,7 @@ impl Runner {
             }
             Outcome::Failed { exit, why, .. } => {
                 self.tally.runs.failed.one_more();
-                let attempts = self.keys.failing.past(&item).attempt;
+                let attempts = self.keys.failing.past_of(&item).attempt;
                 self.give_up(item, attempts, exit, &why, report).await;
             }
         }
@@ -93,8 +93,8 @@ impl Runner {
         let (attempts, priority) = (lease.attempt(), lease.priority().number().into());
         let recorded = tokio::select! {
             biased;
-            recorded = remote::complete(lease, outcome.completion(), outcome.error()) => recorded,
-            () = self.killed() => Err("outcome not recorded in time; the key runs again".to_owned()),
+            recorded = remote::complete_lease(lease, outcome.completion(), outcome.error()) => recorded,
+            () = self.wait_after_kill() => Err("outcome not recorded in time; the key runs again".to_owned()),
         };
         let key = item.key().clone();
         // The local queue is only a buffer: the key is not retried from there.
@@ -107,16 +107,16 @@ impl Runner {
             Outcome::Interrupted => _ = self.tally.unfinished.one_more(),
             Outcome::Cancelled(reason) => self.report_cancelled(&key, reason).await,
             Outcome::Succeeded if is_recorded => {
-                self.record(|history| history.succeeded(&key, report.run("")));
+                self.record_run(|history| history.succeeded(&key, report.to_run("")));
                 self.tally.runs.succeeded.one_more();
                 self.halt_if_reached().await;
             }
             Outcome::Succeeded => _ = self.tally.runs.failed.one_more(),
             Outcome::Failed { exit, why, is_final } => {
                 self.tally.runs.failed.one_more();
-                self.record(|history| match is_parked {
-                    true => history.gave_up(&key, report.run(&why)),
-                    false => history.failed(&key, report.run(&why)),
+                self.record_run(|history| match is_parked {
+                    true => history.gave_up(&key, report.to_run(&why)),
+                    false => history.failed(&key, report.to_run(&why)),
                 });
                 if is_parked {
                     let letter = DeadLetter { attempts, exit, why: &why, priority };
@@ -145,7 +145,7 @@ impl Runner {
             };
             let Some(ExpiredKey { key, attempts, why }) = found else { return };
             let report = Report { attempt: attempts, ..Report::default() };
-            self.record(|history| history.gave_up(&key, report.run(&why)));
+            self.record_run(|history| history.gave_up(&key, report.to_run(&why)));
             let letter = DeadLetter { attempts, exit: None, why: &why, priority: 0 };
             self.report_parked(&key, letter).await;
         }
@@ -153,13 +153,13 @@ impl Runner {
 
     async fn report_parked(&self, key: &Key, letter: DeadLetter<'_>) {
         self.tally.given_up.one_more();
-        let written = self.files.dead_letters.write(key, letter);
+        let written = self.files.dead_letters.write_letter(key, letter);
         let fate = ("parked", " (`requeue revive` runs it again)");
         self.report_given_up(key, fate, letter, written).await;
     }
 
     /// Records a run for the dashboard. Its key is no longer in flight.
-    fn record(&self, record: impl FnOnce(&History)) {
+    fn record_run(&self, record: impl FnOnce(&History)) {
         if let Some(history) = &self.history {
             record(history);
         }
@@ -178,10 +178,10 @@ impl Runner {
         // Nothing runs the key again in a run that stops.
         let remedy = if self.must_halt() || self.is_stopping() { "" } else { remedy };
         let letter = DeadLetter { attempts, exit, why, priority: item.priority() };
-        let written = self.files.dead_letters.write(&item, letter);
+        let written = self.files.dead_letters.write_letter(&item, letter);
         let key = item.key().clone();
         self.keys.give_up(item);
-        self.record(|history| history.gave_up(&key, report.run(why)));
+        self.record_run(|history| history.gave_up(&key, report.to_run(why)));
         self.report_given_up(&key, ("given up", remedy), letter, written).await;
     }
 
@@ -198,7 +198,7 @@ impl Runner {
         let attempts = counted(attempts.into(), "attempt");
         self.output.say(&format!("{key}: {fate} after {attempts}: {why}{remedy}")).await;
         if let Err(error) = written {
-            self.fail(&format!("--dead-letter: {key}: {error}")).await;
+            self.report_failed(&format!("--dead-letter: {key}: {error}")).await;
         }
         self.halt_if_reached().await;
     }
@@ -229,9 +229,9 @@ impl Runner {
         };
         // The reader stops by itself. It may still be adding keys to the store.
         let _ = reader_end.await;
-        leases.release().await;
+        leases.release_all().await;
         if leases.remote().is_dropped() {
-            self.tally.fail();
+            self.tally.mark_failed();
         }
         self.keys.queue.shut_down();
     }

@@ -55,7 +55,7 @@ impl Keys {
         let seed = RandomState::new().build_hasher().finish();
         // A queue in a store has its own metrics.
         let metrics = metrics.filter(|_| remote.is_none());
-        let queue = pacing.queue(config.name, failures.re_add, metrics);
+        let queue = pacing.build_queue(config.name, failures.re_add, metrics);
         let queue = queue.map_err(|error| Refusal::failure(error.to_string()))?;
         Ok(Self {
             failing: FailingKeys::new(
@@ -77,8 +77,8 @@ impl Keys {
 
     // --- Adding ----------------------------------------------------------------------------------
 
-    pub(super) fn add(&self, key: &[u8], options: AddOptions) -> Added {
-        let window = options.debounce.or_else(|| self.window(key));
+    pub(super) fn add_key(&self, key: &[u8], options: AddOptions) -> Added {
+        let window = options.debounce.or_else(|| self.wait_window(key));
         let add = match (options.after, window) {
             (Some(after), _) => Add::after(after),
             (None, Some(Debounce { quiet, most })) => Add::debounce(quiet).at_most(most),
@@ -94,11 +94,11 @@ impl Keys {
 
     /// Returns the quiet time and the bound of an add of `key` under `--delay` and `--debounce`. Returns `None` if
     /// it need not wait.
-    fn window(&self, key: &[u8]) -> Option<Debounce> {
+    fn wait_window(&self, key: &[u8]) -> Option<Debounce> {
         if self.has_input_ended() {
             return None;
         }
-        self.times.window(|| self.window_wait(key))
+        self.times.debounce_window(|| self.window_wait(key))
     }
 
     fn has_input_ended(&self) -> bool {
@@ -116,12 +116,12 @@ impl Keys {
     }
 
     /// Cancels the pending run of a key, and forgets its failures. Returns true if there was a run.
-    pub(super) fn cancel(&self, key: &[u8]) -> bool {
+    pub(super) fn cancel_key(&self, key: &[u8]) -> bool {
         let cancelled = self.queue.cancel(key).any();
-        self.failing.forget(key);
+        self.failing.forget_key(key);
         // A key in flight keeps its place.
         if self.queue.look_up(key).is_none() {
-            self.over(key);
+            self.end_place(key);
         }
         cancelled
     }
@@ -159,81 +159,81 @@ impl Keys {
     }
 
     /// Closes the queue: no more keys are added.
-    pub(super) fn close(&self) {
+    pub(super) fn close_queue(&self) {
         match &self.leases {
             None => self.queue.close(),
             // The queue of the store ends when no key of any process is left.
             Some(leases) => leases.remote().shut_down_when_idle(),
         }
-        self.rate.iter().for_each(Rate::changed);
+        self.rate.iter().for_each(Rate::notify_changed);
     }
 
     // --- Runs ------------------------------------------------------------------------------------
 
     /// Waits for the next key that may start. Returns `None` when there will be no more keys.
-    pub(super) async fn next(&self) -> Option<Job> {
+    pub(super) async fn next_job(&self) -> Option<Job> {
         // Two slots must not exchange the places of their keys.
         let _turn = match &self.order {
-            Some(order) => Some(order.turn().await),
+            Some(order) => Some(order.wait_for_turn().await),
             None => None,
         };
         // The slot takes a turn before it takes a key. A key that waits for a turn is thus still in the queue,
         // where adds of it are coalesced.
         let turn = match &self.rate {
-            Some(rate) => Some(rate.turn(&self.queue).await?),
+            Some(rate) => Some(rate.wait_for_turn(&self.queue).await?),
             None => None,
         };
         if let Some(leases) = &self.leases {
             leases.lease_into(&self.queue).await?;
         }
         let item = self.queue.get().await.map(Item::into_owned)?;
-        self.order.iter().for_each(|order| order.start(&item));
+        self.order.iter().for_each(|order| order.give_place(&item));
         // The command has not started, and perhaps none is needed.
         item.uncount_start();
-        let lease = self.leases.as_ref().and_then(|leases| leases.take(&item));
+        let lease = self.leases.as_ref().and_then(|leases| leases.take_lease(&item));
         if let Some(turn) = turn {
-            turn.take(self.queue.now());
+            turn.use_up(self.queue.now());
         }
         Some(Job { item, lease })
     }
 
     /// Records the start of a run. Returns its attempt, and the number of adds that it serves.
-    pub(super) fn start(&self, Job { item, lease }: &Job) -> (Past, u32) {
+    pub(super) fn record_start(&self, Job { item, lease }: &Job) -> (Past, u32) {
         item.count_start();
         match lease {
             Some(lease) => (Past { attempt: lease.attempt(), last_exit: None }, lease.adds()),
-            None => (self.failing.past(item), item.adds()),
+            None => (self.failing.past_of(item), item.adds()),
         }
     }
 
     /// Completes a key. It runs again only if it was re-added.
     pub(super) fn succeed(&self, item: Item<'static, Key>) {
-        self.over(&item);
-        self.failing.forget(&item);
+        self.end_place(&item);
+        self.failing.forget_key(&item);
         item.succeed();
     }
 
     /// Completes a key after its last failure. If it was re-added, it runs again without failures.
     pub(super) fn give_up(&self, item: Item<'static, Key>) {
-        self.over(&item);
-        self.failing.forget(&item);
+        self.end_place(&item);
+        self.failing.forget_key(&item);
         item.give_up();
     }
 
     /// Completes a run that was cancelled.
     pub(super) fn end_cancelled(&self, item: Item<'static, Key>) {
-        self.over(&item);
+        self.end_place(&item);
         item.complete(Completion::Cancelled);
     }
 
-    fn over(&self, key: &[u8]) {
-        self.order.iter().for_each(|order| order.over(key));
+    fn end_place(&self, key: &[u8]) {
+        self.order.iter().for_each(|order| order.end_place(key));
     }
 
     /// Must be called when a key has left the queue or the run stops.
-    pub(super) fn changed(&self) {
-        self.room.changed();
-        self.rate.iter().for_each(Rate::changed);
+    pub(super) fn notify_changed(&self) {
+        self.room.notify_changed();
+        self.rate.iter().for_each(Rate::notify_changed);
     }
 
     // --- The end ---------------------------------------------------------------------------------

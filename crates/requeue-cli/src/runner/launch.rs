@@ -34,11 +34,11 @@ use crate::serve::{History, Listener, Metrics};
 /// `requeue run`: runs a command for each key of the input.
 pub(crate) fn run(source: &Source, config: Config) -> Result<Ended, Refusal> {
     let (input, stopper) = Input::open(source)?;
-    let files = Files::open(&config, identity(&input.metadata))?;
+    let files = Files::open_files(&config, identity(&input.metadata))?;
     block_on(async {
-        let listener = Listener::of(config.serve.as_ref()).await?;
+        let listener = Listener::bind_if_asked(config.serve.as_ref()).await?;
         let parts = Parts { stopper: Some(stopper), ..Parts::new(config, files, listener) };
-        go(parts, |runner| reader::spawn(runner, input, LocalSink::new(runner))).await
+        run_parts(parts, |runner| reader::spawn_reader(runner, input, LocalSink::new(runner))).await
     })
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> R
 
 impl Files {
     /// Opens the files before any input is read. None of them may be the input.
-    pub(crate) fn open(config: &Config, input: Option<Identity>) -> Result<Self, Refusal> {
+    pub(crate) fn open_files(config: &Config, input: Option<Identity>) -> Result<Self, Refusal> {
         let paths = &config.files;
         let dead_letters =
             DeadLetters::open(config.input.format, paths.dead_letter.as_deref(), input)?;
@@ -90,7 +90,7 @@ impl Parts {
 pub(crate) type ReaderEnd = oneshot::Receiver<()>;
 
 /// Runs to the end. `feed` starts the tasks or threads that add keys.
-pub(crate) async fn go(
+pub(crate) async fn run_parts(
     mut parts: Parts,
     feed: impl FnOnce(&Arc<Runner>) -> Result<ReaderEnd, Refusal>,
 ) -> Result<Ended, Refusal> {
@@ -100,11 +100,11 @@ pub(crate) async fn go(
     let signals = Signals::new()
         .map_err(|error| Refusal::failure(format!("signals cannot be caught: {error}")))?;
     let page = match listener {
-        Some(listener) => Some(runner.serve(listener).await?),
+        Some(listener) => Some(runner.serve_page(listener).await?),
         None => None,
     };
     let reader_end = feed(&runner)?;
-    let ended = runner.run(reader_end, signals, expired).await;
+    let ended = runner.run_to_end(reader_end, signals, expired).await;
     if let Some(page) = page {
         page.shutdown().await;
     }
@@ -122,7 +122,7 @@ impl Runner {
         let guardian = (!config.commands.dry_run).then(Guardian::new).transpose();
         let guardian = guardian.map_err(|error| Refusal::failure(error.to_string()))?;
         let commands = Commands {
-            groups: Groups::guarded(guardian),
+            groups: Groups::with_guardian(guardian),
             clock: PausableClock::default(),
             seq: Count::default(),
             was_short: AtomicBool::new(false),
@@ -146,7 +146,7 @@ impl Runner {
         })
     }
 
-    async fn run(
+    async fn run_to_end(
         self: Arc<Self>,
         reader_end: ReaderEnd,
         signals: Signals,
@@ -158,17 +158,17 @@ impl Runner {
         tokio::spawn(Arc::clone(&self).signal_loop(signals));
         let progress = tokio::spawn(Arc::clone(&self).show_progress());
         let omitted = tokio::spawn(Arc::clone(&self).report_omitted());
-        self.begin().await;
-        if Arc::clone(&self).start(1).await.is_err() {
-            self.tally.fail();
+        self.start_guardian().await;
+        if Arc::clone(&self).start_slot(1).await.is_err() {
+            self.tally.mark_failed();
         }
-        self.stop.over();
+        self.stop.mark_over();
         for task in [progress, omitted] {
             task.abort();
             // The task may still write until it has stopped.
             let _ = task.await;
         }
-        self.commands.groups.guardian.iter().for_each(|guardian| guardian.end());
+        self.commands.groups.guardian.iter().for_each(|guardian| guardian.end_if_idle());
         let reported = async {
             drop(done);
             if let Some(reports) = reports {
@@ -177,7 +177,7 @@ impl Runner {
             }
         };
         self.finish_output(reader_end, reported).await;
-        let exit = match self.tally.exit() {
+        let exit = match self.tally.exit_code() {
             Exit::Failure => Exit::Failure,
             exit => self.stop.no_program.get().copied().unwrap_or(exit),
         };
@@ -196,7 +196,7 @@ impl Runner {
     /// Starts the guardian after the first record of the input, and before the first delivery. During the start, the
     /// reader adds the records that it has read together with the first one, so that their keys coalesce. Keys of a
     /// store or of events do not wait.
-    async fn begin(&self) {
+    async fn start_guardian(&self) {
         if self.hooks.is_some() || self.keys.leases.is_some() {
             return;
         }
@@ -205,13 +205,13 @@ impl Runner {
             let mut has_record = self.has_record.subscribe();
             let has_record = tokio::select! {
                 known = has_record.wait_for(Option::is_some) => known.is_ok_and(|it| *it == Some(true)),
-                () = self.stop.reached(Level::Stopping) => false,
+                () = self.stop.wait_for_level(Level::Stopping) => false,
             };
             if !has_record {
                 return;
             }
         }
-        self.guard(Guardian::start).await;
+        self.ensure_guardian(Guardian::start_once).await;
     }
 
     /// Writes the last messages and the summary.
@@ -226,7 +226,7 @@ impl Runner {
             self.output.clear_progress().await;
             self.output.flush().await;
             if let Some(Closed::Failed(error)) = self.output.is_closed() {
-                self.fail(&format!("standard output: {error}")).await;
+                self.report_failed(&format!("standard output: {error}")).await;
             } else if self.is_cut_off() {
                 self.report_cut_off().await;
             } else {
@@ -236,9 +236,9 @@ impl Runner {
                 self.tally.take_adds(&self.keys.queue.totals());
             }
             match self.config.summary {
-                Summary::Text => self.output.say(&self.tally.text()).await,
+                Summary::Text => self.output.say(&self.tally.text_summary()).await,
                 Summary::Json => {
-                    let json = self.tally.json() + "\n";
+                    let json = self.tally.json_summary() + "\n";
                     self.output.write(Stream::Stderr, 0, json.into_bytes()).await;
                 }
                 Summary::None => {}
@@ -247,19 +247,19 @@ impl Runner {
         };
         tokio::select! {
             () = last_words => {}
-            () = self.killed() => {}
+            () = self.wait_after_kill() => {}
         }
     }
 
     async fn report_unwritten(&self, written: io::Result<()>) {
         if let Err(error) = written {
-            self.fail(&format!("--keep-order: output lost: {error}")).await;
+            self.report_failed(&format!("--keep-order: output lost: {error}")).await;
         }
     }
 
     /// Starts the slot with this number, from 1. A slot starts the next slot when it gets its first key, and stops
     /// after that next slot has stopped.
-    fn start(self: Arc<Self>, slot: usize) -> JoinHandle<()> {
+    fn start_slot(self: Arc<Self>, slot: usize) -> JoinHandle<()> {
         tokio::spawn(async move {
             let mut next = None;
             let mut level = self.stop.subscribe();
@@ -267,26 +267,26 @@ impl Runner {
                 let job = tokio::select! {
                     biased;
                     _ = level.wait_for(|&level| level != Level::Running) => break,
-                    job = self.keys.next() => job,
+                    job = self.keys.next_job() => job,
                 };
                 let Some(job) = job else { break };
                 if next.is_none() && slot < self.config.commands.jobs {
-                    next = Some(Arc::clone(&self).start(slot + 1));
+                    next = Some(Arc::clone(&self).start_slot(slot + 1));
                 }
-                self.attempt(job, slot).await;
+                self.run_attempt(job, slot).await;
                 if let Some(order) = &self.keys.order {
                     // A reader that has paused must not delay the end of the run.
                     tokio::select! {
-                        released = order.release(&self.output) => self.report_unwritten(released).await,
-                        () = self.stop.reached(Level::Killing) => {}
+                        released = order.release_due(&self.output) => self.report_unwritten(released).await,
+                        () = self.stop.wait_for_level(Level::Killing) => {}
                     }
                 }
-                self.keys.changed();
+                self.keys.notify_changed();
             }
             if let Some(next) = next
                 && next.await.is_err()
             {
-                self.tally.fail();
+                self.tally.mark_failed();
             }
         })
     }

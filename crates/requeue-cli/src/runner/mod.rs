@@ -101,18 +101,18 @@ impl Runner {
     /// keeps its keys.
     pub(crate) fn stop(&self, level: Level) {
         self.keys.stop();
-        self.stop.raise(level);
-        self.keys.changed();
+        self.stop.raise_level(level);
+        self.keys.notify_changed();
     }
 
     /// Reports a failure of the program: it will exit with 125.
-    async fn fail(&self, why: &str) {
-        self.tally.fail();
+    async fn report_failed(&self, why: &str) {
+        self.tally.mark_failed();
         self.output.say(why).await;
     }
 
     /// Starts or restarts the guardian.
-    async fn guard(&self, start: fn(&Guardian) -> io::Result<()>) {
+    async fn ensure_guardian(&self, start: fn(&Guardian) -> io::Result<()>) {
         if let Some(Err(error)) = self.commands.groups.guardian.as_ref().map(start) {
             let why = "if this process is killed, its commands keep running: the process that would \
                        kill them cannot be started";
@@ -122,8 +122,8 @@ impl Runner {
 
     /// Waits until the commands have been killed, and then for one more second. After that the program exits, even if a
     /// reader of the output or a store does not respond.
-    async fn killed(&self) {
-        self.stop.reached(Level::Killing).await;
+    async fn wait_after_kill(&self) {
+        self.stop.wait_for_level(Level::Killing).await;
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
 }

@@ -55,12 +55,12 @@ struct Piece {
 
 impl OutputOrder {
     /// Waits for the turn to take a key from the queue. Cancel safe.
-    pub(super) async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
+    pub(super) async fn wait_for_turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.turn.lock().await
     }
 
     /// Gives a key a place, unless it has one from an earlier attempt.
-    pub(super) fn start(&self, key: &Key) {
+    pub(super) fn give_place(&self, key: &Key) {
         let mut places = self.places.lock();
         if !places.of_keys.contains_key(key) {
             let place = places.next;
@@ -70,7 +70,7 @@ impl OutputOrder {
     }
 
     /// Must be called when a key completes, before it can start again.
-    pub(super) fn over(&self, key: &[u8]) {
+    pub(super) fn end_place(&self, key: &[u8]) {
         let mut places = self.places.lock();
         if let Some(place) = places.of_keys.remove(key) {
             places.over.insert(place);
@@ -78,7 +78,7 @@ impl OutputOrder {
     }
 
     /// Writes the output of a run, or holds it.
-    pub(super) async fn put(
+    pub(super) async fn write_or_hold(
         &self,
         output: &Output,
         key: &[u8],
@@ -90,7 +90,7 @@ impl OutputOrder {
         self.release_into(output, &mut held).await?;
         match place {
             Some(place) if place > held.first => {
-                tokio::task::block_in_place(|| held.keep(place, run, [stdout, stderr]))
+                tokio::task::block_in_place(|| held.hold_output(place, run, [stdout, stderr]))
             }
             _ => {
                 output.write_kept(run, stdout, stderr).await;
@@ -100,14 +100,14 @@ impl OutputOrder {
     }
 
     /// Writes the output whose turn it is.
-    pub(super) async fn release(&self, output: &Output) -> io::Result<()> {
+    pub(super) async fn release_due(&self, output: &Output) -> io::Result<()> {
         let mut held = self.held.lock().await;
         self.release_into(output, &mut held).await
     }
 
     async fn release_into(&self, output: &Output, held: &mut Held) -> io::Result<()> {
         loop {
-            held.write(output, held.first).await?;
+            held.write_place(output, held.first).await?;
             if !self.places.lock().over.remove(&held.first) {
                 return Ok(());
             }
@@ -119,14 +119,19 @@ impl OutputOrder {
     pub(super) async fn release_all(&self, output: &Output) -> io::Result<()> {
         let mut held = self.held.lock().await;
         while let Some((&place, _)) = held.outputs.first_key_value() {
-            held.write(output, place).await?;
+            held.write_place(output, place).await?;
         }
         Ok(())
     }
 }
 
 impl Held {
-    fn keep(&mut self, place: u64, run: u64, output: [SpooledTempFile; 2]) -> io::Result<()> {
+    fn hold_output(
+        &mut self,
+        place: u64,
+        run: u64,
+        output: [SpooledTempFile; 2],
+    ) -> io::Result<()> {
         let file = self.file.get_or_insert_with(|| SpooledTempFile::new(IN_MEMORY));
         let start = file.seek(SeekFrom::End(0))?;
         let mut lengths = [0; 2];
@@ -142,9 +147,9 @@ impl Held {
     }
 
     /// Writes the output of a place. The last output of all returns the space of the file.
-    async fn write(&mut self, output: &Output, place: u64) -> io::Result<()> {
+    async fn write_place(&mut self, output: &Output, place: u64) -> io::Result<()> {
         for piece in self.outputs.remove(&place).unwrap_or_default() {
-            let [stdout, stderr] = tokio::task::block_in_place(|| self.read(&piece))?;
+            let [stdout, stderr] = tokio::task::block_in_place(|| self.read_piece(&piece))?;
             output.write_kept(piece.run, stdout, stderr).await;
         }
         if self.outputs.is_empty() {
@@ -153,7 +158,7 @@ impl Held {
         Ok(())
     }
 
-    fn read(&mut self, piece: &Piece) -> io::Result<[SpooledTempFile; 2]> {
+    fn read_piece(&mut self, piece: &Piece) -> io::Result<[SpooledTempFile; 2]> {
         let mut streams = [(); 2].map(|()| SpooledTempFile::new(IN_MEMORY));
         if let Some(file) = &mut self.file {
             file.seek(SeekFrom::Start(piece.start))?;
@@ -166,7 +171,7 @@ impl Held {
 }
 
 /// Returns the output of a command that is only printed.
-pub(super) fn printed(line: &str) -> io::Result<[SpooledTempFile; 2]> {
+pub(super) fn printed_output(line: &str) -> io::Result<[SpooledTempFile; 2]> {
     let [mut stdout, stderr] = [(); 2].map(|()| SpooledTempFile::new(IN_MEMORY));
     stdout.write_all(line.as_bytes())?;
     Ok([stdout, stderr])

@@ -16,34 +16,35 @@ use crate::runner::Runner;
 use crate::serve::{Listener, Page, store_site};
 
 impl Runner {
-    pub(super) async fn serve(self: &Arc<Self>, listener: Listener) -> Result<Page, Refusal> {
+    pub(super) async fn serve_page(self: &Arc<Self>, listener: Listener) -> Result<Page, Refusal> {
         let of = Arc::clone(self);
-        let (title, output) = (self.title(), &self.output);
+        let (title, output) = (self.page_title(), &self.output);
         if listener.has_admin() && self.keys.leases.is_none() {
             // The subcommands with a store show events anyway.
             log::show_on(output);
         }
         match &self.keys.leases {
             Some(leases) => {
-                let site = store_site(leases.remote()).detail(move |key| of.slot(key));
-                listener.serve(title, self.dress(site), output).await
+                let site = store_site(leases.remote()).detail(move |key| of.slot_detail(key));
+                listener.serve(title, self.dress_site(site), output).await
             }
             None => {
-                let site = Site::builder(self.keys.queue.clone()).detail(move |key| of.detail(key));
+                let site =
+                    Site::builder(self.keys.queue.clone()).detail(move |key| of.key_detail(key));
                 let [of_set, of_get] = [Arc::clone(self), Arc::clone(self)];
                 let site = site.control(RunControl(Arc::clone(self))).pausing(
                     move |paused| of_set.set_paused(paused),
                     move || of_get.keys.queue.is_paused(),
                 );
-                listener.serve(title, self.dress(site), output).await
+                listener.serve(title, self.dress_site(site), output).await
             }
         }
     }
 
     /// Sets the parts of the dashboard that do not depend on the kind of the queue.
-    fn dress<K>(self: &Arc<Self>, site: Builder<K>) -> Builder<K> {
+    fn dress_site<K>(self: &Arc<Self>, site: Builder<K>) -> Builder<K> {
         let of = Arc::clone(self);
-        let site = site.jobs(self.config.commands.jobs, move || of.commands.groups.running());
+        let site = site.jobs(self.config.commands.jobs, move || of.commands.groups.running_count());
         let site = match self.config.name {
             "run" => site.hint("Write keys to the input of this process, one per line."),
             "watch" => site.hint("Create or change an object that is watched."),
@@ -71,7 +72,7 @@ impl Runner {
     }
 
     /// Returns the title: the name of the program, without arguments and scripts, which may contain secrets.
-    fn title(&self) -> String {
+    fn page_title(&self) -> String {
         let program = self.config.commands.template.fixed_program();
         let name = program.as_deref().and_then(|program| Path::new(program).file_name());
         match name.map(|name| String::from_utf8_lossy(name.as_bytes()).into_owned()) {
@@ -80,17 +81,17 @@ impl Runner {
         }
     }
 
-    fn slot(&self, key: &[u8]) -> Detail {
-        match self.commands.groups.slot(key) {
+    fn slot_detail(&self, key: &[u8]) -> Detail {
+        match self.commands.groups.slot_of(key) {
             Some(slot) => Detail::new().field("slot", slot),
             None => Detail::new(),
         }
     }
 
     /// Returns the properties of a key that the queue does not have.
-    fn detail(&self, key: &[u8]) -> Detail {
-        let past = self.keys.failing.past(key);
-        let mut detail = self.slot(key).attempt(past.attempt);
+    fn key_detail(&self, key: &[u8]) -> Detail {
+        let past = self.keys.failing.past_of(key);
+        let mut detail = self.slot_detail(key).attempt(past.attempt);
         if let Some(exit) = past.last_exit {
             detail = detail.field("last exit", exit);
         }
@@ -105,7 +106,7 @@ impl Control<Key> for RunControl {
     fn add(&self, key: Key, delay: Option<Duration>, priority: i32) -> Result<Added, RefusedKey> {
         let Self(runner) = self;
         check_key(&key).map_err(|why| RefusedKey::new(why.to_string()))?;
-        let checked = runner.hooks.iter().try_for_each(|hooks| hooks.check(&key));
+        let checked = runner.hooks.iter().try_for_each(|hooks| hooks.check_key(&key));
         checked.map_err(RefusedKey::new)?;
         if runner.keys.queue.states().total() >= runner.keys.max_keys {
             let why = "the run has as many keys as it may hold (--max-keys)";
@@ -114,16 +115,18 @@ impl Control<Key> for RunControl {
         if runner.is_stopping() {
             return Ok(Added::Refused);
         }
-        Ok(runner.keys.add(&key, AddOptions { after: delay, priority, ..AddOptions::default() }))
+        Ok(runner
+            .keys
+            .add_key(&key, AddOptions { after: delay, priority, ..AddOptions::default() }))
     }
 
     fn cancel(&self, key: &Key) -> bool {
         let Self(runner) = self;
-        let cancelled = runner.keys.cancel(key);
+        let cancelled = runner.keys.cancel_key(key);
         if cancelled {
             runner.tally.cancelled.one_more();
         }
-        runner.keys.changed();
+        runner.keys.notify_changed();
         cancelled
     }
 

@@ -26,25 +26,25 @@ impl LocalSink {
 }
 
 impl ChangeSink for LocalSink {
-    fn take(&mut self, change: Change<'_>) -> Result<bool, Why> {
+    fn take_change(&mut self, change: Change<'_>) -> Result<bool, Why> {
         if !self.has_taken {
             self.has_taken = true;
             self.runner.has_record.send_replace(Some(true));
         }
-        Ok(self.runner.take(change, &mut self.held))
+        Ok(self.runner.take_change(change, &mut self.held))
     }
 
-    fn refuse(&mut self, bad: &Bad) {
+    fn refuse_record(&mut self, bad: &Bad) {
         self.runner.complain_of(bad);
     }
 
-    fn settle(&mut self) -> bool {
+    fn apply_pending(&mut self) -> bool {
         true
     }
 }
 
 /// Starts the thread. The receiver learns when the thread stops.
-pub(crate) fn spawn(
+pub(crate) fn spawn_reader(
     runner: &Arc<Runner>,
     input: Input,
     mut sink: impl ChangeSink + 'static,
@@ -54,7 +54,7 @@ pub(crate) fn spawn(
     std::thread::Builder::new()
         .name("reader".to_owned())
         .spawn(move || {
-            read(&runner, input, &mut sink);
+            read_input(&runner, input, &mut sink);
             // Without a receiver, nothing waits.
             let _ = stopped.send(());
         })
@@ -63,7 +63,7 @@ pub(crate) fn spawn(
 }
 
 /// Reads until the end of the input or the stop of the run, and closes the queue.
-fn read(runner: &Runner, input: Input, sink: &mut dyn ChangeSink) {
+fn read_input(runner: &Runner, input: Input, sink: &mut dyn ChangeSink) {
     let _close = Close(runner);
     if input.is_terminal {
         runner.output.say_blocking(FROM_TERMINAL);
@@ -72,17 +72,17 @@ fn read(runner: &Runner, input: Input, sink: &mut dyn ChangeSink) {
         Ok(true) => runner.end_of_input(),
         Ok(false) => {}
         Err(error) => {
-            runner.tally.fail();
+            runner.tally.mark_failed();
             runner.output.say_blocking(&format!("the input cannot be read: {error}"));
         }
     }
     // All records so far are applied before the queue is closed, even after a read error.
-    sink.settle();
+    sink.apply_pending();
 }
 
 impl Runner {
     /// Applies the change that a record asks for. Returns false if the run stops.
-    pub(crate) fn take(&self, change: Change<'_>, held: &mut usize) -> bool {
+    pub(crate) fn take_change(&self, change: Change<'_>, held: &mut usize) -> bool {
         match change {
             Change::Add(key, options) => {
                 if *held >= self.keys.max_keys {
@@ -98,9 +98,9 @@ impl Runner {
                     return false;
                 }
                 if options.merge == Merge::Exactly {
-                    self.keys.failing.forget(&key);
+                    self.keys.failing.forget_key(&key);
                 }
-                match self.keys.add(&key, options) {
+                match self.keys.add_key(&key, options) {
                     Added::Refused => return false,
                     Added::New => *held += 1,
                     _ => {}
@@ -110,7 +110,7 @@ impl Runner {
                 if self.is_stopping() {
                     return false;
                 }
-                if self.keys.cancel(&key) {
+                if self.keys.cancel_key(&key) {
                     self.tally.cancelled.one_more();
                 }
             }
@@ -122,7 +122,7 @@ impl Runner {
     #[cfg(feature = "kube")]
     pub(crate) fn end_backoff(&self, key: &[u8]) {
         self.keys.queue.forget(&key.into());
-        self.keys.failing.forget(key);
+        self.keys.failing.forget_key(key);
     }
 
     fn end_of_input(&self) {
@@ -141,7 +141,7 @@ struct Close<'a>(&'a Runner);
 
 impl Drop for Close<'_> {
     fn drop(&mut self) {
-        self.0.keys.close();
+        self.0.keys.close_queue();
         self.0.has_record.send_if_modified(|has_record| {
             let is_new = has_record.is_none();
             has_record.get_or_insert(false);

@@ -11,7 +11,7 @@ use requeue::{Added, Completion, Item};
 use requeue_store::Queue;
 use tokio::sync::mpsc;
 
-use crate::exit::chain;
+use crate::exit::error_chain;
 use crate::key::{Key, KeyQueue};
 
 /// A key that is leased for one run.
@@ -19,7 +19,7 @@ pub(crate) type Lease = requeue_store::Item;
 
 /// Completes the delivery, and returns whether that parked the key. `error` is the reason of a failure. The lease ends
 /// even if the future is dropped after its first poll.
-pub(super) async fn complete(
+pub(super) async fn complete_lease(
     mut lease: Lease,
     completion: Completion,
     error: Option<&str>,
@@ -28,7 +28,7 @@ pub(super) async fn complete(
         lease.set_error(error);
     }
     let completed = lease.complete(completion).await;
-    completed.map(|completed| completed.parked).map_err(|error| chain(&error))
+    completed.map(|completed| completed.parked).map_err(|error| error_chain(&error))
 }
 
 /// A key that this process has parked without a run: the lease of its last run expired.
@@ -84,12 +84,12 @@ impl Leases {
         }
     }
 
-    pub(super) fn take(&self, key: &Key) -> Option<Lease> {
+    pub(super) fn take_lease(&self, key: &Key) -> Option<Lease> {
         self.waiting.lock().remove(key)
     }
 
     /// Releases all keys whose commands have not started, and waits until the remote queue has them back.
-    pub(super) async fn release(&self) {
+    pub(super) async fn release_all(&self) {
         let waiting: Vec<_> = self.waiting.lock().drain().collect();
         for (_, lease) in waiting {
             // A lost lease has ended already.

@@ -29,7 +29,7 @@ impl Room {
     }
 
     /// Must be called when a key has completed or the run stops.
-    pub(super) fn changed(&self) {
+    pub(super) fn notify_changed(&self) {
         if self.is_waiting.load(Ordering::SeqCst) {
             let _guard = self.lock.lock();
             self.changed.notify_all();

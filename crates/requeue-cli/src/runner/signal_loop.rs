@@ -25,7 +25,7 @@ impl Runner {
         let mut look_at = None;
         loop {
             tokio::select! {
-                request = signals.next() => match request {
+                request = signals.next_request() => match request {
                     Request::End(signal) => {
                         self.stop.signal.get_or_init(|| signal);
                         let before = level;
@@ -42,10 +42,10 @@ impl Runner {
                             self.report_signal(signal, level, running);
                         }
                     }
-                    Request::Suspend if signals::can_be_continued() => self.suspend().await,
+                    Request::Suspend if signals::can_be_continued() => self.suspend_all().await,
                     Request::Suspend => {}
                     Request::Continue => self.commands.groups.signal_all(Signal::CONT),
-                    Request::Report => self.output.hint(&self.progress(&mut meter)),
+                    Request::Report => self.output.hint(&self.progress_line(&mut meter)),
                     Request::Children => {
                         look_at.get_or_insert_with(|| Instant::now() + LOOK);
                     }
@@ -53,9 +53,9 @@ impl Runner {
                 () = sleep_until(look_at.unwrap_or_else(Instant::now)), if look_at.is_some() => {
                     look_at = None;
                     self.commands.groups.kill_starved();
-                    self.guard(Guardian::restart).await;
+                    self.ensure_guardian(Guardian::restart_if_dead).await;
                 }
-                () = self.output.closed(), if is_open => {
+                () = self.output.wait_until_closed(), if is_open => {
                     is_open = false;
                     self.stop_without_stdout();
                 }
@@ -65,7 +65,7 @@ impl Runner {
 
     /// Reports the effect of a signal on the commands in flight.
     fn report_signal(&self, signal: i32, level: Level, running: usize) {
-        let name = signals::name(signal);
+        let name = signals::stop_signal_name(signal);
         let commands = counted(running as u64, "command");
         self.output.hint(&match level {
             Level::Running => return,
@@ -80,7 +80,7 @@ impl Runner {
     }
 
     /// Stops all commands and then the program. Continues the commands when the program is continued.
-    async fn suspend(&self) {
+    async fn suspend_all(&self) {
         // The shell writes to the terminal next.
         let cleared = async {
             self.output.clear_progress().await;
@@ -89,6 +89,6 @@ impl Runner {
         let _ = tokio::time::timeout(Duration::from_millis(100), cleared).await;
         // The first process of a container ignores a stop signal from inside the container. Its commands are continued
         // immediately.
-        self.commands.groups.stop_while(|| self.commands.clock.during(signals::stop));
+        self.commands.groups.stop_while(|| self.commands.clock.pause_during(signals::stop_process));
     }
 }

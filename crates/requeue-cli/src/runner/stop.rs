@@ -50,7 +50,7 @@ impl Stop {
     }
 
     /// Raises the level, and stops the reading.
-    pub(super) fn raise(&self, level: Level) {
+    pub(super) fn raise_level(&self, level: Level) {
         self.level.send_if_modified(|now| {
             let rises = level > *now;
             *now = level.max(*now);
@@ -60,7 +60,7 @@ impl Stop {
     }
 
     /// Waits until the level is at least `level`.
-    pub(super) async fn reached(&self, level: Level) {
+    pub(super) async fn wait_for_level(&self, level: Level) {
         let _ = self.subscribe().wait_for(|&now| now >= level).await;
     }
 
@@ -74,7 +74,7 @@ impl Stop {
     }
 
     /// Must be called when the last command has completed.
-    pub(super) fn over(&self) {
+    pub(super) fn mark_over(&self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
 

@@ -14,13 +14,13 @@ use requeue_store::{Add, Added, Key, Merge, Priority, Queue};
 use serde::Serialize;
 use tokio::runtime::Handle;
 
-use super::by_server::named;
+use super::by_server::named_key;
 use super::server::{Part as ServerPart, Server, WRONG_ANSWER};
 use super::{block_on, re_add, with_settings};
 use crate::args::run::Summary;
 use crate::args::store::AddFlags;
 use crate::duration::{Debounce, shown};
-use crate::exit::{Ended, Exit, Refusal, chain, complain};
+use crate::exit::{Ended, Exit, Refusal, complain, error_chain};
 use crate::input::source::{FROM_TERMINAL, Input, Source};
 use crate::input::{AddOptions, Bad, Change, ChangeSink, Format, Why, read_changes};
 use crate::key::escaped;
@@ -83,7 +83,7 @@ impl Adder {
     }
 
     /// Returns the reason why the queue cannot have the key of a change.
-    fn check(&self, change: &Change<'_>) -> Result<(), Why> {
+    fn check_length(&self, change: &Change<'_>) -> Result<(), Why> {
         let (Change::Add(key, _) | Change::Cancel(key)) = change;
         let (bytes, most) = (key.len() as u64, Key::MAX_LENGTH);
         match self.target {
@@ -92,8 +92,8 @@ impl Adder {
         }
     }
 
-    /// Takes a change whose key was checked. It is applied now or by [`settle`](Self::settle).
-    async fn take(&mut self, change: Change<'_>) -> Result<(), String> {
+    /// Takes a change whose key was checked. It is applied now or by [`settle`](Self::apply_pending).
+    async fn take_change(&mut self, change: Change<'_>) -> Result<(), String> {
         match change {
             Change::Add(key, options) => {
                 if let Target::Server(_) = self.target {
@@ -103,19 +103,20 @@ impl Adder {
                 // The adds of a part have no order.
                 let differs = |other: &(Key, Add)| other.0 == key && other.1 != add;
                 if self.part.len() == PART || self.part.iter().any(differs) {
-                    self.settle().await?;
+                    self.apply_pending().await?;
                 }
                 self.part.push((key, add));
             }
             Change::Cancel(key) => {
-                self.settle().await?;
+                self.apply_pending().await?;
                 let cancelled = match &self.target {
                     Target::Store(queue) => {
                         let cancelled = queue.cancel(&*key).await;
-                        cancelled.map_err(|error| chain(&error))?.any()
+                        cancelled.map_err(|error| error_chain(&error))?.any()
                     }
                     Target::Server(server) => {
-                        let body = Actions { keys: Some(vec![named(&key)]), ..Actions::default() };
+                        let body =
+                            Actions { keys: Some(vec![named_key(&key)]), ..Actions::default() };
                         let answer = server.post(Action::Cancel.name(), &body).await;
                         let Changed { changed, .. } = answer.map_err(|refusal| refusal.message)?;
                         changed == 1
@@ -142,11 +143,11 @@ impl Adder {
             priority => priority,
         };
         let after = options.after.unwrap_or(self.unsaid.after);
-        let NamedKey { key, key_base64 } = named(key);
+        let NamedKey { key, key_base64 } = named_key(key);
         let after = (!after.is_zero()).then_some(after.as_secs_f64());
         let revive = options.revive.unwrap_or(self.unsaid.revives);
-        match self.named.push(AddedKey { key, key_base64, after, priority, revive }, PART) {
-            Some(keys) => self.send(keys).await,
+        match self.named.push_key(AddedKey { key, key_base64, after, priority, revive }, PART) {
+            Some(keys) => self.send_part(keys).await,
             None => Ok(()),
         }
     }
@@ -175,28 +176,28 @@ impl Adder {
     }
 
     /// Waits until all keys that were taken are added.
-    async fn settle(&mut self) -> Result<(), String> {
+    async fn apply_pending(&mut self) -> Result<(), String> {
         let part = std::mem::take(&mut self.part);
         let queue = match &self.target {
             Target::Store(queue) => queue,
             Target::Server(_) => {
-                let keys = self.named.take();
-                return if keys.is_empty() { Ok(()) } else { self.send(keys).await };
+                let keys = self.named.take_keys();
+                return if keys.is_empty() { Ok(()) } else { self.send_part(keys).await };
             }
         };
         let adds = part.into_iter().map(|(key, add)| queue.add_with(key, add));
         let mut failed = None;
         for added in join_all(adds).await {
             match added {
-                Ok(added) => self.counts.add(added),
-                Err(error) => failed = Some(chain(&error)),
+                Ok(added) => self.counts.count_added(added),
+                Err(error) => failed = Some(error_chain(&error)),
             }
         }
         failed.map_or(Ok(()), Err)
     }
 
     /// Adds keys by the server.
-    async fn send(&mut self, keys: Vec<AddedKey>) -> Result<(), String> {
+    async fn send_part(&mut self, keys: Vec<AddedKey>) -> Result<(), String> {
         let Target::Server(server) = &self.target else { return Ok(()) };
         let count = keys.len();
         let answer = server.post("add", &Adds { keys }).await;
@@ -205,7 +206,7 @@ impl Adder {
             return Err(server.refusal(WRONG_ANSWER).message);
         }
         for result in results {
-            self.counts.add(match result {
+            self.counts.count_added(match result {
                 AddResult::New => Added::New,
                 AddResult::Dirty => Added::Dirty,
                 AddResult::Held => Added::BackingOff,
@@ -239,7 +240,7 @@ impl Reading {
     }
 
     /// Counts the results, and stops the run if the store fails. Returns false if the run stops.
-    fn count(&mut self, done: Result<(), String>) -> bool {
+    fn count_results(&mut self, done: Result<(), String>) -> bool {
         let tally = &self.runner.tally;
         let counts = std::mem::take(&mut self.adder.counts);
         tally.adds.accepted.add(counts.adds);
@@ -247,7 +248,7 @@ impl Reading {
         tally.adds.revived.add(counts.revived);
         tally.cancelled.add(counts.cancelled);
         if let Err(why) = done {
-            tally.fail();
+            tally.mark_failed();
             self.runner.output.say_blocking(&why);
             self.runner.stop(Level::Stopping);
         }
@@ -256,22 +257,22 @@ impl Reading {
 }
 
 impl ChangeSink for Reading {
-    fn take(&mut self, change: Change<'_>) -> Result<bool, Why> {
+    fn take_change(&mut self, change: Change<'_>) -> Result<bool, Why> {
         if self.runner.is_stopping() {
             return Ok(false);
         }
-        self.adder.check(&change)?;
-        let taken = self.runtime.block_on(self.adder.take(change));
-        Ok(self.count(taken))
+        self.adder.check_length(&change)?;
+        let taken = self.runtime.block_on(self.adder.take_change(change));
+        Ok(self.count_results(taken))
     }
 
-    fn refuse(&mut self, bad: &Bad) {
+    fn refuse_record(&mut self, bad: &Bad) {
         self.runner.complain_of(bad);
     }
 
-    fn settle(&mut self) -> bool {
-        let settled = self.runtime.block_on(self.adder.settle());
-        self.count(settled)
+    fn apply_pending(&mut self) -> bool {
+        let settled = self.runtime.block_on(self.adder.apply_pending());
+        self.count_results(settled)
     }
 }
 
@@ -279,7 +280,7 @@ impl ChangeSink for Reading {
 pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
     let AddFlags { keys, place, after, debounce, priority, revive, re_add: when_early, .. } = flags;
     let AddFlags { parked_add, read, summary, server, .. } = flags;
-    let server = server.open()?;
+    let server = server.open_server()?;
     server.as_ref().map_or(Ok(()), Server::check_token)?;
     if server.is_some() && (parked_add.is_some() || when_early.is_some()) {
         return Err(Refusal::usage("--server: --parked-add and --re-add are settings of a store"));
@@ -289,7 +290,7 @@ pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
     }
     let started = Instant::now();
     let re_add = re_add(when_early)?;
-    let (source, format) = read.check()?;
+    let (source, format) = read.source_and_format()?;
     let unsaid = Unsaid { after: after.unwrap_or_default(), debounce, priority, revives: revive };
     block_on(async {
         let how = |opening| with_settings(opening, re_add, parked_add);
@@ -297,7 +298,7 @@ pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
             Some(server) => Target::Server(server),
             None => Target::Store(place.to_change(how).await?),
         };
-        log::show(complain);
+        log::show_events(complain);
         let (adder, runtime) = (Adder::new(target, unsaid), Handle::current());
         let mut adding = Adding { adder, runtime, failed: None };
         // It waits for the input, which only a signal that ends the process interrupts.
@@ -306,7 +307,7 @@ pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
             false => adding.add_named(&keys, format),
         });
         let counts = adding.adder.counts;
-        counts.say(summary, started.elapsed());
+        counts.print_summary(summary, started.elapsed());
         match added {
             Err(why) => Err(Refusal::failure(why)),
             Ok(()) if counts.bad_input > 0 => Ok(Ended::Exit(Exit::BadInput)),
@@ -326,13 +327,13 @@ struct Adding {
 impl Adding {
     fn add_named(&mut self, keys: &[OsString], format: Format) -> Result<(), String> {
         for key in keys {
-            match format.parse(key.as_bytes()).and_then(|change| self.take(change)) {
+            match format.parse_change(key.as_bytes()).and_then(|change| self.take_change(change)) {
                 Ok(true) => {}
                 Ok(false) => break,
-                Err(why) => self.complain(&format!("{}: {why}", escaped(key.as_bytes()))),
+                Err(why) => self.refuse_with(&format!("{}: {why}", escaped(key.as_bytes()))),
             }
         }
-        self.finish()
+        self.finish_adds()
     }
 
     fn add_read(&mut self, source: &Source, format: Format) -> Result<(), String> {
@@ -343,42 +344,42 @@ impl Adding {
         }
         let read = read_changes(input, format, self);
         // All records so far are added, even after a read error.
-        self.finish()?;
+        self.finish_adds()?;
         read.map(|_| ()).map_err(|error| format!("the input cannot be read: {error}"))
     }
 
-    fn finish(&mut self) -> Result<(), String> {
-        self.settle();
+    fn finish_adds(&mut self) -> Result<(), String> {
+        self.apply_pending();
         self.failed.take().map_or(Ok(()), Err)
     }
 
-    fn complain(&mut self, message: &str) {
+    fn refuse_with(&mut self, message: &str) {
         self.adder.counts.bad_input += 1;
         complain(message);
     }
 }
 
 impl ChangeSink for Adding {
-    fn take(&mut self, change: Change<'_>) -> Result<bool, Why> {
-        self.adder.check(&change)?;
-        self.failed = self.runtime.block_on(self.adder.take(change)).err();
+    fn take_change(&mut self, change: Change<'_>) -> Result<bool, Why> {
+        self.adder.check_length(&change)?;
+        self.failed = self.runtime.block_on(self.adder.take_change(change)).err();
         Ok(self.failed.is_none())
     }
 
-    fn refuse(&mut self, bad: &Bad) {
-        self.complain(&bad.to_string());
+    fn refuse_record(&mut self, bad: &Bad) {
+        self.refuse_with(&bad.to_string());
     }
 
-    fn settle(&mut self) -> bool {
+    fn apply_pending(&mut self) -> bool {
         if self.failed.is_none() {
-            self.failed = self.runtime.block_on(self.adder.settle()).err();
+            self.failed = self.runtime.block_on(self.adder.apply_pending()).err();
         }
         self.failed.is_none()
     }
 }
 
 impl Counts {
-    fn add(&mut self, added: Added) {
+    fn count_added(&mut self, added: Added) {
         self.adds += 1;
         *match added {
             Added::New => &mut self.new,
@@ -391,7 +392,7 @@ impl Counts {
         } += 1;
     }
 
-    fn say(&self, how: Summary, elapsed: Duration) {
+    fn print_summary(&self, how: Summary, elapsed: Duration) {
         match how {
             Summary::Text => {
                 let answers = [

@@ -19,11 +19,11 @@ use os_display::Quotable;
 use requeue_store::{OpenOptions, ParkedAdd, Queue, ReaddPolicy, Store};
 use tokio::sync::mpsc;
 
-use self::reaching::{Unopened, patiently};
+use self::reaching::{Unopened, open_patiently};
 use self::server::Server;
 use crate::args::config::Config;
 use crate::args::store::{Place, ServerFlags};
-use crate::exit::{Refusal, chain};
+use crate::exit::{Refusal, error_chain};
 use crate::key::Key;
 use crate::process::spawn::TOKEN_VARIABLE;
 use crate::runner::launch;
@@ -54,7 +54,7 @@ fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> Result<T, Re
 
 impl ServerFlags {
     /// Returns the server of `--server`, if there is one.
-    fn open(&self) -> Result<Option<Server>, Refusal> {
+    fn open_server(&self) -> Result<Option<Server>, Refusal> {
         let Some(url) = &self.server else { return Ok(None) };
         let token = match &self.token_file {
             Some(_) => Some(read_token(self.token_file.as_deref())?),
@@ -115,10 +115,10 @@ impl Place {
 
     /// Opens the queue. Creates it, and its file, if it does not exist.
     async fn to_change(&self, how: impl Fn(OpenOptions) -> OpenOptions) -> Result<Queue, Refusal> {
-        let url = self.store.url()?;
-        patiently(self.wait.wait, async || {
-            let store = connect(url).await?;
-            if file(url).is_some() {
+        let url = self.store.required_url()?;
+        open_patiently(self.wait.wait, async || {
+            let store = connect_store(url).await?;
+            if sqlite_file(url).is_some() {
                 store.migrate().await?;
             }
             Ok(how(store.queue(&self.queue)).open().await?)
@@ -137,8 +137,8 @@ impl Place {
         how: impl Fn(OpenOptions) -> OpenOptions,
         hint: impl Fn() -> String,
     ) -> Result<Queue, Refusal> {
-        let url = self.store.url()?;
-        patiently(self.wait.wait, async || {
+        let url = self.store.required_url()?;
+        open_patiently(self.wait.wait, async || {
             let store = connect_to_look(url, &hint).await?;
             let opened = how(store.queue(&self.queue)).must_exist().open().await;
             opened.map_err(|error| {
@@ -173,8 +173,8 @@ fn with_settings(
 const MEMORY: &str = ":memory:";
 
 /// Connects to a store. Refuses one in memory, which would end with this process.
-async fn connect(url: &str) -> Result<Store, Unopened> {
-    if file(url) == Some(Path::new(MEMORY)) {
+async fn connect_store(url: &str) -> Result<Store, Unopened> {
+    if sqlite_file(url) == Some(Path::new(MEMORY)) {
         return Err(Refusal::usage(format!(
             "{url}: a store in memory would be lost at the end; name a file, as in sqlite:jobs.db"
         ))
@@ -190,21 +190,21 @@ async fn connect(url: &str) -> Result<Store, Unopened> {
 async fn connect_to_look(url: &str, hint: impl Fn() -> String) -> Result<Store, Unopened> {
     // An address with a wrong option must be reported first: its file name would be wrong too.
     Store::check(url)?;
-    if file(url).is_some_and(|path| !path.exists() && path != Path::new(MEMORY)) {
+    if sqlite_file(url).is_some_and(|path| !path.exists() && path != Path::new(MEMORY)) {
         return Err(Refusal::failure(format!("{url}: no such file{}", hint())).into());
     }
-    connect(url).await
+    connect_store(url).await
 }
 
 /// Returns the file of a SQLite store.
-fn file(url: &str) -> Option<&Path> {
+fn sqlite_file(url: &str) -> Option<&Path> {
     let rest = url.strip_prefix("sqlite:")?;
     Some(Path::new(rest.split_once('?').map_or(rest, |(path, _)| path)))
 }
 
 /// Returns the refusal for an error of the store.
-fn refusal(error: impl Error + 'static) -> Refusal {
-    Refusal::failure(chain(&error))
+fn store_refusal(error: impl Error + 'static) -> Refusal {
+    Refusal::failure(error_chain(&error))
 }
 
 fn re_add(flag: Option<ReaddPolicy>) -> Result<Option<ReaddPolicy>, Refusal> {

@@ -10,14 +10,14 @@ use crate::serve::{Listener, store_site};
 /// `requeue serve`.
 pub(crate) fn serve(flags: &ServeFlags) -> Result<Ended, Refusal> {
     block_on(async {
-        let listener = Listener::bind(&flags.admin.at(flags.address.clone())?).await?;
+        let listener = Listener::bind(&flags.admin.settings_at(flags.address.clone())?).await?;
         let metrics = listener.metrics();
         let queue = flags.place.to_find(|opening| opening.metrics(metrics), String::new).await?;
         let output = Output::start().map_err(|error| Refusal::failure(error.to_string()))?;
         log::show_on(&output);
         let title = format!("requeue: {}", flags.place.queue);
         let page = listener.serve(title, store_site(&queue), &output).await?;
-        let signal = signals::interrupted().await;
+        let signal = signals::wait_for_interrupt().await;
         page.shutdown().await;
         output.flush().await;
         Ok(Ended::Signal(signal))

@@ -42,19 +42,19 @@ impl Enqueuer {
     }
 
     /// Ends the standby, and adds the objects that exist. Called when this process leads.
-    pub(crate) fn lead(&self) {
+    pub(crate) fn start_leading(&self) {
         let mut stands_by = self.stands_by.lock();
         *stands_by = false;
-        for key in self.objects.keys(|_| true) {
-            if self.objects.wish(&key).is_some_and(|wish| self.is_initial(wish)) {
-                self.add(&key, LOW_PRIORITY);
+        for key in self.objects.existing_keys(|_| true) {
+            if self.objects.next_wish(&key).is_some_and(|wish| self.is_initial(wish)) {
+                self.add_key(&key, LOW_PRIORITY);
             }
         }
     }
 
     /// Handles an observation of an object. Only a change starts a run, because a list after an outage shows every object
     /// again.
-    pub(crate) fn changed(&self, change: &Change) {
+    pub(crate) fn object_changed(&self, change: &Change) {
         if change.kind == ChangeKind::Unchanged {
             return;
         }
@@ -62,17 +62,17 @@ impl Enqueuer {
         let key = change.key.to_string().into_bytes();
         let stands_by = self.stands_by.lock();
         match change.kind {
-            ChangeKind::Deleted if *stands_by => objects.forget(&key),
-            ChangeKind::Deleted => objects.gone(&key),
+            ChangeKind::Deleted if *stands_by => objects.forget_object(&key),
+            ChangeKind::Deleted => objects.record_gone(&key),
             ChangeKind::Created => objects.is_another(&key),
             _ => {}
         }
         if *stands_by {
             return;
         }
-        let Some(wish) = objects.wish(&key) else {
+        let Some(wish) = objects.next_wish(&key) else {
             if change.kind == ChangeKind::Deleted {
-                runner.take(input::Change::Cancel(Cow::Owned(key)), &mut 0);
+                runner.take_change(input::Change::Cancel(Cow::Owned(key)), &mut 0);
             }
             return;
         };
@@ -88,11 +88,11 @@ impl Enqueuer {
         if objects.is_new(&key) {
             runner.end_backoff(&key);
         }
-        self.add(&key, change.kind.priority());
+        self.add_key(&key, change.kind.priority());
     }
 
     /// Adds these objects, because another object that concerns them has changed.
-    pub(crate) fn concerned(&self, keys: impl IntoIterator<Item = ObjectKey>) {
+    pub(crate) fn add_concerned(&self, keys: impl IntoIterator<Item = ObjectKey>) {
         let stands_by = self.stands_by.lock();
         if *stands_by {
             return;
@@ -100,8 +100,8 @@ impl Enqueuer {
         for key in keys {
             let key = key.to_string().into_bytes();
             // An object that has not been seen yet is added when it is seen.
-            if self.objects.wish(&key).is_some() {
-                self.add(&key, 0);
+            if self.objects.next_wish(&key).is_some() {
+                self.add_key(&key, 0);
             }
         }
     }
@@ -124,8 +124,8 @@ impl Enqueuer {
         if *stands_by {
             return;
         }
-        for key in self.objects.keys(wanted) {
-            self.add(&key, LOW_PRIORITY);
+        for key in self.objects.existing_keys(wanted) {
+            self.add_key(&key, LOW_PRIORITY);
         }
     }
 
@@ -134,9 +134,9 @@ impl Enqueuer {
         self.initial == Initial::Run || wish == Wish::Run(On::Delete)
     }
 
-    fn add(&self, key: &[u8], priority: i32) {
+    fn add_key(&self, key: &[u8], priority: i32) {
         let options = AddOptions { priority, ..AddOptions::default() };
-        self.runner.take(input::Change::Add(Cow::Borrowed(key), options), &mut 0);
+        self.runner.take_change(input::Change::Add(Cow::Borrowed(key), options), &mut 0);
     }
 }
 

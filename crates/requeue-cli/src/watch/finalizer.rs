@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::access::Access;
 use super::resource::Resource;
-use crate::duration::exact;
+use crate::duration::format_exact;
 
 /// The time limit of a request.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -32,24 +32,24 @@ impl Finalizer {
 
     /// Takes the next step for an object in this state: adds the finalizer, or removes it if the object is being deleted
     /// and its run has succeeded.
-    pub(crate) async fn step(&self, object: &[u8]) -> Result<(), String> {
+    pub(crate) async fn write_next(&self, object: &[u8]) -> Result<(), String> {
         let object: DynamicObject = serde_json::from_slice(object).map_err(|e| e.to_string())?;
         let namespace = object.metadata.namespace.clone().unwrap_or_default();
         let name = object.metadata.name.clone().unwrap_or_default();
         let wanted = object.metadata.deletion_timestamp.is_none();
-        self.write(&namespace, &name, wanted, Some(object.metadata)).await
+        self.write_finalizer(&namespace, &name, wanted, Some(object.metadata)).await
     }
 
     /// Removes the finalizer from an object that is no longer seen, if it still exists.
     pub(crate) async fn let_go(&self, key: &[u8]) -> Result<(), String> {
         let key = String::from_utf8_lossy(key);
         let (namespace, name) = key.split_once('/').unwrap_or(("", &key));
-        self.write(namespace, name, false, None).await
+        self.write_finalizer(namespace, name, false, None).await
     }
 
     /// Adds or removes the finalizer, and retries if others write to the object in the meantime. An object with another
     /// uid than `seen` is another object, and stays unchanged.
-    async fn write(
+    async fn write_finalizer(
         &self,
         namespace: &str,
         name: &str,
@@ -64,7 +64,8 @@ impl Finalizer {
                 None => {
                     // `watch` requires the right to list, but not the right to get.
                     let by_name = ListParams::default().fields(&format!("metadata.name={name}"));
-                    let list = self.answer("list", namespace, api.list_metadata(&by_name)).await?;
+                    let list =
+                        self.answer_of("list", namespace, api.list_metadata(&by_name)).await?;
                     let Answer::Done(list) = list else { continue };
                     let Some(found) = list.items.into_iter().next() else { return Ok(()) };
                     found.metadata
@@ -87,7 +88,8 @@ impl Finalizer {
                 "finalizers": finalizers,
             } });
             let patch = Patch::Merge(patch);
-            let patched = self.answer("patch", namespace, merge(&api, name, &patch)).await?;
+            let patched =
+                self.answer_of("patch", namespace, merge_patch(&api, name, &patch)).await?;
             if !matches!(patched, Answer::Raced) {
                 return Ok(());
             }
@@ -96,7 +98,7 @@ impl Finalizer {
         Err(format!("patch {what}: lost {MOST_RACES} races in a row to other writers"))
     }
 
-    async fn answer<T>(
+    async fn answer_of<T>(
         &self,
         verb: &str,
         namespace: &str,
@@ -110,7 +112,7 @@ impl Finalizer {
             Ok(Err(error)) => Err(self.access.server.refusal(verb, &what, &error).message),
             Err(_) => {
                 let server = &self.access.server;
-                Err(format!("{verb} {what} at {server}: no answer in {}", exact(LIMIT)))
+                Err(format!("{verb} {what} at {server}: no answer in {}", format_exact(LIMIT)))
             }
         }
     }
@@ -124,7 +126,7 @@ enum Answer<T> {
     Raced,
 }
 
-async fn merge(
+async fn merge_patch(
     api: &Api<DynamicObject>,
     name: &str,
     patch: &Patch<serde_json::Value>,

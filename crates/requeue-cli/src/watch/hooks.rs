@@ -21,13 +21,13 @@ pub(crate) struct ObjectHooks {
 }
 
 impl Hooks for ObjectHooks {
-    fn begin<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<Option<RunInput>, String>> {
+    fn prepare_run<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<Option<RunInput>, String>> {
         Box::pin(async {
             if self.leading.as_ref().is_some_and(|status| !status.is_leading()) {
                 // The term is over, and the program is about to terminate all runs.
                 std::future::pending::<()>().await;
             }
-            match (self.objects.begin(key), &self.finalizer) {
+            match (self.objects.begin_run(key), &self.finalizer) {
                 (Some(Begin::Run(mut given)), _) => {
                     if let Some(snapshots) = &self.snapshots {
                         let dir =
@@ -38,7 +38,7 @@ impl Hooks for ObjectHooks {
                 }
                 // The patch is a change, which adds the object again.
                 (Some(Begin::Keep(object)), Some(finalizer)) => {
-                    finalizer.step(&object).await.map(|()| None)
+                    finalizer.write_next(&object).await.map(|()| None)
                 }
                 (Some(Begin::Keep(_)) | None, _) => Ok(None),
             }
@@ -48,13 +48,13 @@ impl Hooks for ObjectHooks {
     fn on_success<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(async {
             if let Some(finalizer) = &self.finalizer {
-                match self.objects.ran(key) {
-                    Some((State::Ending, object)) => finalizer.step(&object).await?,
+                match self.objects.last_run(key) {
+                    Some((State::Ending, object)) => finalizer.write_next(&object).await?,
                     Some((State::Strayed, _)) => finalizer.let_go(key).await?,
                     _ => {}
                 }
             }
-            self.objects.settle(key);
+            self.objects.record_success(key);
             Ok(())
         })
     }

@@ -46,7 +46,7 @@ impl Candidate {
     }
 
     /// Waits on standby, and then leads until the run is `over`.
-    pub(crate) async fn run(
+    pub(crate) async fn run_election(
         self,
         runner: Arc<Runner>,
         enqueuer: Arc<Enqueuer>,
@@ -64,7 +64,7 @@ impl Candidate {
             _ = &mut over => return,
             term = standing => term,
         };
-        enqueuer.lead();
+        enqueuer.start_leading();
         // A reader of standard error that pauses must not delay the rest.
         let reporting = async {
             runner.output.say(&format!("leading with the Lease {lease}")).await;
@@ -73,7 +73,7 @@ impl Candidate {
         tokio::select! {
             biased;
             lost = term.lost() => {
-                runner.tally.fail();
+                runner.tally.mark_failed();
                 runner.stop(Level::Terminating);
                 let why = format!("Lease {lease}: {lost}");
                 // Commands must not run beside those of the next leader.
@@ -85,14 +85,14 @@ impl Candidate {
                 };
                 tokio::join!(runner.output.say(&why), kill);
             }
-            _ = &mut over => release(term, &runner, &lease).await,
+            _ = &mut over => release_lease(term, &runner, &lease).await,
             never = reporting => match never {},
         }
     }
 }
 
 /// Releases the Lease after the last command, so that another process can lead immediately.
-async fn release(term: Term, runner: &Runner, lease: &str) {
+async fn release_lease(term: Term, runner: &Runner, lease: &str) {
     if let Err(error) = term.release().await {
         let why = format!("the Lease {lease} could not be released and will expire: {error}");
         runner.output.say(&why).await;

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use tokio::sync::SetOnce;
 
 use super::access::Access;
-use super::events::{Source, Step, complete, types};
+use super::events::{Source, Step, complete_object, type_meta};
 use super::resource::Resource;
 use crate::args::names::Named;
 use crate::exit::Refusal;
@@ -60,13 +60,13 @@ struct Snapshot {
 
 impl Store {
     fn new(name: String, resource: Resource) -> Self {
-        let (types, contents) = (types(&resource), Mutex::default());
+        let (types, contents) = (type_meta(&resource), Mutex::default());
         Self { name, resource, types, contents, is_listed: SetOnce::new() }
     }
 
     /// Follows the changes of the objects.
     async fn follow(self: Arc<Self>, source: Source<DynamicObject>, runner: Arc<Runner>) {
-        source.each(&runner, |step| self.take(step)).await;
+        source.for_each_step(&runner, |step| self.take(step)).await;
     }
 
     fn take(&self, step: Step<DynamicObject>) {
@@ -106,7 +106,7 @@ impl Store {
     }
 
     fn entry(&self, mut object: DynamicObject) -> (ObjectKey, Arc<[u8]>) {
-        complete(&mut object, &self.types);
+        complete_object(&mut object, &self.types);
         // Serializing a value that was parsed from JSON does not fail.
         let json = serde_json::to_vec(&object).unwrap_or_default();
         (ObjectKey::from_object(&object), json.into())
@@ -128,7 +128,7 @@ impl Snapshots {
         }
         let mut stores = Vec::new();
         for Named { name, resource } in all {
-            let resource = access.listable(&resource, &ListParams::default()).await?;
+            let resource = access.find_listable(&resource, &ListParams::default()).await?;
             stores.push(Arc::new(Store::new(name, resource)));
         }
         let snapshots = Self::new(stores);
@@ -144,7 +144,7 @@ impl Snapshots {
 
     pub(crate) fn follow(&self, access: &Access, runner: &Arc<Runner>) {
         for store in &self.stores {
-            let source = access.source(&store.resource, &ListParams::default());
+            let source = access.event_source(&store.resource, &ListParams::default());
             tokio::spawn(Arc::clone(store).follow(source, Arc::clone(runner)));
         }
     }
