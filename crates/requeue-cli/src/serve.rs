@@ -211,6 +211,7 @@ impl SocketFile {
                     let why = "another process uses this socket";
                     return Err(io::Error::new(ErrorKind::AddrInUse, why));
                 }
+                // The process that bound it is dead.
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                     std::fs::remove_file(path)?;
                 }
@@ -234,6 +235,7 @@ impl SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         let is_ours = |found: Metadata| (found.dev(), found.ino()) == self.identity;
+        // Another process may have replaced the file.
         if self.path.symlink_metadata().is_ok_and(is_ours) {
             // A file that stays is replaced by the next process.
             let _ = std::fs::remove_file(&self.path);

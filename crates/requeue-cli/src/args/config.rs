@@ -168,6 +168,7 @@ impl Config {
         if tag.is_some() && matches!(output, Output::Inherit | Output::None) {
             return Err(Refusal::usage("--tag and --tagstring require --output lines or group"));
         }
+        // Before any key is read: each of them would fail.
         command::find_program(&template)?;
         Ok(Self {
             name: own.name,

@@ -137,6 +137,7 @@ impl Passwords {
             "redis" | "rediss" => Some("REDISCLI_AUTH"),
             _ => None,
         };
+        // The address may have a password too.
         let url = std::env::var_os(STORE_VARIABLE);
         let url = url.filter(|url| has_password(&url.to_string_lossy())).map(|_| STORE_VARIABLE);
         variable.into_iter().chain(url).collect()
@@ -174,7 +175,7 @@ pub(crate) struct Read {
     pub(crate) input: Kind,
 }
 
-// The flags of every subcommand that runs commands.
+// The flags of every subcommand that runs commands: one field per flag, because clap makes the flags from the fields.
 #[derive(Args, Debug)]
 pub(crate) struct Common {
     /// The command and its arguments.

@@ -70,6 +70,7 @@ impl Inbox {
     fn push_event(&self, event: Result<Event, Error>) {
         let mut events = self.events.lock();
         events.add_event(event);
+        // Reads of the files cause events too, and must not wake the thread that reads.
         if !events.is_empty() {
             self.came.notify_one();
         }

@@ -37,6 +37,7 @@ pub(super) struct Clear(AtomicBool);
 impl Clear {
     /// Must be called when a change comes while nothing runs or is ready.
     pub(super) fn after_pause(&self) {
+        // The flag guards no other data.
         self.0.store(true, Ordering::Relaxed);
     }
 }
@@ -76,6 +77,7 @@ impl Paths {
         let mut state = self.state.lock();
         let waiting = std::mem::take(&mut state.waiting);
         state.in_run.extend(waiting);
+        // Its content may be back to that of the last run.
         state.in_run.retain(|path| is_needed(path));
         if state.in_run.is_empty() {
             return None;

@@ -52,11 +52,13 @@ const MISSING: Duration = Duration::from_secs(1);
 
 /// `requeue files`.
 pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
+    // Before the first read: a file that changes during the scan counts as changed.
     let since = SystemTime::now();
     let roots = find_roots(std::mem::take(&mut flags.dirs))?;
     let paths: Vec<_> = roots.iter().map(|root| root.path.clone()).collect();
     let mut filter = Filter::new(&flags, &paths)?;
     let all = flags.all_in_one.then(|| Paths::new(if flags.null { b'\0' } else { b'\n' }));
+    // One secret for the tree and for the runs, because their hashes are compared.
     let secret = RandomState::new();
     let given = roots.iter().map(|root| root.given.clone()).collect();
     let ran = Ran::new(secret.clone(), filter.links, given);

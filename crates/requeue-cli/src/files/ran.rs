@@ -68,6 +68,7 @@ impl Ran {
 
     /// Compares the content with that of the last successful run. Reads the file. If it has changed, a run starts.
     pub(super) fn begin_run(&self, path: &[u8]) -> Begun {
+        // Without the lock, because a read may take long.
         let Some(now) = self.read_content(Path::new(OsStr::from_bytes(path))) else {
             // If it exists again later, it runs.
             self.forget_file(path);

@@ -266,6 +266,7 @@ impl Tree {
         let is_new = !self.dirs.contains_key(dir);
         let listed = match self.open_dir(dir, root).and_then(|opened| opened.meta()) {
             Ok(meta) => match self.claim_dir(dir, root, meta.stamp.id)? {
+                // Only now: a file that appears after the watch was added causes an event.
                 true => self.list_dir(dir, root, meta.stamp.id),
                 false => return Ok(()),
             },
@@ -328,6 +329,7 @@ impl Tree {
 
     /// Watches a directory. Returns false if it cannot be watched, or is watched already at another path.
     fn claim_dir(&mut self, dir: &Path, root: usize, id: Id) -> Result<bool, Full> {
+        // Roots may contain each other. The first one that watches a directory keeps it.
         if self.dirs.get(dir).is_some_and(|dir| dir.root != root) {
             return Ok(false);
         }

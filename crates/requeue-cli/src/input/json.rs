@@ -101,6 +101,7 @@ fn parse_field<T, E: Display>(
 
 /// Returns the duration until a time, or zero if the time has passed.
 fn time_until(at: &str) -> Result<Duration, Why> {
+    // The wall clock is read once. A later step of it has no effect.
     let at: Timestamp = at.parse().map_err(|error| Why::Json(format!("at: {error}")))?;
     Ok(Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or(Duration::ZERO))
 }

@@ -190,6 +190,7 @@ impl<R: BufRead> Records<R> {
             }
             let end = buffer.iter().position(|&byte| byte == self.format.delimiter);
             let piece = &buffer[..end.unwrap_or(buffer.len())];
+            // Bytes beyond the limit are counted, but take no memory.
             let room = self.format.longest_valid() - self.record.len();
             self.record.extend_from_slice(&piece[..piece.len().min(room)]);
             length += piece.len() as u64;

@@ -74,6 +74,7 @@ pub(crate) const LONGEST_LINE: usize = 64 << 10;
 impl Output {
     /// Starts the writer, which runs until the end of the program.
     pub(crate) fn start() -> io::Result<Self> {
+        // The bound makes commands wait for a slow reader, instead of keeping their output in memory.
         let (messages, receiver) = mpsc::channel(QUEUED);
         let (closing, closed) = watch::channel(None);
         let writer = Writer {
@@ -130,6 +131,7 @@ impl Output {
 
     /// Writes a message to standard error. Drops it if the queue is full.
     pub(crate) fn hint(&self, message: &str) {
+        // The callers handle signals and events, and must not wait for a reader.
         let _ = self.messages.try_send(Message::stderr(message_line(message)));
     }
 

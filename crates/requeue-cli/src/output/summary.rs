@@ -18,6 +18,7 @@ pub(crate) struct Count(AtomicU64);
 impl Count {
     /// Adds one, and returns the new value.
     pub(crate) fn one_more(&self) -> u64 {
+        // The counts guard no other data, and the summary is made after all tasks have ended.
         self.0.fetch_add(1, Ordering::Relaxed) + 1
     }
 
@@ -157,6 +158,7 @@ impl Tally {
     }
 
     pub(crate) fn exit_code(&self) -> Exit {
+        // The most serious reason comes first.
         if self.failed.load(Ordering::Relaxed) {
             Exit::Failure
         } else if self.halted.load(Ordering::Relaxed) {

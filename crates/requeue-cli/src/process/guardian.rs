@@ -99,6 +99,7 @@ impl Guardian {
             .arg0(NAME)
             .arg(std::process::id().to_string())
             .stdin(Stdio::piped())
+            // The table is its standard output, because exec closes all other descriptors.
             .stdout(self.table.0.try_clone()?)
             .stderr(Stdio::null())
             .process_group(0)

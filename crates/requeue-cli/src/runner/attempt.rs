@@ -269,10 +269,12 @@ impl Runner {
             // The line must come before the command's own output.
             self.output.flush().await;
         }
+        // Before the command: a guardian that is started later would not know it.
         self.ensure_guardian(Guardian::start_once).await;
         let mut pause = Duration::from_millis(10);
         let mut by_shell = false;
         loop {
+            // The level is marked as seen, so that `changed` waits for the next one.
             if *level.borrow_and_update() != Level::Running {
                 return None;
             }
@@ -285,6 +287,7 @@ impl Runner {
                     let _ = tokio::time::timeout(pause, level.changed()).await;
                     pause = (pause * 2).min(Duration::from_secs(1));
                 }
+                // As execvp does: the shell runs a script without a `#!` line.
                 Err(error) if spawn::is_of_no_kind(&error) && !by_shell => {
                     by_shell = true;
                     command = spawn::command_by_shell(template, stdio, run);
@@ -337,6 +340,7 @@ impl Runner {
             if let Some(group) = group {
                 watchdog.end_rest(group).await;
             }
+            // The guardian must not kill what the command has left behind on purpose.
             groups.mark_over(run.slot);
             exit.send_replace(true);
             reaped
@@ -408,12 +412,14 @@ impl Runner {
             return Outcome::Interrupted;
         }
         let level = self.stop.level();
+        // This program has terminated the command, whatever its exit code says.
         if level >= Level::Terminating {
             return Outcome::Interrupted;
         }
         if let Some(reason) = cancelled {
             return Outcome::Cancelled(reason);
         }
+        // Another worker may have the key by now. Its outcome counts.
         if lost {
             return self
                 .failed_outcome(exit, "lease lost: another worker may have the key".to_owned());

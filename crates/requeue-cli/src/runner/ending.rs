@@ -92,6 +92,7 @@ impl Runner {
     ) {
         let (attempts, priority) = (lease.attempt(), lease.priority().number().into());
         let recorded = tokio::select! {
+            // An outcome that is recorded counts, even if the program is being killed.
             biased;
             recorded = remote::complete_lease(lease, outcome.completion(), outcome.error()) => recorded,
             () = self.wait_after_kill() => Err("outcome not recorded in time; the key runs again".to_owned()),
@@ -139,6 +140,7 @@ impl Runner {
     ) {
         loop {
             let found = tokio::select! {
+                // The keys that wait here are reported before the end.
                 biased;
                 found = expired.recv() => found,
                 _ = &mut done => None,
@@ -178,6 +180,7 @@ impl Runner {
         // Nothing runs the key again in a run that stops.
         let remedy = if self.must_halt() || self.is_stopping() { "" } else { remedy };
         let letter = DeadLetter { attempts, exit, why, priority: item.priority() };
+        // Before the key leaves the queue, so that a kill in between does not lose it.
         let written = self.files.dead_letters.write_letter(&item, letter);
         let key = item.key().clone();
         self.keys.give_up(item);
@@ -212,6 +215,7 @@ impl Runner {
     async fn halt_if_reached(&self) {
         let Some(halt) = self.config.failures.halt else { return };
         let (done, given_up) = (self.tally.runs.succeeded.get(), self.tally.given_up.get());
+        // Several slots may reach the limit at the same time. One of them reports it.
         if self.must_halt() && !self.tally.halted.swap(true, Ordering::Relaxed) {
             self.stop(halt.level);
             self.output

@@ -141,6 +141,7 @@ impl Keys {
         on_wait: impl FnOnce(usize),
     ) -> usize {
         let held = || self.queue.len() + self.queue.waiting() + self.queue.in_flight();
+        // The lookup of the key takes a lock, and comes last.
         let is_full =
             || held() >= self.max_keys && !is_stopping() && self.queue.look_up(key).is_none();
         if is_full() && self.room.is_first_wait() {
@@ -208,6 +209,7 @@ impl Keys {
 
     /// Completes a key. It runs again only if it was re-added.
     pub(super) fn succeed(&self, item: Item<'static, Key>) {
+        // Before the completion: the key may start again immediately after it, as a new one.
         self.end_place(&item);
         self.failing.forget_key(&item);
         item.succeed();
@@ -240,6 +242,7 @@ impl Keys {
 
     /// Stops deliveries and adds. The queue keeps its keys.
     pub(super) fn stop(&self) {
+        // The pause comes first, so that no slot gets a key between the two calls.
         self.queue.pause();
         self.queue.close();
     }

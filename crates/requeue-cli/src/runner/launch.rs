@@ -33,6 +33,7 @@ use crate::serve::{History, Listener, Metrics};
 
 /// `requeue run`: runs a command for each key of the input.
 pub(crate) fn run(source: &Source, config: Config) -> Result<Ended, Refusal> {
+    // The input comes first, because none of the files may be the input.
     let (input, stopper) = Input::open(source)?;
     let files = Files::open_files(&config, identity(&input.metadata))?;
     block_on(async {
@@ -97,6 +98,7 @@ pub(crate) async fn run_parts(
     let listener = parts.listener.take();
     let (remote, expired) = parts.remote.take().unzip();
     let runner = Arc::new(Runner::new(parts, remote, listener.as_ref().map(Listener::metrics))?);
+    // Before any key is read: a signal in between would kill this process, but not its commands.
     let signals = Signals::new()
         .map_err(|error| Refusal::failure(format!("signals cannot be caught: {error}")))?;
     let page = match listener {
@@ -162,12 +164,14 @@ impl Runner {
         if Arc::clone(&self).start_slot(1).await.is_err() {
             self.tally.mark_failed();
         }
+        // From here on, a closed standard output interrupts nothing.
         self.stop.mark_over();
         for task in [progress, omitted] {
             task.abort();
             // The task may still write until it has stopped.
             let _ = task.await;
         }
+        // No command is left. The guardian need not wait for the end of this process.
         self.commands.groups.guardian.iter().for_each(|guardian| guardian.end_if_idle());
         let reported = async {
             drop(done);
@@ -246,6 +250,7 @@ impl Runner {
             self.output.flush().await;
         };
         tokio::select! {
+            // A reader that never reads must not keep a killed program alive.
             () = last_words => {}
             () = self.wait_after_kill() => {}
         }
@@ -265,11 +270,13 @@ impl Runner {
             let mut level = self.stop.subscribe();
             loop {
                 let job = tokio::select! {
+                    // A slot takes no key once the run stops.
                     biased;
                     _ = level.wait_for(|&level| level != Level::Running) => break,
                     job = self.keys.next_job() => job,
                 };
                 let Some(job) = job else { break };
+                // Slots start one by one, so that a run of few keys creates few tasks.
                 if next.is_none() && slot < self.config.commands.jobs {
                     next = Some(Arc::clone(&self).start_slot(slot + 1));
                 }

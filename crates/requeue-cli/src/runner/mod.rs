@@ -100,8 +100,10 @@ impl Runner {
     /// Stops reading keys and starting commands. From `Terminating` on, it also stops the commands in flight. The queue
     /// keeps its keys.
     pub(crate) fn stop(&self, level: Level) {
+        // The queue comes first: a slot that sees the new level gets no key from it.
         self.keys.stop();
         self.stop.raise_level(level);
+        // The reader may wait for space, and must see the new level.
         self.keys.notify_changed();
     }
 

@@ -126,6 +126,7 @@ impl Control<Key> for RunControl {
         if cancelled {
             runner.tally.cancelled.one_more();
         }
+        // The reader may wait for the space of this key.
         runner.keys.notify_changed();
         cancelled
     }

@@ -97,6 +97,7 @@ impl Runner {
                 if self.is_stopping() {
                     return false;
                 }
+                // An exact time takes the place of a backoff.
                 if options.merge == Merge::Exactly {
                     self.keys.failing.forget_key(&key);
                 }

@@ -90,6 +90,7 @@ impl Leases {
 
     /// Releases all keys whose commands have not started, and waits until the remote queue has them back.
     pub(super) async fn release_all(&self) {
+        // Without the lock, because a release waits for the store.
         let waiting: Vec<_> = self.waiting.lock().drain().collect();
         for (_, lease) in waiting {
             // A lost lease has ended already.

@@ -77,6 +77,7 @@ impl FailingKeys {
     ) -> Verdict {
         let mut inner = self.inner.lock();
         let before = inner.keys.get(item.key()).copied().unwrap_or_default();
+        // An add may start the key before its backoff is over. Such a failure is not another one.
         let counts = now >= before.until;
         let failures = before.failures.saturating_add(counts.into());
         if self.retries.is_some_and(|retries| failures > retries) {

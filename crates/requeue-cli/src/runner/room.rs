@@ -30,7 +30,9 @@ impl Room {
 
     /// Must be called when a key has completed or the run stops.
     pub(super) fn notify_changed(&self) {
+        // In the single order of these accesses, either this load sees the flag, or the waiter sees the change.
         if self.is_waiting.load(Ordering::SeqCst) {
+            // The waiter holds the lock from its check to its sleep, so that the notification is not lost.
             let _guard = self.lock.lock();
             self.changed.notify_all();
         }

@@ -86,6 +86,7 @@ impl Runner {
             self.output.clear_progress().await;
             self.output.flush().await;
         };
+        // A reader of standard error that has paused must not prevent the stop.
         let _ = tokio::time::timeout(Duration::from_millis(100), cleared).await;
         // The first process of a container ignores a stop signal from inside the container. Its commands are continued
         // immediately.

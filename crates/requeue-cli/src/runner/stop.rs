@@ -56,16 +56,19 @@ impl Stop {
             *now = level.max(*now);
             rises
         });
+        // After the level, so that a reader that wakes up finds the run stopping.
         drop(self.input.lock().take());
     }
 
     /// Waits until the level is at least `level`.
     pub(super) async fn wait_for_level(&self, level: Level) {
+        // The sender lives as long as `self`, so that the wait does not fail.
         let _ = self.subscribe().wait_for(|&now| now >= level).await;
     }
 
     /// Must be called when the input was read to its end.
     pub(super) fn read_all(&self) {
+        // The flag guards no other data.
         self.has_read_all.store(true, Ordering::Relaxed);
     }
 
@@ -80,6 +83,7 @@ impl Stop {
 
     /// Must be called when standard output is found closed.
     pub(super) fn cut_off(&self) {
+        // After the last command, nothing is lost.
         self.is_cut_off.fetch_or(!self.is_over.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 

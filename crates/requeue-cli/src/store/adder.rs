@@ -108,6 +108,7 @@ impl Adder {
                 self.part.push((key, add));
             }
             Change::Cancel(key) => {
+                // An add of the same key may wait there.
                 self.apply_pending().await?;
                 let cancelled = match &self.target {
                     Target::Store(queue) => {
@@ -187,6 +188,7 @@ impl Adder {
         };
         let adds = part.into_iter().map(|(key, add)| queue.add_with(key, add));
         let mut failed = None;
+        // The store sends adds that come together in one request.
         for added in join_all(adds).await {
             match added {
                 Ok(added) => self.counts.count_added(added),

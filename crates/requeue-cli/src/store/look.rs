@@ -237,6 +237,7 @@ async fn change_all(mut bulk: Bulk, done: &str) -> Result<Ended, Refusal> {
     let mut reported = Instant::now();
     loop {
         let mut signal = None;
+        // The step must be dropped before `changed` is read.
         let stepped = {
             let mut step = pin!(bulk.step());
             tokio::select! {

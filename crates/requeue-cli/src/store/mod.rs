@@ -117,6 +117,7 @@ impl Place {
     async fn to_change(&self, how: impl Fn(OpenOptions) -> OpenOptions) -> Result<Queue, Refusal> {
         let url = self.store.required_url()?;
         open_patiently(self.wait.wait, async || {
+            // Each attempt connects again, because the connection itself may be what fails.
             let store = connect_store(url).await?;
             if sqlite_file(url).is_some() {
                 store.migrate().await?;

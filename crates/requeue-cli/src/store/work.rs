@@ -24,6 +24,7 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
     let re_add = re_add(flags.common.re_add)?;
     let (source, mut config) = Config::from_run_flags(flags)?;
     config.commands.template.hidden = passwords.hidden_variables(place.store.required_url()?);
+    // The input comes first, because none of the files may be the input.
     let (input, stopper) = Input::open(&source)?;
     let files = Files::open_files(&config, identity(&input.metadata))?;
     block_on(async {

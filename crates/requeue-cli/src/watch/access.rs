@@ -85,6 +85,7 @@ impl Access {
             .get_opt(name)
             .await
             .map_err(|error| self.server.refusal("get", &what, &error))?;
+        // A dry run checks the right, and writes nothing.
         let dry_run = PostParams { dry_run: true, ..PostParams::default() };
         let (verb, tried) = match lease {
             Some(lease) => ("update", leases.replace(name, &dry_run, &lease).await),

@@ -75,6 +75,7 @@ impl Finalizer {
             let is_deleted = metadata.deletion_timestamp.is_some();
             let mut finalizers = metadata.finalizers.unwrap_or_default();
             let has_it = finalizers.contains(&self.name);
+            // A finalizer cannot be added to an object that is being deleted.
             if is_another || has_it == wanted || wanted && is_deleted {
                 return Ok(());
             }

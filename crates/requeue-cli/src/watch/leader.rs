@@ -60,6 +60,7 @@ impl Candidate {
             elector.acquire().await
         };
         let term = tokio::select! {
+            // A run that is over must not begin a term.
             biased;
             _ = &mut over => return,
             term = standing => term,
@@ -71,6 +72,7 @@ impl Candidate {
             std::future::pending::<Infallible>().await
         };
         tokio::select! {
+            // A lost term comes first, because its commands must stop in time.
             biased;
             lost = term.lost() => {
                 runner.tally.mark_failed();

@@ -107,7 +107,9 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
             Ok(oneshot::channel().1)
         })
         .await;
+        // No command is left that could read them.
         snapshots.iter().for_each(|snapshots| snapshots.clear());
+        // Only now, after the last command, another replica may lead.
         drop(is_over);
         if let Some(leading) = leading {
             // A panic in that task has already been reported.

@@ -174,6 +174,7 @@ impl Objects {
         let mut known = self.known.lock();
         let known = known.get_mut(key)?;
         let wish = self.wish_for(known)?;
+        // Requests from here on belong to the next run.
         known.is_new = false;
         let event = match wish {
             Wish::Keep => return Some(Begin::Keep(Arc::clone(&known.json))),
