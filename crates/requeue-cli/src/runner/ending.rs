@@ -39,7 +39,7 @@ impl Runner {
                 self.tally.runs.succeeded.one_more();
                 let key = item.key().clone();
                 self.keys.succeed(item);
-                self.record_run(|history| history.succeeded(&key, report.to_run("")));
+                self.record_run(|history| history.succeeded(&key, report.into_run("")));
                 self.halt_if_reached().await;
             }
             Outcome::Failed { exit: Some(exit), why, is_final: false } => {
@@ -49,13 +49,13 @@ impl Runner {
                     let (key, attempt) =
                         (item.key().clone(), self.keys.failing.past_of(&item).attempt);
                     self.keys.give_up(item);
-                    self.record_run(|history| history.failed(&key, report.to_run(&why)));
+                    self.record_run(|history| history.failed(&key, report.into_run(&why)));
                     return self.report_retry(&key, attempt, &why, Again::Added).await;
                 }
                 let key = item.key().clone();
                 match self.keys.failing.count_failure(item, exit, self.keys.queue.now()) {
                     Verdict::Retried { attempt, delay } => {
-                        self.record_run(|history| history.failed(&key, report.to_run(&why)));
+                        self.record_run(|history| history.failed(&key, report.into_run(&why)));
                         self.report_retry(&key, attempt, &why, Again::After(delay)).await;
                     }
                     Verdict::GivenUp { item, attempts } => {
@@ -108,7 +108,7 @@ impl Runner {
             Outcome::Interrupted => _ = self.tally.unfinished.one_more(),
             Outcome::Cancelled(reason) => self.report_cancelled(&key, reason).await,
             Outcome::Succeeded if is_recorded => {
-                self.record_run(|history| history.succeeded(&key, report.to_run("")));
+                self.record_run(|history| history.succeeded(&key, report.into_run("")));
                 self.tally.runs.succeeded.one_more();
                 self.halt_if_reached().await;
             }
@@ -116,8 +116,8 @@ impl Runner {
             Outcome::Failed { exit, why, is_final } => {
                 self.tally.runs.failed.one_more();
                 self.record_run(|history| match is_parked {
-                    true => history.gave_up(&key, report.to_run(&why)),
-                    false => history.failed(&key, report.to_run(&why)),
+                    true => history.gave_up(&key, report.into_run(&why)),
+                    false => history.failed(&key, report.into_run(&why)),
                 });
                 if is_parked {
                     let letter = DeadLetter { attempts, exit, why: &why, priority };
@@ -147,7 +147,7 @@ impl Runner {
             };
             let Some(ExpiredKey { key, attempts, why }) = found else { return };
             let report = Report { attempt: attempts, ..Report::default() };
-            self.record_run(|history| history.gave_up(&key, report.to_run(&why)));
+            self.record_run(|history| history.gave_up(&key, report.into_run(&why)));
             let letter = DeadLetter { attempts, exit: None, why: &why, priority: 0 };
             self.report_parked(&key, letter).await;
         }
@@ -184,7 +184,7 @@ impl Runner {
         let written = self.files.dead_letters.write_letter(&item, letter);
         let key = item.key().clone();
         self.keys.give_up(item);
-        self.record_run(|history| history.gave_up(&key, report.to_run(why)));
+        self.record_run(|history| history.gave_up(&key, report.into_run(why)));
         self.report_given_up(&key, ("given up", remedy), letter, written).await;
     }
 
