@@ -226,6 +226,7 @@ impl SocketFile {
         let bound = UnixListener::bind(path);
         umask(mask);
         let listener = bound?;
+        // The identity tells this file from one that another process binds later.
         let found = path.symlink_metadata()?;
         let identity = (found.dev(), found.ino());
         Ok((listener, Self { path: path.to_owned(), identity }))

@@ -123,6 +123,7 @@ impl Read {
         let format = Format {
             kind: self.input,
             delimiter: if self.null { b'\0' } else { self.delimiter.unwrap_or(b'\n') },
+            // Bounds the memory for a record without an end.
             max_record: 1 << 20,
         };
         Ok((source, format))
@@ -154,6 +155,7 @@ impl Config {
         let template = parse_template(common.command, common.shell, common.mark.as_deref(), &own)?;
         let output = if common.ungroup { Output::Inherit } else { common.output };
         let output = match output {
+            // Only output that passes through this process can be held.
             Output::Inherit | Output::None if own.keep_order => {
                 return Err(Refusal::usage("--keep-order requires --output lines or group"));
             }

@@ -117,6 +117,7 @@ impl Pacing {
             .clock(clock)
             .readd_policy(re_add)
             .in_flight_policy(self.rerun)
+            // Keys may come from an attacker: see `KeyQueue`.
             .hasher(RandomState::new());
         if let Some(metrics) = metrics {
             queue = queue.metrics(metrics);

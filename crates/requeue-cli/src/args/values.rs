@@ -27,6 +27,7 @@ impl Jobs {
             Self::Unlimited => command::most_at_once(),
             Self::Percent(percent) => {
                 let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+                // At least one, even of few cores.
                 (cores.saturating_mul(percent as usize) / 100).max(1)
             }
         }
@@ -86,6 +87,7 @@ pub(crate) fn parse_pace(text: &str) -> Result<Pace, &'static str> {
     const { assert!(Pace::MAX_RUNS == 1000, "the message names the limit") };
     let (runs, per) = text.split_once('/').ok_or(WRONG)?;
     let is_unit = per.starts_with(|first: char| first.is_ascii_alphabetic());
+    // `10/m` means one minute.
     let per = parse_duration(&format!("{}{per}", if is_unit { "1" } else { "" }));
     let pace = Pace::new(runs.parse().map_err(|_| WRONG)?, per.map_err(|_| WRONG)?);
     pace.is_valid().then_some(pace).ok_or(WRONG)

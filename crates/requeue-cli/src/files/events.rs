@@ -144,6 +144,7 @@ impl Watch for SystemWatch {
     }
 
     fn reset(&mut self) -> Result<(), NotWatched> {
+        // The drop of the old watcher ends its watches.
         self.watcher = new_watcher(&self.inbox)?;
         Ok(())
     }
@@ -154,6 +155,7 @@ impl From<Error> for NotWatched {
         match error.kind {
             ErrorKind::MaxFilesWatch => Self::Full,
             ErrorKind::Io(error) => Self::Failed(error),
+            // The directory was removed in the meantime.
             ErrorKind::PathNotFound => Self::Failed(io::ErrorKind::NotFound.into()),
             _ => Self::Failed(io::Error::other(error.to_string())),
         }

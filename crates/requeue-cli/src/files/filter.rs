@@ -68,6 +68,7 @@ impl Filter {
     pub(super) fn wants_file(&mut self, root: usize, path: &Path, meta: &Meta) -> bool {
         let name = path.file_name().unwrap_or_default();
         let has_extension =
+            // A file with the name `.rs` has no extension.
             |dotted: &Vec<u8>| name.len() > dotted.len() && name.as_bytes().ends_with(dotted);
         name != ".git"
             && (self.extensions.is_empty() || self.extensions.iter().any(has_extension))
@@ -95,6 +96,7 @@ fn walk_builder(flags: &Flags, root: &Path) -> Result<WalkBuilder, Refusal> {
         if glob.starts_with('!') {
             return Err(wrong("it begins with `!`; write `\\!` for a name that begins so"));
         }
+        // A glob of an override selects files. With `!` it ignores them.
         globs.add(&format!("!{glob}")).map_err(|error| wrong(&error.to_string()))?;
     }
     let globs = globs.build().map_err(|error| Refusal::usage(format!("--ignore: {error}")))?;

@@ -69,6 +69,7 @@ pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
     let (poll, is_initial) = (flags.poll.filter(|time| !time.is_zero()), flags.initial);
     let config = run_config(flags)?;
     let files = Files::open_files(&config, None)?;
+    // After they are open, because files are excluded by their identity.
     exclude_own(&mut filter, &config);
 
     let watch: Box<dyn Watch> = match poll {
@@ -193,6 +194,7 @@ impl Follower {
         while !self.runner.is_stopping() {
             let at_most = self.poll.or_else(|| self.tree.has_missing().then_some(MISSING));
             self.inbox.wait_for_events(at_most);
+            // Events that come together are handled together.
             thread::sleep(pause);
             let start = Instant::now();
             let events = self.inbox.take_events();

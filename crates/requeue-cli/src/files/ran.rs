@@ -88,6 +88,7 @@ impl Ran {
     /// Records that the run that began last has succeeded.
     pub(super) fn record_success(&self, path: &[u8]) {
         if let Some(last) = self.files.lock().get_mut(path) {
+            // Not the present content: it may have changed since the run began.
             last.settled = last.in_run.take().map(|content| *content);
         }
     }

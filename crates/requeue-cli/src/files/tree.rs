@@ -416,6 +416,7 @@ impl Tree {
                 }
             }
         }
+        // The filter keeps the rules of directories that are gone. Clearing it costs reads, and so happens rarely.
         if self.forgotten > self.dirs.len() + 1000 {
             self.forgotten = 0;
             self.filter.reload_rules();

@@ -46,6 +46,7 @@ enum Op {
 /// Parses an object. Fields that it does not know are ignored.
 pub(crate) fn parse_record(record: &[u8]) -> Result<Change<'static>, Why> {
     let bad = |why: String| Why::Json(why);
+    // serde would also take a list of the fields.
     if record.trim_ascii_start().first() != Some(&b'{') {
         return Err(bad("not a JSON object".to_owned()));
     }

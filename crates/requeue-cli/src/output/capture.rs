@@ -81,11 +81,13 @@ impl<'a> Sink<'a> {
         let mut grace_over = pin!(wait_after_exit(exited.clone(), GRACE));
         let mut lines = Lines::default();
         let mut late = 0;
+        // A process that the command left behind may write forever.
         while late <= PIPE {
             let new = tokio::select! {
                 // Output that is already in the pipe is read even after the grace period.
                 biased;
                 read = from.read_buf(lines.read_buffer()) => match read {
+                    // A pipe that fails has no more output, and its command ends by itself.
                     Ok(0) | Err(_) => break,
                     Ok(new) => new,
                 },
@@ -148,6 +150,7 @@ pub(crate) async fn feed_stdin(
     let (Some(mut to), Some(what)) = (to, what) else { return 0 };
     let mut sent = 0;
     let write = async {
+        // A command may close its input before it has read all of it.
         while let Ok(more @ 1..) = to.write(&what[sent..]).await {
             sent += more;
         }

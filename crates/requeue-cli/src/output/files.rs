@@ -106,6 +106,7 @@ fn open_by_components(path: &Path, how: OFlags) -> io::Result<File> {
             dir = start("/")?;
             continue;
         }
+        // `..` names a directory, never the file.
         let is_last = rest.is_empty() && component != "..";
         let found = match statat(&dir, &component, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) if is_last => None,
@@ -122,6 +123,7 @@ fn open_by_components(path: &Path, how: OFlags) -> io::Result<File> {
                     return Err(Errno::LOOP.into());
                 }
                 let to = readlinkat(&dir, &component, Vec::new())?;
+                // The target of a link is relative to the directory of the link.
                 at.pop();
                 rest.extend(reversed_components(Path::new(OsStr::from_bytes(to.to_bytes()))));
                 continue;

@@ -63,6 +63,7 @@ impl Joblog {
         log: Log,
         command: &str,
     ) -> io::Result<()> {
+        // A clock before 1970 must not end the run.
         let at = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let took = took.as_secs_f64();
         let Log { exit, signal, sent, received } = log;

@@ -82,6 +82,7 @@ impl Output {
                 LONGEST_LINE,
                 BlockingFile::of_stream(io::stdout())?,
             )),
+            // Without a buffer: a message must be seen before a crash.
             stderr: Target::new(BlockingFile::of_stream(io::stderr())?),
             closed: closing,
             bar: None,
@@ -182,6 +183,7 @@ impl<W: Write> Target<W> {
 
     /// Writes bytes of the run `source`. First ends an unfinished line of another run.
     fn write(&mut self, source: u64, bytes: &[u8]) -> io::Result<()> {
+        // Two runs must not share a line.
         if self.unfinished.is_some_and(|writer| writer != source) {
             self.to.write_all(b"\n")?;
         }
@@ -207,6 +209,7 @@ impl Writer {
             }
             if !texts.is_empty() {
                 match self.bar.clone() {
+                    // The line is drawn again below the texts.
                     Some(bar) => bar.suspend(|| self.write_messages(texts)),
                     None => self.write_messages(texts),
                 }

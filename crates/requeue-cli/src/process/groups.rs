@@ -124,6 +124,7 @@ impl Groups {
 
     /// Returns true if the command of a slot has exited, even if it has not been waited for.
     pub(crate) fn has_ended(&self, slot: usize) -> bool {
+        // The last option leaves the exit status for tokio.
         let ended = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         match self.running.lock().get(slot - 1) {
             Some(Some(group)) => matches!(waitid(WaitId::Pid(group.leader), ended), Ok(Some(_))),

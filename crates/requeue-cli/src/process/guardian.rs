@@ -90,6 +90,7 @@ impl Guardian {
     }
 
     fn start_another(&self, process: &mut Process) -> io::Result<()> {
+        // Counted before the start, so that a start that fails is not repeated forever.
         process.starts += 1;
         if process.starts > MOST_STARTS {
             return Err(io::Error::other(format!("its process died {MOST_STARTS} times")));
@@ -291,6 +292,7 @@ fn leaders_of(parent: &str, run: u64) -> Vec<Pid> {
         let environment = std::fs::read(process.path().join("environ")).ok()?;
         let has =
             |it: &String| environment.split(|&byte| byte == 0).any(|own| own == it.as_bytes());
+        // Children inherit the environment of the command, but do not lead its group.
         (wanted.iter().all(has) && getpgid(Some(pid)) == Ok(pid)).then_some(pid)
     };
     processes.flatten().filter_map(leader).collect()

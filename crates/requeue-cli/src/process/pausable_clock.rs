@@ -33,6 +33,7 @@ impl PausableClock {
             let passed = start.elapsed().saturating_sub(self.stopped_time().saturating_sub(before));
             match duration.saturating_sub(passed) {
                 Duration::ZERO => return,
+                // A stop during this sleep makes the loop sleep again.
                 rest => tokio::time::sleep(rest).await,
             }
         }

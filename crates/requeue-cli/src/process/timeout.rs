@@ -96,6 +96,7 @@ impl<'a> Watchdog<'a> {
                     Phase::Ending | Phase::Killed => self.kill_command(),
                 },
                 () = &mut self.cancelled => {
+                    // A future that is ready must not be polled again.
                     self.cancelled = Box::pin(pending());
                     if self.phase == Phase::Running && !self.groups.has_ended(self.slot) {
                         self.was_cancelled = true;

@@ -97,6 +97,7 @@ impl Runner {
         } else {
             self.run_command(run, &job, &mut report).await
         };
+        // Before the completion: no other run of the key can start until then.
         let outcome = match (outcome, &self.hooks) {
             (Outcome::Succeeded, Some(hooks)) => {
                 match self.unless_cut_off(hooks.on_success(item)).await {
@@ -285,6 +286,7 @@ impl Runner {
                         self.output.say(&format!("{why}: {error}")).await;
                     }
                     let _ = tokio::time::timeout(pause, level.changed()).await;
+                    // Other commands must end first, so that frequent attempts are of no use.
                     pause = (pause * 2).min(Duration::from_secs(1));
                 }
                 // As execvp does: the shell runs a script without a `#!` line.
@@ -437,6 +439,7 @@ impl Runner {
             return self.failed_outcome(124, format!("timed out after {}", format_exact(limit)));
         }
         let of_our_signal = self.stop.signal.get().is_some_and(|signal| exit == 128 + signal);
+        // A terminal sends the signal of Ctrl-C to the command too.
         if level == Level::Stopping && of_our_signal {
             return Outcome::Interrupted;
         }

@@ -112,6 +112,7 @@ impl Runner {
                 self.tally.runs.succeeded.one_more();
                 self.halt_if_reached().await;
             }
+            // The store did not record it, and runs the key again.
             Outcome::Succeeded => _ = self.tally.runs.failed.one_more(),
             Outcome::Failed { exit, why, is_final } => {
                 self.tally.runs.failed.one_more();

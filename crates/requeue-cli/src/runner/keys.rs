@@ -166,6 +166,7 @@ impl Keys {
             // The queue of the store ends when no key of any process is left.
             Some(leases) => leases.remote().shut_down_when_idle(),
         }
+        // A slot that waits for its turn must see that no key is left.
         self.rate.iter().for_each(Rate::notify_changed);
     }
 
@@ -191,6 +192,7 @@ impl Keys {
         self.order.iter().for_each(|order| order.give_place(&item));
         // The command has not started, and perhaps none is needed.
         item.uncount_start();
+        // The lease is there: it is stored under the lock under which the key was added.
         let lease = self.leases.as_ref().and_then(|leases| leases.take_lease(&item));
         if let Some(turn) = turn {
             turn.use_up(self.queue.now());

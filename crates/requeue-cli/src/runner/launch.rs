@@ -121,6 +121,7 @@ impl Runner {
     ) -> Result<Self, Refusal> {
         let Parts { config, files, stopper, hooks, .. } = parts;
         let keys = Keys::new(&config, metrics, remote)?;
+        // A dry run starts nothing that could be left behind.
         let guardian = (!config.commands.dry_run).then(Guardian::new).transpose();
         let guardian = guardian.map_err(|error| Refusal::failure(error.to_string()))?;
         let commands = Commands {
@@ -174,6 +175,7 @@ impl Runner {
         // No command is left. The guardian need not wait for the end of this process.
         self.commands.groups.guardian.iter().for_each(|guardian| guardian.end_if_idle());
         let reported = async {
+            // Without the sender, the reports end.
             drop(done);
             if let Some(reports) = reports {
                 // Wait until every key that a claim has parked is reported.
@@ -182,6 +184,7 @@ impl Runner {
         };
         self.finish_output(reader_end, reported).await;
         let exit = match self.tally.exit_code() {
+            // A failure of this program is more serious than a missing command.
             Exit::Failure => Exit::Failure,
             exit => self.stop.no_program.get().copied().unwrap_or(exit),
         };
@@ -229,6 +232,7 @@ impl Runner {
             reported.await;
             self.output.clear_progress().await;
             self.output.flush().await;
+            // After the flush: only then it is certain that all output was written.
             if let Some(Closed::Failed(error)) = self.output.is_closed() {
                 self.report_failed(&format!("standard output: {error}")).await;
             } else if self.is_cut_off() {

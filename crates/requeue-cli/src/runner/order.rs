@@ -135,6 +135,7 @@ impl Held {
         output: [SpooledTempFile; 2],
     ) -> io::Result<()> {
         let file = self.file.get_or_insert_with(|| SpooledTempFile::new(IN_MEMORY));
+        // Reads of other pieces have moved the position.
         let start = file.seek(SeekFrom::End(0))?;
         let mut lengths = [0; 2];
         for (mut stream, length) in output.into_iter().zip(&mut lengths) {
@@ -154,6 +155,7 @@ impl Held {
             let [stdout, stderr] = tokio::task::block_in_place(|| self.read_piece(&piece))?;
             output.write_kept(piece.run, stdout, stderr).await;
         }
+        // The file would otherwise grow until the end of the run.
         if self.outputs.is_empty() {
             self.file = None;
         }

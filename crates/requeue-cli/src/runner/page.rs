@@ -59,6 +59,7 @@ impl Runner {
 
     /// Pauses or resumes the starts of commands. Returns false if the run stops.
     fn set_paused(&self, paused: bool) -> bool {
+        // A resume must not undo the stop of the run.
         let runs = !self.is_stopping();
         if runs {
             let queue = &self.keys.queue;
@@ -108,6 +109,7 @@ impl Control<Key> for RunControl {
         check_key(&key).map_err(|why| RefusedKey::new(why.to_string()))?;
         let checked = runner.hooks.iter().try_for_each(|hooks| hooks.check_key(&key));
         checked.map_err(RefusedKey::new)?;
+        // A client cannot wait for space as the reader does.
         if runner.keys.queue.states().total() >= runner.keys.max_keys {
             let why = "the run has as many keys as it may hold (--max-keys)";
             return Err(RefusedKey::new(why));

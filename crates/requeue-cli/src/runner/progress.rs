@@ -57,6 +57,7 @@ impl Meter {
         let &(from, before) = self.0.front().unwrap_or(&(start, 0));
         self.0.push_back((now, runs));
         let seconds = now.saturating_duration_since(from).as_secs_f64();
+        // The first call may come in the instant of the start.
         if seconds > 0.0 { runs.saturating_sub(before) as f64 / seconds } else { 0.0 }
     }
 }
@@ -84,6 +85,7 @@ impl Runner {
             let is_total = self.stop.has_read_all();
             let more = if is_total { "" } else { "+" };
             parts.push(format!("{finished}/{}{more} done", finished + left));
+            // Without the total, an estimate would be too low.
             let left = if is_total { left } else { 0 };
             parts.extend(
                 time_left(tally.started.elapsed(), finished, left)

@@ -58,6 +58,7 @@ impl Rate {
 impl Turn<'_> {
     /// Uses the turn: a command starts.
     pub(crate) fn use_up(mut self, now: Time) {
+        // Time that passes without starts is not saved up beyond the burst.
         *self.paid_until = (*self.paid_until).max(now) + self.every;
     }
 }

@@ -94,6 +94,7 @@ impl Runner {
                         self.output.say_blocking(&why);
                     });
                 }
+                // The wait for space may have ended because of the stop.
                 if self.is_stopping() {
                     return false;
                 }

@@ -76,6 +76,7 @@ impl Leases {
             // This may replace an earlier lease of the key, which was lost.
             waiting.insert(key.clone(), lease);
             match queue.add(key) {
+                // A key whose command still runs here waits for the end of that command.
                 Added::New | Added::Dirty => return Some(()),
                 Added::Refused => return None,
                 // The key is already in the queue.

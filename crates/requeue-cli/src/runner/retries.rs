@@ -81,6 +81,7 @@ impl FailingKeys {
         let counts = now >= before.until;
         let failures = before.failures.saturating_add(counts.into());
         if self.retries.is_some_and(|retries| failures > retries) {
+            // The next add begins without failures.
             inner.keys.remove(item.key());
             inner.limiter.forget(item.key());
             return Verdict::GivenUp { item, attempts: failures };

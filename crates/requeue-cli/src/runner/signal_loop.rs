@@ -47,6 +47,7 @@ impl Runner {
                     Request::Continue => self.commands.groups.signal_all(Signal::CONT),
                     Request::Report => self.output.hint(&self.progress_line(&mut meter)),
                     Request::Children => {
+                        // The first exit sets the time, so that a series of exits cannot postpone it.
                         look_at.get_or_insert_with(|| Instant::now() + LOOK);
                     }
                 },

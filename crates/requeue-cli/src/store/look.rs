@@ -132,6 +132,7 @@ pub(crate) fn status(flags: &StatusFlags) -> Result<Ended, Refusal> {
             true => Some(in_flight(&queue).await?),
             false => None,
         };
+        // The keys are read only if there are any, because a scan of a large queue takes long.
         let damaged = match counts.damaged {
             0 => Vec::new(),
             _ => {
@@ -256,6 +257,7 @@ async fn change_all(mut bulk: Bulk, done: &str) -> Result<Ended, Refusal> {
                 complain(&format!("{changed} {done}"));
                 return Ok(Ended::Exit(Exit::Done));
             }
+            // The keys that are left are unchanged, so that the same command can be run again.
             (true, Some(signal)) => {
                 complain(&format!("{changed} {done}; interrupted, the other keys are unchanged"));
                 return Ok(Ended::Signal(signal));

@@ -46,6 +46,7 @@ fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> Result<T, Re
     launch::block_on(OPENED.scope(RefCell::default(), async {
         let done = future.await;
         if let Some(store) = OPENED.with(RefCell::take) {
+            // The outcome of the subcommand is known, and does not depend on the close.
             let _ = tokio::time::timeout(CLOSING, store.close()).await;
         }
         done

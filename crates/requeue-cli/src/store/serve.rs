@@ -18,6 +18,7 @@ pub(crate) fn serve(flags: &ServeFlags) -> Result<Ended, Refusal> {
         let title = format!("requeue: {}", flags.place.queue);
         let page = listener.serve(title, store_site(&queue), &output).await?;
         let signal = signals::wait_for_interrupt().await;
+        // Viewers learn of the end before the process exits.
         page.shutdown().await;
         output.flush().await;
         Ok(Ended::Signal(signal))

@@ -23,6 +23,7 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
     let place = Place { store: StoreUrl { store }, queue, wait: Wait { wait } };
     let re_add = re_add(flags.common.re_add)?;
     let (source, mut config) = Config::from_run_flags(flags)?;
+    // Commands must not see the password of this process.
     config.commands.template.hidden = passwords.hidden_variables(place.store.required_url()?);
     // The input comes first, because none of the files may be the input.
     let (input, stopper) = Input::open(&source)?;
@@ -50,6 +51,7 @@ pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
     let re_add = re_add(common.re_add)?;
     let own = Subcommand { stdin, ..Subcommand::without_input("work") };
     let mut config = Config::from_flags(common, Alone { dashboard, ..Alone::default() }, own)?;
+    // Commands must not see the password of this process.
     config.commands.template.hidden = passwords.hidden_variables(place.store.required_url()?);
     let files = Files::open_files(&config, None)?;
     block_on(async {

@@ -57,6 +57,7 @@ impl Access {
         let client = ClientBuilder::try_from(config.clone());
         let client =
             client.map_err(|error| request_failure(&format!("a client of {server}"), &error))?;
+        // One invalid byte would fail a whole list.
         let client = client.with_layer(&MapResponseLayer::new(replace_invalid_utf8)).build();
         let core = client.list_core_api_versions_aggregated().await;
         let core = core.map_err(|error| server.refusal("get", "/api", &error))?;
@@ -152,6 +153,7 @@ impl Access {
     /// Checks the right to list these objects. kube's watcher would retry forever without a message.
     async fn try_list(&self, resource: &Resource, params: &ListParams) -> Result<(), Refusal> {
         let api: Api<Decoded<PartialObjectMeta<DynamicObject>>> = self.selected_api(resource);
+        // One object is enough to show the right.
         let listed = api.list(&params.clone().limit(1)).await;
         let namespace = self.namespace_of(resource).unwrap_or_default();
         listed.map(|_| ()).map_err(|error| {

@@ -127,6 +127,7 @@ const REPORTED: usize = 20;
 
 impl Unreadable {
     pub(crate) fn is_due(&mut self, key: &ObjectKey, now: Time) -> bool {
+        // Objects that are gone must not take memory.
         self.0.retain(|_, at| now.since(*at) < AGAIN);
         let is_due = self.0.len() < REPORTED && !self.0.contains_key(key);
         if is_due {

@@ -79,6 +79,7 @@ impl Finalizer {
             if is_another || has_it == wanted || wanted && is_deleted {
                 return Ok(());
             }
+            // A merge patch replaces the whole list, with the finalizers of others.
             finalizers.retain(|finalizer| *finalizer != self.name);
             if wanted {
                 finalizers.push(self.name.clone());

@@ -75,6 +75,7 @@ impl Candidate {
             // A lost term comes first, because its commands must stop in time.
             biased;
             lost = term.lost() => {
+                // The exit code makes a supervisor start the process again.
                 runner.tally.mark_failed();
                 runner.stop(Level::Terminating);
                 let why = format!("Lease {lease}: {lost}");

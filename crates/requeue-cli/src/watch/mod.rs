@@ -63,6 +63,7 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
         let candidate = Candidate::new(&access, leader).await?.filter(|_| !config.commands.dry_run);
 
         let objects = Arc::new(Objects::new(&on, !config.commands.dry_run));
+        // A dry run writes nothing.
         let keeper = finalizer.clone().filter(|_| !config.commands.dry_run);
         if keeper.is_some() {
             access.review_right("patch", &resource, &ListParams::default()).await?;
@@ -75,6 +76,7 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
         };
         let (is_over, over) = oneshot::channel();
         let mut leading = None;
+        // After the checks, so that a refused start opens no socket.
         let listener = Listener::bind_if_asked(config.serve.as_ref()).await?;
         let hooks = Some(Arc::new(hooks) as _);
         let parts = Parts { hooks, ..Parts::new(config, files, listener) };

@@ -106,6 +106,7 @@ impl Objects {
         if let Some(before) = known.get(key) {
             let begins_to_end = state == State::Ending && before.state != State::Ending;
             now.is_new = before.is_new || begins_to_end;
+            // The run for the deletion has begun, and is not repeated.
             if matches!(state, State::Ending | State::Leaving) && before.ran == State::Ending {
                 (now.ran, now.is_released) = (before.ran, before.is_released);
             }

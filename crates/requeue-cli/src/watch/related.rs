@@ -60,6 +60,7 @@ impl Related {
 /// Adds the owners of objects that change.
 async fn follow_owned(source: Source<Metadata>, enqueuer: Arc<Enqueuer>, owners: Resource) {
     let sight = |object: Metadata| {
+        // An owner is in the same namespace, or has cluster scope.
         let namespace = object.metadata.namespace.as_deref();
         let references = object.metadata.owner_references.iter().flatten();
         let keys: Vec<_> = references.filter_map(|it| owner_key(it, namespace, &owners)).collect();
@@ -87,6 +88,7 @@ async fn each_change(
     let take = |step: Step<_>| {
         let mut changes = step.shown_changes(&mut watch, &sight);
         changes.retain(|change| !matches!(change.kind, ChangeKind::Listed | ChangeKind::Unchanged));
+        // An event without changes must not start a run for all objects.
         if !changes.is_empty() {
             let keys: BTreeSet<_> = changes.into_iter().flat_map(|change| change.targets).collect();
             changed(keys);

@@ -41,6 +41,7 @@ impl Access {
         let reviews: Api<SelfSubjectAccessReview> = Api::all(self.client.clone());
         let answer = reviews.create(&PostParams::default(), &review).await;
         match answer.ok().and_then(|review| review.status) {
+            // Without an answer, the requests themselves show whether the right exists.
             Some(status) if !status.allowed => {
                 let what = resource.name_in(namespace.unwrap_or_default());
                 let everywhere = if namespace.is_none() { " of the whole cluster" } else { "" };

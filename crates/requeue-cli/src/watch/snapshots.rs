@@ -95,6 +95,7 @@ impl Store {
                 }
                 *objects = Arc::new(list);
             }
+            // This copies the map only while a run writes its files.
             Event::Apply(object) => Arc::make_mut(objects).extend([self.entry(object)]),
             Event::Delete(object) => {
                 Arc::make_mut(objects).remove(&ObjectKey::from_object(&object));
@@ -178,6 +179,7 @@ impl Snapshots {
                 let file = format!("{}.json", store.name);
                 let path = dir.path().join(&file);
                 let same = last.as_ref().filter(|last| last.versions[i] == *version);
+                // A file that has not changed is shared, because lists can be large.
                 let linked = same.map(|last| fs::hard_link(last.dir.path().join(&file), &path));
                 // Not every file system supports links.
                 if !matches!(linked, Some(Ok(()))) {
