@@ -9,8 +9,7 @@ export TARGET=${TARGET:-$(uname -m)-unknown-linux-musl}
 built() { scripts/release.sh --no-default-features --features "$1" | tail -1; }
 
 if [[ sizes =~ ${ONLY-} ]]; then
-    # `store` is part of each engine.
-    features=(files kube store sqlite postgres redis)
+    features=(kube sqlite postgres redis)
     all=$(IFS=,; printf '%s' "${features[*]}")
     row() { printf '| %s | %s |\n' "$1" "$(stat -c %s "$(built "$2")" | awk '{ printf "%.1f MB", $1 / 1e6 }')"; }
     printf '| features | size |\n|---|---|\n'

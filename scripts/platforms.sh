@@ -29,7 +29,7 @@ for triple in aarch64-apple-darwin x86_64-pc-windows-gnu; do
         --no-default-features --features "$features" "${kube[@]}"
 done
 check aarch64-apple-darwin cargo check --locked --target aarch64-apple-darwin -p requeue-cli \
-    --no-default-features --features files
+    --no-default-features
 # The program needs Unix, and its build says so elsewhere.
 refused() {
     local output
@@ -84,9 +84,8 @@ if [[ features =~ ${ONLY-} ]]; then
     for crate in requeue-leases requeue-kube; do
         check features cargo check --locked --lib -p "$crate" --features k8s-openapi/latest
     done
-    # A program without its features refuses their flags by name, and one without engines their addresses.
+    # A program without engines refuses their addresses by name.
     check features cargo test --locked -p requeue-cli --no-default-features --test run left_out::
-    check features cargo test --locked -p requeue-cli --no-default-features --features store --test run left_out::
 fi
 if [[ minimal-versions =~ ${ONLY-} ]]; then
     check minimal-versions scripts/minimal-versions.sh

@@ -8,6 +8,7 @@ use jiff::{SignedDuration, Span, SpanRelativeTo};
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, &'static str> {
     const WRONG: &str =
         "expected a time like 1.5s, 500ms, 2m, 1h30m, 1d or 2w, or a number of seconds";
+    // Plain numbers come first, because jiff requires a unit.
     if let Ok(seconds) = text.parse::<f64>() {
         return Duration::try_from_secs_f64(seconds).map_err(|_| WRONG);
     }
@@ -48,7 +49,7 @@ pub(crate) fn shown(elapsed: Duration) -> String {
 }
 
 /// Formats a configured time without loss: "500ms", "1m 30s", "1h".
-pub(crate) fn exact(limit: Duration) -> String {
+pub(crate) fn format_exact(limit: Duration) -> String {
     match SignedDuration::try_from(limit) {
         Ok(limit) => format!("{limit:#}"),
         // More than 292 billion years.
@@ -103,8 +104,8 @@ mod tests {
             assert_eq!(shown(Duration::from_millis(millis)), text);
         }
         for (millis, text) in [(500, "500ms"), (1_000, "1s"), (90_000, "1m 30s"), (0, "0s")] {
-            assert_eq!(exact(Duration::from_millis(millis)), text);
+            assert_eq!(format_exact(Duration::from_millis(millis)), text);
         }
-        assert_eq!(exact(Duration::MAX), "18446744073709551615s");
+        assert_eq!(format_exact(Duration::MAX), "18446744073709551615s");
     }
 }

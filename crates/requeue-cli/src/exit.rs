@@ -65,8 +65,7 @@ impl Refusal {
 ///
 /// The similar function in requeue-store cannot replace it: a build without stores lacks that crate, and errors
 /// of kube print their source in the middle.
-#[cfg(any(feature = "kube", feature = "store"))]
-pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+pub(crate) fn error_chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {
@@ -82,9 +81,10 @@ pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
 
 /// Writes lines to standard output. They may contain text of a server or of another user, so control characters are
 /// escaped. Returns false if the reader is gone.
-pub(crate) fn print(lines: &[u8]) -> Result<bool, Refusal> {
+pub(crate) fn print_output(lines: &[u8]) -> Result<bool, Refusal> {
     match std::io::stdout().write_all(&without_controls(lines)) {
         Ok(()) => Ok(true),
+        // As after `| head`, which is no error.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(Refusal::failure(format!("standard output: {error}"))),
     }
@@ -93,18 +93,18 @@ pub(crate) fn print(lines: &[u8]) -> Result<bool, Refusal> {
 /// Writes a message to standard error, while nothing else writes there. Ignores errors: there is no other place
 /// to report them.
 pub(crate) fn complain(message: &str) {
-    let _ = std::io::stderr().write_all(&line(message));
+    let _ = std::io::stderr().write_all(&message_line(message));
 }
 
 /// Returns a message as a line of standard error. It may contain text of a server or of another user, so it is
 /// escaped here, for all messages.
-pub(crate) fn line(message: &str) -> Vec<u8> {
+pub(crate) fn message_line(message: &str) -> Vec<u8> {
     format!("requeue: {}\n", printable(message)).into_bytes()
 }
 
 /// Writes the message of a refusal. One of a wrong command line may have several lines: all of its text
 /// comes from the program and its user.
-pub(crate) fn refuse(Refusal { exit, message }: &Refusal) {
+pub(crate) fn print_refusal(Refusal { exit, message }: &Refusal) {
     match exit {
         Exit::Usage => {
             let lines: Vec<_> = message.lines().map(printable).collect();

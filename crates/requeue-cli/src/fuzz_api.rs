@@ -8,7 +8,7 @@ use requeue::Merge;
 
 use crate::args::codes::Codes;
 use crate::args::halt::MayHalt;
-use crate::args::values::{Delimiter, Every, Jobs, Retries};
+use crate::args::values::{Jobs, Retries, parse_delimiter, parse_rate};
 use crate::input::json::Written;
 use crate::input::{Bad, Change, Format, Kind, Records};
 use crate::process::template::{Tag, Template};
@@ -35,10 +35,10 @@ pub fn read(
     let mut records = Records::new(BufReader::with_capacity(buffer, input), format);
     let mut all = Vec::new();
     // Reading from memory does not fail.
-    while let Ok(Some(record)) = records.next() {
+    while let Ok(Some(record)) = records.next_record() {
         let record = record.map(<[u8]>::to_vec);
-        let number = records.number();
-        let asked = record.and_then(|record| match format.parse(&record) {
+        let number = records.last_number();
+        let asked = record.and_then(|record| match format.parse_change(&record) {
             Ok(Change::Add(key, options)) => Ok(Asked::Add {
                 key: key.to_vec(),
                 after: options.after,
@@ -55,7 +55,7 @@ pub fn read(
 
 /// Formats a key as a JSON record that [`read`] parses.
 pub fn written(key: &[u8], priority: i32) -> Vec<u8> {
-    let mut written = Written::of(key);
+    let mut written = Written::of_key(key);
     written.priority = priority;
     written.to_bytes()
 }
@@ -67,12 +67,12 @@ pub fn duration(text: &str) -> Result<Duration, &'static str> {
 
 /// Parses a delimiter.
 pub fn delimiter(text: &str) -> Result<u8, &'static str> {
-    text.parse().map(|Delimiter(byte)| byte)
+    parse_delimiter(text)
 }
 
 /// Parses a rate. Returns the time from one start to the next.
 pub fn rate(text: &str) -> Result<Duration, &'static str> {
-    text.parse().map(|Every(every)| every)
+    parse_rate(text)
 }
 
 /// Parses a number of retries; `None` means no limit.
@@ -107,13 +107,13 @@ pub fn filled(
     mark: Option<&OsStr>,
     key: &[u8],
 ) -> Result<Vec<OsString>, String> {
-    let template = Template::command(command, mark).map_err(|refusal| refusal.message)?;
-    Ok(std::iter::once(template.program(key)).chain(template.args(key)).collect())
+    let template = Template::from_words(command, mark).map_err(|refusal| refusal.message)?;
+    Ok(std::iter::once(template.program_for(key)).chain(template.args_for(key)).collect())
 }
 
 /// Returns the text at the beginning of each line of a command's output.
 pub fn tag(text: &OsStr, mark: Option<&OsStr>, key: &[u8]) -> Result<Vec<u8>, String> {
-    Tag::string(text, mark).map(|tag| tag.of(key)).map_err(|refusal| refusal.message)
+    Tag::from_text(text, mark).map(|tag| tag.text_for(key)).map_err(|refusal| refusal.message)
 }
 
 /// Formats a key as printable text on one line.

@@ -20,7 +20,6 @@
 mod args;
 mod duration;
 mod exit;
-#[cfg(feature = "files")]
 mod files;
 #[doc(hidden)]
 pub mod fuzz_api;
@@ -31,7 +30,6 @@ mod pages;
 mod process;
 mod runner;
 mod serve;
-#[cfg(feature = "store")]
 mod store;
 mod token;
 #[cfg(feature = "kube")]
@@ -40,71 +38,49 @@ mod watch;
 use std::process::ExitCode;
 
 use crate::args::config::Config;
-use crate::args::{Cli, Subcommand, unsupported};
+use crate::args::{Cli, Subcommand};
 use crate::exit::Ended;
 
 /// Runs the program with the arguments of this process, and returns its exit code.
 pub fn main() -> ExitCode {
+    // Before the arguments are parsed: those of the guardian are no flags.
     if let Some(code) = process::guardian::guard_if_asked() {
         return code;
     }
     let Cli { command, .. } = match Cli::of_process() {
         Ok(cli) => cli,
-        Err(error) => {
-            if let Some(refusal) = unsupported::refusal(&error, std::env::args_os()) {
-                exit::refuse(&refusal);
-                return refusal.exit.into();
-            }
-            // This case includes --help and --version, which clap prints to standard output.
-            error.exit()
-        }
+        // This case includes --help and --version, which clap prints to standard output.
+        Err(error) => error.exit(),
     };
     let ended = match command {
-        #[cfg(feature = "store")]
         Subcommand::Run(flags) if flags.through.store.is_some() => store::work::run(*flags),
-        Subcommand::Run(flags) => {
-            Config::check(*flags).and_then(|(source, config)| runner::launch::run(&source, config))
-        }
-        #[cfg(feature = "files")]
+        Subcommand::Run(flags) => Config::from_run_flags(*flags)
+            .and_then(|(source, config)| runner::launch::run(&source, config)),
         Subcommand::Files(flags) => files::run(*flags),
         #[cfg(feature = "kube")]
         Subcommand::Watch(flags) => watch::run(*flags),
-        #[cfg(feature = "store")]
         Subcommand::Add(flags) => store::adder::add(*flags),
-        #[cfg(feature = "store")]
         Subcommand::Work(flags) => store::work::work(*flags),
-        #[cfg(feature = "store")]
         Subcommand::Queues(flags) => store::look::queues(&flags),
-        #[cfg(feature = "store")]
         Subcommand::Drop(flags) => store::look::drop_queue(&flags),
-        #[cfg(feature = "store")]
         Subcommand::Pause(flags) => store::look::set_paused(flags, true),
-        #[cfg(feature = "store")]
         Subcommand::Resume(flags) => store::look::set_paused(flags, false),
-        #[cfg(feature = "store")]
         Subcommand::Status(flags) => store::look::status(&flags),
-        #[cfg(feature = "store")]
         Subcommand::Keys(flags) => store::keys::keys(&flags),
-        #[cfg(feature = "store")]
         Subcommand::Explain(flags) => store::keys::explain(&flags),
-        #[cfg(feature = "store")]
         Subcommand::Serve(flags) => store::serve::serve(&flags),
-        #[cfg(feature = "store")]
         Subcommand::Parked(flags) => store::keys::parked(&flags),
-        #[cfg(feature = "store")]
         Subcommand::Revive(flags) => store::look::revive(&flags),
-        #[cfg(feature = "store")]
         Subcommand::Cancel(flags) => store::look::cancel(&flags),
-        #[cfg(feature = "store")]
-        Subcommand::Store { command } => store::work::init(&command),
-        Subcommand::Completions { shell } => pages::completions(shell),
-        Subcommand::Man { dir } => pages::man(&dir),
+        Subcommand::Store { command } => store::work::init_store(&command),
+        Subcommand::Completions { shell } => pages::print_completions(shell),
+        Subcommand::Man { dir } => pages::write_manual(&dir),
     };
     match ended {
         Ok(Ended::Exit(exit)) => exit.into(),
         Ok(Ended::Signal(signal)) => process::signals::die_of(signal),
         Err(refusal) => {
-            exit::refuse(&refusal);
+            exit::print_refusal(&refusal);
             refusal.exit.into()
         }
     }

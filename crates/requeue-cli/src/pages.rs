@@ -5,51 +5,26 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use clap::{Arg, Command, CommandFactory, ValueHint};
+use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
 use roff::{Roff, bold, roman};
 
 use crate::args::Cli;
 use crate::args::help::Sections;
-use crate::exit::{Ended, Exit, Refusal, print};
+use crate::exit::{Ended, Exit, Refusal, print_output};
 use crate::key::escaped;
 
 /// Prints the completion script of a shell.
-pub(crate) fn completions(shell: Shell) -> Result<Ended, Refusal> {
+pub(crate) fn print_completions(shell: Shell) -> Result<Ended, Refusal> {
     let mut script = Vec::new();
-    let mut requeue = without_hidden(&Cli::complete());
-    clap_complete::generate(shell, &mut requeue, "requeue", &mut script);
-    print(&script)?;
+    clap_complete::generate(shell, &mut Cli::command(), "requeue", &mut script);
+    print_output(&script)?;
     Ok(Ended::Exit(Exit::Done))
 }
 
-/// Returns the command without the flags that exist only for their error messages: completions must not
-/// offer them. Leaves out clap's own `help`, because the generator adds it again.
-fn without_hidden(command: &Command) -> Command {
-    // The command to run is hidden too, because the usage line has it.
-    let is_shown = |arg: &&Arg| {
-        let is_command = arg.is_trailing_var_arg_set() || arg.is_last_set();
-        let is_of_clap = arg.get_id() == "help" && !command.is_disable_help_flag_set();
-        (!arg.is_hide_set() || is_command) && !is_of_clap
-    };
-    let subcommands = command.get_subcommands().filter(|command| command.get_name() != "help");
-    let args = command.get_arguments().filter(is_shown).cloned().map(|arg| match arg.get_id() {
-        id if id == "command" => arg.value_hint(ValueHint::CommandWithArguments),
-        _ => arg,
-    });
-    Command::new(command.get_name().to_owned())
-        .about(command.get_about().cloned().unwrap_or_default())
-        .version(env!("CARGO_PKG_VERSION"))
-        // The program defines its own version flag, and the subcommands have none.
-        .disable_version_flag(true)
-        .disable_help_flag(command.is_disable_help_flag_set())
-        .args(args)
-        .subcommands(subcommands.map(without_hidden))
-}
-
 /// Writes a page for the program, and one for each subcommand.
-pub(crate) fn man(dir: &Path) -> Result<Ended, Refusal> {
+pub(crate) fn write_manual(dir: &Path) -> Result<Ended, Refusal> {
     let mut requeue = Cli::command().disable_help_subcommand(true);
     // This sets the full name of each subcommand, which is the name of its page.
     requeue.build();
@@ -65,13 +40,11 @@ fn write_pages(command: Command, dir: &Path) -> io::Result<()> {
         write_pages(command.clone(), dir)?;
     }
     let sections = match command.get_name() {
-        "run" => Some(Sections::run()),
-        #[cfg(feature = "files")]
-        "files" => Some(Sections::files()),
+        "run" => Some(Sections::for_run()),
+        "files" => Some(Sections::for_files()),
         #[cfg(feature = "kube")]
-        "watch" => Some(Sections::watch()),
-        #[cfg(feature = "store")]
-        "work" => Some(Sections::work()),
+        "watch" => Some(Sections::for_watch()),
+        "work" => Some(Sections::for_work()),
         _ => None,
     };
     // The generator omits the text of a flag that the short help hides and that has no long text.
@@ -99,7 +72,7 @@ fn write_pages(command: Command, dir: &Path) -> io::Result<()> {
 /// The part of a page that is not about flags.
 fn after_options(sections: &Sections) -> Roff {
     let mut roff = Roff::new();
-    for (title, items) in sections.lists() {
+    for (title, items) in sections.titled_lists() {
         roff.control("SH", [&*title.to_uppercase()]);
         for (name, text) in items {
             roff.control("TP", []).text([bold(*name)]).text([roman(*text)]);

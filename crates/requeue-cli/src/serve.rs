@@ -1,7 +1,6 @@
 //! `--serve`: the dashboard of a run, available while the run lasts.
 
 use std::fs::Metadata;
-use std::hash::BuildHasher;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
@@ -10,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use os_display::Quotable;
 use prometheus_client::registry::Registry;
 pub(crate) use requeue::metrics::Metrics;
 use requeue_http::{AdminToken, Builder, Site};
@@ -71,7 +71,7 @@ pub(crate) struct Serve {
 }
 
 /// Reads the token from a file, or from its variable.
-pub(crate) fn token(file: Option<&Path>) -> Result<AdminToken, Refusal> {
+pub(crate) fn admin_token(file: Option<&Path>) -> Result<AdminToken, Refusal> {
     let text = read_token(file)?;
     AdminToken::new(&text).map_err(|error| {
         let of = match file {
@@ -101,7 +101,7 @@ enum Socket {
 
 impl Listener {
     /// Binds the socket; `None` without `--serve`.
-    pub(crate) async fn of(serve: Option<&Serve>) -> Result<Option<Self>, Refusal> {
+    pub(crate) async fn bind_if_asked(serve: Option<&Serve>) -> Result<Option<Self>, Refusal> {
         match serve {
             Some(serve) => Self::bind(serve).await.map(Some),
             None => Ok(None),
@@ -161,7 +161,7 @@ impl Listener {
             Some(token) => site.admin(token),
             None => site,
         };
-        let site = Dress { title, registry: Arc::new(self.registry), address, asked }.on(site);
+        let site = complete_site(site.title(title), self.registry, address, asked.as_deref());
         let served = site.clone();
         let (server, file, place) = match self.socket {
             Socket::Tcp { listener, .. } => {
@@ -211,6 +211,7 @@ impl SocketFile {
                     let why = "another process uses this socket";
                     return Err(io::Error::new(ErrorKind::AddrInUse, why));
                 }
+                // The process that bound it is dead.
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                     std::fs::remove_file(path)?;
                 }
@@ -225,6 +226,7 @@ impl SocketFile {
         let bound = UnixListener::bind(path);
         umask(mask);
         let listener = bound?;
+        // The identity tells this file from one that another process binds later.
         let found = path.symlink_metadata()?;
         let identity = (found.dev(), found.ino());
         Ok((listener, Self { path: path.to_owned(), identity }))
@@ -234,6 +236,7 @@ impl SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         let is_ours = |found: Metadata| (found.dev(), found.ino()) == self.identity;
+        // Another process may have replaced the file.
         if self.path.symlink_metadata().is_ok_and(is_ours) {
             // A file that stays is replaced by the next process.
             let _ = std::fs::remove_file(&self.path);
@@ -241,63 +244,35 @@ impl Drop for SocketFile {
     }
 }
 
-/// Lets the metrics count the events of a queue in memory.
-pub(crate) fn measured<K: requeue::Key, S: BuildHasher>(
-    queue: requeue::Builder<K, S>,
-    metrics: Option<&Metrics>,
-) -> requeue::Builder<K, S> {
-    match metrics {
-        Some(metrics) => queue.metrics(metrics),
-        None => queue,
-    }
+/// Returns the dashboard of a queue in a store. The hint does not show the address of the store, because it may have a
+/// password.
+pub(crate) fn store_site(queue: &requeue_store::Queue) -> Builder<requeue_store::Key> {
+    let hint = format!("requeue add --store URL --queue {} KEY", queue.name().maybe_quote());
+    Site::of_store(queue.clone()).hint(hint)
 }
 
-/// Lets the metrics count the events of a queue in a store.
-#[cfg(feature = "store")]
-pub(crate) fn measured_in_store(
-    queue: requeue_store::OpenOptions,
-    metrics: Option<&Metrics>,
-) -> requeue_store::OpenOptions {
-    match metrics {
-        Some(metrics) => queue.metrics(metrics),
-        None => queue,
-    }
-}
-
-/// Returns an empty history for a run with a dashboard, which has metrics.
-pub(crate) fn history(metrics: Option<&Metrics>) -> Option<History> {
-    metrics.map(|_| History::new())
-}
-
-/// The settings of the dashboard that do not depend on its queue.
-struct Dress {
-    title: String,
-    registry: Arc<Registry>,
-    /// `None` for a Unix socket.
+/// Completes the dashboard at this address, which is `None` for a Unix socket. `asked` is the host in the flag.
+fn complete_site<K>(
+    mut site: Builder<K>,
+    registry: Registry,
     address: Option<SocketAddr>,
-    /// The host in the flag.
-    asked: Option<String>,
-}
-
-impl Dress {
-    fn on<K>(self, site: Builder<K>) -> Site {
-        let mut site = site.title(self.title).registry(self.registry).max_connections(
-            most_connections(rustix::process::getrlimit(Resource::Nofile).current),
-        );
-        match self.address {
-            Some(address) if address.ip().is_unspecified() => {
-                // All addresses of this machine, and its name.
-                let system = rustix::system::uname();
-                site = site.any_address().host(&system.nodename().to_string_lossy());
-            }
-            Some(address) => site = site.host(&address.ip().to_string()),
-            None => {}
+    asked: Option<&str>,
+) -> Site {
+    let descriptors = rustix::process::getrlimit(Resource::Nofile).current;
+    site = site.registry(Arc::new(registry)).max_connections(most_connections(descriptors));
+    match address {
+        Some(address) if address.ip().is_unspecified() => {
+            // All addresses of this machine, and its name.
+            let system = rustix::system::uname();
+            site = site.any_address().host(&system.nodename().to_string_lossy());
         }
-        if let Some(host) = &self.asked {
-            site = site.host(host);
-        }
-        site.build()
+        Some(address) => site = site.host(&address.ip().to_string()),
+        None => {}
     }
+    if let Some(host) = asked {
+        site = site.host(host);
+    }
+    site.build()
 }
 
 /// Returns the largest number of connections that still leaves file descriptors for commands, given the process's limit

@@ -24,5 +24,6 @@ pub(crate) fn read_token(file: Option<&Path>) -> Result<String, Refusal> {
             }
         },
     };
+    // Editors end a file with a newline.
     Ok(text.trim().to_owned())
 }

@@ -19,15 +19,16 @@ impl FromStr for Codes {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        text.split(',').map(|part| range(part.trim())).collect::<Result<_, _>>().map(Self)
+        text.split(',').map(|part| parse_range(part.trim())).collect::<Result<_, _>>().map(Self)
     }
 }
 
-fn range(text: &str) -> Result<RangeInclusive<i32>, &'static str> {
+fn parse_range(text: &str) -> Result<RangeInclusive<i32>, &'static str> {
     const WRONG: &str =
         "expected exit codes from 1 to 255, ranges or signals, as in 2,64-78,SIGSEGV";
     let code = |text: &str| text.parse().ok().filter(|code| (1..=255).contains(code)).ok_or(WRONG);
     if text.starts_with(|first: char| first.is_ascii_alphabetic()) {
+        // As a shell shows a command that died of a signal.
         let code = 128 + parse_signal(text).map_err(|_| WRONG)?.as_raw();
         return Ok(code..=code);
     }

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use requeue::ReaddPolicy;
@@ -13,8 +13,7 @@ use crate::args::halt::{Halt, MayHalt};
 use crate::args::help;
 use crate::args::pacing::Pacing;
 use crate::args::run::{self as args, Alone, Common, Flags, Output, Read, Stdin, Summary};
-use crate::args::unsupported::check_separators;
-use crate::args::values::{Delimiter, Jobs, Retries};
+use crate::args::values::{Jobs, Retries};
 use crate::exit::Refusal;
 use crate::input::source::Source;
 use crate::input::{Format, Kind};
@@ -80,55 +79,38 @@ pub(crate) struct FilePaths {
 
 /// The configuration that differs between the subcommands that run commands.
 pub(crate) struct Subcommand {
-    name: &'static str,
-    has_priorities: bool,
-    input: InputConfig,
-    stdin: Stdin,
+    pub(crate) name: &'static str,
+    pub(crate) has_priorities: bool,
+    pub(crate) input: InputConfig,
+    pub(crate) stdin: Stdin,
     /// Its commands get no key as an argument.
-    is_keyless: bool,
-    keep_order: bool,
+    pub(crate) is_keyless: bool,
+    pub(crate) keep_order: bool,
     /// The effect of Ctrl-C as the first signal.
-    first_interrupt: Level,
+    pub(crate) first_interrupt: Level,
 }
 
 impl Subcommand {
     /// Describes a subcommand that reads no keys. It still writes dead letters, as lines.
-    #[cfg(any(feature = "files", feature = "kube", feature = "store"))]
-    pub(crate) const fn without_input(
-        name: &'static str,
-        has_priorities: bool,
-        stdin: Stdin,
-    ) -> Self {
+    pub(crate) const fn without_input(name: &'static str) -> Self {
         let format = Format { kind: Kind::Lines, delimiter: b'\n', max_record: usize::MAX };
         let input = InputConfig { format, max_keys: usize::MAX };
         Self {
             name,
-            has_priorities,
+            has_priorities: false,
             input,
-            stdin,
+            stdin: Stdin::None,
             is_keyless: false,
             keep_order: false,
             first_interrupt: Level::Stopping,
         }
     }
-
-    /// Makes the first Ctrl-C terminate the commands in flight.
-    #[cfg(feature = "files")]
-    pub(crate) fn terminated_by_interrupt(self) -> Self {
-        Self { first_interrupt: Level::Terminating, ..self }
-    }
-
-    /// Passes no key to the commands.
-    #[cfg(feature = "files")]
-    pub(crate) fn without_key(self) -> Self {
-        Self { is_keyless: true, ..self }
-    }
 }
 
 impl Read {
     /// Returns the source of the keys, and their format.
-    pub(crate) fn check(self) -> Result<(Source, Format), Refusal> {
-        if self.input == Kind::Json && self.delimiter.is_some_and(|Delimiter(it)| it >= b' ') {
+    pub(crate) fn source_and_format(self) -> Result<(Source, Format), Refusal> {
+        if self.input == Kind::Json && self.delimiter.is_some_and(|byte| byte >= b' ') {
             return Err(Refusal::usage(
                 "--delimiter: --input json requires a control character, as \\t, \\0 or \\x1e, because \
                  JSON may contain any other",
@@ -140,11 +122,8 @@ impl Read {
         };
         let format = Format {
             kind: self.input,
-            delimiter: match self.delimiter {
-                _ if self.null => b'\0',
-                Some(Delimiter(byte)) => byte,
-                None => b'\n',
-            },
+            delimiter: if self.null { b'\0' } else { self.delimiter.unwrap_or(b'\n') },
+            // Bounds the memory for a record without an end.
             max_record: 1 << 20,
         };
         Ok((source, format))
@@ -153,27 +132,30 @@ impl Read {
 
 impl Config {
     /// Returns the configuration of `requeue run`, and the source of its keys.
-    pub(crate) fn check(flags: Flags) -> Result<(Source, Self), Refusal> {
-        let (source, format) = flags.read.check()?;
+    pub(crate) fn from_run_flags(flags: Flags) -> Result<(Source, Self), Refusal> {
+        let (source, format) = flags.read.source_and_format()?;
         let own = Subcommand {
-            name: "run",
             has_priorities: format.kind == Kind::Json,
             input: InputConfig { format, max_keys: flags.max_keys.unwrap_or(1_000_000) as usize },
             stdin: flags.stdin,
-            is_keyless: false,
             keep_order: flags.keep_order,
-            first_interrupt: Level::Stopping,
+            ..Subcommand::without_input("run")
         };
-        Ok((source, Self::of(flags.common, flags.alone, own)?))
+        Ok((source, Self::from_flags(flags.common, flags.alone, own)?))
     }
 
     /// Returns the configuration from the flags that all subcommands with commands share.
-    pub(crate) fn of(common: Common, alone: Alone, own: Subcommand) -> Result<Self, Refusal> {
-        let pacing = Pacing::check(&common, &alone, own.has_priorities)?;
-        let failures = FailureConfig::check(&common)?;
-        let template = template(common.command, common.shell, common.mark.as_deref(), &own)?;
+    pub(crate) fn from_flags(
+        common: Common,
+        alone: Alone,
+        own: Subcommand,
+    ) -> Result<Self, Refusal> {
+        let pacing = Pacing::from_flags(&common, &alone, own.has_priorities)?;
+        let failures = FailureConfig::from_flags(&common)?;
+        let template = parse_template(common.command, common.shell, common.mark.as_deref(), &own)?;
         let output = if common.ungroup { Output::Inherit } else { common.output };
         let output = match output {
+            // Only output that passes through this process can be held.
             Output::Inherit | Output::None if own.keep_order => {
                 return Err(Refusal::usage("--keep-order requires --output lines or group"));
             }
@@ -181,20 +163,21 @@ impl Config {
             output => output,
         };
         let tag = match (common.tag, &common.tagstring) {
-            (_, Some(text)) => Some(Tag::string(text, common.mark.as_deref())?),
-            (true, None) => Some(Tag::key()),
+            (_, Some(text)) => Some(Tag::from_text(text, common.mark.as_deref())?),
+            (true, None) => Some(Tag::of_key()),
             (false, None) => None,
         };
         if tag.is_some() && matches!(output, Output::Inherit | Output::None) {
             return Err(Refusal::usage("--tag and --tagstring require --output lines or group"));
         }
-        command::find(&template)?;
+        // Before any key is read: each of them would fail.
+        command::find_program(&template)?;
         Ok(Self {
             name: own.name,
             input: own.input,
             commands: CommandConfig {
                 template,
-                jobs: common.jobs.unwrap_or(Jobs::Percent(100)).number(),
+                jobs: common.jobs.unwrap_or(Jobs::Percent(100)).job_count(),
                 limits: Limits {
                     timeout: common.timeout.filter(|timeout| !timeout.is_zero()),
                     signal: common.signal.unwrap_or(Signal::TERM),
@@ -213,13 +196,13 @@ impl Config {
             files: FilePaths { dead_letter: common.dead_letter, joblog: common.joblog },
             progress: common.progress,
             summary: common.summary,
-            serve: alone.dashboard.check()?,
+            serve: alone.dashboard.serve_settings()?,
         })
     }
 }
 
 /// Returns the command that runs for each key.
-fn template(
+fn parse_template(
     command: Vec<OsString>,
     script: Option<OsString>,
     mark: Option<&OsStr>,
@@ -230,7 +213,7 @@ fn template(
         Template::refuse_mark(&command, mark)?;
     }
     let template = match (script, command) {
-        (Some(script), command) if command.is_empty() => Template::script(script, mark)?,
+        (Some(script), command) if command.is_empty() => Template::from_script(script, mark)?,
         (Some(_), _) => {
             return Err(Refusal::usage(
                 "-c SCRIPT and COMMAND exclude each other; the only argument of SCRIPT is the key, \"$1\"",
@@ -240,16 +223,32 @@ fn template(
             let name = own.name;
             return Err(Refusal::usage(format!(
                 "no COMMAND; `requeue {name} --help` describes it, for example: {}",
-                help::example(name)
+                help::shortest_example(name)
             )));
         }
-        (None, command) => Template::command(command, mark)?,
+        (None, command) => Template::from_words(command, mark)?,
     };
     Ok(if own.is_keyless { template.without_key() } else { template })
 }
 
+/// Refuses keys on the command line as in GNU parallel, `COMMAND ::: KEY...`. If `parallel` is itself the command, its
+/// arguments are not checked.
+fn check_separators(command: &[OsString]) -> Result<(), Refusal> {
+    let is_parallel =
+        |word: &&OsString| Path::new(word).file_name() == Some(OsStr::new("parallel"));
+    let mut words = command.iter().take_while(|word| !is_parallel(word));
+    match words.find(|word| [":::", ":::+", "::::", "::::+"].iter().any(|known| *word == known)) {
+        None => Ok(()),
+        Some(separator) => Err(Refusal::usage(format!(
+            "keys after {} as in GNU parallel are not available; `requeue run` reads keys from standard input, as in \
+             printf '%s\\n' KEY... | requeue run COMMAND, or from a file: -a FILE",
+            separator.display()
+        ))),
+    }
+}
+
 impl FailureConfig {
-    fn check(common: &Common) -> Result<Self, Refusal> {
+    fn from_flags(common: &Common) -> Result<Self, Refusal> {
         let base_delay = common.base_delay.unwrap_or(Duration::from_secs(1));
         let max_delay = common.max_delay.unwrap_or(Duration::from_secs(300).max(base_delay));
         if base_delay > max_delay {

@@ -10,9 +10,10 @@ use crate::args::help::Sections;
 use crate::args::run::{Alone, Common};
 use crate::duration::parse_duration;
 
+// It has one field per flag, because clap makes the flags from the fields.
 #[derive(Args, Debug)]
 #[command(
-    after_long_help = Sections::files().text(),
+    after_long_help = Sections::for_files().help_text(),
     override_usage = "requeue files DIR... [OPTIONS] -- COMMAND [ARG]...\n       \
                       requeue files DIR... [OPTIONS] -c SCRIPT",
     disable_help_flag = true,
@@ -34,7 +35,13 @@ use crate::duration::parse_duration;
             "Retries of a failed run, or inf [default: 0, which waits for the next change]",
         )
     }),
-    mut_arg("re_add", |arg| arg.help("Effect of a change of a file that backs off [default: replace]")),
+    mut_arg("re_add", |arg| {
+        arg.help("Effect of a change of a file that backs off [default: replace]").requires("retries")
+    }),
+    // Without retries, a command that fails runs again after the next change, and these have no effect.
+    mut_arg("base_delay", |arg| arg.requires("retries")),
+    mut_arg("max_delay", |arg| arg.requires("retries")),
+    mut_arg("fatal", |arg| arg.requires("retries")),
     mut_arg("order", |arg| arg.help("Order of ready files [default: fifo]")),
     mut_arg("dead_letter", |arg| {
         arg.help("Append paths that are given up to FILE, as lines").long_help(None).hide_short_help(true)

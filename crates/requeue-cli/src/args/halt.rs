@@ -44,6 +44,7 @@ impl Halt {
         };
         match self.often {
             Often::Times(times) => count >= times,
+            // One of two keys would be 50 %, which says little.
             Often::Percent(percent) => count >= 3 && count * 100 >= all * percent,
         }
     }

@@ -19,7 +19,6 @@ Pass the key to a script as an argument, as in sh -c 'cmd \"$1\"' _ {}, or let t
 REQUEUE_KEY. Commands are not sandboxed.";
 
 /// The description of `requeue files`.
-#[cfg(feature = "files")]
 pub(crate) const FILES: &str = "\
 Watches directories, with all directories in them. Runs a command for each file whose content changes, \
 until it is stopped. The path of the file is the key of the run: two commands of one file never overlap, \
@@ -65,7 +64,6 @@ object.
 There are no schedules except --resync, no start-up hooks and no webhooks.";
 
 /// The description of `requeue work`.
-#[cfg(feature = "store")]
 pub(crate) const WORK: &str = "\
 Takes keys from a queue in a store, and runs a command for each. Any number of workers can share a \
 queue: on one machine with a file, on many machines with a server. No two workers run one key at the \
@@ -91,14 +89,10 @@ const ENVIRONMENT: [Item; 7] = [
     ("REQUEUE_LAST_EXIT", "the exit code of the last failure; 124 after a timeout"),
 ];
 
-#[cfg(feature = "store")]
-const ENVIRONMENT_STORE: [Item; 1] = [(
+const ENVIRONMENT_STORE: Item = (
     "REQUEUE_FENCING_TOKEN",
     "with a store: the fencing token of the run; each later run of the key has a greater one",
-)];
-
-#[cfg(not(feature = "store"))]
-const ENVIRONMENT_STORE: [Item; 0] = [];
+);
 
 #[cfg(feature = "kube")]
 const ENVIRONMENT_WATCH: [Item; 4] = [
@@ -111,7 +105,6 @@ const ENVIRONMENT_WATCH: [Item; 4] = [
     ),
 ];
 
-#[cfg(feature = "files")]
 const ENVIRONMENT_FILES: [Item; 2] = [
     (
         "REQUEUE_EVENT",
@@ -168,7 +161,6 @@ const EXAMPLES_RUN: [&str; 3] = [
     "requeue run -c 'curl -fsS \"$1\" | ./import' <urls",
 ];
 
-#[cfg(feature = "files")]
 const EXAMPLES_FILES: [&str; 3] = [
     "requeue files src -e rs -- rustfmt {}",
     "requeue files . --all-in-one -- make",
@@ -181,20 +173,17 @@ const EXAMPLES_WATCH: [&str; 2] = [
     "requeue watch namespaces --on apply -c 'kubectl label namespace \"$1\" seen=1'",
 ];
 
-#[cfg(feature = "store")]
 const EXAMPLES_WORK: [&str; 2] = [
     "requeue work --store sqlite:jobs.db --queue mail -j8 --timeout 1m -- ./send {}",
     "requeue add --store sqlite:jobs.db --queue mail --after 1h alice bob",
 ];
 
 /// Returns the shortest example of a subcommand that runs commands.
-pub(crate) fn example(subcommand: &str) -> &'static str {
+pub(crate) fn shortest_example(subcommand: &str) -> &'static str {
     match subcommand {
-        #[cfg(feature = "files")]
         "files" => EXAMPLES_FILES[0],
         #[cfg(feature = "kube")]
         "watch" => EXAMPLES_WATCH[0],
-        #[cfg(feature = "store")]
         "work" => EXAMPLES_WORK[0],
         _ => EXAMPLES_RUN[1],
     }
@@ -208,27 +197,25 @@ pub(crate) struct Sections {
 }
 
 impl Sections {
-    pub(crate) fn run() -> Self {
-        let environment = [&ENVIRONMENT[..], &ENVIRONMENT_STORE].concat();
+    pub(crate) fn for_run() -> Self {
+        let environment = [&ENVIRONMENT[..], &[ENVIRONMENT_STORE]].concat();
         Self { environment, exits: EXITS.to_vec(), examples: &EXAMPLES_RUN }
     }
 
-    #[cfg(feature = "files")]
-    pub(crate) fn files() -> Self {
+    pub(crate) fn for_files() -> Self {
         let environment = [&ENVIRONMENT_FILES[..], &ENVIRONMENT].concat();
         Self { environment, exits: without_input(), examples: &EXAMPLES_FILES }
     }
 
-    #[cfg(feature = "store")]
-    pub(crate) fn work() -> Self {
-        let Self { mut environment, .. } = Self::run();
+    pub(crate) fn for_work() -> Self {
+        let Self { mut environment, .. } = Self::for_run();
         // The last failure may have been on another machine, and a store does not keep its exit code.
         environment.retain(|(name, _)| *name != "REQUEUE_LAST_EXIT");
         Self { environment, exits: without_input(), examples: &EXAMPLES_WORK }
     }
 
     #[cfg(feature = "kube")]
-    pub(crate) fn watch() -> Self {
+    pub(crate) fn for_watch() -> Self {
         let environment = [&ENVIRONMENT_WATCH[..], &ENVIRONMENT].concat();
         let mut exits = without_input();
         exits.push(EXIT_DENIED);
@@ -237,18 +224,18 @@ impl Sections {
     }
 
     /// The title of each list, and its items.
-    pub(crate) fn lists(&self) -> [(&'static str, &[Item]); 3] {
+    pub(crate) fn titled_lists(&self) -> [(&'static str, &[Item]); 3] {
         [("Environment", &self.environment), ("Exit status", &self.exits), ("Signals", &SIGNALS)]
     }
 
     /// The text for the end of `--help`.
-    pub(crate) fn text(&self) -> String {
+    pub(crate) fn help_text(&self) -> String {
         let mut text = String::new();
-        for (title, items) in self.lists() {
+        for (title, items) in self.titled_lists() {
             text += &format!("{title}:\n");
             for (name, meaning) in items {
                 let indented = format!("\n{:INDENT$}", "");
-                let meaning = fill(meaning, WIDTH - INDENT).replace('\n', &indented);
+                let meaning = fill_lines(meaning, WIDTH - INDENT).replace('\n', &indented);
                 text += &format!("  {name}{indented}{meaning}\n");
             }
             text += "\n";
@@ -258,7 +245,6 @@ impl Sections {
 }
 
 /// The exit codes of a subcommand that reads no input.
-#[cfg(any(feature = "files", feature = "kube", feature = "store"))]
 fn without_input() -> Vec<Item> {
     EXITS.into_iter().filter(|(code, _)| *code != "3").collect()
 }
@@ -269,22 +255,22 @@ const WIDTH: usize = 80;
 const INDENT: usize = 10;
 
 /// Breaks the lines of the long help of `command` and its subcommands.
-pub(crate) fn wrapped(command: Command) -> Command {
-    let command = command.mut_subcommands(wrapped).mut_args(|arg| {
+pub(crate) fn with_wrapped_lines(command: Command) -> Command {
+    let command = command.mut_subcommands(with_wrapped_lines).mut_args(|arg| {
         let help =
             arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
-        let filled = fill(&help, WIDTH - INDENT);
+        let filled = fill_lines(&help, WIDTH - INDENT);
         // If the long help is equal, clap would move the default value to its own paragraph.
         if filled == help { arg } else { arg.long_help(filled) }
     });
-    match command.get_long_about().map(|about| fill(&about.to_string(), WIDTH)) {
+    match command.get_long_about().map(|about| fill_lines(&about.to_string(), WIDTH)) {
         Some(about) => command.long_about(about),
         None => command,
     }
 }
 
 /// Breaks lines between words, so that none has more than `width` characters if its words allow it.
-fn fill(text: &str, width: usize) -> String {
+fn fill_lines(text: &str, width: usize) -> String {
     let mut filled = String::new();
     let mut column = 0;
     for (at, line) in text.lines().enumerate() {
@@ -314,7 +300,7 @@ mod tests {
 
     #[test]
     fn lines_break_between_words() {
-        assert_eq!(fill("a bc def\n\nghij k longer", 6), "a bc\ndef\n\nghij k\nlonger");
-        assert_eq!(fill("", 6), "");
+        assert_eq!(fill_lines("a bc def\n\nghij k longer", 6), "a bc\ndef\n\nghij k\nlonger");
+        assert_eq!(fill_lines("", 6), "");
     }
 }

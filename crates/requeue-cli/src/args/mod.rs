@@ -2,7 +2,6 @@
 
 pub(crate) mod codes;
 pub(crate) mod config;
-#[cfg(feature = "files")]
 pub(crate) mod files;
 pub(crate) mod halt;
 pub(crate) mod help;
@@ -10,9 +9,7 @@ pub(crate) mod help;
 pub(crate) mod names;
 pub(crate) mod pacing;
 pub(crate) mod run;
-#[cfg(feature = "store")]
 pub(crate) mod store;
-pub(crate) mod unsupported;
 pub(crate) mod values;
 #[cfg(feature = "kube")]
 pub(crate) mod watch;
@@ -50,7 +47,7 @@ impl Cli {
     pub(crate) fn of_process() -> Result<Self, clap::Error> {
         Self::try_parse().or_else(|error| match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-                let matches = help::wrapped(Self::complete()).try_get_matches()?;
+                let matches = help::with_wrapped_lines(Self::with_all_flags()).try_get_matches()?;
                 Self::from_arg_matches(&matches)
             }
             _ => Err(error),
@@ -58,7 +55,7 @@ impl Cli {
     }
 
     /// Returns the command with the flags of all subcommands.
-    pub(crate) fn complete() -> Command {
+    pub(crate) fn with_all_flags() -> Command {
         let mut command = Self::command();
         command.build();
         command
@@ -73,7 +70,6 @@ pub(crate) enum Subcommand {
     #[command(long_about = help::RUN)]
     Run(Box<run::Flags>),
     /// Run a command for each file that changes
-    #[cfg(feature = "files")]
     #[command(long_about = help::FILES)]
     Files(Box<files::Flags>),
     /// Run a command for each Kubernetes object that changes
@@ -92,17 +88,14 @@ pub(crate) enum Subcommand {
     /// Exits with 0 if all keys are in the store, even if some were left parked. Exits with 2 if the command
     /// line is wrong, with 3 if a record of the input is not a key, and with 125 if the store cannot be reached
     /// or has no tables.
-    #[cfg(feature = "store")]
     Add(Box<store::AddFlags>),
     /// Run a command for each key of a queue in a store
-    #[cfg(feature = "store")]
     #[command(long_about = help::WORK)]
     Work(Box<store::WorkFlags>),
     /// List the queues of a store
     ///
     /// Prints a line for each queue: its name, `empty` or `keys`, and `paused` if it is. With --json, prints objects with
     /// `queue`, `is_empty`, `is_paused`, and the settings `re_add` and `parked_add`.
-    #[cfg(feature = "store")]
     Queues(store::QueuesFlags),
     /// Remove a queue without keys from a store
     ///
@@ -112,7 +105,6 @@ pub(crate) enum Subcommand {
     ///
     /// Exits with 0 if the queue is removed, with 1 if it has keys and is unchanged, and with 125 if there is
     /// no such queue or the store cannot be reached.
-    #[cfg(feature = "store")]
     Drop(store::DropFlags),
     /// Pause a queue: no worker gets a key of it
     ///
@@ -120,7 +112,6 @@ pub(crate) enum Subcommand {
     /// and keys can be added. With --server, pauses the queue of that process.
     ///
     /// Exits with 0 if the queue is paused now, and with 125 if there is no such queue or the store cannot be reached.
-    #[cfg(feature = "store")]
     Pause(store::PauseFlags),
     /// Resume a paused queue
     ///
@@ -128,14 +119,12 @@ pub(crate) enum Subcommand {
     /// interval of a second.
     ///
     /// Exits with 0 if the queue is not paused now, and with 125 if there is no such queue or the store cannot be reached.
-    #[cfg(feature = "store")]
     Resume(store::PauseFlags),
     /// Show the number of keys of a queue by state
     ///
     /// With --in-flight, prints a line for each key in flight: the key, its worker, its age, and the time
     /// until its lease expires. With --json, prints an object. Its `in_flight` has `key` (`key_base64` if
     /// it is not UTF-8), `worker`, `fencing_token`, and in seconds `age` and `lease`.
-    #[cfg(feature = "store")]
     Status(store::StatusFlags),
     /// List the keys of a queue, with their states
     ///
@@ -143,26 +132,22 @@ pub(crate) enum Subcommand {
     /// number of failed attempts in a row, and the last failure. The keys are read in pages, so that a long
     /// list takes no more memory than a short one. With --json, prints objects with `key` (`key_base64` if it
     /// is not UTF-8), `state`, `at` (the due time), `priority` if it is not 0, `attempts` and `why`.
-    #[cfg(feature = "store")]
     Keys(store::KeysFlags),
     /// Explain what a key in a store is waiting for
     ///
     /// Exits with 0 if the queue has the key, with 1 if it does not, and with 125 if there is no such queue or
     /// the store cannot be reached.
-    #[cfg(feature = "store")]
     Explain(store::ExplainFlags),
     /// Serve the dashboard of a queue in a store, without a worker
     ///
     /// Also serves Prometheus metrics at /metrics, and a JSON API, as `requeue work --serve` does. It has
     /// no password, and is read-only without --serve-admin. SIGINT or SIGTERM stops it.
-    #[cfg(feature = "store")]
     Serve(store::ServeFlags),
     /// List the parked keys of a queue, with their last errors
     ///
     /// Prints a line for each key: its attempts, the time at which it was parked, and its last failure. With
     /// --json, prints objects with `key` (`key_base64` if it is not UTF-8), `priority` if it is not 0,
     /// `attempts`, `why` and `given_up_at`.
-    #[cfg(feature = "store")]
     Parked(store::ParkedFlags),
     /// Make parked keys ready again
     ///
@@ -171,7 +156,6 @@ pub(crate) enum Subcommand {
     ///
     /// Exits with 0 if all keys were revived, with 1 if some were not parked, and with 125 if there is no such
     /// queue or the store cannot be reached.
-    #[cfg(feature = "store")]
     Revive(store::ReviveFlags),
     /// Remove the pending runs of keys, or stop their runs in flight
     ///
@@ -181,10 +165,8 @@ pub(crate) enum Subcommand {
     ///
     /// Exits with 0 if all keys were cancelled, with 1 if some had no such run, and with 125 if there is no
     /// such queue or the store cannot be reached.
-    #[cfg(feature = "store")]
     Cancel(store::CancelFlags),
     /// Create or migrate a store
-    #[cfg(feature = "store")]
     #[command(disable_help_subcommand = true)]
     Store {
         #[command(subcommand)]
@@ -212,7 +194,7 @@ mod tests {
         let words = ["requeue", "run"].iter().chain(args);
         let cli = Cli::try_parse_from(words).map_err(|error| error.to_string())?;
         let Subcommand::Run(flags) = cli.command else { panic!("not run") };
-        Config::check(*flags).map(|(_, config)| config).map_err(|refusal| refusal.message)
+        Config::from_run_flags(*flags).map(|(_, config)| config).map_err(|refusal| refusal.message)
     }
 
     #[test]
@@ -274,7 +256,7 @@ mod tests {
         let delimiter = |args: &[&str]| config(args).unwrap().input.format.delimiter;
         assert_eq!(delimiter(&["-d", ",", "-0", "sh"]), 0);
         assert_eq!(delimiter(&["-0", "-d", ",", "sh"]), b',');
-        let tag = |args: &[&str]| config(args).unwrap().commands.tag.map(|tag| tag.of(b"k"));
+        let tag = |args: &[&str]| config(args).unwrap().commands.tag.map(|tag| tag.text_for(b"k"));
         assert_eq!(tag(&["--tag", "sh"]).as_deref(), Some(&b"k\t"[..]));
         assert_eq!(tag(&["-I", "@", "--tagstring", "<@>", "sh"]).as_deref(), Some(&b"<k>\t"[..]));
     }

@@ -8,18 +8,17 @@ use requeue::clock::TokioClock;
 use requeue::{BuildError, GroupId, InFlightPolicy, Order, Pace, Queue, ReaddPolicy};
 
 use crate::args::run::{self as args, Alone, Common};
-use crate::args::values::Every;
 use crate::duration::Debounce;
 use crate::exit::Refusal;
 use crate::key::{Key, KeyQueue};
-use crate::serve::{Metrics, measured};
+use crate::serve::Metrics;
 
 /// The order and the spacing of commands.
 #[derive(Debug)]
 pub(crate) struct Pacing {
     pub(crate) times: Times,
     /// The interval between starts, and the number of commands that may start at the same time after a pause.
-    pub(crate) rate: Option<(Every, u32)>,
+    pub(crate) rate: Option<(Duration, u32)>,
     pace: Option<Pace>,
     rerun: InFlightPolicy,
     order: args::Order,
@@ -41,7 +40,10 @@ impl Times {
     /// end of the key's wait for further adds, if it waits.
     ///
     /// A delay is a debounce whose bound is its quiet time. If both are given, the key waits for the later end.
-    pub(crate) fn window(self, waits: impl FnOnce() -> Option<Duration>) -> Option<Debounce> {
+    pub(crate) fn debounce_window(
+        self,
+        waits: impl FnOnce() -> Option<Duration>,
+    ) -> Option<Debounce> {
         match (self.delay, self.debounce) {
             (None, debounce) => debounce,
             (Some(delay), None) => Some(Debounce { quiet: delay, most: delay }),
@@ -57,7 +59,7 @@ impl Times {
 const OLDEST_EVERY: u32 = 10;
 
 impl Pacing {
-    pub(crate) fn check(
+    pub(crate) fn from_flags(
         common: &Common,
         flags: &Alone,
         has_priorities: bool,
@@ -103,19 +105,23 @@ impl Pacing {
     /// # Panics
     ///
     /// Outside a tokio runtime.
-    pub(crate) fn queue(
+    pub(crate) fn build_queue(
         &self,
         name: &str,
         re_add: ReaddPolicy,
         metrics: Option<&Metrics>,
     ) -> Result<KeyQueue, BuildError> {
         let clock = TokioClock::current();
-        let queue = Queue::builder()
+        let mut queue = Queue::builder()
             .name(name)
             .clock(clock)
             .readd_policy(re_add)
-            .in_flight_policy(self.rerun);
-        let mut queue = measured(queue.hasher(RandomState::new()), metrics);
+            .in_flight_policy(self.rerun)
+            // Keys may come from an attacker: see `KeyQueue`.
+            .hasher(RandomState::new());
+        if let Some(metrics) = metrics {
+            queue = queue.metrics(metrics);
+        }
         if let Some(pace) = self.pace {
             queue = queue.pace(pace);
         }
@@ -130,7 +136,7 @@ impl Pacing {
         }
         if let Some(pattern) = self.groups.clone() {
             let hasher = RandomState::new();
-            queue = queue.group_by(move |key: &Key| group(&hasher, &pattern, key));
+            queue = queue.group_by(move |key: &Key| group_id(&hasher, &pattern, key));
         }
         if let Some(limit) = self.group_jobs {
             queue = queue.group_limit(limit);
@@ -141,21 +147,14 @@ impl Pacing {
 
 /// Returns the group of a key. Its number depends on a secret of this run. Otherwise an attacker could choose keys
 /// whose group number equals that of another group, and take the turns of that group.
-fn group(hasher: &RandomState, pattern: &Regex, key: &[u8]) -> GroupId {
-    GroupId::new(hasher.hash_one(name(pattern, key)))
+fn group_id(hasher: &RandomState, pattern: &Regex, key: &[u8]) -> GroupId {
+    GroupId::new(hasher.hash_one(group_name(pattern, key)))
 }
 
 /// Returns the name of the group of a key: the first capture of the pattern, or its whole match, or nothing.
-fn name<'k>(pattern: &Regex, key: &'k [u8]) -> &'k [u8] {
-    let whole = |key| pattern.find(key).map(|found| found.as_bytes());
-    let found = match pattern.captures_len() {
-        1 => whole(key),
-        _ => pattern
-            .captures(key)
-            .and_then(|captures| captures.get(1).or(captures.get(0)))
-            .map(|found| found.as_bytes()),
-    };
-    found.unwrap_or_default()
+fn group_name<'k>(pattern: &Regex, key: &'k [u8]) -> &'k [u8] {
+    let found = pattern.captures(key).and_then(|captures| captures.get(1).or(captures.get(0)));
+    found.map(|found| found.as_bytes()).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -175,11 +174,11 @@ mod tests {
             ("x", "abc", ""),
             ("(?-u)\\xff(.)", "abc", ""),
         ] {
-            let found = name(&Regex::new(pattern).unwrap(), key.as_bytes());
+            let found = group_name(&Regex::new(pattern).unwrap(), key.as_bytes());
             assert_eq!(found, group.as_bytes(), "{pattern}");
         }
         let bytes = Regex::new(r"(?-u)^(\xff.)").unwrap();
-        assert_eq!(name(&bytes, b"\xffab"), b"\xffa");
+        assert_eq!(group_name(&bytes, b"\xffab"), b"\xffa");
     }
 
     #[test]
@@ -203,7 +202,7 @@ mod tests {
             for &add in adds {
                 clock.advance((add * second).checked_sub(queue.now().since(origin)).unwrap());
                 let waits = || Some(queue.look_up("a")?.due?.since(queue.now()));
-                let Debounce { quiet, most } = times.window(waits).unwrap();
+                let Debounce { quiet, most } = times.debounce_window(waits).unwrap();
                 queue.add_with("a", Add::debounce(quiet).at_most(most));
             }
             let due = queue.look_up("a").unwrap().due.unwrap();
@@ -217,7 +216,7 @@ mod tests {
     fn the_numbers_of_groups_are_secrets_of_the_run() {
         let pattern = Regex::new("^[^/]*").unwrap();
         let [one, other] = [RandomState::new(), RandomState::new()];
-        let group = |hasher, key: &str| group(hasher, &pattern, key.as_bytes());
+        let group = |hasher, key: &str| group_id(hasher, &pattern, key.as_bytes());
         assert_eq!(group(&one, "a/1"), group(&one, "a/2"));
         assert_ne!(group(&one, "a/1"), group(&one, "b/1"));
         assert_ne!(group(&one, "a/1"), group(&other, "a/1"));

@@ -8,27 +8,26 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{ArgAction, Args, ValueEnum};
+use clap::{ArgAction, Args, ValueEnum, ValueHint};
 use requeue::{InFlightPolicy, Pace, ReaddPolicy};
 use rustix::process::Signal;
 
 use crate::args::codes::Codes;
 use crate::args::halt::MayHalt;
 use crate::args::help::Sections;
-use crate::args::values::{Delimiter, Every, Jobs, Retries, parse_pace, parse_rerun};
+use crate::args::values::{Jobs, Retries, parse_delimiter, parse_pace, parse_rate, parse_rerun};
 use crate::duration::{Debounce, parse_debounce, parse_duration};
 use crate::exit::Refusal;
 use crate::input::Kind;
 use crate::process::signals::parse_signal;
-use crate::serve::{Address, Serve, token};
+use crate::serve::{Address, Serve, admin_token};
 
 /// The variable with the default of `--store`.
-#[cfg(feature = "store")]
 pub(crate) const STORE_VARIABLE: &str = "REQUEUE_STORE";
 
 #[derive(Args, Debug)]
 #[command(
-    after_long_help = Sections::run().text(),
+    after_long_help = Sections::for_run().help_text(),
     override_usage = "requeue run [OPTIONS] [--] COMMAND [ARG]...\n       \
                       requeue run [OPTIONS] -c SCRIPT",
     disable_help_flag = true
@@ -50,7 +49,6 @@ pub(crate) struct Flags {
     #[command(flatten)]
     pub(crate) alone: Alone,
 
-    #[cfg(feature = "store")]
     #[command(flatten)]
     pub(crate) through: Through,
 
@@ -73,7 +71,6 @@ pub(crate) struct Flags {
 }
 
 /// The flags of `requeue run` that need all keys in one process.
-#[cfg(feature = "store")]
 const IN_MEMORY_ONLY: [&str; 11] = [
     "debounce",
     "on_readd",
@@ -89,7 +86,6 @@ const IN_MEMORY_ONLY: [&str; 11] = [
 ];
 
 // The flags of `requeue run --store`.
-#[cfg(feature = "store")]
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Through {
     /// Keep the keys in this store until they complete
@@ -121,7 +117,6 @@ pub(crate) struct Through {
     pub(crate) passwords: Passwords,
 }
 
-#[cfg(feature = "store")]
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Passwords {
     /// Leave the password of the store in the environment of commands
@@ -131,10 +126,9 @@ pub(crate) struct Passwords {
     pub(crate) pass_passwords: bool,
 }
 
-#[cfg(feature = "store")]
 impl Passwords {
     /// Returns the variables that this process reads a password from, and that commands do not see.
-    pub(crate) fn hidden(self, store: &str) -> Vec<&'static str> {
+    pub(crate) fn hidden_variables(self, store: &str) -> Vec<&'static str> {
         if self.pass_passwords {
             return Vec::new();
         }
@@ -143,6 +137,7 @@ impl Passwords {
             "redis" | "rediss" => Some("REDISCLI_AUTH"),
             _ => None,
         };
+        // The address may have a password too.
         let url = std::env::var_os(STORE_VARIABLE);
         let url = url.filter(|url| has_password(&url.to_string_lossy())).map(|_| STORE_VARIABLE);
         variable.into_iter().chain(url).collect()
@@ -150,7 +145,6 @@ impl Passwords {
 }
 
 /// Returns true if the address of a store may have a password.
-#[cfg(feature = "store")]
 fn has_password(url: &str) -> bool {
     let user = url.split_once("://").and_then(|(_, rest)| rest.rsplit_once('@'));
     user.is_some_and(|(user, _)| user.contains(':')) || url.contains("password=")
@@ -169,8 +163,8 @@ pub(crate) struct Read {
 
     /// Separate keys by C: one byte, or \t, \x1e, \036
     #[arg(short, long, value_name = "C", overrides_with = "null", help_heading = "Input")]
-    #[arg(hide_short_help = true)]
-    pub(crate) delimiter: Option<Delimiter>,
+    #[arg(value_parser = parse_delimiter, hide_short_help = true)]
+    pub(crate) delimiter: Option<u8>,
 
     /// Format of the input: lines, json
     ///
@@ -181,11 +175,12 @@ pub(crate) struct Read {
     pub(crate) input: Kind,
 }
 
-// The flags of every subcommand that runs commands.
+// The flags of every subcommand that runs commands: one field per flag, because clap makes the flags from the fields.
 #[derive(Args, Debug)]
 pub(crate) struct Common {
     /// The command and its arguments.
     #[arg(trailing_var_arg = true, value_name = "COMMAND", hide = true)]
+    #[arg(value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
 
     /// Placeholder for the key in COMMAND [default: {}]
@@ -232,8 +227,9 @@ pub(crate) struct Common {
     /// Limit the rate at which commands start: 10/s, 90/m, 100/h
     ///
     /// The limit is for all keys of this process together.
-    #[arg(long, value_name = "N", help_heading = "Pace", hide_short_help = true)]
-    pub(crate) rate: Option<Every>,
+    #[arg(long, value_name = "N", value_parser = parse_rate, help_heading = "Pace")]
+    #[arg(hide_short_help = true)]
+    pub(crate) rate: Option<Duration>,
 
     /// Commands that may start together after a pause, with --rate [default: 1]
     #[arg(long, value_name = "N", help_heading = "Pace", hide_short_help = true)]
@@ -390,9 +386,9 @@ pub(crate) struct Dashboard {
 
 impl Dashboard {
     /// Returns the settings of the dashboard; `None` without `--serve`.
-    pub(crate) fn check(self) -> Result<Option<Serve>, Refusal> {
+    pub(crate) fn serve_settings(self) -> Result<Option<Serve>, Refusal> {
         match self.serve {
-            Some(address) => self.admin.at(address).map(Some),
+            Some(address) => self.admin.settings_at(address).map(Some),
             None if self.admin.serve_admin => Err(Refusal::usage("--serve-admin requires --serve")),
             None => Ok(None),
         }
@@ -416,8 +412,9 @@ pub(crate) struct AdminFlags {
 
 impl AdminFlags {
     /// Returns the settings of a dashboard at `address`.
-    pub(crate) fn at(&self, address: Address) -> Result<Serve, Refusal> {
-        let token = self.serve_admin.then(|| token(self.token_file.as_deref())).transpose()?;
+    pub(crate) fn settings_at(&self, address: Address) -> Result<Serve, Refusal> {
+        let token =
+            self.serve_admin.then(|| admin_token(self.token_file.as_deref())).transpose()?;
         Ok(Serve { address, token })
     }
 }
@@ -490,7 +487,7 @@ pub(crate) enum Summary {
     None,
 }
 
-#[cfg(all(test, feature = "store"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

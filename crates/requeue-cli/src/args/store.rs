@@ -6,10 +6,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use requeue::ReaddPolicy;
-use requeue_store::State;
+use requeue_store::{ParkedAdd, Priority, State};
 
 use crate::args::help::Sections;
 use crate::args::run::{
@@ -31,7 +31,7 @@ pub(crate) struct StoreUrl {
 }
 
 impl StoreUrl {
-    pub(crate) fn url(&self) -> Result<&str, Refusal> {
+    pub(crate) fn required_url(&self) -> Result<&str, Refusal> {
         // An empty variable is one that is not set.
         self.store.as_deref().filter(|url| !url.is_empty()).ok_or_else(|| {
             Refusal::usage(
@@ -64,7 +64,7 @@ pub(crate) struct Wait {
 
 #[derive(Args, Debug)]
 #[command(
-    after_long_help = Sections::work().text(),
+    after_long_help = Sections::for_work().help_text(),
     override_usage = "requeue work --store URL [OPTIONS] [--] COMMAND [ARG]...\n       \
                       requeue work --store URL [OPTIONS] -c SCRIPT",
     disable_help_flag = true,
@@ -98,7 +98,8 @@ pub(crate) struct WorkFlags {
     pub(crate) common: Common,
 
     /// Effect of an add on a parked key: see `requeue add --help`
-    #[arg(long, value_enum, value_name = "HOW", help_heading = "Failure", hide_short_help = true)]
+    #[arg(long, value_parser = parked_add_values(), value_name = "HOW", help_heading = "Failure")]
+    #[arg(hide_short_help = true)]
     pub(crate) parked_add: Option<ParkedAdd>,
 
     /// Standard input of the commands
@@ -137,8 +138,8 @@ pub(crate) struct AddFlags {
     pub(crate) debounce: Option<Debounce>,
 
     /// Priority: low, normal, high
-    #[arg(long, value_enum, value_name = "HOW", default_value_t, help_heading = "Adds")]
-    #[arg(hide_possible_values = true)]
+    #[arg(long, value_parser = priority_values(), value_name = "HOW", default_value = "normal")]
+    #[arg(help_heading = "Adds", hide_possible_values = true)]
     pub(crate) priority: Priority,
 
     /// Revive parked keys, even if the queue keeps them parked
@@ -148,7 +149,8 @@ pub(crate) struct AddFlags {
     /// Effect of an add on a parked key [default: revive]
     ///
     /// A setting of the queue: its first add or worker fixes it.
-    #[arg(long, value_enum, value_name = "HOW", help_heading = "Adds", hide_short_help = true)]
+    #[arg(long, value_parser = parked_add_values(), value_name = "HOW", help_heading = "Adds")]
+    #[arg(hide_short_help = true)]
     pub(crate) parked_add: Option<ParkedAdd>,
 
     /// Effect of an add on a key that backs off: hold or replace [default: hold]
@@ -167,22 +169,21 @@ pub(crate) struct AddFlags {
     pub(crate) summary: Summary,
 }
 
-/// The effect of an add on a parked key.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum ParkedAdd {
-    /// Run it again, and forget its failures
-    Revive,
-    /// Leave it parked
-    Keep,
+/// The values of `--parked-add`.
+fn parked_add_values() -> impl TypedValueParser<Value = ParkedAdd> {
+    let revive = PossibleValue::new("revive").help("Run it again, and forget its failures");
+    let keep = PossibleValue::new("keep").help("Leave it parked");
+    PossibleValuesParser::new([revive, keep])
+        .map(|name| if name == "keep" { ParkedAdd::Keep } else { ParkedAdd::Revive })
 }
 
-/// The priority of the added keys.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Priority {
-    Low,
-    #[default]
-    Normal,
-    High,
+/// The values of `--priority`.
+fn priority_values() -> impl TypedValueParser<Value = Priority> {
+    PossibleValuesParser::new(["low", "normal", "high"]).map(|name| match &*name {
+        "low" => Priority::Low,
+        "high" => Priority::High,
+        _ => Priority::Normal,
+    })
 }
 
 #[derive(Args, Debug)]
@@ -269,7 +270,7 @@ pub(crate) struct KeysFlags {
     /// Only keys in this state
     ///
     /// STATE is ready, waiting, processing, parked or damaged.
-    #[arg(long, value_parser = states(), value_name = "STATE", hide_possible_values = true)]
+    #[arg(long, value_parser = state_values(), value_name = "STATE", hide_possible_values = true)]
     pub(crate) state: Option<State>,
 
     /// Print JSON objects that `requeue add --input json` reads
@@ -346,7 +347,7 @@ pub(crate) struct CancelFlags {
     /// flight, and loses the run after it.
     #[arg(
         long,
-        value_parser = states(),
+        value_parser = state_values(),
         value_name = "STATE",
         requires = "all",
         conflicts_with = "keys",
@@ -375,7 +376,7 @@ pub(crate) fn state_name(state: State) -> &'static str {
     STATES.iter().find(|(_, known)| *known == state).map_or("unknown", |(name, _)| name)
 }
 
-fn states() -> impl TypedValueParser<Value = State> {
+fn state_values() -> impl TypedValueParser<Value = State> {
     PossibleValuesParser::new(STATES.map(|(name, _)| name)).map(|name| {
         let found = STATES.iter().find(|(known, _)| *known == name);
         // The parser has checked the name.

@@ -1,7 +1,6 @@
 //! The values of flags that have their own syntax.
 
 use std::num::NonZeroUsize;
-#[cfg(feature = "store")]
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -22,12 +21,13 @@ pub(crate) enum Jobs {
 }
 
 impl Jobs {
-    pub(crate) fn number(self) -> usize {
+    pub(crate) fn job_count(self) -> usize {
         match self {
             Self::Number(jobs) => jobs.get(),
             Self::Unlimited => command::most_at_once(),
             Self::Percent(percent) => {
                 let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+                // At least one, even of few cores.
                 (cores.saturating_mul(percent as usize) / 100).max(1)
             }
         }
@@ -65,28 +65,20 @@ impl FromStr for Retries {
     }
 }
 
-/// The interval between two starts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Every(pub(crate) Duration);
-
-impl FromStr for Every {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const WRONG: &str =
-            "expected a number above 0 per second, or one like 10/s, 90/m or 1000/h";
-        let (number, unit) = match text.split_once('/') {
-            None | Some((_, "s")) => (text.strip_suffix("/s").unwrap_or(text), 1.0),
-            Some((number, "m")) => (number, 60.0),
-            Some((number, "h")) => (number, 3600.0),
-            Some(_) => return Err(WRONG),
-        };
-        let number: f64 = number.parse().map_err(|_| WRONG)?;
-        if !(number > 0.0 && number.is_finite()) {
-            return Err(WRONG);
-        }
-        Duration::try_from_secs_f64(unit / number).map(Self).map_err(|_| WRONG)
+/// Parses "10/s": the interval between two starts.
+pub(crate) fn parse_rate(text: &str) -> Result<Duration, &'static str> {
+    const WRONG: &str = "expected a number above 0 per second, or one like 10/s, 90/m or 1000/h";
+    let (number, unit) = match text.split_once('/') {
+        None | Some((_, "s")) => (text.strip_suffix("/s").unwrap_or(text), 1.0),
+        Some((number, "m")) => (number, 60.0),
+        Some((number, "h")) => (number, 3600.0),
+        Some(_) => return Err(WRONG),
+    };
+    let number: f64 = number.parse().map_err(|_| WRONG)?;
+    if !(number > 0.0 && number.is_finite()) {
+        return Err(WRONG);
     }
+    Duration::try_from_secs_f64(unit / number).map_err(|_| WRONG)
 }
 
 /// Parses "10/1m": the most starts of a key in a time. "10/m" is the same.
@@ -95,47 +87,40 @@ pub(crate) fn parse_pace(text: &str) -> Result<Pace, &'static str> {
     const { assert!(Pace::MAX_RUNS == 1000, "the message names the limit") };
     let (runs, per) = text.split_once('/').ok_or(WRONG)?;
     let is_unit = per.starts_with(|first: char| first.is_ascii_alphabetic());
+    // `10/m` means one minute.
     let per = parse_duration(&format!("{}{per}", if is_unit { "1" } else { "" }));
     let pace = Pace::new(runs.parse().map_err(|_| WRONG)?, per.map_err(|_| WRONG)?);
     pace.is_valid().then_some(pace).ok_or(WRONG)
 }
 
-/// The byte that ends a record.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Delimiter(pub(crate) u8);
-
-impl FromStr for Delimiter {
-    type Err = &'static str;
-
-    /// Parses a byte or an escape of C, as xargs does.
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const WRONG: &str =
-            "expected one byte, or an escape: \\n, \\t, \\0, \\x1e, or octal as in \\036";
-        let number = |digits: &str, radix| {
-            // `from_str_radix` accepts a sign.
-            let plain = digits.bytes().all(|byte| byte.is_ascii_alphanumeric());
-            u8::from_str_radix(digits, radix).ok().filter(|_| plain).ok_or(WRONG)
-        };
-        let byte = match text.strip_prefix('\\') {
-            None | Some("") => match text.as_bytes() {
-                [byte] => *byte,
-                _ => return Err(WRONG),
-            },
-            Some("a") => 0x07,
-            Some("b") => 0x08,
-            Some("f") => 0x0c,
-            Some("n") => b'\n',
-            Some("r") => b'\r',
-            Some("t") => b'\t',
-            Some("v") => 0x0b,
-            Some("\\") => b'\\',
-            Some(escape) => match escape.strip_prefix('x') {
-                Some(hex) => number(hex, 16)?,
-                None => number(escape, 8)?,
-            },
-        };
-        Ok(Self(byte))
-    }
+/// Parses the delimiter of records: a byte or an escape of C, as xargs does.
+pub(crate) fn parse_delimiter(text: &str) -> Result<u8, &'static str> {
+    const WRONG: &str =
+        "expected one byte, or an escape: \\n, \\t, \\0, \\x1e, or octal as in \\036";
+    let number = |digits: &str, radix| {
+        // `from_str_radix` accepts a sign.
+        let plain = digits.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        u8::from_str_radix(digits, radix).ok().filter(|_| plain).ok_or(WRONG)
+    };
+    let byte = match text.strip_prefix('\\') {
+        None | Some("") => match text.as_bytes() {
+            [byte] => *byte,
+            _ => return Err(WRONG),
+        },
+        Some("a") => 0x07,
+        Some("b") => 0x08,
+        Some("f") => 0x0c,
+        Some("n") => b'\n',
+        Some("r") => b'\r',
+        Some("t") => b'\t',
+        Some("v") => 0x0b,
+        Some("\\") => b'\\',
+        Some(escape) => match escape.strip_prefix('x') {
+            Some(hex) => number(hex, 16)?,
+            None => number(escape, 8)?,
+        },
+    };
+    Ok(byte)
 }
 
 /// Parses the effect of an add on a key in flight.
@@ -153,7 +138,6 @@ pub(crate) fn parse_rerun(text: &str) -> Result<InFlightPolicy, &'static str> {
 }
 
 /// The value of `--server`: `http://HOST[:PORT][/PATH]`, or `unix:PATH`.
-#[cfg(feature = "store")]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum ServerUrl {
     Tcp {
@@ -165,7 +149,6 @@ pub(crate) enum ServerUrl {
     Unix(PathBuf),
 }
 
-#[cfg(feature = "store")]
 impl FromStr for ServerUrl {
     type Err = &'static str;
 
@@ -225,7 +208,7 @@ mod tests {
         assert_eq!("3".parse(), Ok(Jobs::Number(NonZeroUsize::new(3).unwrap())));
         assert_eq!("0".parse(), Ok(Jobs::Unlimited));
         assert_eq!("50%".parse(), Ok(Jobs::Percent(50)));
-        assert!(Jobs::Percent(1).number() >= 1);
+        assert!(Jobs::Percent(1).job_count() >= 1);
         for text in ["", "-1", "%", "0%", "x", "1.5"] {
             assert!(text.parse::<Jobs>().is_err(), "{text}");
         }
@@ -236,11 +219,11 @@ mod tests {
         for (text, every) in
             [("4", 250), ("4/s", 250), ("0.5", 2000), ("90/m", 666), ("3600/h", 1000), ("1e1", 100)]
         {
-            let parsed = text.parse::<Every>().map(|Every(every)| every.as_millis());
+            let parsed = parse_rate(text).map(|every| every.as_millis());
             assert_eq!(parsed, Ok(every), "{text}");
         }
         for text in ["", "0", "-1", "NaN", "inf", "/s", "1/d", "1/", "1/s/s", "x"] {
-            assert!(text.parse::<Every>().is_err(), "{text}");
+            assert!(parse_rate(text).is_err(), "{text}");
         }
     }
 
@@ -258,10 +241,10 @@ mod tests {
             ("\\036", 0x1e),
             ("\\377", 0xff),
         ] {
-            assert_eq!(text.parse(), Ok(Delimiter(byte)), "{text}");
+            assert_eq!(parse_delimiter(text), Ok(byte), "{text}");
         }
         for text in ["", "ab", "é", "\\y", "\\x", "\\x100", "\\400", "\\8", "\\+7", "\\x+7"] {
-            assert!(text.parse::<Delimiter>().is_err(), "{text}");
+            assert!(parse_delimiter(text).is_err(), "{text}");
         }
     }
 }

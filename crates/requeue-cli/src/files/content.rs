@@ -27,7 +27,7 @@ pub(super) struct Content {
 impl Content {
     /// Reads a file, whose metadata the caller has just read. Returns `None` if it no longer exists, or if something else
     /// has taken its place. The hash depends on a secret, so that no one can construct a change with the same hash.
-    pub(super) fn read(
+    pub(super) fn read_file(
         dir: &Directory,
         name: &OsStr,
         meta: &Meta,
@@ -35,9 +35,10 @@ impl Content {
         now: SystemTime,
     ) -> Option<Self> {
         let stamp = meta.stamp;
+        // A time in the future is not settled either.
         let is_settled = now.duration_since(changed_at(meta)).is_ok_and(|age| age > TICK);
         let hash = match stamp.size {
-            ..=LARGEST => match hash(dir, name, secret) {
+            ..=LARGEST => match hash_file(dir, name, secret) {
                 Ok(hash) => Some(hash),
                 Err(error) if error.kind() == ErrorKind::NotFound => return None,
                 Err(_) => None,
@@ -52,7 +53,7 @@ impl Content {
         self.is_settled && self.stamp == meta.stamp
     }
 
-    pub(super) fn differs(&self, from: &Self) -> bool {
+    pub(super) fn differs_from(&self, from: &Self) -> bool {
         match (self.hash, from.hash) {
             (Some(one), Some(other)) => one != other,
             _ => {
@@ -68,9 +69,10 @@ pub(super) fn changed_at(meta: &Meta) -> SystemTime {
     UNIX_EPOCH + Duration::from_nanos(u64::try_from(meta.stamp.changed).unwrap_or(0))
 }
 
-fn hash(dir: &Directory, name: &OsStr, secret: &RandomState) -> io::Result<u64> {
+fn hash_file(dir: &Directory, name: &OsStr, secret: &RandomState) -> io::Result<u64> {
     const PIECE: u64 = 64 << 10;
-    let mut file = dir.file(name)?;
+    // It is opened relative to the directory, so that no link can take the place of its path.
+    let mut file = dir.open_file(name)?;
     let mut hasher = secret.build_hasher();
     let mut piece = Vec::new();
     // A file that grows while it is read changes again, and is then read again.
@@ -96,7 +98,7 @@ mod tests {
 
     /// The directory, and the metadata of its file.
     fn look(dir: &Path) -> (Directory, Meta) {
-        let dir = Links::Ignored.open(dir, Path::new("")).unwrap();
+        let dir = Links::Ignored.open_dir(dir, Path::new("")).unwrap();
         let meta = dir.meta_of(OsStr::new("file")).unwrap();
         (dir, meta)
     }
@@ -109,7 +111,7 @@ mod tests {
         let read = |age| {
             let (dir, meta) = look(dir.path());
             let now = changed_at(&meta) + age;
-            (Content::read(&dir, OsStr::new("file"), &meta, &secret, now).unwrap(), meta)
+            (Content::read_file(&dir, OsStr::new("file"), &meta, &secret, now).unwrap(), meta)
         };
         for age in [Duration::ZERO, TICK] {
             let (content, meta) = read(age);
@@ -120,9 +122,9 @@ mod tests {
 
         // The size stays the same.
         fs::write(&path, "two").unwrap();
-        assert!(read(TICK * 2).0.differs(&before));
+        assert!(read(TICK * 2).0.differs_from(&before));
         fs::write(&path, "one").unwrap();
-        assert!(!read(TICK * 2).0.differs(&before));
+        assert!(!read(TICK * 2).0.differs_from(&before));
     }
 
     #[test]
@@ -133,14 +135,14 @@ mod tests {
         fs::write(&other, "two").unwrap();
         let meta = look(dir.path()).1;
         let read = |links: Links| {
-            let dir = links.open(dir.path(), Path::new("")).unwrap();
-            Content::read(&dir, OsStr::new("file"), &meta, &secret, SystemTime::now())
+            let dir = links.open_dir(dir.path(), Path::new("")).unwrap();
+            Content::read_file(&dir, OsStr::new("file"), &meta, &secret, SystemTime::now())
         };
         let before = read(Links::Ignored).unwrap();
         fs::remove_file(&path).unwrap();
         symlink(&other, &path).unwrap();
         assert_eq!(read(Links::Ignored), None);
-        assert!(read(Links::Followed).unwrap().differs(&before));
+        assert!(read(Links::Followed).unwrap().differs_from(&before));
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
         assert_eq!(read(Links::Ignored), None);
@@ -154,12 +156,12 @@ mod tests {
         let at = |seconds| {
             file.set_modified(UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
             let (dir, meta) = look(dir.path());
-            Content::read(&dir, OsStr::new("file"), &meta, &secret, SystemTime::now()).unwrap()
+            Content::read_file(&dir, OsStr::new("file"), &meta, &secret, SystemTime::now()).unwrap()
         };
         let before = at(1);
-        assert!(!at(1).differs(&before));
-        assert!(at(2).differs(&before));
+        assert!(!at(1).differs_from(&before));
+        assert!(at(2).differs_from(&before));
         file.set_len(LARGEST + 2).unwrap();
-        assert!(at(1).differs(&before));
+        assert!(at(1).differs_from(&before));
     }
 }

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use notify::event::{AccessKind, AccessMode, EventKind, ModifyKind};
 use notify::{Error, ErrorKind, Event, RecommendedWatcher, RecursiveMode, Watcher};
+use parking_lot::{Condvar, Mutex};
 
 /// Events that have not been handled yet.
 #[derive(PartialEq, Eq, Debug, Default)]
@@ -27,7 +28,7 @@ impl Events {
     }
 
     /// Adds an event of `notify`.
-    fn add(&mut self, event: Result<Event, Error>) {
+    fn add_event(&mut self, event: Result<Event, Error>) {
         /// Reading the whole tree takes less memory than more paths than this.
         const MOST: usize = 100_000;
         match event {
@@ -66,36 +67,32 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    fn put(&self, event: Result<Event, Error>) {
-        let mut events = self.lock();
-        events.add(event);
+    fn push_event(&self, event: Result<Event, Error>) {
+        let mut events = self.events.lock();
+        events.add_event(event);
+        // Reads of the files cause events too, and must not wake the thread that reads.
         if !events.is_empty() {
             self.came.notify_one();
         }
     }
 
     /// Reports a file that did not exist when its run would have started.
-    pub(super) fn skip(&self, path: PathBuf) {
-        self.lock().skipped.push(path);
+    pub(super) fn report_skipped(&self, path: PathBuf) {
+        self.events.lock().skipped.push(path);
         self.came.notify_one();
     }
 
     /// Waits until there is an event, or `at_most` so long.
-    pub(super) fn wait(&self, at_most: Option<Duration>) {
-        let (events, no_events) = (self.lock(), |events: &mut Events| events.is_empty());
-        // A poisoned lock protects complete events.
+    pub(super) fn wait_for_events(&self, at_most: Option<Duration>) {
+        let (mut events, no_events) = (self.events.lock(), |events: &mut Events| events.is_empty());
         match at_most {
-            Some(at_most) => drop(self.came.wait_timeout_while(events, at_most, no_events)),
-            None => drop(self.came.wait_while(events, no_events)),
+            Some(at_most) => _ = self.came.wait_while_for(&mut events, no_events, at_most),
+            None => self.came.wait_while(&mut events, no_events),
         }
     }
 
-    pub(super) fn take(&self) -> Events {
-        std::mem::take(&mut *self.lock())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Events> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn take_events(&self) -> Events {
+        std::mem::take(&mut *self.events.lock())
     }
 }
 
@@ -127,13 +124,13 @@ pub(super) struct SystemWatch {
 
 impl SystemWatch {
     pub(super) fn new(inbox: &Arc<Inbox>) -> Result<Self, NotWatched> {
-        Ok(Self { inbox: Arc::clone(inbox), watcher: watcher(inbox)? })
+        Ok(Self { inbox: Arc::clone(inbox), watcher: new_watcher(inbox)? })
     }
 }
 
-fn watcher(inbox: &Arc<Inbox>) -> Result<RecommendedWatcher, NotWatched> {
+fn new_watcher(inbox: &Arc<Inbox>) -> Result<RecommendedWatcher, NotWatched> {
     let inbox = Arc::clone(inbox);
-    Ok(notify::recommended_watcher(move |event| inbox.put(event))?)
+    Ok(notify::recommended_watcher(move |event| inbox.push_event(event))?)
 }
 
 impl Watch for SystemWatch {
@@ -147,7 +144,8 @@ impl Watch for SystemWatch {
     }
 
     fn reset(&mut self) -> Result<(), NotWatched> {
-        self.watcher = watcher(&self.inbox)?;
+        // The drop of the old watcher ends its watches.
+        self.watcher = new_watcher(&self.inbox)?;
         Ok(())
     }
 }
@@ -157,6 +155,7 @@ impl From<Error> for NotWatched {
         match error.kind {
             ErrorKind::MaxFilesWatch => Self::Full,
             ErrorKind::Io(error) => Self::Failed(error),
+            // The directory was removed in the meantime.
             ErrorKind::PathNotFound => Self::Failed(io::ErrorKind::NotFound.into()),
             _ => Self::Failed(io::Error::other(error.to_string())),
         }
@@ -187,8 +186,8 @@ mod tests {
 
     fn of(events: impl IntoIterator<Item = Event>) -> Events {
         let inbox = Inbox::default();
-        events.into_iter().for_each(|event| inbox.put(Ok(event)));
-        inbox.take()
+        events.into_iter().for_each(|event| inbox.push_event(Ok(event)));
+        inbox.take_events()
     }
 
     fn at(kind: EventKind, path: &str) -> Event {
@@ -221,8 +220,8 @@ mod tests {
     fn lost_events_are_an_overflow() {
         assert!(of([Event::new(EventKind::Other).set_flag(Flag::Rescan)]).overflow);
         let inbox = Inbox::default();
-        inbox.put(Err(Error::generic("the queue cannot be read")));
-        assert!(inbox.take().overflow);
+        inbox.push_event(Err(Error::generic("the queue cannot be read")));
+        assert!(inbox.take_events().overflow);
         let many = (0..=100_000).map(|n| at(EventKind::Any, &n.to_string()));
         assert_eq!(of(many), Events { overflow: true, ..Events::default() });
     }

@@ -39,22 +39,23 @@ pub(super) fn has_rules(name: &OsStr) -> bool {
 impl Filter {
     /// Returns the filter of the flags for these roots.
     pub(super) fn new(flags: &Flags, roots: &[PathBuf]) -> Result<Self, Refusal> {
-        let builders = roots.iter().map(|root| builder(flags, root)).collect::<Result<_, _>>()?;
-        let extensions = flags.extensions.iter().map(dotted).collect();
+        let builders =
+            roots.iter().map(|root| walk_builder(flags, root)).collect::<Result<_, _>>()?;
+        let extensions = flags.extensions.iter().map(with_dot).collect();
         let (own, bad_rules) = (Vec::new(), Vec::new());
         let links = if flags.follow { Links::Followed } else { Links::Ignored };
         let mut filter = Self { builders, matchers: Vec::new(), extensions, own, bad_rules, links };
-        filter.reload();
+        filter.reload_rules();
         Ok(filter)
     }
 
     /// Excludes a file that this program writes.
-    pub(super) fn exclude(&mut self, file: Option<Metadata>) {
+    pub(super) fn exclude_file(&mut self, file: Option<Metadata>) {
         self.own.extend(file.filter(Metadata::is_file).as_ref().and_then(identity));
     }
 
     /// Forgets the rules. They are read again when they are needed.
-    pub(super) fn reload(&mut self) {
+    pub(super) fn reload_rules(&mut self) {
         self.matchers = self.builders.iter().flat_map(WalkBuilder::build_matchers).collect();
     }
 
@@ -67,6 +68,7 @@ impl Filter {
     pub(super) fn wants_file(&mut self, root: usize, path: &Path, meta: &Meta) -> bool {
         let name = path.file_name().unwrap_or_default();
         let has_extension =
+            // A file with the name `.rs` has no extension.
             |dotted: &Vec<u8>| name.len() > dotted.len() && name.as_bytes().ends_with(dotted);
         name != ".git"
             && (self.extensions.is_empty() || self.extensions.iter().any(has_extension))
@@ -86,7 +88,7 @@ impl Filter {
     }
 }
 
-fn builder(flags: &Flags, root: &Path) -> Result<WalkBuilder, Refusal> {
+fn walk_builder(flags: &Flags, root: &Path) -> Result<WalkBuilder, Refusal> {
     let mut globs = OverrideBuilder::new(root);
     for glob in &flags.ignore {
         let wrong =
@@ -94,6 +96,7 @@ fn builder(flags: &Flags, root: &Path) -> Result<WalkBuilder, Refusal> {
         if glob.starts_with('!') {
             return Err(wrong("it begins with `!`; write `\\!` for a name that begins so"));
         }
+        // A glob of an override selects files. With `!` it ignores them.
         globs.add(&format!("!{glob}")).map_err(|error| wrong(&error.to_string()))?;
     }
     let globs = globs.build().map_err(|error| Refusal::usage(format!("--ignore: {error}")))?;
@@ -112,7 +115,7 @@ fn builder(flags: &Flags, root: &Path) -> Result<WalkBuilder, Refusal> {
 }
 
 /// Returns an extension with one dot before it. `rs` and `.rs` are the same.
-fn dotted(extension: &OsString) -> Vec<u8> {
+fn with_dot(extension: &OsString) -> Vec<u8> {
     let bytes = extension.as_bytes();
     [b".", bytes.strip_prefix(b".").unwrap_or(bytes)].concat()
 }

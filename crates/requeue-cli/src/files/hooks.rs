@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use parking_lot::Mutex;
 
 use crate::files::events::Inbox;
 use crate::files::ran::{Begun, Ran};
@@ -35,6 +37,7 @@ pub(super) struct Clear(AtomicBool);
 impl Clear {
     /// Must be called when a change comes while nothing runs or is ready.
     pub(super) fn after_pause(&self) {
+        // The flag guards no other data.
         self.0.store(true, Ordering::Relaxed);
     }
 }
@@ -61,19 +64,20 @@ impl Paths {
     }
 
     /// Adds a file to the next run. Returns false, and has no effect, if its path would look like several paths.
-    pub(super) fn add(&self, path: &[u8]) -> bool {
+    pub(super) fn add_path(&self, path: &[u8]) -> bool {
         let is_one = !path.contains(&self.terminator);
         if is_one {
-            self.lock().waiting.insert(path.into());
+            self.state.lock().waiting.insert(path.into());
         }
         is_one
     }
 
     /// Returns the input of the next run; `None` if no file is left for it.
-    fn begin(&self, is_needed: impl Fn(&[u8]) -> bool) -> Option<RunInput> {
-        let mut state = self.lock();
+    fn begin_run(&self, is_needed: impl Fn(&[u8]) -> bool) -> Option<RunInput> {
+        let mut state = self.state.lock();
         let waiting = std::mem::take(&mut state.waiting);
         state.in_run.extend(waiting);
+        // Its content may be back to that of the last run.
         state.in_run.retain(|path| is_needed(path));
         if state.in_run.is_empty() {
             return None;
@@ -83,23 +87,19 @@ impl Paths {
             stdin.extend_from_slice(path);
             stdin.push(self.terminator);
         }
-        let env = variable(&state.in_run).map(|paths| ("REQUEUE_PATHS", paths));
+        let env = paths_variable(&state.in_run).map(|paths| ("REQUEUE_PATHS", paths));
         let env = env.into_iter().collect();
         Some(RunInput { env, stdin: Some(stdin.into()), ..RunInput::default() })
     }
 
     /// Ends the run. Returns its files.
-    fn end(&self) -> BTreeSet<Key> {
-        std::mem::take(&mut self.lock().in_run)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn end_run(&self) -> BTreeSet<Key> {
+        std::mem::take(&mut self.state.lock().in_run)
     }
 }
 
 /// Returns the value of the variable with the paths, one per line, if they can be told apart there.
-fn variable(paths: &BTreeSet<Key>) -> Option<OsString> {
+fn paths_variable(paths: &BTreeSet<Key>) -> Option<OsString> {
     let length: usize = paths.iter().map(|path| path.len() + 1).sum();
     let is_lines = paths.iter().all(|path| !path.contains(&b'\n'));
     if !is_lines || "REQUEUE_PATHS=".len() + length > LONGEST {
@@ -111,16 +111,16 @@ fn variable(paths: &BTreeSet<Key>) -> Option<OsString> {
 
 impl FileHooks {
     /// Compares a file with its last run. Returns true if a run is needed.
-    fn begin(&self, path: &[u8]) -> (Begun, bool) {
-        let begun = self.ran.begin(path);
+    fn compare_file(&self, path: &[u8]) -> (Begun, bool) {
+        let begun = self.ran.begin_run(path);
         if begun == Begun::Gone {
             // It may be replaced at this moment, by a file with the content that was seen last.
-            self.inbox.skip(OsStr::from_bytes(path).into());
+            self.inbox.report_skipped(OsStr::from_bytes(path).into());
         }
         (begun, begun == Begun::Changed || (begun == Begun::Gone && self.runs_deleted))
     }
 
-    fn input(&self, key: &[u8]) -> Option<RunInput> {
+    fn prepare_input(&self, key: &[u8]) -> Option<RunInput> {
         let input = self.input_of(key)?;
         let is_first = |Clear(next): &Clear| next.swap(false, Ordering::Relaxed);
         let clears = self.clear.as_ref().is_some_and(|clear| is_first(clear) || self.all.is_some());
@@ -129,9 +129,9 @@ impl FileHooks {
 
     fn input_of(&self, key: &[u8]) -> Option<RunInput> {
         match &self.all {
-            Some(paths) => paths.begin(|path| self.begin(path).1),
+            Some(paths) => paths.begin_run(|path| self.compare_file(path).1),
             None => {
-                let (begun, is_needed) = self.begin(key);
+                let (begun, is_needed) = self.compare_file(key);
                 let event = if begun == Begun::Gone { "delete" } else { "apply" };
                 let env = vec![("REQUEUE_EVENT", event.into())];
                 is_needed.then(|| RunInput { env, ..RunInput::default() })
@@ -141,23 +141,25 @@ impl FileHooks {
 }
 
 impl Hooks for FileHooks {
-    fn check(&self, key: &[u8]) -> Result<(), String> {
+    fn check_key(&self, key: &[u8]) -> Result<(), String> {
         match self.all {
             Some(_) if key != ALL => Err("with --all-in-one, the only key is `all`".to_owned()),
             _ => Ok(()),
         }
     }
 
-    fn begin<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<Option<RunInput>, String>> {
+    fn prepare_run<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<Option<RunInput>, String>> {
         // It reads files.
-        Box::pin(async { Ok(tokio::task::block_in_place(|| self.input(key))) })
+        Box::pin(async { Ok(tokio::task::block_in_place(|| self.prepare_input(key))) })
     }
 
     fn on_success<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(async {
             match &self.all {
-                Some(paths) => paths.end().iter().for_each(|path| self.ran.succeed(path)),
-                None => self.ran.succeed(key),
+                Some(paths) => {
+                    paths.end_run().iter().for_each(|path| self.ran.record_success(path))
+                }
+                None => self.ran.record_success(key),
             }
             Ok(())
         })
@@ -184,31 +186,35 @@ mod tests {
     #[test]
     fn a_run_for_all_files_gets_the_paths_since_the_last_success() {
         let paths = Paths::new(b'\n');
-        let stdin = |paths: &Paths| paths.begin(|_| true).and_then(|input| input.stdin);
+        let stdin = |paths: &Paths| paths.begin_run(|_| true).and_then(|input| input.stdin);
         assert_eq!(stdin(&paths), None);
-        paths.add(b"b");
-        paths.add(b"a");
-        paths.add(b"b");
+        paths.add_path(b"b");
+        paths.add_path(b"a");
+        paths.add_path(b"b");
         assert_eq!(stdin(&paths).as_deref(), Some(&b"a\nb\n"[..]));
         // That run failed, and was given up.
-        paths.add(b"c");
+        paths.add_path(b"c");
         assert_eq!(stdin(&paths).as_deref(), Some(&b"a\nb\nc\n"[..]));
-        paths.add(b"a");
-        paths.end();
+        paths.add_path(b"a");
+        paths.end_run();
         assert_eq!(stdin(&paths).as_deref(), Some(&b"a\n"[..]));
     }
 
     #[test]
     fn a_path_that_looks_like_two_is_no_input() {
         let lines = Paths::new(b'\n');
-        assert!(!lines.add(b"a\nb") && lines.add(b"c"));
-        assert_eq!(lines.begin(|_| true).and_then(|run| run.stdin).as_deref(), Some(&b"c\n"[..]));
-        assert!(Paths::new(b'\0').add(b"a\nb"));
+        assert!(!lines.add_path(b"a\nb") && lines.add_path(b"c"));
+        assert_eq!(
+            lines.begin_run(|_| true).and_then(|run| run.stdin).as_deref(),
+            Some(&b"c\n"[..])
+        );
+        assert!(Paths::new(b'\0').add_path(b"a\nb"));
     }
 
     #[test]
     fn the_variable_has_lines_and_only_if_they_are_unambiguous() {
-        let of = |paths: &[&[u8]]| variable(&paths.iter().map(|path| Key::from(*path)).collect());
+        let of =
+            |paths: &[&[u8]]| paths_variable(&paths.iter().map(|path| Key::from(*path)).collect());
         assert_eq!(of(&[b"b", b"a b"]).as_deref(), Some(OsStr::new("a b\nb")));
         assert_eq!(of(&[b"\xff"]).as_deref(), Some(OsStr::from_bytes(b"\xff")));
         assert_eq!(of(&[b"a", b"b\nc"]), None);

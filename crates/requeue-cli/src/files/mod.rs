@@ -24,7 +24,6 @@ use tokio::sync::oneshot;
 
 use crate::args::config::{Config, Subcommand};
 use crate::args::files::Flags;
-use crate::args::run::{Common, Stdin};
 use crate::args::values::Retries;
 use crate::duration::Debounce;
 use crate::exit::{Ended, Refusal};
@@ -53,21 +52,24 @@ const MISSING: Duration = Duration::from_secs(1);
 
 /// `requeue files`.
 pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
+    // Before the first read: a file that changes during the scan counts as changed.
     let since = SystemTime::now();
-    let roots = roots(std::mem::take(&mut flags.dirs))?;
-    let paths: Vec<_> = roots.iter().map(|root| root.path().to_owned()).collect();
+    let roots = find_roots(std::mem::take(&mut flags.dirs))?;
+    let paths: Vec<_> = roots.iter().map(|root| root.path.clone()).collect();
     let mut filter = Filter::new(&flags, &paths)?;
     let all = flags.all_in_one.then(|| Paths::new(if flags.null { b'\0' } else { b'\n' }));
+    // One secret for the tree and for the runs, because their hashes are compared.
     let secret = RandomState::new();
-    let given = roots.iter().map(|root| root.given().to_owned()).collect();
+    let given = roots.iter().map(|root| root.given.clone()).collect();
     let ran = Ran::new(secret.clone(), filter.links, given);
     let inbox = Arc::new(Inbox::default());
     let runs_deleted = flags.deleted;
     let clear = (flags.clear && io::stdout().is_terminal()).then(Clear::default);
     let hooks = Arc::new(FileHooks { all, ran, inbox: Arc::clone(&inbox), runs_deleted, clear });
     let (poll, is_initial) = (flags.poll.filter(|time| !time.is_zero()), flags.initial);
-    let config = config(flags)?;
-    let files = Files::open(&config, None)?;
+    let config = run_config(flags)?;
+    let files = Files::open_files(&config, None)?;
+    // After they are open, because files are excluded by their identity.
     exclude_own(&mut filter, &config);
 
     let watch: Box<dyn Watch> = match poll {
@@ -75,7 +77,7 @@ pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
         None => Box::new(SystemWatch::new(&inbox).map_err(no_watch)?),
     };
     let mut tree = Tree::new(roots, filter, watch, secret);
-    let changes = tree.start(since).map_err(|full| Refusal::failure(too_many(&full)))?;
+    let changes = tree.first_scan(since).map_err(|full| Refusal::failure(too_many(&full)))?;
     let changes = match is_initial {
         true => {
             let kind = || Kind::Changed { before: None };
@@ -84,14 +86,16 @@ pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
         false => changes,
     };
     launch::block_on(async {
-        let listener = Listener::of(config.serve.as_ref()).await?;
-        let parts = Parts::new(config, files, listener)
-            .hooks(Arc::clone(&hooks) as Arc<dyn crate::runner::hooks::Hooks>);
-        launch::go(parts, |runner| {
+        let listener = Listener::bind_if_asked(config.serve.as_ref()).await?;
+        let parts = Parts {
+            hooks: Some(Arc::clone(&hooks) as Arc<dyn crate::runner::hooks::Hooks>),
+            ..Parts::new(config, files, listener)
+        };
+        launch::run_parts(parts, |runner| {
             let follower = Follower { runner: Arc::clone(runner), hooks, tree, inbox, poll };
             thread::Builder::new()
                 .name("files".to_owned())
-                .spawn(move || follower.follow(changes))
+                .spawn(move || follower.follow_changes(changes))
                 .map_err(|error| Refusal::failure(error.to_string()))?;
             // There is no input, and so no rest of it.
             Ok(oneshot::channel().1)
@@ -100,7 +104,7 @@ pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
     })
 }
 
-fn roots(dirs: Vec<PathBuf>) -> Result<Vec<Root>, Refusal> {
+fn find_roots(dirs: Vec<PathBuf>) -> Result<Vec<Root>, Refusal> {
     let root = |dir: PathBuf| {
         let name = escaped(dir.as_os_str().as_bytes());
         Root::find(dir).map_err(|error| match error.kind() {
@@ -117,44 +121,29 @@ fn roots(dirs: Vec<PathBuf>) -> Result<Vec<Root>, Refusal> {
 }
 
 /// Returns the configuration with the defaults for files.
-fn config(flags: Flags) -> Result<Config, Refusal> {
+fn run_config(flags: Flags) -> Result<Config, Refusal> {
     let Flags { mut common, mut alone, all_in_one, .. } = flags;
     // The same files would make the command fail again.
-    if *common.retries.get_or_insert(Retries(Some(0))) == Retries(Some(0)) {
-        refuse_retry_flags(&common)?;
-    }
+    common.retries.get_or_insert(Retries(Some(0)));
     alone.debounce.get_or_insert(DEBOUNCE);
     common.re_add.get_or_insert(ReaddPolicy::Replace);
-    let own = Subcommand::without_input("files", false, Stdin::None).terminated_by_interrupt();
-    Config::of(common, alone, if all_in_one { own.without_key() } else { own })
-}
-
-/// Refuses the flags that only have an effect on retries.
-fn refuse_retry_flags(common: &Common) -> Result<(), Refusal> {
-    let flags = [
-        ("--base-delay", common.base_delay.is_some()),
-        ("--max-delay", common.max_delay.is_some()),
-        ("--re-add", common.re_add.is_some()),
-        ("--fatal", common.fatal.is_some()),
-    ];
-    match flags.into_iter().find(|(_, is_given)| *is_given) {
-        None => Ok(()),
-        Some((flag, _)) => Err(Refusal::usage(format!(
-            "{flag}: no effect without retries: a command that fails runs again after the next change; \
-             pass --retries N, or leave {flag} out"
-        ))),
-    }
+    let own = Subcommand {
+        is_keyless: all_in_one,
+        first_interrupt: Level::Terminating,
+        ..Subcommand::without_input("files")
+    };
+    Config::from_flags(common, alone, own)
 }
 
 /// Excludes the files that this program writes: each run would be a reason for the next.
 fn exclude_own(filter: &mut Filter, config: &Config) {
     let paths = &config.files;
     for path in [&paths.dead_letter, &paths.joblog].into_iter().flatten() {
-        filter.exclude(fs::metadata(path).ok());
+        filter.exclude_file(fs::metadata(path).ok());
     }
     for stream in [io::stdout().as_fd(), io::stderr().as_fd()] {
         let file = stream.try_clone_to_owned().map(fs::File::from);
-        filter.exclude(file.and_then(|file| file.metadata()).ok());
+        filter.exclude_file(file.and_then(|file| file.metadata()).ok());
     }
 }
 
@@ -195,30 +184,31 @@ struct Follower {
 
 impl Follower {
     /// Works until the run stops.
-    fn follow(mut self, changes: Vec<Change>) {
+    fn follow_changes(mut self, changes: Vec<Change>) {
         let (files, directories) = self.tree.size();
         let (files, directories) = (counted(files as u64, "file"), in_words(directories));
-        self.report();
+        self.report_warnings();
         self.say(&format!("watching {files} in {directories}"));
-        self.add(changes);
+        self.add_changes(changes);
         let (mut overflowed, mut pause) = (false, COLLECT);
         while !self.runner.is_stopping() {
             let at_most = self.poll.or_else(|| self.tree.has_missing().then_some(MISSING));
-            self.inbox.wait(at_most);
+            self.inbox.wait_for_events(at_most);
+            // Events that come together are handled together.
             thread::sleep(pause);
             let start = Instant::now();
-            let events = self.inbox.take();
+            let events = self.inbox.take_events();
             if events.overflow && !overflowed {
                 overflowed = true;
                 self.say("events were lost: files change faster than they are read; all files are read again");
             }
-            let changes = self.changes(events);
-            self.report();
+            let changes = self.find_changes(events);
+            self.report_warnings();
             match changes {
-                Ok(changes) => self.add(changes),
+                Ok(changes) => self.add_changes(changes),
                 Err(full) => {
                     self.say(&too_many(&full));
-                    self.runner.tally().fail();
+                    self.runner.tally.mark_failed();
                     self.runner.stop(Level::Stopping);
                 }
             }
@@ -227,19 +217,19 @@ impl Follower {
         }
     }
 
-    fn changes(&mut self, events: Events) -> Result<Vec<Change>, Full> {
+    fn find_changes(&mut self, events: Events) -> Result<Vec<Change>, Full> {
         if self.poll.is_some() {
             for path in events.skipped {
                 self.tree.forget_file(&path);
             }
             return self.tree.scan();
         }
-        let mut changes = self.tree.handle(events)?;
+        let mut changes = self.tree.handle_events(events)?;
         changes.extend(self.tree.find_missing()?);
         Ok(changes)
     }
 
-    fn add(&self, changes: Vec<Change>) {
+    fn add_changes(&self, changes: Vec<Change>) {
         if let Some(clear) = &self.hooks.clear
             && self.runner.is_idle()
         {
@@ -248,9 +238,9 @@ impl Follower {
         for Change { path, kind } in changes {
             let path = path.as_os_str().as_bytes();
             match kind {
-                Kind::Changed { before } => self.hooks.ran.changed(path, before),
+                Kind::Changed { before } => self.hooks.ran.record_change(path, before),
                 Kind::Deleted => {
-                    self.hooks.ran.forget(path);
+                    self.hooks.ran.forget_file(path);
                     if !self.hooks.runs_deleted {
                         continue;
                     }
@@ -258,7 +248,7 @@ impl Follower {
             }
             let key = match &self.hooks.all {
                 None => path,
-                Some(paths) if paths.add(path) => ALL,
+                Some(paths) if paths.add_path(path) => ALL,
                 Some(_) => {
                     let path = escaped(path);
                     let why = "the path contains a newline, so it looks like two; use -0";
@@ -267,17 +257,17 @@ impl Follower {
                 }
             };
             let add = input::Change::Add(Cow::Borrowed(key), AddOptions::default());
-            self.runner.take(add, &mut 0);
+            self.runner.take_change(add, &mut 0);
         }
     }
 
-    fn report(&mut self) {
+    fn report_warnings(&mut self) {
         for warning in self.tree.take_warnings() {
             self.say(&warning);
         }
     }
 
     fn say(&self, message: &str) {
-        self.runner.output().say_blocking(message);
+        self.runner.output.say_blocking(message);
     }
 }

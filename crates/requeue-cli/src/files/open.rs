@@ -48,7 +48,7 @@ pub(super) struct Stamp {
 }
 
 impl Meta {
-    fn of(stat: &Stat) -> Self {
+    fn from_stat(stat: &Stat) -> Self {
         // The types of the fields differ between systems.
         let number = |number: i128| number as u64;
         let nanos = |seconds: i128, nanos: i128| (seconds * 1_000_000_000 + nanos) as i64;
@@ -73,7 +73,7 @@ impl Meta {
 /// An open directory.
 #[derive(Debug)]
 pub(super) struct Directory {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     fd: OwnedFd,
     links: Links,
 }
@@ -81,20 +81,21 @@ pub(super) struct Directory {
 impl Links {
     /// Opens the directory at `inside` in `root`. Links in `root` itself are followed: the user named it. The error is
     /// `NotFound` if something else has taken the place of a directory.
-    pub(super) fn open(self, root: &Path, inside: &Path) -> io::Result<Directory> {
+    pub(super) fn open_dir(self, root: &Path, inside: &Path) -> io::Result<Directory> {
         let path: PathBuf = root.components().chain(inside.components()).collect();
-        let at = |at: &OwnedFd, name: &OsStr| openat(at, name, SEARCH | self.flag(), Mode::empty());
+        let at =
+            |at: &OwnedFd, name: &OsStr| openat(at, name, SEARCH | self.open_flag(), Mode::empty());
         let open = |path: &Path| rustix::fs::open(path, SEARCH, Mode::empty());
         let fd = match self {
             Self::Followed => open(&path),
-            Self::Ignored => {
-                inside.iter().try_fold(open(root).map_err(absent)?, |dir, name| at(&dir, name))
-            }
+            Self::Ignored => inside
+                .iter()
+                .try_fold(open(root).map_err(as_not_found)?, |dir, name| at(&dir, name)),
         };
-        Ok(Directory { path, fd: fd.map_err(absent)?, links: self })
+        Ok(Directory { path, fd: fd.map_err(as_not_found)?, links: self })
     }
 
-    fn flag(self) -> OFlags {
+    fn open_flag(self) -> OFlags {
         match self {
             Self::Ignored => OFlags::NOFOLLOW,
             Self::Followed => OFlags::empty(),
@@ -103,13 +104,9 @@ impl Links {
 }
 
 impl Directory {
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Returns its own metadata.
     pub(super) fn meta(&self) -> io::Result<Meta> {
-        Ok(Meta::of(&fstat(&self.fd)?))
+        Ok(Meta::from_stat(&fstat(&self.fd)?))
     }
 
     /// Returns the metadata of an entry.
@@ -118,18 +115,19 @@ impl Directory {
             Links::Ignored => AtFlags::SYMLINK_NOFOLLOW,
             Links::Followed => AtFlags::empty(),
         };
-        Some(Meta::of(&statat(&self.fd, name, flags).ok()?))
+        Some(Meta::from_stat(&statat(&self.fd, name, flags).ok()?))
     }
 
     /// Opens a file. The error is `NotFound` if something else has taken its place.
-    pub(super) fn file(&self, name: &OsStr) -> io::Result<File> {
-        let opened = openat(&self.fd, name, READ | self.links.flag(), Mode::empty());
-        let file = File::from(opened.map_err(absent)?);
+    pub(super) fn open_file(&self, name: &OsStr) -> io::Result<File> {
+        let opened = openat(&self.fd, name, READ | self.links.open_flag(), Mode::empty());
+        let file = File::from(opened.map_err(as_not_found)?);
         if file.metadata()?.is_file() { Ok(file) } else { Err(ErrorKind::NotFound.into()) }
     }
 
     /// Returns the names of its entries.
-    pub(super) fn names(&self) -> io::Result<HashSet<OsString>> {
+    pub(super) fn entry_names(&self) -> io::Result<HashSet<OsString>> {
+        // A new descriptor, because the one for searches cannot be listed.
         let listed = openat(&self.fd, c".", READ_DIRECTORY, Mode::empty())?;
         let name = |entry: rustix::io::Result<DirEntry>| {
             entry.map(|entry| OsStr::from_bytes(entry.file_name().to_bytes()).to_owned())
@@ -142,7 +140,7 @@ impl Directory {
 }
 
 /// Converts an error. Systems have several errors for a link or another file where a file or directory is expected.
-fn absent(error: Errno) -> io::Error {
+fn as_not_found(error: Errno) -> io::Error {
     match error {
         Errno::LOOP | Errno::MLINK | Errno::NOTDIR | Errno::NXIO => ErrorKind::NotFound.into(),
         _ => error.into(),
@@ -167,7 +165,9 @@ mod tests {
         symlink("../outside", root.join("parent")).unwrap();
         symlink("../../outside/b", root.join("a/last")).unwrap();
         let open = |links: Links, inside: &str| {
-            links.open(&dir.path().join("link"), Path::new(inside)).map_err(|error| error.kind())
+            links
+                .open_dir(&dir.path().join("link"), Path::new(inside))
+                .map_err(|error| error.kind())
         };
         for inside in ["", "a", "a/b"] {
             open(Links::Ignored, inside).unwrap();
@@ -176,7 +176,7 @@ mod tests {
             assert_eq!(open(Links::Ignored, inside).unwrap_err(), ErrorKind::NotFound, "{inside}");
         }
         for inside in ["parent/b", "a/last"] {
-            assert!(open(Links::Followed, inside).unwrap().names().unwrap().is_empty());
+            assert!(open(Links::Followed, inside).unwrap().entry_names().unwrap().is_empty());
         }
     }
 }

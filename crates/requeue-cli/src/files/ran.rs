@@ -9,8 +9,9 @@ use std::ffi::OsStr;
 use std::hash::RandomState;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
+
+use parking_lot::Mutex;
 
 use crate::files::content::Content;
 use crate::files::open::{Links, Meta};
@@ -53,28 +54,29 @@ impl Ran {
     }
 
     /// Records a change of a file that had this content before.
-    pub(super) fn changed(&self, path: &[u8], before: Option<Content>) {
-        let mut files = self.lock();
+    pub(super) fn record_change(&self, path: &[u8], before: Option<Content>) {
+        let mut files = self.files.lock();
         if !files.contains_key(path) {
             files.insert(path.into(), Last { settled: before, in_run: None });
         }
     }
 
     /// Forgets a file that was deleted.
-    pub(super) fn forget(&self, path: &[u8]) {
-        self.lock().remove(path);
+    pub(super) fn forget_file(&self, path: &[u8]) {
+        self.files.lock().remove(path);
     }
 
     /// Compares the content with that of the last successful run. Reads the file. If it has changed, a run starts.
-    pub(super) fn begin(&self, path: &[u8]) -> Begun {
-        let Some(now) = self.read(Path::new(OsStr::from_bytes(path))) else {
+    pub(super) fn begin_run(&self, path: &[u8]) -> Begun {
+        // Without the lock, because a read may take long.
+        let Some(now) = self.read_content(Path::new(OsStr::from_bytes(path))) else {
             // If it exists again later, it runs.
-            self.forget(path);
+            self.forget_file(path);
             return Begun::Gone;
         };
-        let mut files = self.lock();
+        let mut files = self.files.lock();
         let last = files.entry(path.into()).or_default();
-        if last.settled.as_ref().is_some_and(|settled| !now.differs(settled)) {
+        if last.settled.as_ref().is_some_and(|settled| !now.differs_from(settled)) {
             return Begun::Unchanged;
         }
         // Until the run has succeeded, each content needs a run.
@@ -84,25 +86,23 @@ impl Ran {
     }
 
     /// Records that the run that began last has succeeded.
-    pub(super) fn succeed(&self, path: &[u8]) {
-        if let Some(last) = self.lock().get_mut(path) {
+    pub(super) fn record_success(&self, path: &[u8]) {
+        if let Some(last) = self.files.lock().get_mut(path) {
+            // Not the present content: it may have changed since the run began.
             last.settled = last.in_run.take().map(|content| *content);
         }
     }
 
-    fn read(&self, file: &Path) -> Option<Content> {
+    fn read_content(&self, file: &Path) -> Option<Content> {
         let (dir, name) = file.parent().zip(file.file_name())?;
         // Roots may contain each other. A key that a client of the page has added may be in none of them.
         let roots = self.roots.iter().filter(|root| dir.starts_with(root));
         let root = roots.max_by_key(|root| root.as_os_str().len()).map_or(dir, |root| root);
         let root = if root == Path::new("") { Path::new(".") } else { root };
-        let dir = self.links.open(root, dir.strip_prefix(root).unwrap_or(Path::new(""))).ok()?;
+        let dir =
+            self.links.open_dir(root, dir.strip_prefix(root).unwrap_or(Path::new(""))).ok()?;
         let meta = dir.meta_of(name).filter(Meta::is_file)?;
-        Content::read(&dir, name, &meta, &self.secret, SystemTime::now())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Last>> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+        Content::read_file(&dir, name, &meta, &self.secret, SystemTime::now())
     }
 }
 
@@ -121,37 +121,37 @@ mod tests {
         let ran = Ran::new(RandomState::new(), Links::Ignored, vec![dir.path().into()]);
         let write = |content: &str| {
             fs::write(&file, content).unwrap();
-            ran.read(&file)
+            ran.read_content(&file)
         };
         let before = write("one");
         // Seen while it is written.
         let between = write("");
-        ran.changed(path, before);
+        ran.record_change(path, before);
         write("one");
-        ran.changed(path, between);
-        assert_eq!(ran.begin(path), Begun::Unchanged);
+        ran.record_change(path, between);
+        assert_eq!(ran.begin_run(path), Begun::Unchanged);
 
         write("two");
-        assert_eq!(ran.begin(path), Begun::Changed);
+        assert_eq!(ran.begin_run(path), Begun::Changed);
         // The first content is back, but the run has failed half-way.
         write("one");
-        assert_eq!(ran.begin(path), Begun::Changed);
-        ran.succeed(path);
-        assert_eq!(ran.begin(path), Begun::Unchanged);
+        assert_eq!(ran.begin_run(path), Begun::Changed);
+        ran.record_success(path);
+        assert_eq!(ran.begin_run(path), Begun::Unchanged);
 
         // Changed during the run.
         write("three");
-        assert_eq!(ran.begin(path), Begun::Changed);
+        assert_eq!(ran.begin_run(path), Begun::Changed);
         write("four");
-        ran.succeed(path);
-        assert_eq!(ran.begin(path), Begun::Changed);
-        ran.succeed(path);
+        ran.record_success(path);
+        assert_eq!(ran.begin_run(path), Begun::Changed);
+        ran.record_success(path);
 
         fs::remove_file(&file).unwrap();
-        assert_eq!(ran.begin(path), Begun::Gone);
+        assert_eq!(ran.begin_run(path), Begun::Gone);
         let again = write("four");
-        ran.changed(path, None);
-        assert_eq!(ran.begin(path), Begun::Changed);
+        ran.record_change(path, None);
+        assert_eq!(ran.begin_run(path), Begun::Changed);
         assert!(again.is_some());
     }
     #[test]
@@ -166,7 +166,7 @@ mod tests {
         let path = file.as_os_str().as_bytes();
         let begin = |links, roots: &[&PathBuf]| {
             let ran = Ran::new(RandomState::new(), links, roots.iter().copied().cloned().collect());
-            ran.begin(path)
+            ran.begin_run(path)
         };
         assert_eq!(begin(Links::Ignored, &[&root]), Begun::Changed);
         fs::rename(root.join("d"), root.join("old")).unwrap();

@@ -45,9 +45,9 @@ pub(super) struct Full(pub(super) usize);
 #[derive(Clone, Debug)]
 pub(super) struct Root {
     /// As the user wrote it.
-    given: PathBuf,
+    pub(super) given: PathBuf,
     /// Absolute and without links, as in the events.
-    path: PathBuf,
+    pub(super) path: PathBuf,
     is_missing: bool,
 }
 
@@ -95,14 +95,6 @@ impl Root {
         }
         Ok(Self { given, path, is_missing: false })
     }
-
-    pub(super) fn given(&self) -> &Path {
-        &self.given
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
 }
 
 impl Tree {
@@ -131,7 +123,7 @@ impl Tree {
     // --- What the caller asks for ------------------------------------------------------------------
 
     /// Reads all files and watches their directories. Returns the files that have changed since `since`.
-    pub(super) fn start(&mut self, since: SystemTime) -> Result<Vec<Change>, Full> {
+    pub(super) fn first_scan(&mut self, since: SystemTime) -> Result<Vec<Change>, Full> {
         self.since = Some(since);
         let changes = self.scan();
         self.since = None;
@@ -140,16 +132,16 @@ impl Tree {
 
     /// Reads all files again. Returns those that have changed.
     pub(super) fn scan(&mut self) -> Result<Vec<Change>, Full> {
-        self.filter.reload();
+        self.filter.reload_rules();
         for root in 0..self.roots.len() {
             let path = self.roots[root].path.clone();
-            self.enter(path, root)?;
+            self.enter_dir(path, root)?;
         }
         Ok(self.take_changes())
     }
 
     /// Looks at the paths of these events. Returns the files that have changed.
-    pub(super) fn handle(&mut self, mut events: Events) -> Result<Vec<Change>, Full> {
+    pub(super) fn handle_events(&mut self, mut events: Events) -> Result<Vec<Change>, Full> {
         for path in std::mem::take(&mut events.skipped) {
             let forgotten = self.forget_file(&path);
             events.paths.extend(forgotten.map(|path| (path, true)));
@@ -175,14 +167,14 @@ impl Tree {
             }
             if let Some(root) = self.roots.iter().position(|root| root.path == path) {
                 if is_replaced || !fs::metadata(&path).is_ok_and(|meta| meta.is_dir()) {
-                    self.enter(path.clone(), root)?;
+                    self.enter_dir(path.clone(), root)?;
                 }
                 continue;
             }
             let Some((dir, name)) = path.parent().zip(path.file_name()) else { continue };
             let Some(root) = self.dirs.get(dir).map(|dir| dir.root) else { continue };
             if has_rules(name) && (is_replaced || name != ".git") {
-                self.enter(dir.to_owned(), root)?;
+                self.enter_dir(dir.to_owned(), root)?;
                 entered = Some(dir.to_owned());
                 continue;
             }
@@ -191,7 +183,7 @@ impl Tree {
                 self.adds_watches_again = true;
             }
             let mut stack = Stack::new();
-            self.look(dir, name, root, is_replaced, &mut stack);
+            self.look_at(dir, name, root, is_replaced, &mut stack);
             let is_dir = !stack.is_empty();
             let scanned = self.work_off(stack, root);
             self.adds_watches_again = false;
@@ -219,8 +211,8 @@ impl Tree {
         for root in 0..self.roots.len() {
             let Root { path, is_missing, .. } = self.roots[root].clone();
             if is_missing && path.is_dir() {
-                self.filter.reload();
-                self.enter(path, root)?;
+                self.filter.reload_rules();
+                self.enter_dir(path, root)?;
             }
         }
         Ok(self.take_changes())
@@ -234,7 +226,7 @@ impl Tree {
     /// Returns the messages for the user since the last call.
     pub(super) fn take_warnings(&mut self) -> Vec<String> {
         for rule in self.filter.take_bad_rules() {
-            self.warn(rule.clone().into_bytes(), || rule);
+            self.warn_once(rule.clone().into_bytes(), || rule);
         }
         std::mem::take(&mut self.warnings)
     }
@@ -244,7 +236,7 @@ impl Tree {
         let mut files = Vec::new();
         #[expect(clippy::iter_over_hash_type, reason = "the result is sorted")]
         for (path, dir) in &self.dirs {
-            files.extend(dir.files.keys().map(|name| self.shown(dir.root, &path.join(name))));
+            files.extend(dir.files.keys().map(|name| self.shown_path(dir.root, &path.join(name))));
         }
         files.sort_unstable();
         files
@@ -258,23 +250,24 @@ impl Tree {
     // --- Directories -----------------------------------------------------------------------------
 
     /// Reads a directory and all directories in it, and watches them.
-    fn enter(&mut self, dir: PathBuf, root: usize) -> Result<(), Full> {
+    fn enter_dir(&mut self, dir: PathBuf, root: usize) -> Result<(), Full> {
         self.work_off(vec![dir], root)
     }
 
     fn work_off(&mut self, mut stack: Stack, root: usize) -> Result<(), Full> {
         while let Some(dir) = stack.pop() {
-            self.read(&dir, root, &mut stack)?;
+            self.read_dir(&dir, root, &mut stack)?;
         }
         Ok(())
     }
 
     /// Watches a directory and looks at its entries. Adds the directories in it to the stack.
-    fn read(&mut self, dir: &Path, root: usize, stack: &mut Stack) -> Result<(), Full> {
+    fn read_dir(&mut self, dir: &Path, root: usize, stack: &mut Stack) -> Result<(), Full> {
         let is_new = !self.dirs.contains_key(dir);
-        let listed = match self.open(dir, root).and_then(|opened| opened.meta()) {
-            Ok(meta) => match self.claim(dir, root, meta.stamp.id)? {
-                true => self.list(dir, root, meta.stamp.id),
+        let listed = match self.open_dir(dir, root).and_then(|opened| opened.meta()) {
+            Ok(meta) => match self.claim_dir(dir, root, meta.stamp.id)? {
+                // Only now: a file that appears after the watch was added causes an event.
+                true => self.list_dir(dir, root, meta.stamp.id),
                 false => return Ok(()),
             },
             Err(error) => Err(error),
@@ -282,7 +275,7 @@ impl Tree {
         let (opened, names) = match listed {
             Ok(listed) => listed,
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                self.forget(dir, true);
+                self.forget_dir(dir, true);
                 return Ok(());
             }
             Err(error) => {
@@ -295,53 +288,59 @@ impl Tree {
         }
         if is_new && self.since.is_none() && names.iter().any(|name| has_rules(name)) {
             // The filter may have the rules of an earlier directory with this name.
-            self.filter.reload();
+            self.filter.reload_rules();
         }
         #[expect(clippy::iter_over_hash_type, reason = "the changes are sorted")]
         for name in &names {
             match opened.meta_of(name) {
-                Some(meta) => self.place(&opened, name, &meta, root, Trust::Metadata, stack),
-                None => self.remove(dir, name, root),
+                Some(meta) => self.place_entry(&opened, name, &meta, root, Trust::Metadata, stack),
+                None => self.remove_entry(dir, name, root),
             }
         }
         let Some(known) = self.dirs.get(dir) else { return Ok(()) };
         let all = known.files.keys().chain(&known.dirs);
         let gone: Vec<_> = all.filter(|name| !names.contains(*name)).cloned().collect();
-        gone.iter().for_each(|name| self.remove(dir, name, root));
+        gone.iter().for_each(|name| self.remove_entry(dir, name, root));
         Ok(())
     }
 
     /// Opens a directory. Without `-L`, only a root may be a link.
-    fn open(&self, dir: &Path, root: usize) -> io::Result<Directory> {
+    fn open_dir(&self, dir: &Path, root: usize) -> io::Result<Directory> {
         let is_root = self.roots.iter().any(|root| root.path == dir);
         let root = if is_root { dir } else { &self.roots[root].path };
-        self.filter.links.open(root, dir.strip_prefix(root).unwrap_or(Path::new("")))
+        self.filter.links.open_dir(root, dir.strip_prefix(root).unwrap_or(Path::new("")))
     }
 
     /// Opens a directory again after its watch was added, and returns the names in it. If another directory has taken
     /// its place, the error is the same as if it did not exist.
-    fn list(&self, dir: &Path, root: usize, id: Id) -> io::Result<(Directory, HashSet<OsString>)> {
-        let opened = self.open(dir, root)?;
+    fn list_dir(
+        &self,
+        dir: &Path,
+        root: usize,
+        id: Id,
+    ) -> io::Result<(Directory, HashSet<OsString>)> {
+        let opened = self.open_dir(dir, root)?;
         if opened.meta()?.stamp.id != id {
             return Err(ErrorKind::NotFound.into());
         }
-        let names = opened.names()?;
+        let names = opened.entry_names()?;
         Ok((opened, names))
     }
 
     /// Watches a directory. Returns false if it cannot be watched, or is watched already at another path.
-    fn claim(&mut self, dir: &Path, root: usize, id: Id) -> Result<bool, Full> {
+    fn claim_dir(&mut self, dir: &Path, root: usize, id: Id) -> Result<bool, Full> {
+        // Roots may contain each other. The first one that watches a directory keeps it.
         if self.dirs.get(dir).is_some_and(|dir| dir.root != root) {
             return Ok(false);
         }
         if let Some(other) = self.ids.get(&id).filter(|other| *other != dir).cloned() {
             let root = self.dirs.get(&other).map_or(root, |other| other.root);
-            let meta = self.open(&other, root).and_then(|other| other.meta());
+            let meta = self.open_dir(&other, root).and_then(|other| other.meta());
             if meta.is_ok_and(|meta| meta.stamp.id == id) {
                 return Ok(false);
             }
             // It was renamed. Its watch must end before it is watched again: the two would be the same watch.
-            self.forget(&other, true);
+            self.forget_dir(&other, true);
         }
         let known = self.dirs.get(dir).map(|dir| dir.id);
         if let Some(before) = known.filter(|before| *before != id) {
@@ -354,7 +353,7 @@ impl Tree {
                 Err(NotWatched::Full) => return Err(Full(self.dirs.len())),
                 Err(NotWatched::Failed(error)) => {
                     if error.kind() == ErrorKind::NotFound {
-                        self.forget(dir, true);
+                        self.forget_dir(dir, true);
                     } else {
                         self.warn_of(dir, &error);
                     }
@@ -383,12 +382,12 @@ impl Tree {
     /// Forgets a directory if it belongs to this root.
     fn forget_in(&mut self, root: usize, dir: &Path, is_gone: bool) {
         if self.dirs.get(dir).is_some_and(|dir| dir.root == root) {
-            self.forget(dir, is_gone);
+            self.forget_dir(dir, is_gone);
         }
     }
 
     /// Forgets a directory and all directories in it. If it is gone, its files are deleted.
-    fn forget(&mut self, dir: &Path, is_gone: bool) {
+    fn forget_dir(&mut self, dir: &Path, is_gone: bool) {
         if let Some(root) = self.roots.iter_mut().find(|root| root.path == dir && !root.is_missing)
         {
             root.is_missing = true;
@@ -413,20 +412,21 @@ impl Tree {
                 let mut files: Vec<_> = known.files.into_keys().collect();
                 files.sort_unstable();
                 for name in files {
-                    self.changed(known.root, &dir.join(name), Kind::Deleted);
+                    self.push_change(known.root, &dir.join(name), Kind::Deleted);
                 }
             }
         }
+        // The filter keeps the rules of directories that are gone. Clearing it costs reads, and so happens rarely.
         if self.forgotten > self.dirs.len() + 1000 {
             self.forgotten = 0;
-            self.filter.reload();
+            self.filter.reload_rules();
         }
     }
 
     // --- Entries of a directory ------------------------------------------------------------------
 
     /// Looks at a path at which something happened.
-    fn look(
+    fn look_at(
         &mut self,
         dir: &Path,
         name: &OsStr,
@@ -435,9 +435,9 @@ impl Tree {
         stack: &mut Stack,
     ) {
         let path = dir.join(name);
-        let opened = self.open(dir, root).ok();
+        let opened = self.open_dir(dir, root).ok();
         let found = opened.and_then(|dir| dir.meta_of(name).map(|meta| (dir, meta)));
-        let Some((opened, meta)) = found else { return self.remove(dir, name, root) };
+        let Some((opened, meta)) = found else { return self.remove_entry(dir, name, root) };
         if meta.is_dir()
             && !is_replaced
             && let Some(known) = self.dirs.get(&path)
@@ -447,20 +447,20 @@ impl Tree {
             // Its entries have their own events.
             return;
         }
-        self.place(&opened, name, &meta, root, Trust::Nothing, stack);
+        self.place_entry(&opened, name, &meta, root, Trust::Nothing, stack);
     }
 
     /// Removes an entry that no longer exists.
-    fn remove(&mut self, dir: &Path, name: &OsStr, root: usize) {
+    fn remove_entry(&mut self, dir: &Path, name: &OsStr, root: usize) {
         let path = dir.join(name);
         self.forget_in(root, &path, true);
         if self.remove_file(dir, name) {
-            self.changed(root, &path, Kind::Deleted);
+            self.push_change(root, &path, Kind::Deleted);
         }
     }
 
     /// Compares an entry with its last seen state. Adds a directory to the stack.
-    fn place(
+    fn place_entry(
         &mut self,
         opened: &Directory,
         name: &OsStr,
@@ -469,12 +469,12 @@ impl Tree {
         trust: Trust,
         stack: &mut Stack,
     ) {
-        let dir = opened.path();
+        let dir = &opened.path;
         let path = dir.join(name);
         let inside = path.strip_prefix(&self.roots[root].path).unwrap_or(&path);
         if meta.is_dir() {
             if self.remove_file(dir, name) {
-                self.changed(root, &path, Kind::Deleted);
+                self.push_change(root, &path, Kind::Deleted);
             }
             if self.filter.wants_dir(root, inside) {
                 stack.push(path);
@@ -486,14 +486,14 @@ impl Tree {
         let is_wanted = meta.is_file() && self.filter.wants_file(root, inside, meta);
         self.forget_in(root, &path, true);
         if is_wanted {
-            self.compare(opened, name, meta, root, trust);
+            self.compare_file(opened, name, meta, root, trust);
         } else {
             // It is not deleted: it no longer counts.
             self.remove_file(dir, name);
         }
     }
 
-    fn compare(
+    fn compare_file(
         &mut self,
         opened: &Directory,
         name: &OsStr,
@@ -501,28 +501,29 @@ impl Tree {
         root: usize,
         trust: Trust,
     ) {
-        let dir = opened.path();
+        let dir = &opened.path;
         let path = dir.join(name);
-        let before = self.file(dir, name);
+        let before = self.known_file(dir, name);
         if trust == Trust::Metadata && before.is_some_and(|before| before.is_certainly(meta)) {
             return;
         }
-        let Some(now) = Content::read(opened, name, meta, &self.secret, SystemTime::now()) else {
+        let Some(now) = Content::read_file(opened, name, meta, &self.secret, SystemTime::now())
+        else {
             // The event of its deletion follows.
             return;
         };
         let has_changed = match before {
-            Some(before) => now.differs(before),
+            Some(before) => now.differs_from(before),
             None => self.since.is_none_or(|since| changed_at(meta) >= since),
         };
         let Some(dir) = self.dirs.get_mut(dir) else { return };
         let before = dir.files.insert(name.to_owned(), now);
         if has_changed {
-            self.changed(root, &path, Kind::Changed { before });
+            self.push_change(root, &path, Kind::Changed { before });
         }
     }
 
-    fn file(&self, dir: &Path, name: &OsStr) -> Option<&Content> {
+    fn known_file(&self, dir: &Path, name: &OsStr) -> Option<&Content> {
         self.dirs.get(dir)?.files.get(name)
     }
 
@@ -533,8 +534,8 @@ impl Tree {
 
     // --- Results ---------------------------------------------------------------------------------
 
-    fn changed(&mut self, root: usize, path: &Path, kind: Kind) {
-        let path = self.shown(root, path);
+    fn push_change(&mut self, root: usize, path: &Path, kind: Kind) {
+        let path = self.shown_path(root, path);
         self.changes.push(Change { path, kind });
     }
 
@@ -546,7 +547,7 @@ impl Tree {
     }
 
     /// Returns a path as the user names it.
-    fn shown(&self, root: usize, path: &Path) -> PathBuf {
+    fn shown_path(&self, root: usize, path: &Path) -> PathBuf {
         let root = &self.roots[root];
         root.given.join(path.strip_prefix(&root.path).unwrap_or(path))
     }
@@ -554,7 +555,7 @@ impl Tree {
     fn reload_if_rules_changed(&mut self, events: &Events) {
         let is_rule = |path: &PathBuf| path.file_name().is_some_and(has_rules);
         if events.paths.keys().any(is_rule) {
-            self.filter.reload();
+            self.filter.reload_rules();
         }
     }
 
@@ -562,11 +563,11 @@ impl Tree {
         let why = || {
             format!("{}: {error}; changes in it are not seen", escaped(dir.as_os_str().as_bytes()))
         };
-        self.warn(dir.as_os_str().as_bytes().to_vec(), why);
+        self.warn_once(dir.as_os_str().as_bytes().to_vec(), why);
     }
 
     /// Warns once of each subject.
-    fn warn(&mut self, subject: Vec<u8>, why: impl FnOnce() -> String) {
+    fn warn_once(&mut self, subject: Vec<u8>, why: impl FnOnce() -> String) {
         if self.warned.insert(subject) {
             self.warnings.push(why());
         }

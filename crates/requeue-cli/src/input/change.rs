@@ -1,7 +1,6 @@
 //! The change that a record asks for, or the reason why the record is invalid.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::time::Duration;
 
 use requeue::Merge;
@@ -29,47 +28,25 @@ pub(crate) struct AddOptions {
 }
 
 /// A record that is not a key.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("record {number}: {why}")]
 pub(crate) struct Bad {
     /// The number of the record. The first is 1, and empty records count.
     pub(crate) number: u64,
     pub(crate) why: Why,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum Why {
+    #[error("not a key: it has a NUL byte, which arguments cannot have")]
     Nul,
+    #[error("not a key: it is empty")]
     Empty,
-    KeyTooLong {
-        bytes: u64,
-        most: usize,
-    },
-    RecordTooLong {
-        bytes: u64,
-        most: usize,
-    },
+    #[error("not a key: it has {bytes} bytes, and the limit is {most}")]
+    KeyTooLong { bytes: u64, most: usize },
+    #[error("it has {bytes} bytes, and the limit of a record is {most}")]
+    RecordTooLong { bytes: u64, most: usize },
     /// The reason why the object is invalid.
+    #[error("{0}")]
     Json(String),
-}
-
-impl fmt::Display for Bad {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "record {}: {}", self.number, self.why)
-    }
-}
-
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Nul => f.write_str("not a key: it has a NUL byte, which arguments cannot have"),
-            Self::Empty => f.write_str("not a key: it is empty"),
-            Self::KeyTooLong { bytes, most } => {
-                write!(f, "not a key: it has {bytes} bytes, and the limit is {most}")
-            }
-            Self::RecordTooLong { bytes, most } => {
-                write!(f, "it has {bytes} bytes, and the limit of a record is {most}")
-            }
-            Self::Json(why) => f.write_str(why),
-        }
-    }
 }

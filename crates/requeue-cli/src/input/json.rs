@@ -44,8 +44,9 @@ enum Op {
 }
 
 /// Parses an object. Fields that it does not know are ignored.
-pub(crate) fn parse(record: &[u8]) -> Result<Change<'static>, Why> {
+pub(crate) fn parse_record(record: &[u8]) -> Result<Change<'static>, Why> {
     let bad = |why: String| Why::Json(why);
+    // serde would also take a list of the fields.
     if record.trim_ascii_start().first() != Some(&b'{') {
         return Err(bad("not a JSON object".to_owned()));
     }
@@ -68,7 +69,7 @@ pub(crate) fn parse(record: &[u8]) -> Result<Change<'static>, Why> {
     let after = match (line.after, line.at) {
         (None, None) => None,
         (Some(after), None) => Some(parse_field("after", &after, parse_duration)?),
-        (None, Some(at)) => Some(until(&at)?),
+        (None, Some(at)) => Some(time_until(&at)?),
         (Some(_), Some(_)) => return Err(bad("it has both `after` and `at`".to_owned())),
     };
     let debounce = line.debounce.map(|value| parse_field("debounce", &value, parse_debounce));
@@ -100,7 +101,8 @@ fn parse_field<T, E: Display>(
 }
 
 /// Returns the duration until a time, or zero if the time has passed.
-fn until(at: &str) -> Result<Duration, Why> {
+fn time_until(at: &str) -> Result<Duration, Why> {
+    // The wall clock is read once. A later step of it has no effect.
     let at: Timestamp = at.parse().map_err(|error| Why::Json(format!("at: {error}")))?;
     Ok(Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or(Duration::ZERO))
 }
@@ -136,7 +138,7 @@ const fn is_zero(number: &i32) -> bool {
 }
 
 impl<'a> Written<'a> {
-    pub(crate) fn of(key: &'a [u8]) -> Self {
+    pub(crate) fn of_key(key: &'a [u8]) -> Self {
         match std::str::from_utf8(key) {
             Ok(text) => Self { key: Some(text), ..Self::default() },
             Err(_) => Self { key_base64: Some(STANDARD.encode(key)), ..Self::default() },
@@ -200,9 +202,9 @@ mod tests {
                 AddOptions { merge: Merge::Exactly, ..AddOptions::default() },
             ),
         ] {
-            assert_eq!(parse(record.as_bytes()), add(key, options), "{record}");
+            assert_eq!(parse_record(record.as_bytes()), add(key, options), "{record}");
         }
-        let cancel = parse(br#"{"op":"cancel","key":"a","after":1}"#);
+        let cancel = parse_record(br#"{"op":"cancel","key":"a","after":1}"#);
         assert_eq!(cancel, Ok(Change::Cancel(Cow::Borrowed(b"a"))));
     }
 
@@ -227,7 +229,7 @@ mod tests {
             (r#"{"key":"a","op":"remove"}"#, "`add` or `cancel`"),
             (r#"{"key":"a","key":"b"}"#, "duplicate field `key`"),
         ] {
-            match parse(record.as_bytes()) {
+            match parse_record(record.as_bytes()) {
                 Err(Why::Json(said)) => assert!(said.contains(why), "{record}: {said}"),
                 other => panic!("{record}: {other:?}"),
             }
@@ -237,10 +239,10 @@ mod tests {
     #[test]
     fn what_is_written_is_read_back() {
         for key in [&b"a\n\"b\""[..], b"\xff\xfe", "größe".as_bytes()] {
-            let written = Written { priority: 3, ..Written::of(key) };
+            let written = Written { priority: 3, ..Written::of_key(key) };
             let options = AddOptions { priority: 3, ..AddOptions::default() };
-            assert_eq!(parse(&written.to_bytes()), add(key, options));
+            assert_eq!(parse_record(&written.to_bytes()), add(key, options));
         }
-        assert_eq!(Written::of(b"a").to_bytes(), br#"{"key":"a"}"#);
+        assert_eq!(Written::of_key(b"a").to_bytes(), br#"{"key":"a"}"#);
     }
 }

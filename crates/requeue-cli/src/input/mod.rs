@@ -6,4 +6,4 @@ pub(crate) mod records;
 pub(crate) mod source;
 
 pub(crate) use self::change::{AddOptions, Bad, Change, Why};
-pub(crate) use self::records::{Format, Kind, Records};
+pub(crate) use self::records::{ChangeSink, Format, Kind, Records, check_key, read_changes};

@@ -6,6 +6,7 @@ use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 
 use crate::input::change::{AddOptions, Bad, Change, Why};
 use crate::input::json;
+use crate::input::source::Input;
 use crate::key::LONGEST;
 
 /// The format of records in the input, and in the files of keys that later runs can read.
@@ -29,26 +30,18 @@ pub(crate) enum Kind {
 
 impl Format {
     /// Returns the change that a record asks for.
-    pub(crate) fn parse(self, record: &[u8]) -> Result<Change<'_>, Why> {
+    pub(crate) fn parse_change(self, record: &[u8]) -> Result<Change<'_>, Why> {
         let change = match self.kind {
             Kind::Lines => Change::Add(Cow::Borrowed(record), AddOptions::default()),
-            Kind::Json => json::parse(record)?,
+            Kind::Json => json::parse_record(record)?,
         };
         let (Change::Add(key, _) | Change::Cancel(key)) = &change;
-        if key.is_empty() {
-            return Err(Why::Empty);
-        }
-        if key.len() > LONGEST {
-            return Err(Why::KeyTooLong { bytes: key.len() as u64, most: LONGEST });
-        }
-        if key.contains(&b'\0') {
-            return Err(Why::Nul);
-        }
+        check_key(key)?;
         Ok(change)
     }
 
     /// Returns the length of the longest valid record, in bytes.
-    fn most(self) -> usize {
+    fn longest_valid(self) -> usize {
         match self.kind {
             Kind::Lines => self.max_record.min(LONGEST),
             Kind::Json => self.max_record,
@@ -67,6 +60,70 @@ impl Format {
         match self.kind {
             Kind::Lines => record.is_empty(),
             Kind::Json => record.trim_ascii().is_empty(),
+        }
+    }
+}
+
+/// Returns the reason why a command cannot get this key as an argument.
+pub(crate) fn check_key(key: &[u8]) -> Result<(), Why> {
+    match key.len() {
+        0 => Err(Why::Empty),
+        bytes if bytes > LONGEST => Err(Why::KeyTooLong { bytes: bytes as u64, most: LONGEST }),
+        _ if key.contains(&b'\0') => Err(Why::Nul),
+        _ => Ok(()),
+    }
+}
+
+/// The destination of the changes that records ask for.
+pub(crate) trait ChangeSink: Send {
+    /// Applies a change. Returns false if the sink takes no more.
+    fn take_change(&mut self, change: Change<'_>) -> Result<bool, Why>;
+
+    /// Reports a record that is invalid.
+    fn refuse_record(&mut self, bad: &Bad);
+
+    /// Waits until all changes are applied. Called when the next record is not available yet. Returns false if the sink
+    /// takes no more.
+    fn apply_pending(&mut self) -> bool;
+}
+
+/// Passes the change of each record to the sink. Returns true at the end of the input, and false if the sink takes no
+/// more or the reading was stopped.
+pub(crate) fn read_changes(
+    input: Input,
+    format: Format,
+    sink: &mut dyn ChangeSink,
+) -> io::Result<bool> {
+    let mut records = Records::new(BufReader::with_capacity(64 << 10, input), format);
+    loop {
+        if !records.has_next() && !sink.apply_pending() {
+            return Ok(false);
+        }
+        let is_valid = match records.next_record()? {
+            Some(Ok(_)) => true,
+            Some(Err(bad)) => {
+                sink.refuse_record(&bad);
+                false
+            }
+            None => {
+                // The records that were skipped at the end have not called `settle`.
+                sink.apply_pending();
+                return Ok(!records.from.get_ref().is_cut);
+            }
+        };
+        if records.from.get_ref().is_cut {
+            // The record may be incomplete, and there is no more input.
+            return Ok(false);
+        }
+        if is_valid {
+            match format
+                .parse_change(records.last_record())
+                .and_then(|change| sink.take_change(change))
+            {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                Err(why) => sink.refuse_record(&Bad { number: records.last_number(), why }),
+            }
         }
     }
 }
@@ -93,21 +150,21 @@ impl<R: BufRead> Records<R> {
     }
 
     /// Returns the number of the last record.
-    pub(crate) const fn number(&self) -> u64 {
+    pub(crate) const fn last_number(&self) -> u64 {
         self.number
     }
 
     /// Returns the last record.
-    pub(crate) fn last(&self) -> &[u8] {
+    pub(crate) fn last_record(&self) -> &[u8] {
         &self.record
     }
 
     /// Reads the next record; skips empty ones. Returns `None` at the end.
-    pub(crate) fn next(&mut self) -> io::Result<Option<Result<&[u8], Bad>>> {
+    pub(crate) fn next_record(&mut self) -> io::Result<Option<Result<&[u8], Bad>>> {
         loop {
-            let Some(length) = self.read()? else { return Ok(None) };
+            let Some(length) = self.read_record()? else { return Ok(None) };
             self.number += 1;
-            if length > self.format.most() as u64 {
+            if length > self.format.longest_valid() as u64 {
                 let why = self.format.too_long(length);
                 return Ok(Some(Err(Bad { number: self.number, why })));
             }
@@ -118,7 +175,7 @@ impl<R: BufRead> Records<R> {
     }
 
     /// Reads one record, and returns its length.
-    fn read(&mut self) -> io::Result<Option<u64>> {
+    fn read_record(&mut self) -> io::Result<Option<u64>> {
         self.record.clear();
         let mut length = 0;
         // After Ctrl-D on a terminal, another read would wait for more input.
@@ -133,7 +190,8 @@ impl<R: BufRead> Records<R> {
             }
             let end = buffer.iter().position(|&byte| byte == self.format.delimiter);
             let piece = &buffer[..end.unwrap_or(buffer.len())];
-            let room = self.format.most() - self.record.len();
+            // Bytes beyond the limit are counted, but take no memory.
+            let room = self.format.longest_valid() - self.record.len();
             self.record.extend_from_slice(&piece[..piece.len().min(room)]);
             length += piece.len() as u64;
             let used = piece.len() + usize::from(end.is_some());
@@ -157,10 +215,10 @@ mod tests {
         // A buffer of 3 bytes cuts records at every position.
         let mut records = Records::new(BufReader::with_capacity(3, input), format);
         let mut all = Vec::new();
-        while let Some(record) = records.next().unwrap() {
+        while let Some(record) = records.next_record().unwrap() {
             let record = record.map(<[u8]>::to_vec);
-            let number = records.number();
-            all.push(record.and_then(|record| match format.parse(&record) {
+            let number = records.last_number();
+            all.push(record.and_then(|record| match format.parse_change(&record) {
                 Ok(Change::Add(key, _)) => Ok(key.to_vec()),
                 Ok(Change::Cancel(_)) => unreachable!("no line cancels"),
                 Err(why) => Err(Bad { number, why }),
@@ -215,9 +273,9 @@ mod tests {
         }
         let mut records = Records::new(BufReader::new(Terminal(0)), LINES);
         for key in ["a", "b"] {
-            assert_eq!(records.next().unwrap(), Some(Ok(key.as_bytes())));
+            assert_eq!(records.next_record().unwrap(), Some(Ok(key.as_bytes())));
         }
-        assert_eq!(records.next().unwrap(), None);
+        assert_eq!(records.next_record().unwrap(), None);
     }
 
     #[test]
@@ -235,7 +293,7 @@ mod tests {
         let endless = io::repeat(b'x').take(1 << 26);
         let mut records = Records::new(BufReader::new(endless), LINES);
         assert!(matches!(
-            records.next(),
+            records.next_record(),
             Ok(Some(Err(Bad { number: 1, why: Why::KeyTooLong { bytes: length, .. } }))) if length == 1 << 26
         ));
         assert!(records.record.capacity() < 1 << 20);

@@ -12,6 +12,10 @@ use rustix::io::Errno;
 use crate::exit::Refusal;
 use crate::key::escaped;
 
+/// The message when a user types the input.
+pub(crate) const FROM_TERMINAL: &str =
+    "reading keys from the terminal, one per line; Ctrl-D ends the input";
+
 /// The source of keys.
 #[derive(Debug)]
 pub(crate) enum Source {
@@ -24,11 +28,13 @@ pub(crate) enum Source {
 #[derive(Debug)]
 pub(crate) struct Input {
     file: File,
-    metadata: Metadata,
-    is_terminal: bool,
+    pub(crate) metadata: Metadata,
+    /// A user types the input.
+    pub(crate) is_terminal: bool,
     /// Reaches its end when reading must stop.
     stop: PipeReader,
-    is_cut: bool,
+    /// Reading was stopped before the end of the input.
+    pub(crate) is_cut: bool,
 }
 
 impl Input {
@@ -56,22 +62,9 @@ impl Input {
         Ok((input, stopper))
     }
 
-    pub(crate) const fn metadata(&self) -> &Metadata {
-        &self.metadata
-    }
-
-    /// Returns true if a user types the input.
-    pub(crate) const fn is_terminal(&self) -> bool {
-        self.is_terminal
-    }
-
-    /// Returns true if reading was stopped before the end of the input.
-    pub(crate) const fn is_cut(&self) -> bool {
-        self.is_cut
-    }
-
     /// Waits until there is something to read, or reading is stopped.
-    fn wait(&mut self) -> io::Result<()> {
+    fn wait_readable(&mut self) -> io::Result<()> {
+        // Both together, because a plain read could not be stopped.
         let mut fds =
             [PollFd::new(&self.file, PollFlags::IN), PollFd::new(&self.stop, PollFlags::IN)];
         match poll(&mut fds, None) {
@@ -87,7 +80,7 @@ impl Read for Input {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             if !self.is_cut {
-                self.wait()?;
+                self.wait_readable()?;
             }
             if self.is_cut {
                 return Ok(0);
@@ -132,7 +125,7 @@ mod tests {
             received.join().unwrap().unwrap()
         });
         assert_eq!(received, sent);
-        assert!(!input.is_cut());
+        assert!(!input.is_cut);
     }
 
     #[test]
@@ -143,6 +136,6 @@ mod tests {
             drop(stopper);
             assert_eq!(read.join().unwrap().unwrap(), 0);
         });
-        assert!(input.is_cut());
+        assert!(input.is_cut);
     }
 }

@@ -9,15 +9,11 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 /// A file whose writes wait.
 #[derive(Debug)]
-pub(crate) struct BlockingFile(File);
+pub(crate) struct BlockingFile(pub(crate) File);
 
 impl BlockingFile {
-    pub(crate) const fn new(file: File) -> Self {
-        Self(file)
-    }
-
     /// Duplicates the handle of a standard stream.
-    pub(crate) fn own(stream: impl AsFd) -> io::Result<Self> {
+    pub(crate) fn of_stream(stream: impl AsFd) -> io::Result<Self> {
         Ok(Self(File::from(stream.as_fd().try_clone_to_owned()?)))
     }
 }
@@ -54,7 +50,7 @@ mod tests {
     fn a_pipe_that_was_made_non_blocking_is_waited_for() {
         let (mut reader, writer) = io::pipe().unwrap();
         rustix::fs::fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
-        let mut file = BlockingFile::own(&writer).unwrap();
+        let mut file = BlockingFile::of_stream(&writer).unwrap();
         drop(writer);
         // More than the capacity of a pipe.
         let sent = vec![b'x'; 1 << 22];

@@ -20,12 +20,22 @@ const IN_MEMORY: usize = 1 << 20;
 /// The number of bytes of the end of a stream that are kept for the dashboard.
 const TAIL: usize = 4 << 10;
 
+/// The parts of a stream that are kept until the end of the run.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Keeps {
+    /// With `--output group`.
+    pub(crate) all: bool,
+    /// The end of the output, for the dashboard.
+    pub(crate) tail: bool,
+}
+
 /// The destination of one stream of a command.
 #[derive(Debug)]
 pub(crate) struct Sink<'a> {
     output: &'a Output,
     stream: Stream,
     source: u64,
+    /// The text at the beginning of each line.
     tag: Option<Vec<u8>>,
     is_in_line: bool,
     /// The output so far, with `--output group`.
@@ -37,32 +47,17 @@ pub(crate) struct Sink<'a> {
 }
 
 impl<'a> Sink<'a> {
-    pub(crate) fn new(output: &'a Output, stream: Stream, source: u64) -> Self {
-        Self {
-            output,
-            stream,
-            source,
-            tag: None,
-            is_in_line: false,
-            kept: None,
-            tail: None,
-            received: 0,
-        }
-    }
-
-    /// Begins each line with `tag`.
-    pub(crate) fn tag(self, tag: Option<Vec<u8>>) -> Self {
-        Self { tag, ..self }
-    }
-
-    /// Keeps the output until the end of the run. Long output is kept in an unnamed file.
-    pub(crate) fn keep(self) -> Self {
-        Self { kept: Some(SpooledTempFile::new(IN_MEMORY)), ..self }
-    }
-
-    /// Also keeps the end of the output: see [`tail`](Self::tail).
-    pub(crate) fn keep_tail(self) -> Self {
-        Self { tail: Some(Vec::new()), ..self }
+    /// Long output that is kept is in an unnamed file.
+    pub(crate) fn new(
+        output: &'a Output,
+        stream: Stream,
+        source: u64,
+        tag: Option<Vec<u8>>,
+        keeps: Keeps,
+    ) -> Self {
+        let kept = keeps.all.then(|| SpooledTempFile::new(IN_MEMORY));
+        let tail = keeps.tail.then(Vec::new);
+        Self { output, stream, source, tag, is_in_line: false, kept, tail, received: 0 }
     }
 
     /// Returns the last 4 KiB of the output.
@@ -77,42 +72,45 @@ impl<'a> Sink<'a> {
     }
 
     /// Passes on the bytes of `from` until its end, or until [`GRACE`] after `exited`.
-    pub(crate) async fn copy(
+    pub(crate) async fn copy_stream(
         &mut self,
         from: Option<impl AsyncRead + Unpin>,
         exited: watch::Receiver<bool>,
     ) -> io::Result<()> {
         let Some(mut from) = from else { return Ok(()) };
-        let mut grace_over = pin!(after(exited.clone(), GRACE));
+        let mut grace_over = pin!(wait_after_exit(exited.clone(), GRACE));
         let mut lines = Lines::default();
         let mut late = 0;
+        // A process that the command left behind may write forever.
         while late <= PIPE {
             let new = tokio::select! {
                 // Output that is already in the pipe is read even after the grace period.
                 biased;
-                read = from.read_buf(lines.buffer()) => match read {
+                read = from.read_buf(lines.read_buffer()) => match read {
+                    // A pipe that fails has no more output, and its command ends by itself.
                     Ok(0) | Err(_) => break,
                     Ok(new) => new,
                 },
                 () = &mut grace_over => break,
             };
             self.received += new as u64;
-            if let Some(whole) = lines.whole(new)
-                && !self.put(whole).await?
+            // Whole lines, so that those of two commands do not mix.
+            if let Some(whole) = lines.take_whole(new)
+                && !self.put_bytes(whole).await?
             {
                 // The return closes the pipe, and the command gets SIGPIPE.
                 return Ok(());
             }
             late += if *exited.borrow() { new } else { 0 };
         }
-        if let Some(rest) = lines.rest() {
-            self.put(rest).await?;
+        if let Some(rest) = lines.take_rest() {
+            self.put_bytes(rest).await?;
         }
         Ok(())
     }
 
     /// Writes or keeps bytes. Returns false if standard output is closed.
-    async fn put(&mut self, bytes: Vec<u8>) -> io::Result<bool> {
+    async fn put_bytes(&mut self, bytes: Vec<u8>) -> io::Result<bool> {
         if let Some(tail) = &mut self.tail {
             let all = tail.len() + bytes.len();
             // Cutting only now and then copies each byte at most twice.
@@ -121,14 +119,14 @@ impl<'a> Sink<'a> {
             }
             tail.extend_from_slice(&bytes[bytes.len().saturating_sub(TAIL)..]);
         }
-        let bytes = self.tagged(bytes);
+        let bytes = self.with_tags(bytes);
         match &mut self.kept {
-            Some(kept) => kept.write_all(&bytes).map(|()| self.output.takes(self.stream)),
+            Some(kept) => kept.write_all(&bytes).map(|()| self.output.is_open(self.stream)),
             None => Ok(self.output.write(self.stream, self.source, bytes).await),
         }
     }
 
-    fn tagged(&mut self, bytes: Vec<u8>) -> Vec<u8> {
+    fn with_tags(&mut self, bytes: Vec<u8>) -> Vec<u8> {
         let Some(tag) = &self.tag else { return bytes };
         let mut tagged = Vec::with_capacity(bytes.len() + tag.len());
         for line in bytes.split_inclusive(|&byte| byte == b'\n') {
@@ -144,7 +142,7 @@ impl<'a> Sink<'a> {
 
 /// Writes the standard input of a command, and returns the number of bytes written. The command need not read all
 /// of them.
-pub(crate) async fn feed(
+pub(crate) async fn feed_stdin(
     to: Option<ChildStdin>,
     what: Option<&[u8]>,
     exited: watch::Receiver<bool>,
@@ -152,6 +150,7 @@ pub(crate) async fn feed(
     let (Some(mut to), Some(what)) = (to, what) else { return 0 };
     let mut sent = 0;
     let write = async {
+        // A command may close its input before it has read all of it.
         while let Ok(more @ 1..) = to.write(&what[sent..]).await {
             sent += more;
         }
@@ -159,12 +158,12 @@ pub(crate) async fn feed(
     tokio::select! {
         () = write => {}
         // A child that the command left behind may hold the pipe open and never read from it.
-        () = after(exited, Duration::ZERO) => {}
+        () = wait_after_exit(exited, Duration::ZERO) => {}
     }
     sent as u64
 }
 
-async fn after(mut exited: watch::Receiver<bool>, grace: Duration) {
+async fn wait_after_exit(mut exited: watch::Receiver<bool>, grace: Duration) {
     let _ = exited.wait_for(|&exited| exited).await;
     tokio::time::sleep(grace).await;
 }
@@ -179,13 +178,13 @@ pub(crate) struct Lines {
 
 impl Lines {
     /// Returns the buffer to read into, with free space.
-    pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
+    pub(crate) fn read_buffer(&mut self) -> &mut Vec<u8> {
         self.buffer.reserve(8 << 10);
         &mut self.buffer
     }
 
     /// Takes the whole lines out of the buffer, which has `new` more bytes than after the last call.
-    pub(crate) fn whole(&mut self, new: usize) -> Option<Vec<u8>> {
+    pub(crate) fn take_whole(&mut self, new: usize) -> Option<Vec<u8>> {
         let fresh = self.buffer.len() - new;
         let end = match self.buffer[fresh..].iter().rposition(|&byte| byte == b'\n') {
             Some(at) => fresh + at + 1,
@@ -199,7 +198,7 @@ impl Lines {
     }
 
     /// Returns the rest at the end of the stream, as a line.
-    pub(crate) fn rest(mut self) -> Option<Vec<u8>> {
+    pub(crate) fn take_rest(mut self) -> Option<Vec<u8>> {
         if self.buffer.is_empty() && !self.unfinished {
             return None;
         }
@@ -215,10 +214,10 @@ mod tests {
     fn lines(pieces: &[&[u8]]) -> Vec<Vec<u8>> {
         let (mut lines, mut out) = (Lines::default(), Vec::new());
         for piece in pieces {
-            lines.buffer().extend_from_slice(piece);
-            out.extend(lines.whole(piece.len()));
+            lines.read_buffer().extend_from_slice(piece);
+            out.extend(lines.take_whole(piece.len()));
         }
-        out.extend(lines.rest());
+        out.extend(lines.take_rest());
         out
     }
 

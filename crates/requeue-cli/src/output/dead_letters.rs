@@ -1,29 +1,22 @@
 //! The file of keys that were given up. It has the format of the input, so that a later run can read it.
 
 use std::io::{self, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use crate::exit::Refusal;
 use crate::input::json::Written;
 use crate::input::{Format, Kind};
-use crate::key::escaped;
 use crate::output::blocking_file::BlockingFile;
-use crate::output::files::{self, Identity, identity, standard};
-
-/// Returns a refusal that names the flag and the file of an error.
-pub(crate) fn refusal(flag: &str, path: &Path, error: &io::Error) -> Refusal {
-    let name = escaped(path.as_os_str().as_bytes());
-    Refusal::failure(format!("{flag} {name}: {error}"))
-}
+use crate::output::files::{self, Identity};
 
 /// The file of `--dead-letter`, if there is one. It is opened before any input is read.
 #[derive(Debug)]
 pub(crate) struct DeadLetters {
     format: Format,
     file: Option<Mutex<BlockingFile>>,
-    identity: Option<Identity>,
+    pub(crate) identity: Option<Identity>,
 }
 
 /// The reason why a key was given up.
@@ -41,27 +34,20 @@ impl DeadLetters {
         path: Option<&Path>,
         input: Option<Identity>,
     ) -> Result<Self, Refusal> {
-        let opened = path.map(|path| open(path).map_err(|e| refusal("--dead-letter", path, &e)));
-        let (file, identity) = opened.transpose()?.unzip();
+        // If the file were the input, failed keys would be read again and again.
+        let open = |path| files::open_file("--dead-letter", path, files::open_to_append, input);
+        let (file, identity) = path.map(open).transpose()?.unzip();
         let identity = identity.flatten();
-        if identity.is_some() && identity == input {
-            // Failed keys would be read again and again.
-            return Err(Refusal::usage("--dead-letter: the file is the input; name another file"));
-        }
         Ok(Self { format, file: file.map(Mutex::new), identity })
     }
 
-    pub(crate) fn is(&self, file: Identity) -> bool {
-        self.identity == Some(file)
-    }
-
     /// Appends a key that was given up.
-    pub(crate) fn write(&self, key: &[u8], letter: DeadLetter<'_>) -> io::Result<()> {
+    pub(crate) fn write_letter(&self, key: &[u8], letter: DeadLetter<'_>) -> io::Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
         let mut record = match self.format.kind {
             Kind::Lines => key.to_vec(),
             Kind::Json => {
-                let mut written = Written::of(key);
+                let mut written = Written::of_key(key);
                 written.priority = letter.priority;
                 written.attempts = Some(letter.attempts);
                 written.exit = letter.exit;
@@ -72,15 +58,6 @@ impl DeadLetters {
         };
         record.push(self.format.delimiter);
         // One write, so that a process that follows the file sees whole records.
-        file.lock().unwrap_or_else(PoisonError::into_inner).write_all(&record)
+        file.lock().write_all(&record)
     }
-}
-
-fn open(path: &Path) -> io::Result<(BlockingFile, Option<Identity>)> {
-    if let Some(stream) = standard(path) {
-        return Ok((stream?, None));
-    }
-    let file = files::append(path)?;
-    let identity = identity(&file.metadata()?);
-    Ok((BlockingFile::new(file), identity))
 }

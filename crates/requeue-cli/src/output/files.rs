@@ -16,6 +16,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
+use crate::exit::Refusal;
 use crate::key::escaped;
 use crate::output::blocking_file::BlockingFile;
 
@@ -33,18 +34,43 @@ pub(crate) fn identity(of: &Metadata) -> Option<Identity> {
     of.is_file().then(|| (of.dev(), of.ino()))
 }
 
+/// Opens the file of a flag, or duplicates a standard stream that it names. Refuses the input.
+pub(crate) fn open_file(
+    flag: &str,
+    path: &Path,
+    open: fn(&Path) -> io::Result<File>,
+    input: Option<Identity>,
+) -> Result<(BlockingFile, Option<Identity>), Refusal> {
+    let failed = |error| open_failure(flag, path, &error);
+    if let Some(stream) = standard_stream(path) {
+        return Ok((stream.map_err(failed)?, None));
+    }
+    let file = open(path).map_err(failed)?;
+    let identity = identity(&file.metadata().map_err(failed)?);
+    if identity.is_some() && identity == input {
+        return Err(Refusal::usage(format!("{flag}: the file is the input; name another file")));
+    }
+    Ok((BlockingFile(file), identity))
+}
+
+/// Returns a refusal that names the flag and the file of an error.
+pub(crate) fn open_failure(flag: &str, path: &Path, error: &io::Error) -> Refusal {
+    let name = escaped(path.as_os_str().as_bytes());
+    Refusal::failure(format!("{flag} {name}: {error}"))
+}
+
 /// Duplicates the handle of the standard stream with this name. A newly opened handle would have its own position,
 /// and the two handles would overwrite each other's output.
-pub(crate) fn standard(path: &Path) -> Option<io::Result<BlockingFile>> {
-    match descriptor(path)? {
-        "1" => Some(BlockingFile::own(io::stdout())),
-        "2" => Some(BlockingFile::own(io::stderr())),
+fn standard_stream(path: &Path) -> Option<io::Result<BlockingFile>> {
+    match named_descriptor(path)? {
+        "1" => Some(BlockingFile::of_stream(io::stdout())),
+        "2" => Some(BlockingFile::of_stream(io::stderr())),
         _ => None,
     }
 }
 
 /// Returns the descriptor that a path such as `/dev/stdout` names.
-fn descriptor(path: &Path) -> Option<&str> {
+fn named_descriptor(path: &Path) -> Option<&str> {
     match path.to_str()? {
         "/dev/stdout" => Some("1"),
         "/dev/stderr" => Some("2"),
@@ -53,24 +79,18 @@ fn descriptor(path: &Path) -> Option<&str> {
 }
 
 /// Opens a file to append to. Creates the file if it does not exist.
-pub(crate) fn append(path: &Path) -> io::Result<File> {
-    open(path, OFlags::APPEND)
+pub(crate) fn open_to_append(path: &Path) -> io::Result<File> {
+    open_by_components(path, OFlags::APPEND)
 }
 
-/// Opens a file to write from its start. Creates the file if it does not exist. Its content is deleted by
-/// [`empty`].
-pub(crate) fn overwrite(path: &Path) -> io::Result<File> {
-    open(path, OFlags::empty())
-}
-
-/// Deletes the content of a regular file.
-pub(crate) fn empty(file: &File) -> io::Result<()> {
-    if file.metadata()?.is_file() { file.set_len(0) } else { Ok(()) }
+/// Opens a file to write from its start. Creates the file if it does not exist.
+pub(crate) fn open_to_overwrite(path: &Path) -> io::Result<File> {
+    open_by_components(path, OFlags::empty())
 }
 
 /// Opens each component of a path relative to the one before it. Links are followed here and not by the system,
 /// because each may belong to another user.
-fn open(path: &Path, how: OFlags) -> io::Result<File> {
+fn open_by_components(path: &Path, how: OFlags) -> io::Result<File> {
     const MOST_LINKS: usize = 40;
     if path.as_os_str().as_bytes().ends_with(b"/") {
         return Err(Errno::ISDIR.into());
@@ -78,7 +98,7 @@ fn open(path: &Path, how: OFlags) -> io::Result<File> {
     let start = |root: &str| rustix::fs::open(root, SEARCH, Mode::empty());
     let mut dir = start(if path.is_absolute() { "/" } else { "." })?;
     let mut at = PathBuf::new();
-    let mut rest = components(path);
+    let mut rest = reversed_components(path);
     let mut links = 0;
     while let Some(component) = rest.pop() {
         at.push(&component);
@@ -86,6 +106,7 @@ fn open(path: &Path, how: OFlags) -> io::Result<File> {
             dir = start("/")?;
             continue;
         }
+        // `..` names a directory, never the file.
         let is_last = rest.is_empty() && component != "..";
         let found = match statat(&dir, &component, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) if is_last => None,
@@ -94,7 +115,7 @@ fn open(path: &Path, how: OFlags) -> io::Result<File> {
         if let Some(found) = &found {
             let is_link = FileType::from_raw_mode(found.st_mode) == FileType::Symlink;
             if component != ".." {
-                check(&fstat(&dir)?, found, &at)?;
+                check_owner(&fstat(&dir)?, found, &at)?;
             }
             if is_link && !(is_last && is_of_proc(&dir)) {
                 links += 1;
@@ -102,19 +123,22 @@ fn open(path: &Path, how: OFlags) -> io::Result<File> {
                     return Err(Errno::LOOP.into());
                 }
                 let to = readlinkat(&dir, &component, Vec::new())?;
+                // The target of a link is relative to the directory of the link.
                 at.pop();
-                rest.extend(components(Path::new(OsStr::from_bytes(to.to_bytes()))));
+                rest.extend(reversed_components(Path::new(OsStr::from_bytes(to.to_bytes()))));
                 continue;
             }
         }
         if is_last {
             let file = open_last(&dir, &component, how, found.as_ref())?;
-            check(&fstat(&dir)?, &fstat(&file)?, &at)?;
+            // Again, on the open file: another user may have replaced it since the check by its name.
+            check_owner(&fstat(&dir)?, &fstat(&file)?, &at)?;
             return Ok(file);
         }
         let next = openat(&dir, &component, SEARCH | OFlags::NOFOLLOW, Mode::empty())?;
         if component != ".." {
-            check(&fstat(&dir)?, &fstat(&next)?, &at)?;
+            // The same for a directory: what counts is the one that is open.
+            check_owner(&fstat(&dir)?, &fstat(&next)?, &at)?;
         }
         dir = next;
     }
@@ -122,7 +146,7 @@ fn open(path: &Path, how: OFlags) -> io::Result<File> {
 }
 
 /// Returns the components of a path, the last one first.
-fn components(path: &Path) -> Vec<OsString> {
+fn reversed_components(path: &Path) -> Vec<OsString> {
     let components = path.components().rev().filter(|component| *component != Component::CurDir);
     components.map(|component| component.as_os_str().to_owned()).collect()
 }
@@ -134,7 +158,8 @@ fn open_last(dir: &OwnedFd, name: &OsStr, how: OFlags, found: Option<&Stat>) -> 
     let links = if is_a(FileType::Symlink) { OFlags::empty() } else { OFlags::NOFOLLOW };
     let how = how | links | OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOCTTY;
     let mode = Mode::RUSR | Mode::WUSR;
-    let is_trusted = found.is_some_and(|found| trusts(found.st_uid, geteuid().as_raw()));
+    let is_trusted = found.is_some_and(|found| trusts_owner(found.st_uid, geteuid().as_raw()));
+    // Without waiting: a FIFO of another user would stop the program here.
     match openat(dir, name, how | OFlags::NONBLOCK, mode) {
         Err(Errno::NXIO) if is_a(FileType::Fifo) && is_trusted => {
             Ok(openat(dir, name, how, mode)?.into())
@@ -164,12 +189,13 @@ fn is_of_proc(dir: &OwnedFd) -> bool {
 
 /// Refuses a symbolic link of another user. Also refuses a directory or file of another user in a directory such as
 /// `/tmp`, in which others can create files: that user may have put it there for this program.
-fn check(dir: &Stat, found: &Stat, at: &Path) -> io::Result<()> {
+fn check_owner(dir: &Stat, found: &Stat, at: &Path) -> io::Result<()> {
     let (owner, user) = (found.st_uid, geteuid().as_raw());
     let why = if FileType::from_raw_mode(found.st_mode) == FileType::Symlink {
-        (!trusts(owner, user)).then_some("a symbolic link of another user")
+        (!trusts_owner(owner, user)).then_some("a symbolic link of another user")
     } else {
-        let is_planted = is_shared(dir.st_mode) && !trusts(owner, user) && owner != dir.st_uid;
+        let is_planted =
+            is_shared(dir.st_mode) && !trusts_owner(owner, user) && owner != dir.st_uid;
         is_planted.then_some("it belongs to another user, and others can write to its directory")
     };
     let Some(why) = why else { return Ok(()) };
@@ -179,7 +205,7 @@ fn check(dir: &Stat, found: &Stat, at: &Path) -> io::Result<()> {
 }
 
 /// Returns true if `user` follows the links of `owner`.
-const fn trusts(owner: u32, user: u32) -> bool {
+const fn trusts_owner(owner: u32, user: u32) -> bool {
     owner == user || owner == 0
 }
 
@@ -207,13 +233,13 @@ mod tests {
     fn a_new_file_is_readable_by_its_owner_alone_and_an_old_one_keeps_its_mode() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f");
-        for open in [append, overwrite] {
+        for open in [open_to_append, open_to_overwrite] {
             assert_eq!(mode(&open(&path).unwrap()) & 0o177, 0);
             fs::remove_file(&path).unwrap();
         }
         fs::write(&path, "old").unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
-        assert_eq!(mode(&append(&path).unwrap()), 0o640);
+        assert_eq!(mode(&open_to_append(&path).unwrap()), 0o640);
     }
 
     #[test]
@@ -221,19 +247,19 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let [victim, path] = ["victim", "f"].map(|name| dir.path().join(name));
         fs::write(&victim, "precious").unwrap();
-        assert!(trusts(1000, 1000) && trusts(0, 1000) && trusts(0, 0));
-        assert!(!trusts(1001, 1000) && !trusts(1000, 0));
+        assert!(trusts_owner(1000, 1000) && trusts_owner(0, 1000) && trusts_owner(0, 0));
+        assert!(!trusts_owner(1001, 1000) && !trusts_owner(1000, 0));
         symlink(&victim, &path).unwrap();
         // Only root can change the owner of a link.
         if lchown(&path, Some(65534), None).is_ok() {
-            for open in [append, overwrite] {
+            for open in [open_to_append, open_to_overwrite] {
                 let error = open(&path).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
             }
             // A link of another user is not followed behind a link of ours either.
             let ours = dir.path().join("ours");
             symlink("f", &ours).unwrap();
-            assert_eq!(append(&ours).unwrap_err().kind(), ErrorKind::PermissionDenied);
+            assert_eq!(open_to_append(&ours).unwrap_err().kind(), ErrorKind::PermissionDenied);
         }
         assert_eq!(fs::read(&victim).unwrap(), b"precious");
     }
@@ -250,7 +276,7 @@ mod tests {
             return;
         }
         for path in ["link/f", "link/inner/f", "theirs/../link/f", "ours/f"] {
-            for open in [append, overwrite] {
+            for open in [open_to_append, open_to_overwrite] {
                 let error = open(&at(path)).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{path}: {error}");
                 assert!(
@@ -274,8 +300,11 @@ mod tests {
         fs::write(at("file"), "theirs").unwrap();
         mkfifo(&at("fifo"));
         let paths = [at("file"), at("fifo"), at("dir/f")];
-        let open_all =
-            || paths.iter().flat_map(|path| [append(path).map(drop), overwrite(path).map(drop)]);
+        let open_all = || {
+            paths.iter().flat_map(|path| {
+                [open_to_append(path).map(drop), open_to_overwrite(path).map(drop)]
+            })
+        };
         for name in ["dir", "file", "fifo"] {
             if std::os::unix::fs::chown(at(name), Some(65534), None).is_err() {
                 return;
@@ -292,11 +321,11 @@ mod tests {
         assert!(!at("dir/f").exists());
         // A file of another user is usual in a directory of that user, or of a group.
         fs::set_permissions(&shared, fs::Permissions::from_mode(0o775)).unwrap();
-        append(&at("file")).unwrap().write_all(b" and ours").unwrap();
+        open_to_append(&at("file")).unwrap().write_all(b" and ours").unwrap();
         assert_eq!(fs::read(at("file")).unwrap(), b"theirs and ours");
-        append(&at("dir/f")).unwrap();
+        open_to_append(&at("dir/f")).unwrap();
         // Its owner could otherwise stop the program for any time.
-        let error = append(&at("fifo")).unwrap_err();
+        let error = open_to_append(&at("fifo")).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(Errno::NXIO.raw_os_error()));
     }
 
@@ -318,7 +347,7 @@ mod tests {
             let early = reader_is_first.then(reader);
             let late = std::thread::spawn({
                 let path = path.clone();
-                move || append(&path).unwrap()
+                move || open_to_append(&path).unwrap()
             });
             let reader = early.unwrap_or_else(reader);
             let mut file = late.join().unwrap();
@@ -342,14 +371,14 @@ mod tests {
                 .into_iter()
                 .enumerate()
         {
-            append(&at(path)).unwrap().write_all(n.to_string().as_bytes()).unwrap();
+            open_to_append(&at(path)).unwrap().write_all(n.to_string().as_bytes()).unwrap();
             assert!(fs::read_to_string(at(path)).unwrap().ends_with(&n.to_string()), "{path}");
         }
         for path in ["a", "a/", "a/f/", "a/b/..", "none/f", "a/f/g"] {
-            assert!(append(&at(path)).is_err(), "{path}");
+            assert!(open_to_append(&at(path)).is_err(), "{path}");
         }
-        assert!(append(Path::new("")).is_err() && append(Path::new("/")).is_err());
-        append(Path::new("/dev/null")).unwrap();
+        assert!(open_to_append(Path::new("")).is_err() && open_to_append(Path::new("/")).is_err());
+        open_to_append(Path::new("/dev/null")).unwrap();
     }
 
     #[test]
@@ -357,19 +386,19 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let [target, path] = ["target", "f"].map(|name| dir.path().join(name));
         symlink(&target, &path).unwrap();
-        append(&path).unwrap().write_all(b"new").unwrap();
+        open_to_append(&path).unwrap().write_all(b"new").unwrap();
         assert!(path.symlink_metadata().unwrap().is_symlink());
         assert_eq!(fs::read(&target).unwrap(), b"new");
         let first = dir.path().join("first");
         symlink("f", &first).unwrap();
-        append(&first).unwrap().write_all(b"er").unwrap();
+        open_to_append(&first).unwrap().write_all(b"er").unwrap();
         assert_eq!(fs::read(&target).unwrap(), b"newer");
         // The standard streams may belong to another user.
         let stream = fs::File::create(dir.path().join("of the stream")).unwrap();
         let descriptor = format!("/dev/fd/{}", stream.as_raw_fd());
         symlink(descriptor, dir.path().join("stream")).unwrap();
-        append(&dir.path().join("stream")).unwrap();
+        open_to_append(&dir.path().join("stream")).unwrap();
         symlink("loop", dir.path().join("loop")).unwrap();
-        assert!(append(&dir.path().join("loop")).is_err());
+        assert!(open_to_append(&dir.path().join("loop")).is_err());
     }
 }

@@ -2,13 +2,14 @@
 
 use std::io::{self, Write};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
+
+use parking_lot::Mutex;
 
 use crate::exit::Refusal;
 use crate::output::blocking_file::BlockingFile;
-use crate::output::dead_letters::{DeadLetters, refusal};
-use crate::output::files::{self, Identity, identity, standard};
+use crate::output::dead_letters::DeadLetters;
+use crate::output::files::{self, Identity};
 
 const HEADER: &str = "Seq\tHost\tStarttime\tJobRuntime\tSend\tReceive\tExitval\tSignal\tCommand\n";
 
@@ -29,7 +30,7 @@ pub(crate) struct Log {
 
 impl Log {
     /// Returns the log of a command that could not be started.
-    pub(crate) fn exit(exit: i32) -> Self {
+    pub(crate) fn not_started(exit: i32) -> Self {
         Self { exit, ..Self::default() }
     }
 }
@@ -40,32 +41,21 @@ impl Joblog {
         input: Option<Identity>,
         dead_letters: &DeadLetters,
     ) -> Result<Self, Refusal> {
-        let failed = |error| refusal("--joblog", path, &error);
-        let mut file = match standard(path) {
-            Some(stream) => stream.map_err(failed)?,
-            None => {
-                let file = files::overwrite(path).map_err(failed)?;
-                let is = identity(&file.metadata().map_err(failed)?);
-                if is.is_some() && is == input {
-                    // The keys would be deleted before they are read.
-                    return Err(Refusal::usage(
-                        "--joblog: the file is the input; name another file",
-                    ));
-                }
-                if is.is_some_and(|is| dead_letters.is(is)) {
-                    return Err(Refusal::usage(
-                        "--joblog: the file is that of --dead-letter; name another file",
-                    ));
-                }
-                files::empty(&file).map_err(failed)?;
-                BlockingFile::new(file)
-            }
-        };
-        file.write_all(HEADER.as_bytes()).map_err(failed)?;
+        let (mut file, identity) =
+            files::open_file("--joblog", path, files::open_to_overwrite, input)?;
+        if identity.is_some() && identity == dead_letters.identity {
+            return Err(Refusal::usage(
+                "--joblog: the file is that of --dead-letter; name another file",
+            ));
+        }
+        // Only now: a file that is refused keeps its content.
+        let emptied = if identity.is_some() { file.0.set_len(0) } else { Ok(()) };
+        let begun = emptied.and_then(|()| file.write_all(HEADER.as_bytes()));
+        begun.map_err(|error| files::open_failure("--joblog", path, &error))?;
         Ok(Self(Mutex::new(file)))
     }
 
-    pub(crate) fn write(
+    pub(crate) fn write_run(
         &self,
         seq: u64,
         at: SystemTime,
@@ -73,6 +63,7 @@ impl Joblog {
         log: Log,
         command: &str,
     ) -> io::Result<()> {
+        // A clock before 1970 must not end the run.
         let at = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let took = took.as_secs_f64();
         let Log { exit, signal, sent, received } = log;
@@ -80,6 +71,6 @@ impl Joblog {
         let line = format!(
             "{seq}\t:\t{at:.3}\t{took:10.3}\t{sent}\t{received}\t{exit}\t{signal}\t{command}\n"
         );
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes())
+        self.0.lock().write_all(line.as_bytes())
     }
 }

@@ -9,31 +9,29 @@ use tracing_subscriber::fmt::format::debug_fn;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-#[cfg(feature = "store")]
 use crate::exit::complain;
 use crate::output::Output;
 
 type Say = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// Passes each event to `say` as one line.
-pub(crate) fn show(say: impl Fn(&str) + Send + Sync + 'static) {
+pub(crate) fn show_events(say: impl Fn(&str) + Send + Sync + 'static) {
     // There is no other subscriber: a process runs one subcommand.
-    let _ = lines(Arc::new(say)).try_init();
+    let _ = line_subscriber(Arc::new(say)).try_init();
 }
 
 /// Passes events to the output of a run.
 pub(crate) fn show_on(output: &Output) {
     let output = output.clone();
-    show(move |line| output.hint(line));
+    show_events(move |line| output.hint(line));
 }
 
 /// Prints events of this thread to standard error until the guard is dropped.
-#[cfg(feature = "store")]
 pub(crate) fn show_here() -> impl Sized {
-    lines(Arc::new(complain)).set_default()
+    line_subscriber(Arc::new(complain)).set_default()
 }
 
-fn lines(say: Say) -> impl SubscriberInitExt {
+fn line_subscriber(say: Say) -> impl SubscriberInitExt {
     // The user knows the name of the only queue.
     let fields = debug_fn(|line, field, value| match field.name() {
         "message" => write!(line, "{value:?}"),

@@ -17,7 +17,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tempfile::SpooledTempFile;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::exit::line;
+use crate::exit::message_line;
 use crate::output::blocking_file::BlockingFile;
 
 /// A standard stream.
@@ -74,14 +74,16 @@ pub(crate) const LONGEST_LINE: usize = 64 << 10;
 impl Output {
     /// Starts the writer, which runs until the end of the program.
     pub(crate) fn start() -> io::Result<Self> {
+        // The bound makes commands wait for a slow reader, instead of keeping their output in memory.
         let (messages, receiver) = mpsc::channel(QUEUED);
         let (closing, closed) = watch::channel(None);
         let writer = Writer {
             stdout: Target::new(BufWriter::with_capacity(
                 LONGEST_LINE,
-                BlockingFile::own(io::stdout())?,
+                BlockingFile::of_stream(io::stdout())?,
             )),
-            stderr: Target::new(BlockingFile::own(io::stderr())?),
+            // Without a buffer: a message must be seen before a crash.
+            stderr: Target::new(BlockingFile::of_stream(io::stderr())?),
             closed: closing,
             bar: None,
         };
@@ -94,12 +96,12 @@ impl Output {
     /// Writes `bytes`, which are output of run number `source`. Waits while the queue is full. Returns false if the stream
     /// is closed.
     pub(crate) async fn write(&self, stream: Stream, source: u64, bytes: Vec<u8>) -> bool {
-        self.takes(stream)
+        self.is_open(stream)
             && self.messages.send(Message::Text { stream, source, bytes }).await.is_ok()
     }
 
     /// Returns true if `stream` is open.
-    pub(crate) fn takes(&self, stream: Stream) -> bool {
+    pub(crate) fn is_open(&self, stream: Stream) -> bool {
         stream == Stream::Stderr || self.closed.borrow().is_none()
     }
 
@@ -125,17 +127,18 @@ impl Output {
 
     /// Writes a message to standard error.
     pub(crate) async fn say(&self, message: &str) {
-        self.write(Stream::Stderr, 0, line(message)).await;
+        self.write(Stream::Stderr, 0, message_line(message)).await;
     }
 
     /// Writes a message to standard error. Drops it if the queue is full.
     pub(crate) fn hint(&self, message: &str) {
-        let _ = self.messages.try_send(Message::stderr(line(message)));
+        // The callers handle signals and events, and must not wait for a reader.
+        let _ = self.messages.try_send(Message::stderr(message_line(message)));
     }
 
     /// Writes a message to standard error, from a thread outside of the runtime.
     pub(crate) fn say_blocking(&self, message: &str) {
-        let _ = self.messages.blocking_send(Message::stderr(line(message)));
+        let _ = self.messages.blocking_send(Message::stderr(message_line(message)));
     }
 
     /// Waits until all earlier messages are written.
@@ -152,7 +155,7 @@ impl Output {
     }
 
     /// Waits until standard output is closed.
-    pub(crate) async fn closed(&self) {
+    pub(crate) async fn wait_until_closed(&self) {
         if self.closed.clone().wait_for(Option::is_some).await.is_err() {
             // Not reached: the writer stops after the last handle is dropped.
             std::future::pending::<()>().await;
@@ -180,6 +183,7 @@ impl<W: Write> Target<W> {
 
     /// Writes bytes of the run `source`. First ends an unfinished line of another run.
     fn write(&mut self, source: u64, bytes: &[u8]) -> io::Result<()> {
+        // Two runs must not share a line.
         if self.unfinished.is_some_and(|writer| writer != source) {
             self.to.write_all(b"\n")?;
         }
@@ -205,17 +209,18 @@ impl Writer {
             }
             if !texts.is_empty() {
                 match self.bar.clone() {
-                    Some(bar) => bar.suspend(|| self.take(texts)),
-                    None => self.take(texts),
+                    // The line is drawn again below the texts.
+                    Some(bar) => bar.suspend(|| self.write_messages(texts)),
+                    None => self.write_messages(texts),
                 }
             }
             if let Some(Some(line)) = progress {
-                self.bar.get_or_insert_with(bar).set_message(line);
+                self.bar.get_or_insert_with(new_bar).set_message(line);
             }
         }
     }
 
-    fn take(&mut self, messages: Vec<Message>) {
+    fn write_messages(&mut self, messages: Vec<Message>) {
         for message in messages {
             match message {
                 Message::Text { stream: Stream::Stdout, source, bytes } => {
@@ -225,9 +230,11 @@ impl Writer {
                     self.write_stderr(source, &bytes);
                 }
                 Message::Kept { source, stdout, stderr } => {
-                    let written = pieces(stdout, |piece| self.write_stdout(source, piece))
-                        .and_then(|()| pieces(stderr, |piece| self.write_stderr(source, piece)));
-                    self.check(written);
+                    let written = pass_pieces(stdout, |piece| self.write_stdout(source, piece))
+                        .and_then(|()| {
+                            pass_pieces(stderr, |piece| self.write_stderr(source, piece))
+                        });
+                    self.check_written(written);
                 }
                 Message::Flush(done) => {
                     self.flush();
@@ -242,7 +249,7 @@ impl Writer {
     fn write_stdout(&mut self, source: u64, bytes: &[u8]) {
         if self.closed.borrow().is_none() {
             let written = self.stdout.write(source, bytes);
-            self.check(written);
+            self.check_written(written);
         }
     }
 
@@ -256,11 +263,11 @@ impl Writer {
     fn flush(&mut self) {
         if self.closed.borrow().is_none() {
             let flushed = self.stdout.to.flush();
-            self.check(flushed);
+            self.check_written(flushed);
         }
     }
 
-    fn check(&self, result: io::Result<()>) {
+    fn check_written(&self, result: io::Result<()>) {
         let Err(error) = result else { return };
         self.closed.send_replace(Some(match error.kind() {
             io::ErrorKind::BrokenPipe => Closed::Pipe,
@@ -270,7 +277,7 @@ impl Writer {
 }
 
 /// Passes the kept output to `to` in pieces. Fails if the output cannot be read.
-fn pieces(mut kept: SpooledTempFile, mut to: impl FnMut(&[u8])) -> io::Result<()> {
+fn pass_pieces(mut kept: SpooledTempFile, mut to: impl FnMut(&[u8])) -> io::Result<()> {
     kept.rewind()?;
     let mut buffer = vec![0; LONGEST_LINE];
     loop {
@@ -282,7 +289,7 @@ fn pieces(mut kept: SpooledTempFile, mut to: impl FnMut(&[u8])) -> io::Result<()
 }
 
 /// Creates the progress line, which is cut at the width of the terminal.
-fn bar() -> ProgressBar {
+fn new_bar() -> ProgressBar {
     let style = ProgressStyle::with_template("{wide_msg}");
     ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr())
         .with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()))

@@ -1,10 +1,10 @@
 //! The counts of a run, and its summary.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use parking_lot::Mutex;
 use requeue::Totals;
 use serde::{Serialize, Serializer};
 
@@ -18,6 +18,7 @@ pub(crate) struct Count(AtomicU64);
 impl Count {
     /// Adds one, and returns the new value.
     pub(crate) fn one_more(&self) -> u64 {
+        // The counts guard no other data, and the summary is made after all tasks have ended.
         self.0.fetch_add(1, Ordering::Relaxed) + 1
     }
 
@@ -57,7 +58,7 @@ impl Default for Durations {
 impl Durations {
     pub(crate) fn add(&self, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).saturating_record(micros);
+        self.0.lock().saturating_record(micros);
     }
 }
 
@@ -72,7 +73,7 @@ struct Percentiles {
 
 impl Serialize for Durations {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let took = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let took = self.0.lock();
         let seconds = |micros: u64| micros as f64 / 1e6;
         let [p50, p90, p99] =
             [0.5, 0.9, 0.99].map(|quantile| seconds(took.value_at_quantile(quantile)));
@@ -80,29 +81,43 @@ impl Serialize for Durations {
     }
 }
 
-/// The counts of a run. It has a field for each property of the JSON summary, with the same name.
+/// The adds of a run, from the input and from clients of the dashboard.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Adds {
+    #[serde(rename = "adds")]
+    pub(crate) accepted: Count,
+    /// Became part of a pending run.
+    pub(crate) coalesced: Count,
+    /// Revived a parked key in a store.
+    pub(crate) revived: Count,
+}
+
+/// The commands of a run.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Runs {
+    #[serde(rename = "runs")]
+    pub(crate) started: Count,
+    #[serde(rename = "done")]
+    pub(crate) succeeded: Count,
+    #[serde(rename = "failures")]
+    pub(crate) failed: Count,
+    /// Exceeded `--timeout`. These have failed too.
+    pub(crate) timed_out: Count,
+    /// Were terminated because their key was added again. They have neither succeeded nor failed.
+    pub(crate) restarted: Count,
+    #[serde(rename = "run_seconds")]
+    pub(crate) durations: Durations,
+}
+
+/// The counts of a run. The JSON summary has a property for each.
 #[derive(Debug, Serialize)]
 pub(crate) struct Tally {
     #[serde(skip)]
     pub(crate) started: Instant,
-    /// Accepted adds, from the input and from clients of the dashboard.
-    pub(crate) adds: Count,
-    /// Adds that became part of a pending run.
-    pub(crate) coalesced: Count,
-    /// Adds that revived a parked key in a store.
-    pub(crate) revived: Count,
-    /// Commands that were started.
-    pub(crate) runs: Count,
-    /// Runs that succeeded.
-    pub(crate) done: Count,
-    /// Runs that failed.
-    pub(crate) failures: Count,
-    /// Runs that exceeded `--timeout`, which are failures too.
-    pub(crate) timed_out: Count,
-    /// Runs that were terminated because their key was added again. They are neither successes nor failures.
-    pub(crate) restarted: Count,
-    /// Durations of runs, in seconds.
-    pub(crate) run_seconds: Durations,
+    #[serde(flatten)]
+    pub(crate) adds: Adds,
+    #[serde(flatten)]
+    pub(crate) runs: Runs,
     pub(crate) given_up: Count,
     pub(crate) bad_input: Count,
     /// Keys whose pending run was cancelled.
@@ -120,15 +135,8 @@ impl Tally {
     pub(crate) fn new() -> Self {
         Self {
             started: Instant::now(),
-            adds: Count::default(),
-            coalesced: Count::default(),
-            revived: Count::default(),
-            runs: Count::default(),
-            done: Count::default(),
-            failures: Count::default(),
-            timed_out: Count::default(),
-            restarted: Count::default(),
-            run_seconds: Durations::default(),
+            adds: Adds::default(),
+            runs: Runs::default(),
             given_up: Count::default(),
             bad_input: Count::default(),
             cancelled: Count::default(),
@@ -140,16 +148,17 @@ impl Tally {
 
     /// Takes the counts of a queue in memory, so that the summary, the API and the metrics agree.
     pub(crate) fn take_adds(&self, counts: &Totals) {
-        self.adds.set(counts.adds);
-        self.coalesced.set(counts.coalesced);
+        self.adds.accepted.set(counts.adds);
+        self.adds.coalesced.set(counts.coalesced);
     }
 
     /// Records a failure of the program itself, which neither a command nor the user caused.
-    pub(crate) fn fail(&self) {
+    pub(crate) fn mark_failed(&self) {
         self.failed.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn exit(&self) -> Exit {
+    pub(crate) fn exit_code(&self) -> Exit {
+        // The most serious reason comes first.
         if self.failed.load(Ordering::Relaxed) {
             Exit::Failure
         } else if self.halted.load(Ordering::Relaxed) {
@@ -163,36 +172,23 @@ impl Tally {
         }
     }
 
-    pub(crate) fn text(&self) -> String {
-        let Self {
-            adds,
-            runs,
-            coalesced,
-            revived,
-            failures,
-            given_up,
-            timed_out,
-            restarted,
-            cancelled,
-            bad_input,
-            unfinished,
-            ..
-        } = self;
+    pub(crate) fn text_summary(&self) -> String {
+        let Self { adds, runs, given_up, bad_input, cancelled, unfinished, .. } = self;
         let mut text = format!(
             "{}, {}, {} coalesced, {}, {} given up",
-            counted(adds.get(), "add"),
-            counted(runs.get(), "run"),
-            coalesced.get(),
-            counted(failures.get(), "failure"),
+            counted(adds.accepted.get(), "add"),
+            counted(runs.started.get(), "run"),
+            adds.coalesced.get(),
+            counted(runs.failed.get(), "failure"),
             given_up.get()
         );
         if bad_input.get() > 0 {
             text += &format!(", {}", counted(bad_input.get(), "bad record"));
         }
         for (count, what) in [
-            (revived, "revived"),
-            (timed_out, "timed out"),
-            (restarted, "restarted"),
+            (&adds.revived, "revived"),
+            (&runs.timed_out, "timed out"),
+            (&runs.restarted, "restarted"),
             (cancelled, "cancelled"),
             (unfinished, "unfinished"),
         ] {
@@ -203,7 +199,7 @@ impl Tally {
         text + " in " + &shown(self.started.elapsed())
     }
 
-    pub(crate) fn json(&self) -> String {
+    pub(crate) fn json_summary(&self) -> String {
         /// The counts, and the duration of the run in seconds.
         #[derive(Serialize)]
         struct Report<'a> {

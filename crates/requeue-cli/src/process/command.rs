@@ -14,9 +14,9 @@ use crate::process::template::Template;
 
 /// Checks that the command can be found, as exec does. If its name depends on the key, only refuses a whole command
 /// line in one word, as GNU parallel takes it.
-pub(crate) fn find(template: &Template) -> Result<(), Refusal> {
+pub(crate) fn find_program(template: &Template) -> Result<(), Refusal> {
     let exit = match template.fixed_program() {
-        Some(program) => locate(&program).err(),
+        Some(program) => locate_program(&program).err(),
         None if is_command_line(template.given_program().as_bytes()) => Some(Exit::NotFound),
         None => None,
     };
@@ -42,7 +42,7 @@ pub(crate) fn why_not(program: &OsStr, exit: Exit) -> String {
 /// Returns true if the word is a program and its arguments: the text before its first space is a program.
 fn is_command_line(word: &[u8]) -> bool {
     let end = word.iter().position(u8::is_ascii_whitespace);
-    end.is_some_and(|end| end > 0 && locate(OsStr::from_bytes(&word[..end])).is_ok())
+    end.is_some_and(|end| end > 0 && locate_program(OsStr::from_bytes(&word[..end])).is_ok())
 }
 
 /// Returns true for a space, and for a character with a meaning in a shell.
@@ -51,14 +51,15 @@ fn is_of_shell(byte: &u8) -> bool {
 }
 
 /// Returns the file of a program, as exec finds it.
-pub(crate) fn locate(program: &OsStr) -> Result<PathBuf, Exit> {
+pub(crate) fn locate_program(program: &OsStr) -> Result<PathBuf, Exit> {
     if program.as_bytes().contains(&b'/') {
-        return look(Path::new(program));
+        return check_executable(Path::new(program));
     }
+    // The default of execvp.
     let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/bin:/usr/bin"));
     let mut why = Exit::NotFound;
     for directory in std::env::split_paths(&path) {
-        match look(&directory.join(program)) {
+        match check_executable(&directory.join(program)) {
             Err(Exit::NotExecutable) => why = Exit::NotExecutable,
             Err(_) => {}
             found => return found,
@@ -68,7 +69,7 @@ pub(crate) fn locate(program: &OsStr) -> Result<PathBuf, Exit> {
 }
 
 /// Returns the path if it is an executable file.
-fn look(program: &Path) -> Result<PathBuf, Exit> {
+fn check_executable(program: &Path) -> Result<PathBuf, Exit> {
     match std::fs::metadata(program) {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => Err(Exit::NotExecutable),
         Err(_) => Err(Exit::NotFound),

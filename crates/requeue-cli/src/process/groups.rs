@@ -4,9 +4,9 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
 use std::process::ExitStatus;
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, RwLock};
 use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, kill_process_group, test_kill_process_group, waitid,
@@ -26,7 +26,7 @@ pub(crate) struct Groups {
     /// command that is not listed yet would be missed.
     starting: RwLock<()>,
     /// Kills the groups if this process is killed.
-    guardian: Option<Guardian>,
+    pub(crate) guardian: Option<Guardian>,
 }
 
 #[derive(Debug)]
@@ -46,33 +46,31 @@ pub(crate) struct Reaped {
 }
 
 impl Groups {
-    pub(crate) fn guarded(guardian: Option<Guardian>) -> Self {
+    pub(crate) fn with_guardian(guardian: Option<Guardian>) -> Self {
         Self { guardian, ..Self::default() }
     }
 
-    pub(crate) const fn guardian(&self) -> Option<&Guardian> {
-        self.guardian.as_ref()
-    }
-
     /// Starts the command of a slot, for the run with this number, and lists it. The caller must call
-    /// [`over`](Self::over) after the end of the command.
-    pub(crate) fn start(
+    /// [`over`](Self::mark_over) after the end of the command.
+    pub(crate) fn start_command(
         &self,
         slot: usize,
         run: u64,
         key: &Key,
         command: &mut Command,
     ) -> io::Result<Child> {
-        let _starting = self.starting.read().unwrap_or_else(PoisonError::into_inner);
+        let _starting = self.starting.read();
         if let Some(guardian) = &self.guardian {
-            guardian.starting(slot, run)?;
+            // Before the start: if this process is killed in between, the guardian looks for the command.
+            guardian.record_starting(slot, run)?;
         }
-        let child = command.spawn().inspect_err(|_| self.over(slot))?;
-        if let Some(leader) = leader(&child) {
+        let child = command.spawn().inspect_err(|_| self.mark_over(slot))?;
+        if let Some(leader) = group_leader(&child) {
             if let Some(guardian) = &self.guardian {
-                guardian.started(slot, run, leader);
+                guardian.record_started(slot, run, leader);
             }
-            let mut groups = self.lock();
+            // Still under the read lock, so that a signal to all commands waits for this entry.
+            let mut groups = self.running.lock();
             if groups.len() < slot {
                 groups.resize_with(slot, || None);
             }
@@ -83,11 +81,11 @@ impl Groups {
     }
 
     /// Waits for the command of a slot, and removes it from the list. Cancel safe.
-    pub(crate) async fn wait(&self, slot: usize, child: &mut Child) -> Reaped {
+    pub(crate) async fn wait_for_command(&self, slot: usize, child: &mut Child) -> Reaped {
         let mut wait = pin!(child.wait());
         poll_fn(|context| {
             // Signals are sent under the lock, so that none is sent to a reused process ID.
-            let mut groups = self.lock();
+            let mut groups = self.running.lock();
             wait.as_mut().poll(context).map(|status| {
                 let group = groups.get_mut(slot - 1).and_then(Option::take);
                 Reaped { status, starved: group.and_then(|group| group.starved) }
@@ -97,37 +95,38 @@ impl Groups {
     }
 
     /// Marks the run in a slot as over, even if processes of its group are left.
-    pub(crate) fn over(&self, slot: usize) {
+    pub(crate) fn mark_over(&self, slot: usize) {
         if let Some(guardian) = &self.guardian {
-            guardian.over(slot);
+            guardian.record_over(slot);
         }
     }
 
     pub(crate) fn signal_all(&self, signal: Signal) {
-        for group in self.lock().iter().flatten() {
+        for group in self.running.lock().iter().flatten() {
             let _ = kill_process_group(group.leader, signal);
         }
     }
 
     /// Stops all groups while `stop` runs, and starts no command in the meantime.
     pub(crate) fn stop_while(&self, stop: impl FnOnce()) {
-        let _none_starts = self.starting.write().unwrap_or_else(PoisonError::into_inner);
+        let _none_starts = self.starting.write();
         self.signal_all(Signal::TSTP);
         stop();
         self.signal_all(Signal::CONT);
     }
 
     /// Sends a terminating signal to the process group of a slot's command.
-    pub(crate) fn end(&self, slot: usize, signal: Signal) {
-        if let Some(Some(group)) = self.lock().get(slot - 1) {
-            end(group.leader, signal);
+    pub(crate) fn end_command(&self, slot: usize, signal: Signal) {
+        if let Some(Some(group)) = self.running.lock().get(slot - 1) {
+            end_group(group.leader, signal);
         }
     }
 
     /// Returns true if the command of a slot has exited, even if it has not been waited for.
     pub(crate) fn has_ended(&self, slot: usize) -> bool {
+        // The last option leaves the exit status for tokio.
         let ended = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        match self.lock().get(slot - 1) {
+        match self.running.lock().get(slot - 1) {
             Some(Some(group)) => matches!(waitid(WaitId::Pid(group.leader), ended), Ok(Some(_))),
             _ => true,
         }
@@ -137,8 +136,8 @@ impl Groups {
     /// gets the terminal.
     pub(crate) fn kill_starved(&self) {
         // A command that is being started may have stopped already, and only one SIGCHLD reports that.
-        drop(self.starting.write().unwrap_or_else(PoisonError::into_inner));
-        for group in self.lock().iter_mut().flatten() {
+        drop(self.starting.write());
+        for group in self.running.lock().iter_mut().flatten() {
             let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
             let Ok(Some(status)) = waitid(WaitId::Pid(group.leader), stopped) else { continue };
             let wanted = [Signal::TTIN, Signal::TTOU]
@@ -146,53 +145,49 @@ impl Groups {
                 .find(|signal| status.stopping_signal() == Some(signal.as_raw()));
             if let Some(signal) = wanted {
                 group.starved = Some(signal);
-                end(group.leader, Signal::KILL);
+                end_group(group.leader, Signal::KILL);
             }
         }
     }
 
     /// Returns the number of commands in flight.
-    pub(crate) fn running(&self) -> usize {
-        self.lock().iter().flatten().count()
+    pub(crate) fn running_count(&self) -> usize {
+        self.running.lock().iter().flatten().count()
     }
 
     /// Returns the slot in which a key runs.
-    pub(crate) fn slot(&self, key: &[u8]) -> Option<usize> {
+    pub(crate) fn slot_of(&self, key: &[u8]) -> Option<usize> {
         let is_its = |group: &Option<Group>| group.as_ref().is_some_and(|group| *group.key == *key);
-        self.lock().iter().position(is_its).map(|at| at + 1)
+        self.running.lock().iter().position(is_its).map(|at| at + 1)
     }
 
     /// Returns the key whose run has taken the longest so far, and the duration of that run.
-    pub(crate) fn longest(&self) -> Option<(Key, Duration)> {
-        let groups = self.lock();
+    pub(crate) fn longest_run(&self) -> Option<(Key, Duration)> {
+        let groups = self.running.lock();
         let first = groups.iter().flatten().min_by_key(|group| group.since)?;
         Some((first.key.clone(), first.since.elapsed()))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Option<Group>>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Returns the process ID of a command that has not been waited for, which is also the ID of its group.
-pub(crate) fn leader(child: &Child) -> Option<Pid> {
+pub(crate) fn group_leader(child: &Child) -> Option<Pid> {
     child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw)
 }
 
 /// Sends a terminating signal to a group. Ignores errors: a group without members needs no signal.
-pub(crate) fn end(group: Pid, signal: Signal) {
+pub(crate) fn end_group(group: Pid, signal: Signal) {
     let _ = kill_process_group(group, signal);
     // A stopped process handles the signal only when it continues.
     let _ = kill_process_group(group, Signal::CONT);
 }
 
 /// Waits until a group without a leader has no members. As long as the group has members, its ID is not reused.
-pub(crate) async fn emptied(group: Pid) {
+pub(crate) async fn wait_until_empty(group: Pid) {
     let mut pause = Duration::from_millis(5);
     while test_kill_process_group(group) != Err(Errno::SRCH) {
         if only_dead(group) {
             // A process whose first thread has exited looks like a zombie, but is alive.
-            end(group, Signal::KILL);
+            end_group(group, Signal::KILL);
             return;
         }
         tokio::time::sleep(pause).await;
@@ -268,9 +263,9 @@ mod tests {
                         let mut sleep = tokio::process::Command::new("sleep");
                         sleep.arg(seconds).process_group(0);
                         let key = Key::from(&b"k"[..]);
-                        let mut child = groups.start(slot, 1, &key, &mut sleep).unwrap();
-                        groups.end(slot, Signal::KILL);
-                        runtime.block_on(groups.wait(slot, &mut child)).status.unwrap();
+                        let mut child = groups.start_command(slot, 1, &key, &mut sleep).unwrap();
+                        groups.end_command(slot, Signal::KILL);
+                        runtime.block_on(groups.wait_for_command(slot, &mut child)).status.unwrap();
                     }
                 });
             }
@@ -279,7 +274,7 @@ mod tests {
             for _ in 0..100 {
                 groups.stop_while(|| {
                     // As long as the lock is held, none of these is waited for.
-                    let listed = groups.lock();
+                    let listed = groups.running.lock();
                     let leads = |pid: &Pid| listed.iter().flatten().any(|it| it.leader == *pid);
                     unlisted.extend(running(&line).into_iter().filter(|pid| !leads(pid)));
                 });

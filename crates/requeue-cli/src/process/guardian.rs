@@ -27,10 +27,11 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, getpgid, kill_process_group};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
@@ -63,21 +64,21 @@ struct Process {
 }
 
 impl Guardian {
-    /// Creates the table. [`start`](Self::start) starts the process.
+    /// Creates the table. [`start`](Self::start_once) starts the process.
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self { table: Table::new()?, process: Mutex::default() })
     }
 
     /// Starts the guardian on the first call. Must be called before each command.
-    pub(crate) fn start(&self) -> io::Result<()> {
-        let mut process = self.lock();
+    pub(crate) fn start_once(&self) -> io::Result<()> {
+        let mut process = self.process.lock();
         if process.starts > 0 { Ok(()) } else { self.start_another(&mut process) }
     }
 
     /// Starts another guardian if the first one has exited. After too many starts, returns an error once, and then does
     /// nothing.
-    pub(crate) fn restart(&self) -> io::Result<()> {
-        let mut process = self.lock();
+    pub(crate) fn restart_if_dead(&self) -> io::Result<()> {
+        let mut process = self.process.lock();
         let runs = |child: &mut Child| !matches!(child.try_wait(), Ok(Some(_)));
         if process.starts == 0
             || process.starts > MOST_STARTS
@@ -89,6 +90,7 @@ impl Guardian {
     }
 
     fn start_another(&self, process: &mut Process) -> io::Result<()> {
+        // Counted before the start, so that a start that fails is not repeated forever.
         process.starts += 1;
         if process.starts > MOST_STARTS {
             return Err(io::Error::other(format!("its process died {MOST_STARTS} times")));
@@ -98,6 +100,7 @@ impl Guardian {
             .arg0(NAME)
             .arg(std::process::id().to_string())
             .stdin(Stdio::piped())
+            // The table is its standard output, because exec closes all other descriptors.
             .stdout(self.table.0.try_clone()?)
             .stderr(Stdio::null())
             .process_group(0)
@@ -107,34 +110,30 @@ impl Guardian {
     }
 
     /// Records that the command of this slot and run is about to start.
-    pub(crate) fn starting(&self, slot: usize, run: u64) -> io::Result<()> {
-        self.table.set(slot, Entry { run, state: State::Starting })
+    pub(crate) fn record_starting(&self, slot: usize, run: u64) -> io::Result<()> {
+        self.table.set_entry(slot, Entry { run, state: State::Starting })
     }
 
     /// Records that the command has started, with its group.
-    pub(crate) fn started(&self, slot: usize, run: u64, leader: Pid) {
+    pub(crate) fn record_started(&self, slot: usize, run: u64, leader: Pid) {
         // The entry exists, so that the write needs no memory and does not fail.
-        let _ = self.table.set(slot, Entry { run, state: State::Started(leader) });
+        let _ = self.table.set_entry(slot, Entry { run, state: State::Started(leader) });
     }
 
     /// Records that the slot's run is over: the guardian no longer kills its processes.
-    pub(crate) fn over(&self, slot: usize) {
-        let _ = self.table.set(slot, Entry::default());
+    pub(crate) fn record_over(&self, slot: usize) {
+        let _ = self.table.set_entry(slot, Entry::default());
     }
 
     /// Ends the guardian if no command is in flight, and waits for its exit. Not every container has a first process
     /// that waits for orphans.
-    pub(crate) fn end(&self) {
-        let is_idle = self.table.entries().is_ok_and(|entries| entries.is_empty());
-        let child = self.lock().child.take_if(|_| is_idle);
+    pub(crate) fn end_if_idle(&self) {
+        let is_idle = self.table.used_entries().is_ok_and(|entries| entries.is_empty());
+        let child = self.process.lock().child.take_if(|_| is_idle);
         if let Some(mut child) = child {
             let _ = child.kill();
             let _ = child.wait();
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Process> {
-        self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -206,12 +205,12 @@ impl Table {
     }
 
     /// Writes the entry of a slot. Slots are numbered from 1.
-    fn set(&self, slot: usize, entry: Entry) -> io::Result<()> {
+    fn set_entry(&self, slot: usize, entry: Entry) -> io::Result<()> {
         self.0.write_all_at(&entry.encode(), ((slot - 1) * SIZE) as u64)
     }
 
     /// Returns the entries that are not free.
-    fn entries(&self) -> io::Result<Vec<Entry>> {
+    fn used_entries(&self) -> io::Result<Vec<Entry>> {
         let mut bytes = vec![0; usize::try_from(self.0.metadata()?.len()).unwrap_or(0)];
         self.0.read_exact_at(&mut bytes, 0)?;
         Ok(bytes.chunks_exact(SIZE).filter_map(Entry::decode).collect())
@@ -223,14 +222,14 @@ impl Table {
 pub(crate) fn guard_if_asked() -> Option<ExitCode> {
     let mut args = std::env::args_os();
     args.next().filter(|name| name == NAME)?;
-    Some(match guard(args.next()) {
+    Some(match guard_parent(args.next()) {
         Ok(()) => Exit::Done.into(),
         // The parent is dead, and cannot read a message.
         Err(_) => Exit::Failure.into(),
     })
 }
 
-fn guard(parent: Option<OsString>) -> io::Result<()> {
+fn guard_parent(parent: Option<OsString>) -> io::Result<()> {
     // A service manager sends these signals to all its processes. Only the parent acts on them.
     for signal in [SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2] {
         let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
@@ -238,7 +237,7 @@ fn guard(parent: Option<OsString>) -> io::Result<()> {
     let parent = parent.and_then(|parent| parent.into_string().ok()).unwrap_or_default();
     let table = Table(io::stdout().as_fd().try_clone_to_owned()?.into());
     wait_for_end(io::stdin().lock())?;
-    kill(&table, &parent)
+    kill_commands(&table, &parent)
 }
 
 /// Waits until all writers have closed the pipe.
@@ -254,9 +253,9 @@ fn wait_for_end(mut pipe: impl Read) -> io::Result<()> {
 }
 
 /// Kills the commands that the parent has left behind.
-fn kill(table: &Table, parent: &str) -> io::Result<()> {
+fn kill_commands(table: &Table, parent: &str) -> io::Result<()> {
     let mut starting = Vec::new();
-    for entry in table.entries()? {
+    for entry in table.used_entries()? {
         match entry.state {
             State::Started(leader) => kill_group(leader),
             State::Starting => starting.push(entry.run),
@@ -293,6 +292,7 @@ fn leaders_of(parent: &str, run: u64) -> Vec<Pid> {
         let environment = std::fs::read(process.path().join("environ")).ok()?;
         let has =
             |it: &String| environment.split(|&byte| byte == 0).any(|own| own == it.as_bytes());
+        // Children inherit the environment of the command, but do not lead its group.
         (wanted.iter().all(has) && getpgid(Some(pid)) == Ok(pid)).then_some(pid)
     };
     processes.flatten().filter_map(leader).collect()
@@ -314,14 +314,14 @@ mod tests {
     #[test]
     fn an_entry_is_read_as_it_was_written() {
         let table = Table::new().unwrap();
-        assert_eq!(table.entries().unwrap(), []);
+        assert_eq!(table.used_entries().unwrap(), []);
         let started = Entry { run: u64::MAX, state: State::Started(Pid::INIT) };
         let starting = Entry { run: 7, state: State::Starting };
-        table.set(1, starting).unwrap();
-        table.set(3, started).unwrap();
-        assert_eq!(table.entries().unwrap(), [starting, started]);
-        table.set(1, Entry::default()).unwrap();
-        assert_eq!(table.entries().unwrap(), [started]);
+        table.set_entry(1, starting).unwrap();
+        table.set_entry(3, started).unwrap();
+        assert_eq!(table.used_entries().unwrap(), [starting, started]);
+        table.set_entry(1, Entry::default()).unwrap();
+        assert_eq!(table.used_entries().unwrap(), [started]);
     }
 
     #[test]
@@ -329,11 +329,11 @@ mod tests {
         let guardian = Guardian::new().unwrap();
         let [mut listed, mut over] = [1, 2].map(command);
         for (slot, child) in [(1, &listed), (2, &over)] {
-            guardian.starting(slot, slot as u64).unwrap();
-            guardian.started(slot, slot as u64, Pid::from_child(child));
+            guardian.record_starting(slot, slot as u64).unwrap();
+            guardian.record_started(slot, slot as u64, Pid::from_child(child));
         }
-        guardian.over(2);
-        kill(&guardian.table, "p").unwrap();
+        guardian.record_over(2);
+        kill_commands(&guardian.table, "p").unwrap();
         assert_eq!(listed.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
         assert_eq!(over.try_wait().unwrap(), None);
         over.kill().unwrap();
@@ -346,10 +346,10 @@ mod tests {
     fn a_command_that_is_not_listed_yet_is_found_by_its_run() {
         let guardian = Guardian::new().unwrap();
         let [mut starting, mut another] = [3, 33].map(command);
-        guardian.starting(1, 3).unwrap();
-        kill(&guardian.table, "another").unwrap();
+        guardian.record_starting(1, 3).unwrap();
+        kill_commands(&guardian.table, "another").unwrap();
         assert_eq!(starting.try_wait().unwrap(), None);
-        kill(&guardian.table, "p").unwrap();
+        kill_commands(&guardian.table, "p").unwrap();
         assert_eq!(starting.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
         assert_eq!(another.try_wait().unwrap(), None);
         another.kill().unwrap();

@@ -43,7 +43,7 @@ const REFUSED: [(&str, &str); 2] = [("{#}", "REQUEUE_SEQ"), ("{%}", "REQUEUE_SLO
 
 impl<'a> Marks<'a> {
     /// Returns the placeholders for a value of `-I`.
-    pub(crate) fn of(mark: Option<&'a OsStr>) -> Result<Self, Refusal> {
+    pub(crate) fn from_flag(mark: Option<&'a OsStr>) -> Result<Self, Refusal> {
         match mark.map(OsStr::as_bytes) {
             None => Ok(Self::Braces),
             Some(b"") => Err(Refusal::usage("-I: the placeholder is empty; name one, as in -I @")),
@@ -52,9 +52,11 @@ impl<'a> Marks<'a> {
     }
 
     /// Returns the place of the first placeholder, and the part of the key that replaces it.
-    pub(crate) fn find(self, text: &[u8]) -> Option<(Range<usize>, Part)> {
+    pub(crate) fn find_first(self, text: &[u8]) -> Option<(Range<usize>, Part)> {
         match self {
-            Self::Own(mark) => find(text, mark).map(|start| (start..start + mark.len(), Part::Key)),
+            Self::Own(mark) => {
+                find_bytes(text, mark).map(|start| (start..start + mark.len(), Part::Key))
+            }
             Self::Braces => (0..text.len()).find_map(|start| {
                 let here = |(mark, _): &&(&str, Part)| text[start..].starts_with(mark.as_bytes());
                 let (mark, part) = BRACES.iter().find(here)?;
@@ -69,11 +71,11 @@ impl<'a> Marks<'a> {
     }
 
     pub(crate) fn is_in(self, word: &OsStr) -> bool {
-        self.find(word.as_bytes()).is_some()
+        self.find_first(word.as_bytes()).is_some()
     }
 
     /// Returns the placeholder for the key, for messages.
-    pub(crate) fn shown(self) -> Cow<'a, str> {
+    pub(crate) fn key_mark(self) -> Cow<'a, str> {
         match self {
             Self::Braces => "{}".into(),
             Self::Own(mark) => String::from_utf8_lossy(mark),
@@ -86,7 +88,7 @@ impl<'a> Marks<'a> {
             return Ok(());
         }
         for (mark, variable) in REFUSED {
-            let at = find(word.as_bytes(), mark.as_bytes());
+            let at = find_bytes(word.as_bytes(), mark.as_bytes());
             if at.is_some_and(|at| at == 0 || word.as_bytes()[at - 1] != b'$') {
                 return Err(Refusal::usage(format!(
                     "{mark}: not available; let the command read the variable {variable}. If it is not a \
@@ -99,13 +101,13 @@ impl<'a> Marks<'a> {
 }
 
 impl Part {
-    pub(crate) fn of(self, key: &[u8]) -> &[u8] {
+    pub(crate) fn part_of(self, key: &[u8]) -> &[u8] {
         match self {
             Self::Key => key,
             Self::WithoutExtension => without_extension(key),
-            Self::Name => name(key),
-            Self::Directory => directory(key),
-            Self::NameWithoutExtension => without_extension(name(key)),
+            Self::Name => base_name(key),
+            Self::Directory => directory_name(key),
+            Self::NameWithoutExtension => without_extension(base_name(key)),
         }
     }
 }
@@ -121,7 +123,7 @@ fn without_extension(path: &[u8]) -> &[u8] {
     }
 }
 
-fn name(path: &[u8]) -> &[u8] {
+fn base_name(path: &[u8]) -> &[u8] {
     let whole = without_slashes(path);
     if whole.is_empty() {
         return &path[..path.len().min(1)];
@@ -130,7 +132,7 @@ fn name(path: &[u8]) -> &[u8] {
     &whole[start..]
 }
 
-fn directory(path: &[u8]) -> &[u8] {
+fn directory_name(path: &[u8]) -> &[u8] {
     let whole = without_slashes(path);
     let slash = whole.iter().rposition(|&byte| byte == b'/');
     match slash.map(|slash| without_slashes(&whole[..slash])) {
@@ -149,7 +151,7 @@ fn without_slashes(path: &[u8]) -> &[u8] {
 }
 
 /// Returns the position of `needle`, which must not be empty, in `text`.
-fn find(text: &[u8], needle: &[u8]) -> Option<usize> {
+fn find_bytes(text: &[u8], needle: &[u8]) -> Option<usize> {
     text.windows(needle.len()).position(|window| window == needle)
 }
 
@@ -176,7 +178,7 @@ mod tests {
             ("/", "/", "/", "/", "/"),
             ("//", "//", "/", "/", "/"),
         ] {
-            let part = |part: Part| String::from_utf8_lossy(part.of(path.as_bytes()));
+            let part = |part: Part| String::from_utf8_lossy(part.part_of(path.as_bytes()));
             assert_eq!(part(Part::WithoutExtension), without_extension, "{path}");
             assert_eq!(part(Part::Name), name, "{path}");
             assert_eq!(part(Part::Directory), directory, "{path}");

@@ -1,7 +1,8 @@
 //! A clock that pauses while the program and its commands are stopped.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 /// The clock of time limits. It does not count the time in which the program was stopped.
 #[derive(Debug, Default)]
@@ -15,10 +16,10 @@ struct Stopped {
 
 impl PausableClock {
     /// Pauses the clock while `stop` runs.
-    pub(crate) fn during(&self, stop: impl FnOnce()) {
-        self.lock().since = Some(Instant::now());
+    pub(crate) fn pause_during(&self, stop: impl FnOnce()) {
+        self.0.lock().since = Some(Instant::now());
         stop();
-        let mut stopped = self.lock();
+        let mut stopped = self.0.lock();
         if let Some(since) = stopped.since.take() {
             stopped.before += since.elapsed();
         }
@@ -26,22 +27,20 @@ impl PausableClock {
 
     /// Sleeps for `duration`, without the time in which the program is stopped.
     pub(crate) async fn sleep(&self, duration: Duration) {
-        let (start, before) = (Instant::now(), self.stopped());
+        // `Instant` also counts the time in which the process was stopped.
+        let (start, before) = (Instant::now(), self.stopped_time());
         loop {
-            let passed = start.elapsed().saturating_sub(self.stopped().saturating_sub(before));
+            let passed = start.elapsed().saturating_sub(self.stopped_time().saturating_sub(before));
             match duration.saturating_sub(passed) {
                 Duration::ZERO => return,
+                // A stop during this sleep makes the loop sleep again.
                 rest => tokio::time::sleep(rest).await,
             }
         }
     }
 
-    fn stopped(&self) -> Duration {
-        let stopped = self.lock();
+    fn stopped_time(&self) -> Duration {
+        let stopped = self.0.lock();
         stopped.before + stopped.since.map_or(Duration::ZERO, |since| since.elapsed())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Stopped> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -24,18 +24,18 @@ pub(crate) fn refuse_code_from_keys(words: &[OsString], marks: Marks<'_>) -> Res
         code => code.iter().any(|word| marks.is_in(word)),
     };
     for (at, word) in words.iter().enumerate() {
-        let name = program(word);
+        let name = program_name(word);
         let args = &words[at + 1..];
         let is_code = if is_in(POSIX, name) || is_in(OTHERS, name) {
-            script(args, marks).is_some_and(is_key)
+            script_argument(args, marks).is_some_and(is_key)
         } else if is_in(BY_SHELL, name) {
             let options = if name == b"flock" { options_of_flock(args) } else { args.len() };
-            (0..options).any(|at| takes_script(&args[at]) && is_key(value(args, at, marks)))
+            (0..options).any(|at| takes_script(&args[at]) && is_key(option_value(args, at, marks)))
         } else {
             false
         };
         if is_code {
-            return Err(refusal(marks, Some(&String::from_utf8_lossy(name))));
+            return Err(script_refusal(marks, Some(&String::from_utf8_lossy(name))));
         }
     }
     Ok(())
@@ -43,7 +43,7 @@ pub(crate) fn refuse_code_from_keys(words: &[OsString], marks: Marks<'_>) -> Res
 
 /// Refuses a script that contains the placeholder.
 pub(crate) fn refuse_mark_in_script(script: &OsStr, marks: Marks<'_>) -> Result<(), Refusal> {
-    if marks.is_in(script) { Err(refusal(marks, None)) } else { Ok(()) }
+    if marks.is_in(script) { Err(script_refusal(marks, None)) } else { Ok(()) }
 }
 
 /// Returns true if `name` is one of these words.
@@ -52,7 +52,7 @@ fn is_in(names: &str, name: &[u8]) -> bool {
 }
 
 /// Returns the name of a program without its directory and version: `python` for `/usr/bin/python3.12`.
-fn program(word: &OsStr) -> &[u8] {
+fn program_name(word: &OsStr) -> &[u8] {
     let name = word.as_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     let is_version = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'.' | b'-');
     let end = name.iter().rposition(|byte| !is_version(byte)).map_or(0, |last| last + 1);
@@ -60,7 +60,7 @@ fn program(word: &OsStr) -> &[u8] {
 }
 
 /// Returns the script among the arguments of a shell. It is empty if `-c` is the last argument.
-fn script<'a>(args: &'a [OsString], marks: Marks<'_>) -> Option<&'a [OsString]> {
+fn script_argument<'a>(args: &'a [OsString], marks: Marks<'_>) -> Option<&'a [OsString]> {
     let mut has_script = false;
     let mut at = 0;
     while let Some(arg) = args.get(at) {
@@ -72,7 +72,9 @@ fn script<'a>(args: &'a [OsString], marks: Marks<'_>) -> Option<&'a [OsString]> 
             b"--rcfile" | b"--init-file" => at += 1,
             [b'-', b'-', ..] => {}
             // fish accepts `-cSCRIPT`.
-            [b'-', letters @ ..] if letters.contains(&b'c') && marks.find(letters).is_some() => {
+            [b'-', letters @ ..]
+                if letters.contains(&b'c') && marks.find_first(letters).is_some() =>
+            {
                 return Some(&args[at..=at]);
             }
             [sign @ (b'-' | b'+'), letters @ ..] => {
@@ -103,7 +105,7 @@ fn takes_script(arg: &OsStr) -> bool {
 }
 
 /// Returns the value of the option at `at`: the word itself if the key is in it, or the next one.
-fn value<'a>(args: &'a [OsString], at: usize, marks: Marks<'_>) -> &'a [OsString] {
+fn option_value<'a>(args: &'a [OsString], at: usize, marks: Marks<'_>) -> &'a [OsString] {
     word_at(args, if marks.is_in(&args[at]) { at } else { at + 1 })
 }
 
@@ -115,8 +117,8 @@ fn options_of_flock(args: &[OsString]) -> usize {
     operands.map(|(at, _)| at).nth(1).unwrap_or(args.len())
 }
 
-fn refusal(marks: Marks<'_>, shell: Option<&str>) -> Refusal {
-    let mark = marks.shown();
+fn script_refusal(marks: Marks<'_>, shell: Option<&str>) -> Refusal {
+    let mark = marks.key_mark();
     let direct = match shell {
         Some(shell) if is_in(POSIX, shell.as_bytes()) => {
             format!("\n  -- {shell} -c 'cmd \"$1\"' _ {mark}")

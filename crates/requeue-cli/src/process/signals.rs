@@ -70,8 +70,8 @@ const TWIN: Duration = Duration::from_millis(100);
 impl Signals {
     /// Catches the signals, except those that were ignored at the start, as under `nohup`. Must be called in a runtime.
     pub(crate) fn new() -> io::Result<Self> {
-        let ignored = ignored();
-        let taken = |number| taken(number, ignored);
+        let ignored = ignored_mask();
+        let taken = |number| catch_unless_ignored(number, ignored);
         Ok(Self {
             ends: [taken(SIGINT)?, taken(SIGTERM)?, taken(SIGHUP)?],
             stop: taken(SIGTSTP)?,
@@ -83,17 +83,17 @@ impl Signals {
         })
     }
 
-    pub(crate) async fn next(&mut self) -> Request {
+    pub(crate) async fn next_request(&mut self) -> Request {
         loop {
             let [int, term, hup] = &mut self.ends;
             let signal = tokio::select! {
-                () = received(int) => SIGINT,
-                () = received(term) => SIGTERM,
-                () = received(hup) => SIGHUP,
-                () = received(&mut self.stop) => return Request::Suspend,
-                () = received(&mut self.go_on) => return Request::Continue,
-                () = received(&mut self.report) => return Request::Report,
-                () = received(&mut self.children) => return Request::Children,
+                () = wait_for_signal(int) => SIGINT,
+                () = wait_for_signal(term) => SIGTERM,
+                () = wait_for_signal(hup) => SIGHUP,
+                () = wait_for_signal(&mut self.stop) => return Request::Suspend,
+                () = wait_for_signal(&mut self.go_on) => return Request::Continue,
+                () = wait_for_signal(&mut self.report) => return Request::Report,
+                () = wait_for_signal(&mut self.children) => return Request::Children,
             };
             let is_twin = self.last.is_some_and(|(last, at)| last == signal && at.elapsed() < TWIN);
             if !is_twin {
@@ -106,23 +106,23 @@ impl Signals {
 
 /// Waits for SIGINT or SIGTERM, and returns its number. A signal that was ignored at the start stays ignored. Must be
 /// called in a runtime.
-#[cfg(feature = "store")]
-pub(crate) async fn interrupted() -> i32 {
-    let ignored = ignored();
-    let [mut int, mut term] = [SIGINT, SIGTERM].map(|number| taken(number, ignored).ok().flatten());
+pub(crate) async fn wait_for_interrupt() -> i32 {
+    let ignored = ignored_mask();
+    let [mut int, mut term] =
+        [SIGINT, SIGTERM].map(|number| catch_unless_ignored(number, ignored).ok().flatten());
     tokio::select! {
-        () = received(&mut int) => SIGINT,
-        () = received(&mut term) => SIGTERM,
+        () = wait_for_signal(&mut int) => SIGINT,
+        () = wait_for_signal(&mut term) => SIGTERM,
     }
 }
 
 /// Catches a signal, unless it is in the mask of those that were ignored at the start.
-fn taken(number: i32, ignored: u64) -> io::Result<Option<Signal>> {
+fn catch_unless_ignored(number: i32, ignored: u64) -> io::Result<Option<Signal>> {
     let is_ignored = ignored & (1 << (number - 1)) != 0;
     (!is_ignored).then(|| signal(SignalKind::from_raw(number))).transpose()
 }
 
-async fn received(signal: &mut Option<Signal>) {
+async fn wait_for_signal(signal: &mut Option<Signal>) {
     let Some(signal) = signal else { return std::future::pending().await };
     if signal.recv().await.is_none() {
         std::future::pending::<()>().await;
@@ -130,14 +130,14 @@ async fn received(signal: &mut Option<Signal>) {
 }
 
 /// Returns the mask of ignored signals. It is 0 on systems other than Linux, which reveal it only to unsafe code.
-fn ignored() -> u64 {
+fn ignored_mask() -> u64 {
     let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return 0 };
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 /// Returns the name of a signal that stops the run.
-pub(crate) const fn name(signal: i32) -> &'static str {
+pub(crate) const fn stop_signal_name(signal: i32) -> &'static str {
     match signal {
         SIGINT => "SIGINT",
         SIGHUP => "SIGHUP",
@@ -169,7 +169,7 @@ pub(crate) fn can_be_continued() -> bool {
 }
 
 /// Stops the process as SIGTSTP does, until it is continued.
-pub(crate) fn stop() {
+pub(crate) fn stop_process() {
     // This sends SIGSTOP, which does not fail.
     let _ = signal_hook::low_level::emulate_default_handler(SIGTSTP);
 }

@@ -33,24 +33,29 @@ pub(crate) struct Run<'a> {
 pub(crate) type NewStdio = fn() -> Stdio;
 
 /// Returns the command for a key, in its own process group.
-pub(crate) fn command(template: &Template, stdio: NewStdio, run: Run<'_>) -> Command {
-    prepared(Command::new(template.program(run.key)), template, stdio, run)
+pub(crate) fn build_command(template: &Template, stdio: NewStdio, run: Run<'_>) -> Command {
+    prepare_command(Command::new(template.program_for(run.key)), template, stdio, run)
 }
 
 /// Returns the command for a key, run by `sh`. This is how execvp runs a script without a `#!` line.
 pub(crate) fn command_by_shell(template: &Template, stdio: NewStdio, run: Run<'_>) -> Command {
-    let program = template.program(run.key);
+    let program = template.program_for(run.key);
     let mut shell = Command::new("/bin/sh");
-    shell.arg("--").arg(command::locate(&program).unwrap_or_else(|_| program.into()));
-    prepared(shell, template, stdio, run)
+    shell.arg("--").arg(command::locate_program(&program).unwrap_or_else(|_| program.into()));
+    prepare_command(shell, template, stdio, run)
 }
 
-fn prepared(mut command: Command, template: &Template, stdio: NewStdio, run: Run<'_>) -> Command {
+fn prepare_command(
+    mut command: Command,
+    template: &Template,
+    stdio: NewStdio,
+    run: Run<'_>,
+) -> Command {
     let stdin = if run.input.stdin.is_some() { Stdio::piped() } else { Stdio::null() };
     // Without a working directory and a hook before exec, the standard library need not fork. With a large heap, a fork
     // takes ten times as long.
     command
-        .args(template.args(run.key))
+        .args(template.args_for(run.key))
         .env("REQUEUE_ATTEMPT", run.past.attempt.to_string())
         .env("REQUEUE_ADDS", run.adds.to_string())
         .env("REQUEUE_SLOT", run.slot.to_string())
@@ -61,6 +66,7 @@ fn prepared(mut command: Command, template: &Template, stdio: NewStdio, run: Run
         .stdout(stdio())
         .stderr(stdio())
         .process_group(0);
+    // After the other variables, so that none of them brings a password back.
     for name in template.hidden.iter().chain(&[TOKEN_VARIABLE]) {
         command.env_remove(name);
     }
@@ -69,6 +75,7 @@ fn prepared(mut command: Command, template: &Template, stdio: NewStdio, run: Run
     }
     match run.past.last_exit {
         Some(exit) => command.env("REQUEUE_LAST_EXIT", exit.to_string()),
+        // This process may itself be the command of another requeue.
         None => command.env_remove("REQUEUE_LAST_EXIT"),
     };
     // The limit on arguments also applies to variables, including the name.
@@ -80,16 +87,16 @@ fn prepared(mut command: Command, template: &Template, stdio: NewStdio, run: Run
 }
 
 /// Formats the command line for a key on one line, quoted for a shell.
-pub(crate) fn line(template: &Template, key: &[u8]) -> String {
-    let mut line = quoted(&template.program(key));
-    for arg in template.args(key) {
+pub(crate) fn command_line(template: &Template, key: &[u8]) -> String {
+    let mut line = quote_word(&template.program_for(key));
+    for arg in template.args_for(key) {
         line.push(' ');
-        line += &quoted(&arg);
+        line += &quote_word(&arg);
     }
     line
 }
 
-fn quoted(word: &OsStr) -> String {
+fn quote_word(word: &OsStr) -> String {
     Quoted::native_raw(word).force(false).to_string()
 }
 
@@ -119,7 +126,7 @@ mod tests {
     #[test]
     fn a_command_line_is_one_line_that_a_shell_reads() {
         let words = ["printf", "{}", "a b"].map(Into::into).to_vec();
-        let template = Template::command(words, None).unwrap();
+        let template = Template::from_words(words, None).unwrap();
         for (key, shown) in [
             (&b"k"[..], "k"),
             (b"it's $(touch x)", "'it'\\''s $(touch x)'"),
@@ -128,7 +135,7 @@ mod tests {
             (b"-rf", "-rf"),
             (b"~", "'~'"),
         ] {
-            assert_eq!(line(&template, key), format!("printf {shown} 'a b'"));
+            assert_eq!(command_line(&template, key), format!("printf {shown} 'a b'"));
         }
     }
 }

@@ -27,20 +27,20 @@ struct Word {
 }
 
 impl Word {
-    fn cut(word: &OsStr, marks: Marks<'_>) -> Self {
+    fn parse_word(word: &OsStr, marks: Marks<'_>) -> Self {
         let mut text = word.as_bytes();
         let mut cut = Self { start: Vec::new(), rest: Vec::new() };
-        while let Some((place, part)) = marks.find(text) {
-            cut.last().extend_from_slice(&text[..place.start]);
+        while let Some((place, part)) = marks.find_first(text) {
+            cut.last_text().extend_from_slice(&text[..place.start]);
             cut.rest.push((part, Vec::new()));
             text = &text[place.end..];
         }
-        cut.last().extend_from_slice(text);
+        cut.last_text().extend_from_slice(text);
         cut
     }
 
     /// Returns the text after the last placeholder.
-    fn last(&mut self) -> &mut Vec<u8> {
+    fn last_text(&mut self) -> &mut Vec<u8> {
         self.rest.last_mut().map_or(&mut self.start, |(_, text)| text)
     }
 
@@ -49,7 +49,7 @@ impl Word {
     }
 
     /// Returns a word that is only the key.
-    fn key() -> Self {
+    fn only_key() -> Self {
         Self { start: Vec::new(), rest: vec![(Part::Key, Vec::new())] }
     }
 
@@ -58,51 +58,52 @@ impl Word {
     }
 
     /// Inserts the parts of the key, which `write` may change. A placeholder inside the key is not replaced.
-    fn with<T: AsRef<[u8]>>(&self, key: &[u8], write: impl Fn(&[u8]) -> T) -> Vec<u8> {
+    fn fill_with<T: AsRef<[u8]>>(&self, key: &[u8], write: impl Fn(&[u8]) -> T) -> Vec<u8> {
         let mut word = self.start.clone();
         for (part, text) in &self.rest {
-            word.extend_from_slice(write(part.of(key)).as_ref());
+            word.extend_from_slice(write(part.part_of(key)).as_ref());
             word.extend_from_slice(text);
         }
         word
     }
 
     /// Returns the argument for a key.
-    fn arg(&self, key: &[u8]) -> OsString {
-        OsString::from_vec(self.with(key, <[u8]>::to_vec))
+    fn fill_arg(&self, key: &[u8]) -> OsString {
+        OsString::from_vec(self.fill_with(key, <[u8]>::to_vec))
     }
 }
 
 impl Template {
     /// Parses `COMMAND ARG...`. Without a placeholder, the key becomes the last argument.
-    pub(crate) fn command(words: Vec<OsString>, mark: Option<&OsStr>) -> Result<Self, Refusal> {
-        let marks = Marks::of(mark)?;
+    pub(crate) fn from_words(words: Vec<OsString>, mark: Option<&OsStr>) -> Result<Self, Refusal> {
+        let marks = Marks::from_flag(mark)?;
         let Some(given) = words.first().cloned() else {
             return Err(Refusal::usage("no COMMAND"));
         };
         words.iter().try_for_each(|word| marks.refuse_others(word))?;
         shells::refuse_code_from_keys(&words, marks)?;
-        let mut words = words.iter().map(|word| Word::cut(word, marks));
-        let program = words.next().unwrap_or_else(Word::key);
+        let mut words = words.iter().map(|word| Word::parse_word(word, marks));
+        let program = words.next().unwrap_or_else(Word::only_key);
         let mut args: Vec<Word> = words.collect();
+        // As xargs does.
         if !program.has_mark() && !args.iter().any(Word::has_mark) {
-            args.push(Word::key());
+            args.push(Word::only_key());
         }
         Ok(Self { given, program, args, hidden: Vec::new() })
     }
 
     /// Returns the template `sh -c SCRIPT _ KEY`. The script is not changed.
-    pub(crate) fn script(script: OsString, mark: Option<&OsStr>) -> Result<Self, Refusal> {
-        shells::refuse_mark_in_script(&script, Marks::of(mark)?)?;
+    pub(crate) fn from_script(script: OsString, mark: Option<&OsStr>) -> Result<Self, Refusal> {
+        shells::refuse_mark_in_script(&script, Marks::from_flag(mark)?)?;
         let args =
-            vec![Word::literal("-c"), Word::literal(script), Word::literal("_"), Word::key()];
+            vec![Word::literal("-c"), Word::literal(script), Word::literal("_"), Word::only_key()];
         let program = Word::literal("sh");
         Ok(Self { given: "sh".into(), program, args, hidden: Vec::new() })
     }
 
     /// Refuses a command with a placeholder, if no key replaces it.
     pub(crate) fn refuse_mark(words: &[OsString], mark: Option<&OsStr>) -> Result<(), Refusal> {
-        let marks = Marks::of(mark)?;
+        let marks = Marks::from_flag(mark)?;
         match words.iter().find(|word| marks.is_in(word)) {
             None => Ok(()),
             Some(word) => Err(Refusal::usage(format!(
@@ -115,7 +116,7 @@ impl Template {
 
     /// Removes the key from the end of the arguments.
     pub(crate) fn without_key(mut self) -> Self {
-        self.args.pop_if(|word| *word == Word::key());
+        self.args.pop_if(|word| *word == Word::only_key());
         self
     }
 
@@ -129,12 +130,12 @@ impl Template {
         &self.given
     }
 
-    pub(crate) fn program(&self, key: &[u8]) -> OsString {
-        self.program.arg(key)
+    pub(crate) fn program_for(&self, key: &[u8]) -> OsString {
+        self.program.fill_arg(key)
     }
 
-    pub(crate) fn args(&self, key: &[u8]) -> impl Iterator<Item = OsString> {
-        self.args.iter().map(move |word| word.arg(key))
+    pub(crate) fn args_for(&self, key: &[u8]) -> impl Iterator<Item = OsString> {
+        self.args.iter().map(move |word| word.fill_arg(key))
     }
 }
 
@@ -143,19 +144,19 @@ impl Template {
 pub(crate) struct Tag(Word);
 
 impl Tag {
-    pub(crate) fn key() -> Self {
-        Self(Word::key())
+    pub(crate) fn of_key() -> Self {
+        Self(Word::only_key())
     }
 
-    pub(crate) fn string(text: &OsStr, mark: Option<&OsStr>) -> Result<Self, Refusal> {
-        let marks = Marks::of(mark)?;
+    pub(crate) fn from_text(text: &OsStr, mark: Option<&OsStr>) -> Result<Self, Refusal> {
+        let marks = Marks::from_flag(mark)?;
         marks.refuse_others(text)?;
-        Ok(Self(Word::cut(text, marks)))
+        Ok(Self(Word::parse_word(text, marks)))
     }
 
     /// Returns the text for a key, which is made printable.
-    pub(crate) fn of(&self, key: &[u8]) -> Vec<u8> {
-        let mut tag = self.0.with(key, shown);
+    pub(crate) fn text_for(&self, key: &[u8]) -> Vec<u8> {
+        let mut tag = self.0.fill_with(key, shown);
         tag.push(b'\t');
         tag
     }
@@ -167,9 +168,9 @@ mod tests {
 
     fn filled(words: &[&str], mark: Option<&str>, key: &str) -> Vec<OsString> {
         let words = words.iter().map(OsString::from).collect();
-        let template = Template::command(words, mark.map(OsStr::new)).unwrap();
+        let template = Template::from_words(words, mark.map(OsStr::new)).unwrap();
         let key = key.as_bytes();
-        std::iter::once(template.program(key)).chain(template.args(key)).collect()
+        std::iter::once(template.program_for(key)).chain(template.args_for(key)).collect()
     }
 
     #[test]
@@ -186,8 +187,8 @@ mod tests {
         assert_eq!(filled(&["a", "{/}{//}{/.}"], None, key), ["a", "{}.cd{}"]);
         // `-I` replaces all of them.
         assert_eq!(filled(&["a", "{.}"], Some("@"), key), ["a", "{.}", key]);
-        let tag = Tag::string(OsStr::new("{/.}"), None).unwrap();
-        assert_eq!(tag.of(b"\xff/a\n.c"), b"a\\n\t");
+        let tag = Tag::from_text(OsStr::new("{/.}"), None).unwrap();
+        assert_eq!(tag.text_for(b"\xff/a\n.c"), b"a\\n\t");
     }
 
     #[test]

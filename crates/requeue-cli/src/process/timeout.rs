@@ -37,8 +37,10 @@ pub(crate) struct Watchdog<'a> {
     phase: Phase,
     /// Completes when the next phase is due.
     timer: Timer<'a>,
-    timed_out: bool,
-    was_cancelled: bool,
+    /// The command exceeded its time limit.
+    pub(crate) timed_out: bool,
+    /// The command was terminated because its key was lost or added again.
+    pub(crate) was_cancelled: bool,
     /// The group after the exit of its leader.
     left: Option<Pid>,
 }
@@ -79,7 +81,7 @@ impl<'a> Watchdog<'a> {
     }
 
     /// Sends signals when they are due, until SIGKILL is sent. Cancel safe.
-    async fn watch(&mut self) {
+    async fn send_due_signals(&mut self) {
         while self.phase != Phase::Killed {
             tokio::select! {
                 () = &mut self.timer => match self.phase {
@@ -89,23 +91,24 @@ impl<'a> Watchdog<'a> {
                     }
                     Phase::Running => {
                         self.timed_out = true;
-                        self.end(self.limits.signal);
+                        self.end_command(self.limits.signal);
                     }
-                    Phase::Ending | Phase::Killed => self.kill(),
+                    Phase::Ending | Phase::Killed => self.kill_command(),
                 },
                 () = &mut self.cancelled => {
+                    // A future that is ready must not be polled again.
                     self.cancelled = Box::pin(pending());
                     if self.phase == Phase::Running && !self.groups.has_ended(self.slot) {
                         self.was_cancelled = true;
                     }
-                    self.end(Signal::TERM);
+                    self.end_command(Signal::TERM);
                 }
                 Ok(()) = self.level.changed() => {
                     let level = *self.level.borrow_and_update();
                     match level {
                         Level::Running | Level::Stopping => {}
-                        Level::Terminating => self.end(Signal::TERM),
-                        Level::Killing => self.kill(),
+                        Level::Terminating => self.end_command(Signal::TERM),
+                        Level::Killing => self.kill_command(),
                     }
                 }
             }
@@ -113,54 +116,45 @@ impl<'a> Watchdog<'a> {
     }
 
     pub(crate) async fn watch_forever(&mut self) -> Infallible {
-        self.watch().await;
+        self.send_due_signals().await;
         pending().await
     }
 
-    fn end(&mut self, signal: Signal) {
-        self.signal(signal);
+    fn end_command(&mut self, signal: Signal) {
+        self.send_signal(signal);
+        // Only the first signal starts the time until SIGKILL. A later one must not extend it.
         if self.phase == Phase::Running {
             self.phase = Phase::Ending;
             self.timer = Box::pin(self.clock.sleep(self.limits.kill_after));
         }
     }
 
-    fn kill(&mut self) {
+    fn kill_command(&mut self) {
         self.phase = Phase::Killed;
-        self.signal(Signal::KILL);
+        self.send_signal(Signal::KILL);
     }
 
-    fn signal(&self, signal: Signal) {
+    fn send_signal(&self, signal: Signal) {
         match self.left {
-            Some(group) => groups::end(group, signal),
-            None => self.groups.end(self.slot, signal),
+            Some(group) => groups::end_group(group, signal),
+            None => self.groups.end_command(self.slot, signal),
         }
-    }
-
-    /// Returns true if the command exceeded its time limit.
-    pub(crate) const fn timed_out(&self) -> bool {
-        self.timed_out
-    }
-
-    /// Returns true if the command was terminated because its key was lost or added again.
-    pub(crate) const fn was_cancelled(&self) -> bool {
-        self.was_cancelled
     }
 
     /// Ends the rest of a group after the exit of its leader. If the leader was sent a signal, the rest is killed when
     /// the time until SIGKILL has passed.
-    pub(crate) async fn clear(&mut self, group: Pid) {
+    pub(crate) async fn end_rest(&mut self, group: Pid) {
         if self.phase == Phase::Running {
             return;
         }
         self.left = Some(group);
         let killed = async {
-            self.watch().await;
+            self.send_due_signals().await;
             // Killed processes disappear when the system schedules them.
             tokio::time::sleep(Duration::from_secs(1)).await;
         };
         tokio::select! {
-            () = groups::emptied(group) => {}
+            () = groups::wait_until_empty(group) => {}
             () = killed => {}
         }
     }

@@ -15,11 +15,11 @@ use tokio::sync::watch;
 
 use crate::args::config::CommandConfig;
 use crate::args::run as args;
-use crate::duration::exact;
+use crate::duration::format_exact;
 use crate::exit::Exit;
 use crate::key::{Key, escaped};
 use crate::output::Stream;
-use crate::output::capture::{self, Sink};
+use crate::output::capture::{self, Keeps, Sink};
 use crate::output::joblog::Log;
 use crate::process::command;
 use crate::process::groups::{self, Reaped};
@@ -56,7 +56,7 @@ struct Finished {
 
 impl Finished {
     /// Returns the entry of the joblog.
-    fn log(&self) -> Log {
+    fn joblog_entry(&self) -> Log {
         let (exit, signal) = match &self.status {
             Ok(status) => (status.code().unwrap_or(0), status.signal().unwrap_or(0)),
             Err(_) => (125, 0),
@@ -70,20 +70,20 @@ impl Finished {
 
 impl Runner {
     /// Runs the command of a delivered key, and completes the run.
-    pub(super) async fn attempt(&self, job: Job, slot: usize) {
+    pub(super) async fn run_attempt(&self, job: Job, slot: usize) {
         let item = &job.item;
         let mut report = Report { attempt: self.attempt_of(&job), ..Report::default() };
-        let input = match self.unless_cut_off(self.input(&job)).await {
+        let input = match self.unless_cut_off(self.prepare_input(&job)).await {
             Some(Ok(Some(input))) => input,
             // A run is no longer needed.
             Some(Ok(None)) => return self.keys.succeed(job.item),
             Some(Err(why)) => {
-                let outcome = self.failure(item, why).await;
-                return self.end(job, outcome, report).await;
+                let outcome = self.report_failure(item, why).await;
+                return self.end_run(job, outcome, report).await;
             }
-            None => return self.end(job, Outcome::Interrupted, report).await,
+            None => return self.end_run(job, Outcome::Interrupted, report).await,
         };
-        let (past, adds) = self.keys.start(&job);
+        let (past, adds) = self.keys.record_start(&job);
         let seq = self.commands.seq.one_more();
         let run = Run { key: item, past, adds, slot, seq, input: &input };
         if input.clears {
@@ -97,25 +97,26 @@ impl Runner {
         } else {
             self.run_command(run, &job, &mut report).await
         };
+        // Before the completion: no other run of the key can start until then.
         let outcome = match (outcome, &self.hooks) {
             (Outcome::Succeeded, Some(hooks)) => {
                 match self.unless_cut_off(hooks.on_success(item)).await {
                     Some(Ok(())) => Outcome::Succeeded,
-                    Some(Err(why)) => self.failure(item, why).await,
+                    Some(Err(why)) => self.report_failure(item, why).await,
                     None => Outcome::Interrupted,
                 }
             }
             (outcome, _) => outcome,
         };
-        self.end(job, outcome, report).await;
+        self.end_run(job, outcome, report).await;
     }
 
     /// Prints the command, with `--dry-run`.
     async fn print_command(&self, run: Run<'_>) {
-        let line = spawn::line(&self.config.commands.template, run.key) + "\n";
-        match self.keys.order() {
+        let line = spawn::command_line(&self.config.commands.template, run.key) + "\n";
+        match &self.keys.order {
             None => _ = self.output.write(Stream::Stdout, run.seq, line.into_bytes()).await,
-            Some(_) => match order::printed(&line) {
+            Some(_) => match order::printed_output(&line) {
                 Ok(output) => self.write_kept(run, output).await,
                 Err(error) => self.report_lost_output(run.key, &error).await,
             },
@@ -124,8 +125,8 @@ impl Runner {
 
     /// Writes the output of a run that was kept until its end.
     async fn write_kept(&self, run: Run<'_>, output: [SpooledTempFile; 2]) {
-        let written = match self.keys.order() {
-            Some(order) => order.put(&self.output, run.key, run.seq, output).await,
+        let written = match &self.keys.order {
+            Some(order) => order.write_or_hold(&self.output, run.key, run.seq, output).await,
             None => {
                 let [stdout, stderr] = output;
                 self.output.write_kept(run.seq, stdout, stderr).await;
@@ -138,20 +139,20 @@ impl Runner {
     }
 
     async fn report_lost_output(&self, key: &Key, error: &io::Error) {
-        self.fail(&format!("{}: output lost: {error}", escaped(key))).await;
+        self.report_failed(&format!("{}: output lost: {error}", escaped(key))).await;
     }
 
     fn attempt_of(&self, Job { item, lease }: &Job) -> u32 {
         match lease {
             Some(lease) => lease.attempt(),
-            None => self.keys.past(item).attempt,
+            None => self.keys.failing.past_of(item).attempt,
         }
     }
 
     /// Returns the input of a run; `None` if a run is no longer needed.
-    async fn input(&self, Job { item, lease }: &Job) -> Result<Option<RunInput>, String> {
+    async fn prepare_input(&self, Job { item, lease }: &Job) -> Result<Option<RunInput>, String> {
         if let Some(hooks) = &self.hooks {
-            return hooks.begin(item).await;
+            return hooks.prepare_run(item).await;
         }
         let env = match lease {
             // The drop of the lease completes it.
@@ -173,48 +174,52 @@ impl Runner {
         tokio::select! {
             // A command that was terminated may exit with 0 although it did not complete.
             biased;
-            () = self.stop.reached(Level::Terminating) => None,
+            () = self.stop.wait_for_level(Level::Terminating) => None,
             it = future => Some(it),
         }
     }
 
     /// Reports a run that failed in this program, before or after its command.
-    async fn failure(&self, key: &Key, why: String) -> Outcome {
+    async fn report_failure(&self, key: &Key, why: String) -> Outcome {
         self.output.say(&format!("{}: {why}", escaped(key))).await;
-        self.failed(125, why)
+        self.failed_outcome(125, why)
     }
 
-    fn failed(&self, exit: i32, why: String) -> Outcome {
+    fn failed_outcome(&self, exit: i32, why: String) -> Outcome {
         let is_final = self.config.failures.fatal.contain(exit);
         Outcome::Failed { exit: Some(exit), why, is_final }
     }
 
     async fn run_command(&self, run: Run<'_>, job: &Job, report: &mut Report) -> Outcome {
         let mut level = self.stop.subscribe();
-        let Some(child) = self.spawn(run, &mut level).await else { return Outcome::Interrupted };
+        let Some(child) = self.spawn_child(run, &mut level).await else {
+            return Outcome::Interrupted;
+        };
         let (at, start) = (SystemTime::now(), Instant::now());
         let (ended, log) = match child {
             Ok(child) => {
-                let mut finished = self.finish(child, run, job, level).await;
+                let mut finished = self.wait_for_child(child, run, job, level).await;
                 report.took = Some(start.elapsed());
                 report.stderr = std::mem::take(&mut finished.stderr);
-                self.tally.run_seconds.add(start.elapsed());
-                let log = finished.log();
-                (self.outcome(run, finished).await, log)
+                self.tally.runs.durations.add(start.elapsed());
+                let log = finished.joblog_entry();
+                (self.outcome_of(run, finished).await, log)
             }
             Err(error) => match command::exit_of(&error) {
-                Some(exit) => (self.without_program(run.key, exit).await, Log::exit(exit as i32)),
+                Some(exit) => {
+                    (self.without_program(run.key, exit).await, Log::not_started(exit as i32))
+                }
                 None if spawn::is_hopeless(&error) => {
                     let why = error.to_string();
-                    (Outcome::Failed { exit: None, why, is_final: true }, Log::exit(126))
+                    (Outcome::Failed { exit: None, why, is_final: true }, Log::not_started(126))
                 }
-                None => (self.failed(126, error.to_string()), Log::exit(126)),
+                None => (self.failed_outcome(126, error.to_string()), Log::not_started(126)),
             },
         };
         if let Some(joblog) = &self.files.joblog {
-            let command = spawn::line(&self.config.commands.template, run.key);
-            if let Err(error) = joblog.write(run.seq, at, start.elapsed(), log, &command) {
-                self.fail(&format!("--joblog: {error}")).await;
+            let command = spawn::command_line(&self.config.commands.template, run.key);
+            if let Err(error) = joblog.write_run(run.seq, at, start.elapsed(), log, &command) {
+                self.report_failed(&format!("--joblog: {error}")).await;
             }
         }
         ended
@@ -224,8 +229,8 @@ impl Runner {
     /// on the key, every other key would fail too: the run stops, and no key is given up for it.
     async fn without_program(&self, key: &Key, exit: Exit) -> Outcome {
         let template = &self.config.commands.template;
-        let program = template.program(key);
-        let why = match command::locate(&program) {
+        let program = template.program_for(key);
+        let why = match command::locate_program(&program) {
             Ok(_) if exit == Exit::NotFound => {
                 let program = escaped(program.as_bytes());
                 let why =
@@ -238,7 +243,7 @@ impl Runner {
         if template.fixed_program().is_none() || self.config.name == "files" {
             return Outcome::Failed { exit: Some(exit as i32), why, is_final: true };
         }
-        if self.stop.without_program(exit) {
+        if self.stop.no_program.set(exit).is_ok() {
             self.output.say(&format!("{why}; no new commands are started")).await;
         }
         self.stop(Level::Stopping);
@@ -247,7 +252,7 @@ impl Runner {
 
     /// Starts the command. Waits while the system lacks a process or a file descriptor for it. Returns `None` if the run
     /// stops.
-    async fn spawn(
+    async fn spawn_child(
         &self,
         run: Run<'_>,
         level: &mut watch::Receiver<Level>,
@@ -258,35 +263,39 @@ impl Runner {
             args::Output::Inherit => Stdio::inherit,
             args::Output::None => Stdio::null,
         };
-        let mut command = spawn::command(template, stdio, run);
+        let mut command = spawn::build_command(template, stdio, run);
         if *verbose {
-            let line = spawn::line(template, run.key) + "\n";
+            let line = spawn::command_line(template, run.key) + "\n";
             self.output.write(Stream::Stderr, 0, line.into_bytes()).await;
             // The line must come before the command's own output.
             self.output.flush().await;
         }
-        self.guard(Guardian::start).await;
+        // Before the command: a guardian that is started later would not know it.
+        self.ensure_guardian(Guardian::start_once).await;
         let mut pause = Duration::from_millis(10);
         let mut by_shell = false;
         loop {
+            // The level is marked as seen, so that `changed` waits for the next one.
             if *level.borrow_and_update() != Level::Running {
                 return None;
             }
-            match self.commands.groups.start(run.slot, run.seq, run.key, &mut command) {
+            match self.commands.groups.start_command(run.slot, run.seq, run.key, &mut command) {
                 Err(error) if spawn::is_shortage(&error) => {
                     if !self.commands.was_short.swap(true, Ordering::Relaxed) {
                         let why = "no command can be started, retrying";
                         self.output.say(&format!("{why}: {error}")).await;
                     }
                     let _ = tokio::time::timeout(pause, level.changed()).await;
+                    // Other commands must end first, so that frequent attempts are of no use.
                     pause = (pause * 2).min(Duration::from_secs(1));
                 }
+                // As execvp does: the shell runs a script without a `#!` line.
                 Err(error) if spawn::is_of_no_kind(&error) && !by_shell => {
                     by_shell = true;
                     command = spawn::command_by_shell(template, stdio, run);
                 }
                 child => {
-                    self.tally.runs.one_more();
+                    self.tally.runs.started.one_more();
                     return Some(child);
                 }
             }
@@ -296,20 +305,20 @@ impl Runner {
     /// Waits for the process, passes on its output, and ends the process at its time limit.
     ///
     /// The run is over when the process has exited, even if a child of it holds its pipes open.
-    async fn finish(
+    async fn wait_for_child(
         &self,
         mut child: Child,
         run: Run<'_>,
         Job { item, lease }: &Job,
         level: watch::Receiver<Level>,
     ) -> Finished {
-        let group = groups::leader(&child);
+        let group = groups::group_leader(&child);
         let (limits, groups) = (self.config.commands.limits, &self.commands.groups);
         let cancelled: Timer<'_> = match &lease {
             Some(lease) => Box::pin(async {
                 tokio::select! {
                     () = lease.lost() => {}
-                    () = lease.cancelled() => {}
+                    _ = lease.cancelled() => {}
                 }
             }),
             None => {
@@ -319,35 +328,37 @@ impl Runner {
         };
         let mut watchdog =
             Watchdog::new(limits, &self.commands.clock, groups, run.slot, level, cancelled);
-        let (mut out, mut err) = (self.sink(Stream::Stdout, run), self.sink(Stream::Stderr, run));
+        let (mut out, mut err) =
+            (self.new_sink(Stream::Stdout, run), self.new_sink(Stream::Stderr, run));
         let (exit, exited) = watch::channel(false);
         let (stdin, stdout, stderr) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
 
         let process = async {
             let reaped = tokio::select! {
-                reaped = groups.wait(run.slot, &mut child) => reaped,
+                reaped = groups.wait_for_command(run.slot, &mut child) => reaped,
                 never = watchdog.watch_forever() => match never {},
             };
             if let Some(group) = group {
-                watchdog.clear(group).await;
+                watchdog.end_rest(group).await;
             }
-            groups.over(run.slot);
+            // The guardian must not kill what the command has left behind on purpose.
+            groups.mark_over(run.slot);
             exit.send_replace(true);
             reaped
         };
         let pipes = async {
             tokio::join!(
-                capture::feed(stdin, run.input.stdin.as_deref(), exited.clone()),
-                out.copy(stdout, exited.clone()),
-                err.copy(stderr, exited.clone()),
+                capture::feed_stdin(stdin, run.input.stdin.as_deref(), exited.clone()),
+                out.copy_stream(stdout, exited.clone()),
+                err.copy_stream(stderr, exited.clone()),
             )
         };
         // A pipe whose reader has paused must not delay the end of the run.
         let pipes = async {
             tokio::select! {
                 ended = pipes => Some(ended),
-                () = self.killing(exited.clone()) => None,
+                () = self.exited_and_killing(exited.clone()) => None,
             }
         };
         let (Reaped { status, starved }, ended) = tokio::join!(process, pipes);
@@ -362,39 +373,40 @@ impl Runner {
         if let (Some(out), Some(err)) = (out.into_kept(), err.into_kept()) {
             tokio::select! {
                 () = self.write_kept(run, [out, err]) => {}
-                () = self.killing(exited) => {}
+                () = self.exited_and_killing(exited) => {}
             }
         }
         let lost = lease.as_ref().is_some_and(|lease| lease.is_lost());
-        let cancelled = (watchdog.was_cancelled() && !lost).then(|| match lease {
+        let cancelled = (watchdog.was_cancelled && !lost).then(|| match lease {
             Some(_) => CancelReason::Cancelled,
             None => item.cancel_reason().unwrap_or(CancelReason::Cancelled),
         });
-        let timed_out = watchdog.timed_out();
+        let timed_out = watchdog.timed_out;
         Finished { status, starved, timed_out, lost, cancelled, sent, received, stderr }
     }
 
-    fn sink(&self, stream: Stream, run: Run<'_>) -> Sink<'_> {
-        let tag = self.config.commands.tag.as_ref().map(|tag| tag.of(run.key));
-        let sink = Sink::new(&self.output, stream, run.seq).tag(tag);
-        let is_shown = stream == Stream::Stderr && self.history.is_some();
-        let sink = if is_shown { sink.keep_tail() } else { sink };
-        if self.config.commands.output == args::Output::Group { sink.keep() } else { sink }
+    fn new_sink(&self, stream: Stream, run: Run<'_>) -> Sink<'_> {
+        let tag = self.config.commands.tag.as_ref().map(|tag| tag.text_for(run.key));
+        let keeps = Keeps {
+            all: self.config.commands.output == args::Output::Group,
+            tail: stream == Stream::Stderr && self.history.is_some(),
+        };
+        Sink::new(&self.output, stream, run.seq, tag, keeps)
     }
 
     /// Waits until the process of a run has exited and the level is `Killing`.
-    async fn killing(&self, mut exited: watch::Receiver<bool>) {
+    async fn exited_and_killing(&self, mut exited: watch::Receiver<bool>) {
         let _ = exited.wait_for(|&exited| exited).await;
-        self.stop.reached(Level::Killing).await;
+        self.stop.wait_for_level(Level::Killing).await;
     }
 
-    async fn outcome(&self, run: Run<'_>, finished: Finished) -> Outcome {
+    async fn outcome_of(&self, run: Run<'_>, finished: Finished) -> Outcome {
         let Finished { status, starved, timed_out, lost, cancelled, .. } = finished;
         let was_ended = timed_out || lost || cancelled.is_some();
         let status = match status {
             Ok(status) if status.success() && !was_ended => return Outcome::Succeeded,
             Ok(status) => status,
-            Err(error) => return self.failed(125, error.to_string()),
+            Err(error) => return self.failed_outcome(125, error.to_string()),
         };
         let signal = status.signal();
         let exit = status.code().or(signal.map(|signal| 128 + signal)).unwrap_or(125);
@@ -402,31 +414,35 @@ impl Runner {
             return Outcome::Interrupted;
         }
         let level = self.stop.level();
+        // This program has terminated the command, whatever its exit code says.
         if level >= Level::Terminating {
             return Outcome::Interrupted;
         }
         if let Some(reason) = cancelled {
             return Outcome::Cancelled(reason);
         }
+        // Another worker may have the key by now. Its outcome counts.
         if lost {
-            return self.failed(exit, "lease lost: another worker may have the key".to_owned());
+            return self
+                .failed_outcome(exit, "lease lost: another worker may have the key".to_owned());
         }
         if let Some(signal) = starved {
             let name = if signal == Signal::TTIN { "SIGTTIN" } else { "SIGTTOU" };
             let why = format!("stopped by {name}: it wants the terminal, which no command gets");
             self.output.say(&format!("{}: {why}; killed", escaped(run.key))).await;
-            return self.failed(128 + signal.as_raw(), why);
+            return self.failed_outcome(128 + signal.as_raw(), why);
         }
         if timed_out {
-            self.tally.timed_out.one_more();
+            self.tally.runs.timed_out.one_more();
             let limit = self.config.commands.limits.timeout.unwrap_or_default();
             // The exit code of `timeout`.
-            return self.failed(124, format!("timed out after {}", exact(limit)));
+            return self.failed_outcome(124, format!("timed out after {}", format_exact(limit)));
         }
-        let of_our_signal = self.stop.signal().is_some_and(|signal| exit == 128 + signal);
+        let of_our_signal = self.stop.signal.get().is_some_and(|signal| exit == 128 + signal);
+        // A terminal sends the signal of Ctrl-C to the command too.
         if level == Level::Stopping && of_our_signal {
             return Outcome::Interrupted;
         }
-        self.failed(exit, status.to_string())
+        self.failed_outcome(exit, status.to_string())
     }
 }

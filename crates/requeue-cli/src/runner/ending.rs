@@ -17,14 +17,14 @@ use crate::process::signals::Level;
 use crate::runner::Runner;
 use crate::runner::launch::ReaderEnd;
 use crate::runner::outcome::{Outcome, Report};
-use crate::runner::remote::{ExpiredKey, ExpiredKeys, Job, Lease};
+use crate::runner::remote::{self, ExpiredKey, ExpiredKeys, Job, Lease};
 use crate::runner::retries::Verdict;
 use crate::runner::retry_reports::Again;
 use crate::serve::History;
 
 impl Runner {
     /// Completes a run.
-    pub(super) async fn end(&self, job: Job, outcome: Outcome, report: Report) {
+    pub(super) async fn end_run(&self, job: Job, outcome: Outcome, report: Report) {
         let Job { item, lease } = job;
         if let Some(lease) = lease {
             return self.end_lease(item, lease, outcome, report).await;
@@ -36,25 +36,26 @@ impl Runner {
                 self.keys.end_cancelled(item);
             }
             Outcome::Succeeded => {
-                self.tally.done.one_more();
+                self.tally.runs.succeeded.one_more();
                 let key = item.key().clone();
                 self.keys.succeed(item);
-                self.record(|history| history.succeeded(&key, report.run("")));
+                self.record_run(|history| history.succeeded(&key, report.into_run("")));
                 self.halt_if_reached().await;
             }
             Outcome::Failed { exit: Some(exit), why, is_final: false } => {
-                self.tally.failures.one_more();
+                self.tally.runs.failed.one_more();
                 if self.hooks.as_ref().is_some_and(|hooks| hooks.is_new(&item)) {
                     // A newer request is in the queue, and must not wait for the retry of this one.
-                    let (key, attempt) = (item.key().clone(), self.keys.past(&item).attempt);
+                    let (key, attempt) =
+                        (item.key().clone(), self.keys.failing.past_of(&item).attempt);
                     self.keys.give_up(item);
-                    self.record(|history| history.failed(&key, report.run(&why)));
+                    self.record_run(|history| history.failed(&key, report.into_run(&why)));
                     return self.report_retry(&key, attempt, &why, Again::Added).await;
                 }
                 let key = item.key().clone();
-                match self.keys.fail(item, exit) {
+                match self.keys.failing.count_failure(item, exit, self.keys.queue.now()) {
                     Verdict::Retried { attempt, delay } => {
-                        self.record(|history| history.failed(&key, report.run(&why)));
+                        self.record_run(|history| history.failed(&key, report.into_run(&why)));
                         self.report_retry(&key, attempt, &why, Again::After(delay)).await;
                     }
                     Verdict::GivenUp { item, attempts } => {
@@ -63,8 +64,8 @@ impl Runner {
                 }
             }
             Outcome::Failed { exit, why, .. } => {
-                self.tally.failures.one_more();
-                let attempts = self.keys.past(&item).attempt;
+                self.tally.runs.failed.one_more();
+                let attempts = self.keys.failing.past_of(&item).attempt;
                 self.give_up(item, attempts, exit, &why, report).await;
             }
         }
@@ -73,7 +74,7 @@ impl Runner {
     /// Counts a cancelled run. A run that was restarted needs no message.
     async fn report_cancelled(&self, key: &[u8], reason: CancelReason) {
         if reason == CancelReason::Restarted {
-            self.tally.restarted.one_more();
+            self.tally.runs.restarted.one_more();
         } else {
             self.tally.cancelled.one_more();
             self.output.say(&format!("{}: cancelled", escaped(key))).await;
@@ -85,15 +86,16 @@ impl Runner {
     async fn end_lease(
         &self,
         item: Item<'static, Key>,
-        lease: Box<dyn Lease>,
+        lease: Lease,
         outcome: Outcome,
         report: Report,
     ) {
-        let (attempts, priority) = (lease.attempt(), lease.priority());
+        let (attempts, priority) = (lease.attempt(), lease.priority().number().into());
         let recorded = tokio::select! {
+            // An outcome that is recorded counts, even if the program is being killed.
             biased;
-            recorded = lease.complete(outcome.completion(), outcome.error()) => recorded,
-            () = self.killed() => Err("outcome not recorded in time; the key runs again".to_owned()),
+            recorded = remote::complete_lease(lease, outcome.completion(), outcome.error()) => recorded,
+            () = self.wait_after_kill() => Err("outcome not recorded in time; the key runs again".to_owned()),
         };
         let key = item.key().clone();
         // The local queue is only a buffer: the key is not retried from there.
@@ -106,16 +108,17 @@ impl Runner {
             Outcome::Interrupted => _ = self.tally.unfinished.one_more(),
             Outcome::Cancelled(reason) => self.report_cancelled(&key, reason).await,
             Outcome::Succeeded if is_recorded => {
-                self.record(|history| history.succeeded(&key, report.run("")));
-                self.tally.done.one_more();
+                self.record_run(|history| history.succeeded(&key, report.into_run("")));
+                self.tally.runs.succeeded.one_more();
                 self.halt_if_reached().await;
             }
-            Outcome::Succeeded => _ = self.tally.failures.one_more(),
+            // The store did not record it, and runs the key again.
+            Outcome::Succeeded => _ = self.tally.runs.failed.one_more(),
             Outcome::Failed { exit, why, is_final } => {
-                self.tally.failures.one_more();
-                self.record(|history| match is_parked {
-                    true => history.gave_up(&key, report.run(&why)),
-                    false => history.failed(&key, report.run(&why)),
+                self.tally.runs.failed.one_more();
+                self.record_run(|history| match is_parked {
+                    true => history.gave_up(&key, report.into_run(&why)),
+                    false => history.failed(&key, report.into_run(&why)),
                 });
                 if is_parked {
                     let letter = DeadLetter { attempts, exit, why: &why, priority };
@@ -138,13 +141,14 @@ impl Runner {
     ) {
         loop {
             let found = tokio::select! {
+                // The keys that wait here are reported before the end.
                 biased;
                 found = expired.recv() => found,
                 _ = &mut done => None,
             };
             let Some(ExpiredKey { key, attempts, why }) = found else { return };
             let report = Report { attempt: attempts, ..Report::default() };
-            self.record(|history| history.gave_up(&key, report.run(&why)));
+            self.record_run(|history| history.gave_up(&key, report.into_run(&why)));
             let letter = DeadLetter { attempts, exit: None, why: &why, priority: 0 };
             self.report_parked(&key, letter).await;
         }
@@ -152,13 +156,13 @@ impl Runner {
 
     async fn report_parked(&self, key: &Key, letter: DeadLetter<'_>) {
         self.tally.given_up.one_more();
-        let written = self.files.dead_letters.write(key, letter);
+        let written = self.files.dead_letters.write_letter(key, letter);
         let fate = ("parked", " (`requeue revive` runs it again)");
         self.report_given_up(key, fate, letter, written).await;
     }
 
     /// Records a run for the dashboard. Its key is no longer in flight.
-    fn record(&self, record: impl FnOnce(&History)) {
+    fn record_run(&self, record: impl FnOnce(&History)) {
         if let Some(history) = &self.history {
             record(history);
         }
@@ -177,10 +181,11 @@ impl Runner {
         // Nothing runs the key again in a run that stops.
         let remedy = if self.must_halt() || self.is_stopping() { "" } else { remedy };
         let letter = DeadLetter { attempts, exit, why, priority: item.priority() };
-        let written = self.files.dead_letters.write(&item, letter);
+        // Before the key leaves the queue, so that a kill in between does not lose it.
+        let written = self.files.dead_letters.write_letter(&item, letter);
         let key = item.key().clone();
         self.keys.give_up(item);
-        self.record(|history| history.gave_up(&key, report.run(why)));
+        self.record_run(|history| history.gave_up(&key, report.into_run(why)));
         self.report_given_up(&key, ("given up", remedy), letter, written).await;
     }
 
@@ -197,20 +202,21 @@ impl Runner {
         let attempts = counted(attempts.into(), "attempt");
         self.output.say(&format!("{key}: {fate} after {attempts}: {why}{remedy}")).await;
         if let Err(error) = written {
-            self.fail(&format!("--dead-letter: {key}: {error}")).await;
+            self.report_failed(&format!("--dead-letter: {key}: {error}")).await;
         }
         self.halt_if_reached().await;
     }
 
     /// Returns true if `--halt` stops the run.
     fn must_halt(&self) -> bool {
-        let (done, given_up) = (self.tally.done.get(), self.tally.given_up.get());
+        let (done, given_up) = (self.tally.runs.succeeded.get(), self.tally.given_up.get());
         self.config.failures.halt.is_some_and(|halt| halt.is_reached(done, given_up))
     }
 
     async fn halt_if_reached(&self) {
         let Some(halt) = self.config.failures.halt else { return };
-        let (done, given_up) = (self.tally.done.get(), self.tally.given_up.get());
+        let (done, given_up) = (self.tally.runs.succeeded.get(), self.tally.given_up.get());
+        // Several slots may reach the limit at the same time. One of them reports it.
         if self.must_halt() && !self.tally.halted.swap(true, Ordering::Relaxed) {
             self.stop(halt.level);
             self.output
@@ -221,18 +227,18 @@ impl Runner {
 
     /// Counts the keys that have not run. Must be called when no command is in flight.
     pub(super) async fn count_unfinished(&self, reader_end: ReaderEnd) {
-        let Some(leases) = self.keys.leases() else {
+        let Some(leases) = &self.keys.leases else {
             // This takes a second for a million keys.
-            let keys = tokio::task::block_in_place(|| self.keys.shut_down());
+            let keys = tokio::task::block_in_place(|| self.keys.queue.shut_down().len());
             return self.tally.unfinished.add(keys);
         };
         // The reader stops by itself. It may still be adding keys to the store.
         let _ = reader_end.await;
-        leases.release().await;
-        if leases.is_gone() {
-            self.tally.fail();
+        leases.release_all().await;
+        if leases.remote().is_dropped() {
+            self.tally.mark_failed();
         }
-        self.keys.shut_down();
+        self.keys.queue.shut_down();
     }
 
     /// Returns true if standard output is closed. That explains why a command died of SIGPIPE. Stops the run in that
@@ -254,7 +260,7 @@ impl Runner {
 
     /// Returns true if the reader of standard output has closed it, and work is left.
     pub(super) fn is_cut_off(&self) -> bool {
-        let is_from_input = self.keys.leases().is_none() && self.hooks.is_none();
+        let is_from_input = self.keys.leases.is_none() && self.hooks.is_none();
         let all_done =
             is_from_input && self.stop.has_read_all() && self.tally.unfinished.get() == 0;
         self.stop.is_cut_off() && !all_done
@@ -263,7 +269,7 @@ impl Runner {
     /// Reports keys that the run has not completed and that no store keeps.
     pub(super) async fn report_unfinished(&self) {
         let unfinished = self.tally.unfinished.get();
-        if unfinished == 0 || self.keys.leases().is_some() {
+        if unfinished == 0 || self.keys.leases.is_some() {
             return;
         }
         let next_step = match &self.hooks {
@@ -276,7 +282,7 @@ impl Runner {
 
     /// Reports that the reader of standard output has stopped the run.
     pub(super) async fn report_cut_off(&self) {
-        let next_step = match (self.keys.leases(), &self.hooks) {
+        let next_step = match (&self.keys.leases, &self.hooks) {
             (Some(_), _) => "the store keeps its keys",
             (None, Some(hooks)) => hooks.after_cut_off(),
             _ => "--store sqlite:FILE keeps keys for a later run",

@@ -11,13 +11,13 @@ pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// Callbacks for each run. Those of one key do not overlap.
 pub(crate) trait Hooks: Debug + Send + Sync {
     /// Checks a key that a client of the dashboard adds. Returns the reason why there is no such key.
-    fn check(&self, key: &[u8]) -> Result<(), String> {
+    fn check_key(&self, key: &[u8]) -> Result<(), String> {
         let _ = key;
         Ok(())
     }
 
     /// Prepares a run of the key. Returns its input; `None` if a run is no longer needed.
-    fn begin<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<Option<RunInput>, String>>;
+    fn prepare_run<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<Option<RunInput>, String>>;
 
     /// Called when the run that began last has succeeded. If the hook returns an error, the run counts as failed.
     fn on_success<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<(), String>>;

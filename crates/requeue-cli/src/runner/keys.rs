@@ -6,11 +6,11 @@
 //! command here has exited.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use requeue::{Add, Added, Completion, Item};
+use requeue_store::Queue;
 
 use crate::args::config::Config;
 use crate::args::pacing::Times;
@@ -21,25 +21,26 @@ use crate::key::{Key, KeyQueue};
 use crate::process::run_input::Past;
 use crate::runner::order::OutputOrder;
 use crate::runner::rate::Rate;
-use crate::runner::remote::{Job, Leases, RemoteQueue};
-use crate::runner::retries::{FailingKeys, Verdict};
+use crate::runner::remote::{Job, Leases};
+use crate::runner::retries::FailingKeys;
 use crate::runner::room::Room;
 use crate::serve::Metrics;
 
 /// The keys of a run.
 #[derive(Debug)]
 pub(super) struct Keys {
-    queue: KeyQueue,
-    failing: FailingKeys,
+    pub(super) queue: KeyQueue,
+    pub(super) failing: FailingKeys,
     times: Times,
     /// True after the end of the input. Then no key waits for `times`.
     input_ended: AtomicBool,
     rate: Option<Rate>,
-    leases: Option<Leases>,
+    /// The leases, if the keys come from a queue in a store.
+    pub(super) leases: Option<Leases>,
     room: Room,
-    max_keys: usize,
+    pub(super) max_keys: usize,
     /// The order of the output, with `--keep-order`.
-    order: Option<OutputOrder>,
+    pub(super) order: Option<OutputOrder>,
 }
 
 impl Keys {
@@ -47,14 +48,14 @@ impl Keys {
     pub(super) fn new(
         config: &Config,
         metrics: Option<&Metrics>,
-        remote: Option<Arc<dyn RemoteQueue>>,
+        remote: Option<Queue>,
     ) -> Result<Self, Refusal> {
         let (failures, pacing) = (&config.failures, &config.pacing);
         // A random seed.
         let seed = RandomState::new().build_hasher().finish();
         // A queue in a store has its own metrics.
         let metrics = metrics.filter(|_| remote.is_none());
-        let queue = pacing.queue(config.name, failures.re_add, metrics);
+        let queue = pacing.build_queue(config.name, failures.re_add, metrics);
         let queue = queue.map_err(|error| Refusal::failure(error.to_string()))?;
         Ok(Self {
             failing: FailingKeys::new(
@@ -74,23 +75,10 @@ impl Keys {
         })
     }
 
-    pub(super) const fn queue(&self) -> &KeyQueue {
-        &self.queue
-    }
-
-    /// Returns the leases, if the keys come from a queue in a store.
-    pub(super) const fn leases(&self) -> Option<&Leases> {
-        self.leases.as_ref()
-    }
-
-    pub(super) const fn order(&self) -> Option<&OutputOrder> {
-        self.order.as_ref()
-    }
-
     // --- Adding ----------------------------------------------------------------------------------
 
-    pub(super) fn add(&self, key: &[u8], options: AddOptions) -> Added {
-        let window = options.debounce.or_else(|| self.window(key));
+    pub(super) fn add_key(&self, key: &[u8], options: AddOptions) -> Added {
+        let window = options.debounce.or_else(|| self.wait_window(key));
         let add = match (options.after, window) {
             (Some(after), _) => Add::after(after),
             (None, Some(Debounce { quiet, most })) => Add::debounce(quiet).at_most(most),
@@ -106,11 +94,11 @@ impl Keys {
 
     /// Returns the quiet time and the bound of an add of `key` under `--delay` and `--debounce`. Returns `None` if
     /// it need not wait.
-    fn window(&self, key: &[u8]) -> Option<Debounce> {
+    fn wait_window(&self, key: &[u8]) -> Option<Debounce> {
         if self.has_input_ended() {
             return None;
         }
-        self.times.window(|| self.window_wait(key))
+        self.times.debounce_window(|| self.window_wait(key))
     }
 
     fn has_input_ended(&self) -> bool {
@@ -128,12 +116,12 @@ impl Keys {
     }
 
     /// Cancels the pending run of a key, and forgets its failures. Returns true if there was a run.
-    pub(super) fn cancel(&self, key: &[u8]) -> bool {
+    pub(super) fn cancel_key(&self, key: &[u8]) -> bool {
         let cancelled = self.queue.cancel(key).any();
-        self.failing.forget(key);
+        self.failing.forget_key(key);
         // A key in flight keeps its place.
         if self.queue.look_up(key).is_none() {
-            self.over(key);
+            self.end_place(key);
         }
         cancelled
     }
@@ -142,18 +130,6 @@ impl Keys {
     pub(super) fn run_now(&self, key: &[u8], priority: i32) -> bool {
         self.queue_add(key, Add::now().merge(requeue::Merge::Exactly).priority(priority))
             .is_accepted()
-    }
-
-    /// Forgets the failures of a key.
-    pub(super) fn forget_failures(&self, key: &[u8]) {
-        self.failing.forget(key);
-    }
-
-    /// Forgets the failures and the backoff of a key.
-    #[cfg(feature = "kube")]
-    pub(super) fn end_backoff(&self, key: &[u8]) {
-        self.queue.forget(&key.into());
-        self.failing.forget(key);
     }
 
     /// Waits until there is space for `key`, the key is already held, or the run stops. Calls `on_wait` before the first
@@ -165,6 +141,7 @@ impl Keys {
         on_wait: impl FnOnce(usize),
     ) -> usize {
         let held = || self.queue.len() + self.queue.waiting() + self.queue.in_flight();
+        // The lookup of the key takes a lock, and comes last.
         let is_full =
             || held() >= self.max_keys && !is_stopping() && self.queue.look_up(key).is_none();
         if is_full() && self.room.is_first_wait() {
@@ -172,10 +149,6 @@ impl Keys {
         }
         self.room.wait_while(is_full);
         held()
-    }
-
-    pub(super) const fn max_keys(&self) -> usize {
-        self.max_keys
     }
 
     /// Ends the waits of `--delay` and `--debounce`, also for later adds, and of the `debounce` of JSON records. Called
@@ -187,101 +160,92 @@ impl Keys {
     }
 
     /// Closes the queue: no more keys are added.
-    pub(super) fn close(&self) {
+    pub(super) fn close_queue(&self) {
         match &self.leases {
             None => self.queue.close(),
-            Some(leases) => leases.close(),
+            // The queue of the store ends when no key of any process is left.
+            Some(leases) => leases.remote().shut_down_when_idle(),
         }
-        self.rate.iter().for_each(Rate::changed);
+        // A slot that waits for its turn must see that no key is left.
+        self.rate.iter().for_each(Rate::notify_changed);
     }
 
     // --- Runs ------------------------------------------------------------------------------------
 
     /// Waits for the next key that may start. Returns `None` when there will be no more keys.
-    pub(super) async fn next(&self) -> Option<Job> {
+    pub(super) async fn next_job(&self) -> Option<Job> {
         // Two slots must not exchange the places of their keys.
         let _turn = match &self.order {
-            Some(order) => Some(order.turn().await),
+            Some(order) => Some(order.wait_for_turn().await),
             None => None,
         };
         // The slot takes a turn before it takes a key. A key that waits for a turn is thus still in the queue,
         // where adds of it are coalesced.
         let turn = match &self.rate {
-            Some(rate) => Some(rate.turn(&self.queue).await?),
+            Some(rate) => Some(rate.wait_for_turn(&self.queue).await?),
             None => None,
         };
         if let Some(leases) = &self.leases {
             leases.lease_into(&self.queue).await?;
         }
         let item = self.queue.get().await.map(Item::into_owned)?;
-        self.order.iter().for_each(|order| order.start(&item));
+        self.order.iter().for_each(|order| order.give_place(&item));
         // The command has not started, and perhaps none is needed.
         item.uncount_start();
-        let lease = self.leases.as_ref().and_then(|leases| leases.take(&item));
+        // The lease is there: it is stored under the lock under which the key was added.
+        let lease = self.leases.as_ref().and_then(|leases| leases.take_lease(&item));
         if let Some(turn) = turn {
-            turn.take(self.queue.now());
+            turn.use_up(self.queue.now());
         }
         Some(Job { item, lease })
     }
 
     /// Records the start of a run. Returns its attempt, and the number of adds that it serves.
-    pub(super) fn start(&self, Job { item, lease }: &Job) -> (Past, u32) {
+    pub(super) fn record_start(&self, Job { item, lease }: &Job) -> (Past, u32) {
         item.count_start();
         match lease {
             Some(lease) => (Past { attempt: lease.attempt(), last_exit: None }, lease.adds()),
-            None => (self.failing.past(item), item.adds()),
+            None => (self.failing.past_of(item), item.adds()),
         }
-    }
-
-    pub(super) fn past(&self, key: &[u8]) -> Past {
-        self.failing.past(key)
     }
 
     /// Completes a key. It runs again only if it was re-added.
     pub(super) fn succeed(&self, item: Item<'static, Key>) {
-        self.over(&item);
-        self.failing.forget(&item);
+        // Before the completion: the key may start again immediately after it, as a new one.
+        self.end_place(&item);
+        self.failing.forget_key(&item);
         item.succeed();
     }
 
     /// Completes a key after its last failure. If it was re-added, it runs again without failures.
     pub(super) fn give_up(&self, item: Item<'static, Key>) {
-        self.over(&item);
-        self.failing.forget(&item);
+        self.end_place(&item);
+        self.failing.forget_key(&item);
         item.give_up();
     }
 
     /// Completes a run that was cancelled.
     pub(super) fn end_cancelled(&self, item: Item<'static, Key>) {
-        self.over(&item);
+        self.end_place(&item);
         item.complete(Completion::Cancelled);
     }
 
-    fn over(&self, key: &[u8]) {
-        self.order.iter().for_each(|order| order.over(key));
-    }
-
-    /// Retries a key, or returns it to the caller after its last retry.
-    pub(super) fn fail(&self, item: Item<'static, Key>, exit: i32) -> Verdict {
-        self.failing.fail(item, exit, self.queue.now())
+    fn end_place(&self, key: &[u8]) {
+        self.order.iter().for_each(|order| order.end_place(key));
     }
 
     /// Must be called when a key has left the queue or the run stops.
-    pub(super) fn changed(&self) {
-        self.room.changed();
-        self.rate.iter().for_each(Rate::changed);
+    pub(super) fn notify_changed(&self) {
+        self.room.notify_changed();
+        self.rate.iter().for_each(Rate::notify_changed);
     }
 
     // --- The end ---------------------------------------------------------------------------------
 
     /// Stops deliveries and adds. The queue keeps its keys.
     pub(super) fn stop(&self) {
+        // The pause comes first, so that no slot gets a key between the two calls.
         self.queue.pause();
         self.queue.close();
-    }
-
-    /// Shuts the queue down. Returns the number of keys that have not run.
-    pub(super) fn shut_down(&self) -> usize {
-        self.queue.shut_down().len()
     }
 }

@@ -4,6 +4,7 @@ use std::io::{self, PipeWriter};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use requeue_store::Queue;
 use rustix::process::Signal;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
@@ -24,20 +25,21 @@ use crate::process::signals::{Level, Signals};
 use crate::runner::hooks::Hooks;
 use crate::runner::keys::Keys;
 use crate::runner::reader::{self, LocalSink};
-use crate::runner::remote::{ExpiredKeys, RemoteQueue};
+use crate::runner::remote::ExpiredKeys;
 use crate::runner::retry_reports::RetryReports;
 use crate::runner::stop::Stop;
 use crate::runner::{Commands, Files, Runner};
-use crate::serve::{self, Listener, Metrics};
+use crate::serve::{History, Listener, Metrics};
 
 /// `requeue run`: runs a command for each key of the input.
 pub(crate) fn run(source: &Source, config: Config) -> Result<Ended, Refusal> {
+    // The input comes first, because none of the files may be the input.
     let (input, stopper) = Input::open(source)?;
-    let files = Files::open(&config, identity(input.metadata()))?;
+    let files = Files::open_files(&config, identity(&input.metadata))?;
     block_on(async {
-        let listener = Listener::of(config.serve.as_ref()).await?;
-        let parts = Parts::new(config, files, listener).stopper(stopper);
-        go(parts, |runner| reader::spawn(runner, input, LocalSink::new(runner))).await
+        let listener = Listener::bind_if_asked(config.serve.as_ref()).await?;
+        let parts = Parts { stopper: Some(stopper), ..Parts::new(config, files, listener) };
+        run_parts(parts, |runner| reader::spawn_reader(runner, input, LocalSink::new(runner))).await
     })
 }
 
@@ -55,7 +57,7 @@ pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> R
 
 impl Files {
     /// Opens the files before any input is read. None of them may be the input.
-    pub(crate) fn open(config: &Config, input: Option<Identity>) -> Result<Self, Refusal> {
+    pub(crate) fn open_files(config: &Config, input: Option<Identity>) -> Result<Self, Refusal> {
         let paths = &config.files;
         let dead_letters =
             DeadLetters::open(config.input.format, paths.dead_letter.as_deref(), input)?;
@@ -67,35 +69,21 @@ impl Files {
 
 /// The parts of a run.
 pub(crate) struct Parts {
-    config: Config,
-    files: Files,
+    pub(crate) config: Config,
+    pub(crate) files: Files,
     /// The socket of the dashboard.
-    listener: Option<Listener>,
+    pub(crate) listener: Option<Listener>,
     /// Stops the reading of the input when it is dropped.
-    stopper: Option<PipeWriter>,
-    hooks: Option<Arc<dyn Hooks>>,
-    remote: Option<Arc<dyn RemoteQueue>>,
-    expired: Option<ExpiredKeys>,
+    pub(crate) stopper: Option<PipeWriter>,
+    pub(crate) hooks: Option<Arc<dyn Hooks>>,
+    /// The queue in a store that the keys come from, and the keys that its claims park.
+    pub(crate) remote: Option<(Queue, ExpiredKeys)>,
 }
 
 impl Parts {
     /// Returns the parts of a run on a queue in memory.
     pub(crate) const fn new(config: Config, files: Files, listener: Option<Listener>) -> Self {
-        Self { config, files, listener, stopper: None, hooks: None, remote: None, expired: None }
-    }
-
-    #[cfg(any(feature = "files", feature = "kube"))]
-    pub(crate) fn hooks(self, hooks: Arc<dyn Hooks>) -> Self {
-        Self { hooks: Some(hooks), ..self }
-    }
-
-    #[cfg(feature = "store")]
-    pub(crate) fn remote(self, remote: Arc<dyn RemoteQueue>, expired: ExpiredKeys) -> Self {
-        Self { remote: Some(remote), expired: Some(expired), ..self }
-    }
-
-    pub(crate) fn stopper(self, stopper: PipeWriter) -> Self {
-        Self { stopper: Some(stopper), ..self }
+        Self { config, files, listener, stopper: None, hooks: None, remote: None }
     }
 }
 
@@ -103,20 +91,22 @@ impl Parts {
 pub(crate) type ReaderEnd = oneshot::Receiver<()>;
 
 /// Runs to the end. `feed` starts the tasks or threads that add keys.
-pub(crate) async fn go(
+pub(crate) async fn run_parts(
     mut parts: Parts,
     feed: impl FnOnce(&Arc<Runner>) -> Result<ReaderEnd, Refusal>,
 ) -> Result<Ended, Refusal> {
-    let (listener, expired) = (parts.listener.take(), parts.expired.take());
-    let runner = Arc::new(Runner::new(parts, listener.as_ref().map(Listener::metrics))?);
+    let listener = parts.listener.take();
+    let (remote, expired) = parts.remote.take().unzip();
+    let runner = Arc::new(Runner::new(parts, remote, listener.as_ref().map(Listener::metrics))?);
+    // Before any key is read: a signal in between would kill this process, but not its commands.
     let signals = Signals::new()
         .map_err(|error| Refusal::failure(format!("signals cannot be caught: {error}")))?;
     let page = match listener {
-        Some(listener) => Some(runner.serve(listener).await?),
+        Some(listener) => Some(runner.serve_page(listener).await?),
         None => None,
     };
     let reader_end = feed(&runner)?;
-    let ended = runner.run(reader_end, signals, expired).await;
+    let ended = runner.run_to_end(reader_end, signals, expired).await;
     if let Some(page) = page {
         page.shutdown().await;
     }
@@ -124,13 +114,18 @@ pub(crate) async fn go(
 }
 
 impl Runner {
-    fn new(parts: Parts, metrics: Option<&Metrics>) -> Result<Self, Refusal> {
-        let Parts { config, files, stopper, hooks, remote, .. } = parts;
+    fn new(
+        parts: Parts,
+        remote: Option<Queue>,
+        metrics: Option<&Metrics>,
+    ) -> Result<Self, Refusal> {
+        let Parts { config, files, stopper, hooks, .. } = parts;
         let keys = Keys::new(&config, metrics, remote)?;
+        // A dry run starts nothing that could be left behind.
         let guardian = (!config.commands.dry_run).then(Guardian::new).transpose();
         let guardian = guardian.map_err(|error| Refusal::failure(error.to_string()))?;
         let commands = Commands {
-            groups: Groups::guarded(guardian),
+            groups: Groups::with_guardian(guardian),
             clock: PausableClock::default(),
             seq: Count::default(),
             was_short: AtomicBool::new(false),
@@ -138,7 +133,7 @@ impl Runner {
         let output = Output::start().map_err(|error| Refusal::failure(error.to_string()))?;
         let (stop, tally) = (Stop::new(stopper), Tally::new());
         let reports = RetryReports::default();
-        let history = serve::history(metrics);
+        let history = metrics.map(|_| History::new());
         Ok(Self {
             config,
             keys,
@@ -154,7 +149,7 @@ impl Runner {
         })
     }
 
-    async fn run(
+    async fn run_to_end(
         self: Arc<Self>,
         reader_end: ReaderEnd,
         signals: Signals,
@@ -166,18 +161,21 @@ impl Runner {
         tokio::spawn(Arc::clone(&self).signal_loop(signals));
         let progress = tokio::spawn(Arc::clone(&self).show_progress());
         let omitted = tokio::spawn(Arc::clone(&self).report_omitted());
-        self.begin().await;
-        if Arc::clone(&self).start(1).await.is_err() {
-            self.tally.fail();
+        self.start_guardian().await;
+        if Arc::clone(&self).start_slot(1).await.is_err() {
+            self.tally.mark_failed();
         }
-        self.stop.over();
+        // From here on, a closed standard output interrupts nothing.
+        self.stop.mark_over();
         for task in [progress, omitted] {
             task.abort();
             // The task may still write until it has stopped.
             let _ = task.await;
         }
-        self.commands.groups.guardian().iter().for_each(|guardian| guardian.end());
+        // No command is left. The guardian need not wait for the end of this process.
+        self.commands.groups.guardian.iter().for_each(|guardian| guardian.end_if_idle());
         let reported = async {
+            // Without the sender, the reports end.
             drop(done);
             if let Some(reports) = reports {
                 // Wait until every key that a claim has parked is reported.
@@ -185,12 +183,13 @@ impl Runner {
             }
         };
         self.finish_output(reader_end, reported).await;
-        let exit = match self.tally.exit() {
+        let exit = match self.tally.exit_code() {
+            // A failure of this program is more serious than a missing command.
             Exit::Failure => Exit::Failure,
-            exit => self.stop.no_program().unwrap_or(exit),
+            exit => self.stop.no_program.get().copied().unwrap_or(exit),
         };
-        match (self.stop.signal(), exit) {
-            (Some(signal), _) => Ended::Signal(signal),
+        match (self.stop.signal.get(), exit) {
+            (Some(&signal), _) => Ended::Signal(signal),
             (
                 None,
                 exit @ (Exit::Failure | Exit::NotExecutable | Exit::NotFound | Exit::Halted),
@@ -204,8 +203,8 @@ impl Runner {
     /// Starts the guardian after the first record of the input, and before the first delivery. During the start, the
     /// reader adds the records that it has read together with the first one, so that their keys coalesce. Keys of a
     /// store or of events do not wait.
-    async fn begin(&self) {
-        if self.hooks.is_some() || self.keys.leases().is_some() {
+    async fn start_guardian(&self) {
+        if self.hooks.is_some() || self.keys.leases.is_some() {
             return;
         }
         // Clients of a dashboard can add keys before the first record.
@@ -213,40 +212,41 @@ impl Runner {
             let mut has_record = self.has_record.subscribe();
             let has_record = tokio::select! {
                 known = has_record.wait_for(Option::is_some) => known.is_ok_and(|it| *it == Some(true)),
-                () = self.stop.reached(Level::Stopping) => false,
+                () = self.stop.wait_for_level(Level::Stopping) => false,
             };
             if !has_record {
                 return;
             }
         }
-        self.guard(Guardian::start).await;
+        self.ensure_guardian(Guardian::start_once).await;
     }
 
     /// Writes the last messages and the summary.
     async fn finish_output(&self, reader_end: ReaderEnd, reported: impl Future<Output = ()>) {
         let last_words = async {
             self.say_omitted().await;
-            if let Some(order) = self.keys.order() {
+            if let Some(order) = &self.keys.order {
                 self.report_unwritten(order.release_all(&self.output).await).await;
             }
             self.count_unfinished(reader_end).await;
             reported.await;
             self.output.clear_progress().await;
             self.output.flush().await;
+            // After the flush: only then it is certain that all output was written.
             if let Some(Closed::Failed(error)) = self.output.is_closed() {
-                self.fail(&format!("standard output: {error}")).await;
+                self.report_failed(&format!("standard output: {error}")).await;
             } else if self.is_cut_off() {
                 self.report_cut_off().await;
             } else {
                 self.report_unfinished().await;
             }
-            if self.keys.leases().is_none() {
-                self.tally.take_adds(&self.keys.queue().totals());
+            if self.keys.leases.is_none() {
+                self.tally.take_adds(&self.keys.queue.totals());
             }
             match self.config.summary {
-                Summary::Text => self.output.say(&self.tally.text()).await,
+                Summary::Text => self.output.say(&self.tally.text_summary()).await,
                 Summary::Json => {
-                    let json = self.tally.json() + "\n";
+                    let json = self.tally.json_summary() + "\n";
                     self.output.write(Stream::Stderr, 0, json.into_bytes()).await;
                 }
                 Summary::None => {}
@@ -254,47 +254,50 @@ impl Runner {
             self.output.flush().await;
         };
         tokio::select! {
+            // A reader that never reads must not keep a killed program alive.
             () = last_words => {}
-            () = self.killed() => {}
+            () = self.wait_after_kill() => {}
         }
     }
 
     async fn report_unwritten(&self, written: io::Result<()>) {
         if let Err(error) = written {
-            self.fail(&format!("--keep-order: output lost: {error}")).await;
+            self.report_failed(&format!("--keep-order: output lost: {error}")).await;
         }
     }
 
     /// Starts the slot with this number, from 1. A slot starts the next slot when it gets its first key, and stops
     /// after that next slot has stopped.
-    fn start(self: Arc<Self>, slot: usize) -> JoinHandle<()> {
+    fn start_slot(self: Arc<Self>, slot: usize) -> JoinHandle<()> {
         tokio::spawn(async move {
             let mut next = None;
             let mut level = self.stop.subscribe();
             loop {
                 let job = tokio::select! {
+                    // A slot takes no key once the run stops.
                     biased;
                     _ = level.wait_for(|&level| level != Level::Running) => break,
-                    job = self.keys.next() => job,
+                    job = self.keys.next_job() => job,
                 };
                 let Some(job) = job else { break };
+                // Slots start one by one, so that a run of few keys creates few tasks.
                 if next.is_none() && slot < self.config.commands.jobs {
-                    next = Some(Arc::clone(&self).start(slot + 1));
+                    next = Some(Arc::clone(&self).start_slot(slot + 1));
                 }
-                self.attempt(job, slot).await;
-                if let Some(order) = self.keys.order() {
+                self.run_attempt(job, slot).await;
+                if let Some(order) = &self.keys.order {
                     // A reader that has paused must not delay the end of the run.
                     tokio::select! {
-                        released = order.release(&self.output) => self.report_unwritten(released).await,
-                        () = self.stop.reached(Level::Killing) => {}
+                        released = order.release_due(&self.output) => self.report_unwritten(released).await,
+                        () = self.stop.wait_for_level(Level::Killing) => {}
                     }
                 }
-                self.keys.changed();
+                self.keys.notify_changed();
             }
             if let Some(next) = next
                 && next.await.is_err()
             {
-                self.tally.fail();
+                self.tally.mark_failed();
             }
         })
     }

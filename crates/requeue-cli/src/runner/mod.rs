@@ -52,9 +52,9 @@ pub(crate) struct Runner {
     commands: Commands,
     hooks: Option<Arc<dyn Hooks>>,
     stop: Stop,
-    output: Output,
+    pub(crate) output: Output,
     reports: RetryReports,
-    tally: Tally,
+    pub(crate) tally: Tally,
     files: Files,
     /// The runs that the dashboard shows; `None` without one.
     history: Option<History>,
@@ -82,25 +82,14 @@ pub(crate) struct Files {
 }
 
 impl Runner {
-    #[cfg(any(feature = "files", feature = "kube", feature = "store"))]
-    pub(crate) const fn output(&self) -> &Output {
-        &self.output
-    }
-
-    #[cfg(any(feature = "files", feature = "kube", feature = "store"))]
-    pub(crate) const fn tally(&self) -> &Tally {
-        &self.tally
-    }
-
     #[cfg(feature = "kube")]
     pub(crate) fn now(&self) -> requeue::Time {
-        self.keys.queue().now()
+        self.keys.queue.now()
     }
 
     /// Returns true if no key is ready or in flight.
-    #[cfg(feature = "files")]
     pub(crate) fn is_idle(&self) -> bool {
-        let states = self.keys.queue().states();
+        let states = self.keys.queue.states();
         states.ready + states.in_flight == 0
     }
 
@@ -111,20 +100,22 @@ impl Runner {
     /// Stops reading keys and starting commands. From `Terminating` on, it also stops the commands in flight. The queue
     /// keeps its keys.
     pub(crate) fn stop(&self, level: Level) {
+        // The queue comes first: a slot that sees the new level gets no key from it.
         self.keys.stop();
-        self.stop.raise(level);
-        self.keys.changed();
+        self.stop.raise_level(level);
+        // The reader may wait for space, and must see the new level.
+        self.keys.notify_changed();
     }
 
     /// Reports a failure of the program: it will exit with 125.
-    async fn fail(&self, why: &str) {
-        self.tally.fail();
+    async fn report_failed(&self, why: &str) {
+        self.tally.mark_failed();
         self.output.say(why).await;
     }
 
     /// Starts or restarts the guardian.
-    async fn guard(&self, start: fn(&Guardian) -> io::Result<()>) {
-        if let Some(Err(error)) = self.commands.groups.guardian().map(start) {
+    async fn ensure_guardian(&self, start: fn(&Guardian) -> io::Result<()>) {
+        if let Some(Err(error)) = self.commands.groups.guardian.as_ref().map(start) {
             let why = "if this process is killed, its commands keep running: the process that would \
                        kill them cannot be started";
             self.output.say(&format!("{why}: {error}")).await;
@@ -133,8 +124,8 @@ impl Runner {
 
     /// Waits until the commands have been killed, and then for one more second. After that the program exits, even if a
     /// reader of the output or a store does not respond.
-    async fn killed(&self) {
-        self.stop.reached(Level::Killing).await;
+    async fn wait_after_kill(&self) {
+        self.stop.wait_for_level(Level::Killing).await;
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
 }

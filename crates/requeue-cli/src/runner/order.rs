@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::RandomState;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use tempfile::SpooledTempFile;
 
 use crate::key::Key;
@@ -55,13 +55,13 @@ struct Piece {
 
 impl OutputOrder {
     /// Waits for the turn to take a key from the queue. Cancel safe.
-    pub(super) async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
+    pub(super) async fn wait_for_turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.turn.lock().await
     }
 
     /// Gives a key a place, unless it has one from an earlier attempt.
-    pub(super) fn start(&self, key: &Key) {
-        let mut places = self.places();
+    pub(super) fn give_place(&self, key: &Key) {
+        let mut places = self.places.lock();
         if !places.of_keys.contains_key(key) {
             let place = places.next;
             places.next += 1;
@@ -70,27 +70,28 @@ impl OutputOrder {
     }
 
     /// Must be called when a key completes, before it can start again.
-    pub(super) fn over(&self, key: &[u8]) {
-        let mut places = self.places();
+    pub(super) fn end_place(&self, key: &[u8]) {
+        let mut places = self.places.lock();
         if let Some(place) = places.of_keys.remove(key) {
             places.over.insert(place);
         }
     }
 
     /// Writes the output of a run, or holds it.
-    pub(super) async fn put(
+    pub(super) async fn write_or_hold(
         &self,
         output: &Output,
         key: &[u8],
         run: u64,
         [stdout, stderr]: [SpooledTempFile; 2],
     ) -> io::Result<()> {
-        let place = self.places().of_keys.get(key).copied();
+        // The key is in flight, so that its place stays the same while this waits for the output.
+        let place = self.places.lock().of_keys.get(key).copied();
         let mut held = self.held.lock().await;
         self.release_into(output, &mut held).await?;
         match place {
             Some(place) if place > held.first => {
-                tokio::task::block_in_place(|| held.keep(place, run, [stdout, stderr]))
+                tokio::task::block_in_place(|| held.hold_output(place, run, [stdout, stderr]))
             }
             _ => {
                 output.write_kept(run, stdout, stderr).await;
@@ -100,15 +101,16 @@ impl OutputOrder {
     }
 
     /// Writes the output whose turn it is.
-    pub(super) async fn release(&self, output: &Output) -> io::Result<()> {
+    pub(super) async fn release_due(&self, output: &Output) -> io::Result<()> {
         let mut held = self.held.lock().await;
         self.release_into(output, &mut held).await
     }
 
     async fn release_into(&self, output: &Output, held: &mut Held) -> io::Result<()> {
         loop {
-            held.write(output, held.first).await?;
-            if !self.places().over.remove(&held.first) {
+            // Its own output comes first, because the place may be over already.
+            held.write_place(output, held.first).await?;
+            if !self.places.lock().over.remove(&held.first) {
                 return Ok(());
             }
             held.first += 1;
@@ -119,19 +121,21 @@ impl OutputOrder {
     pub(super) async fn release_all(&self, output: &Output) -> io::Result<()> {
         let mut held = self.held.lock().await;
         while let Some((&place, _)) = held.outputs.first_key_value() {
-            held.write(output, place).await?;
+            held.write_place(output, place).await?;
         }
         Ok(())
-    }
-
-    fn places(&self) -> MutexGuard<'_, Places> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Held {
-    fn keep(&mut self, place: u64, run: u64, output: [SpooledTempFile; 2]) -> io::Result<()> {
+    fn hold_output(
+        &mut self,
+        place: u64,
+        run: u64,
+        output: [SpooledTempFile; 2],
+    ) -> io::Result<()> {
         let file = self.file.get_or_insert_with(|| SpooledTempFile::new(IN_MEMORY));
+        // Reads of other pieces have moved the position.
         let start = file.seek(SeekFrom::End(0))?;
         let mut lengths = [0; 2];
         for (mut stream, length) in output.into_iter().zip(&mut lengths) {
@@ -146,18 +150,19 @@ impl Held {
     }
 
     /// Writes the output of a place. The last output of all returns the space of the file.
-    async fn write(&mut self, output: &Output, place: u64) -> io::Result<()> {
+    async fn write_place(&mut self, output: &Output, place: u64) -> io::Result<()> {
         for piece in self.outputs.remove(&place).unwrap_or_default() {
-            let [stdout, stderr] = tokio::task::block_in_place(|| self.read(&piece))?;
+            let [stdout, stderr] = tokio::task::block_in_place(|| self.read_piece(&piece))?;
             output.write_kept(piece.run, stdout, stderr).await;
         }
+        // The file would otherwise grow until the end of the run.
         if self.outputs.is_empty() {
             self.file = None;
         }
         Ok(())
     }
 
-    fn read(&mut self, piece: &Piece) -> io::Result<[SpooledTempFile; 2]> {
+    fn read_piece(&mut self, piece: &Piece) -> io::Result<[SpooledTempFile; 2]> {
         let mut streams = [(); 2].map(|()| SpooledTempFile::new(IN_MEMORY));
         if let Some(file) = &mut self.file {
             file.seek(SeekFrom::Start(piece.start))?;
@@ -170,7 +175,7 @@ impl Held {
 }
 
 /// Returns the output of a command that is only printed.
-pub(super) fn printed(line: &str) -> io::Result<[SpooledTempFile; 2]> {
+pub(super) fn printed_output(line: &str) -> io::Result<[SpooledTempFile; 2]> {
     let [mut stdout, stderr] = [(); 2].map(|()| SpooledTempFile::new(IN_MEMORY));
     stdout.write_all(line.as_bytes())?;
     Ok([stdout, stderr])

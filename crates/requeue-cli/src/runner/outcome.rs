@@ -34,7 +34,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    pub(crate) fn run(self, error: &str) -> Run {
+    pub(crate) fn into_run(self, error: &str) -> Run {
         let run = Run::new(self.attempt).error(error).output(self.stderr);
         match self.took {
             Some(took) => run.took(took),

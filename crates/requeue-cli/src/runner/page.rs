@@ -9,39 +9,38 @@ use requeue::{Added, CancelledRun};
 use requeue_http::{Builder, Control, Detail, Site};
 
 use crate::exit::Refusal;
-use crate::input::{AddOptions, Why};
-use crate::key::{Key, LONGEST};
+use crate::input::{AddOptions, check_key};
+use crate::key::Key;
 use crate::output::log;
 use crate::runner::Runner;
-use crate::serve::{Listener, Page};
+use crate::serve::{Listener, Page, store_site};
 
 impl Runner {
-    pub(super) async fn serve(self: &Arc<Self>, listener: Listener) -> Result<Page, Refusal> {
+    pub(super) async fn serve_page(self: &Arc<Self>, listener: Listener) -> Result<Page, Refusal> {
         let of = Arc::clone(self);
-        let (title, output) = (self.title(), &self.output);
-        if listener.has_admin() && self.keys.leases().is_none() {
+        let (title, output) = (self.page_title(), &self.output);
+        if listener.has_admin() && self.keys.leases.is_none() {
             // The subcommands with a store show events anyway.
             log::show_on(output);
         }
-        match self.keys.leases() {
-            #[cfg(feature = "store")]
+        match &self.keys.leases {
             Some(leases) => {
-                let site = leases.remote().page().detail(move |key| of.slot(key));
-                listener.serve(title, self.dress(site), output).await
+                let site = store_site(leases.remote()).detail(move |key| of.slot_detail(key));
+                listener.serve(title, self.dress_site(site), output).await
             }
-            _ => {
+            None => {
                 let site =
-                    Site::builder(self.keys.queue().clone()).detail(move |key| of.detail(key));
+                    Site::builder(self.keys.queue.clone()).detail(move |key| of.key_detail(key));
                 let site = site.control(RunControl(Arc::clone(self)));
-                listener.serve(title, self.dress(site), output).await
+                listener.serve(title, self.dress_site(site), output).await
             }
         }
     }
 
     /// Sets the parts of the dashboard that do not depend on the kind of the queue.
-    fn dress<K>(self: &Arc<Self>, site: Builder<K>) -> Builder<K> {
+    fn dress_site<K>(self: &Arc<Self>, site: Builder<K>) -> Builder<K> {
         let of = Arc::clone(self);
-        let site = site.jobs(self.config.commands.jobs, move || of.commands.groups.running());
+        let site = site.jobs(self.config.commands.jobs, move || of.commands.groups.running_count());
         let site = match self.config.name {
             "run" => site.hint("Write keys to the input of this process, one per line."),
             "watch" => site.hint("Create or change an object that is watched."),
@@ -55,7 +54,7 @@ impl Runner {
     }
 
     /// Returns the title: the name of the program, without arguments and scripts, which may contain secrets.
-    fn title(&self) -> String {
+    fn page_title(&self) -> String {
         let program = self.config.commands.template.fixed_program();
         let name = program.as_deref().and_then(|program| Path::new(program).file_name());
         match name.map(|name| String::from_utf8_lossy(name.as_bytes()).into_owned()) {
@@ -64,17 +63,17 @@ impl Runner {
         }
     }
 
-    fn slot(&self, key: &[u8]) -> Detail {
-        match self.commands.groups.slot(key) {
+    fn slot_detail(&self, key: &[u8]) -> Detail {
+        match self.commands.groups.slot_of(key) {
             Some(slot) => Detail::new().field("slot", slot),
             None => Detail::new(),
         }
     }
 
     /// Returns the properties of a key that the queue does not have.
-    fn detail(&self, key: &[u8]) -> Detail {
-        let past = self.keys.past(key);
-        let mut detail = self.slot(key).attempt(past.attempt);
+    fn key_detail(&self, key: &[u8]) -> Detail {
+        let past = self.keys.failing.past_of(key);
+        let mut detail = self.slot_detail(key).attempt(past.attempt);
         if let Some(exit) = past.last_exit {
             detail = detail.field("last exit", exit);
         }
@@ -88,38 +87,33 @@ struct RunControl(Arc<Runner>);
 impl Control<Key> for RunControl {
     fn add(&self, key: Key, delay: Option<Duration>, priority: i32) -> Result<Added, String> {
         let Self(runner) = self;
-        let most = LONGEST;
-        match key.len() {
-            0 => return Err(Why::Empty.to_string()),
-            bytes if bytes > most => {
-                let why = Why::KeyTooLong { bytes: bytes as u64, most };
-                return Err(why.to_string());
-            }
-            _ if key.contains(&0) => return Err(Why::Nul.to_string()),
-            _ => {}
-        }
-        runner.hooks.iter().try_for_each(|hooks| hooks.check(&key))?;
-        if runner.keys.queue().states().total() >= runner.keys.max_keys() {
+        check_key(&key).map_err(|why| why.to_string())?;
+        runner.hooks.iter().try_for_each(|hooks| hooks.check_key(&key))?;
+        // A client cannot wait for space as the reader does.
+        if runner.keys.queue.states().total() >= runner.keys.max_keys {
             return Err("the run has as many keys as it may hold (--max-keys)".to_owned());
         }
         if runner.is_stopping() {
             return Ok(Added::Refused);
         }
-        Ok(runner.keys.add(&key, AddOptions { after: delay, priority, ..AddOptions::default() }))
+        Ok(runner
+            .keys
+            .add_key(&key, AddOptions { after: delay, priority, ..AddOptions::default() }))
     }
 
     fn cancel(&self, key: &Key) -> bool {
         let Self(runner) = self;
-        let cancelled = runner.keys.cancel(key);
+        let cancelled = runner.keys.cancel_key(key);
         if cancelled {
             runner.tally.cancelled.one_more();
         }
-        runner.keys.changed();
+        // The reader may wait for the space of this key.
+        runner.keys.notify_changed();
         cancelled
     }
 
     fn cancel_running(&self, key: &Key) -> bool {
-        self.0.keys.queue().cancel_running(key) == CancelledRun::Cancelled
+        self.0.keys.queue.cancel_running(key) == CancelledRun::Cancelled
     }
 
     fn run_now(&self, key: &Key, priority: i32) -> bool {
@@ -130,15 +124,16 @@ impl Control<Key> for RunControl {
     fn pause(&self) -> bool {
         let runs = !self.0.is_stopping();
         if runs {
-            self.0.keys.queue().pause();
+            self.0.keys.queue.pause();
         }
         runs
     }
 
     fn resume(&self) -> bool {
+        // A resume must not undo the stop of the run.
         let runs = !self.0.is_stopping();
         if runs {
-            self.0.keys.queue().resume();
+            self.0.keys.queue.resume();
         }
         runs
     }

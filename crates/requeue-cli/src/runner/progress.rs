@@ -9,7 +9,7 @@ use nix::unistd::{getpgrp, tcgetpgrp};
 use rustix::termios::tcgetwinsize;
 
 use crate::args::run as args;
-use crate::duration::{exact, shown};
+use crate::duration::{format_exact, shown};
 use crate::key::escaped;
 use crate::runner::Runner;
 
@@ -25,7 +25,11 @@ pub(crate) enum Progress {
 
 impl Progress {
     /// Chooses the form. `is_terminal` is true if standard error is a terminal.
-    pub(crate) fn choose(when: args::Progress, output: args::Output, is_terminal: bool) -> Self {
+    pub(crate) fn choose_form(
+        when: args::Progress,
+        output: args::Output,
+        is_terminal: bool,
+    ) -> Self {
         match when {
             // Output that commands write themselves would break the line.
             args::Progress::Auto if is_terminal && output != args::Output::Inherit => Self::Bar,
@@ -46,33 +50,34 @@ const WINDOW: Duration = Duration::from_secs(10);
 impl Meter {
     /// Records that `runs` runs had completed at `now`, and returns the rate. The newest record that is older than the
     /// window still counts, so that the rate covers at least the window.
-    fn rate(&mut self, start: Instant, now: Instant, runs: u64) -> f64 {
+    fn runs_per_second(&mut self, start: Instant, now: Instant, runs: u64) -> f64 {
         while self.0.get(1).is_some_and(|&(at, _)| now.saturating_duration_since(at) >= WINDOW) {
             self.0.pop_front();
         }
         let &(from, before) = self.0.front().unwrap_or(&(start, 0));
         self.0.push_back((now, runs));
         let seconds = now.saturating_duration_since(from).as_secs_f64();
+        // The first call may come in the instant of the start.
         if seconds > 0.0 { runs.saturating_sub(before) as f64 / seconds } else { 0.0 }
     }
 }
 
 impl Runner {
     /// Returns the progress on one line.
-    pub(crate) fn progress(&self, meter: &mut Meter) -> String {
+    pub(crate) fn progress_line(&self, meter: &mut Meter) -> String {
         self.progress_parts(meter).join(", ")
     }
 
     /// Returns the parts of the progress. The most important ones come first: a narrow terminal shows only these.
     fn progress_parts(&self, meter: &mut Meter) -> Vec<String> {
-        let (queue, tally) = (self.keys.queue(), &self.tally);
-        let done = tally.done.get();
-        let failed = tally.failures.get();
+        let (queue, tally) = (&self.keys.queue, &self.tally);
+        let done = tally.runs.succeeded.get();
+        let failed = tally.runs.failed.get();
         let given_up = tally.given_up.get();
-        let rate = meter.rate(tally.started, Instant::now(), done + failed);
+        let rate = meter.runs_per_second(tally.started, Instant::now(), done + failed);
         let states = queue.states();
         let mut parts = Vec::new();
-        if self.keys.leases().is_some() || self.hooks.is_some() {
+        if self.keys.leases.is_some() || self.hooks.is_some() {
             // The rest is in the store, or nobody knows how many changes will come.
             parts.push(format!("{done} done"));
         } else {
@@ -80,10 +85,11 @@ impl Runner {
             let is_total = self.stop.has_read_all();
             let more = if is_total { "" } else { "+" };
             parts.push(format!("{finished}/{}{more} done", finished + left));
+            // Without the total, an estimate would be too low.
             let left = if is_total { left } else { 0 };
             parts.extend(
                 time_left(tally.started.elapsed(), finished, left)
-                    .map(|left| format!("about {} left", exact(left))),
+                    .map(|left| format!("about {} left", format_exact(left))),
             );
         }
         let running = format!("{} running", states.in_flight);
@@ -95,7 +101,7 @@ impl Runner {
         if given_up > 0 {
             parts.push(format!("{given_up} given up"));
         }
-        if self.keys.leases().is_none() {
+        if self.keys.leases.is_none() {
             // Some of them are in flight, and run once more afterwards.
             let waiting = queue.waiting();
             let retries = Some(states.backing_off).filter(|&retries| retries > 0);
@@ -110,7 +116,7 @@ impl Runner {
             parts.push(format!("{} ready", states.ready));
         }
         parts.push(format!("{rate:.1}/s"));
-        if let Some((key, since)) = self.commands.groups.longest() {
+        if let Some((key, since)) = self.commands.groups.longest_run() {
             parts.push(format!("{} for {}", escaped(&key), shown(since)));
         }
         parts
@@ -120,7 +126,7 @@ impl Runner {
     pub(crate) async fn show_progress(self: Arc<Self>) {
         let mut meter = Meter::default();
         let (progress, output) = (self.config.progress, self.config.commands.output);
-        match Progress::choose(progress, output, io::stderr().is_terminal()) {
+        match Progress::choose_form(progress, output, io::stderr().is_terminal()) {
             Progress::Not => {}
             Progress::Bar => {
                 loop {
@@ -128,12 +134,12 @@ impl Runner {
                     tokio::time::sleep(Duration::from_millis(250)).await;
                     if in_foreground() {
                         let parts = self.progress_parts(&mut meter);
-                        self.output.show_progress(fitted(&parts, columns()));
+                        self.output.show_progress(join_fitting(&parts, terminal_columns()));
                     }
                 }
             }
             Progress::Lines => loop {
-                self.output.hint(&self.progress(&mut meter));
+                self.output.hint(&self.progress_line(&mut meter));
                 tokio::time::sleep(WINDOW).await;
             },
         }
@@ -151,7 +157,7 @@ fn time_left(elapsed: Duration, finished: u64, left: u64) -> Option<Duration> {
 }
 
 /// Joins the first parts that fit in a terminal of this width. A wider character than usual may be cut.
-fn fitted(parts: &[String], columns: usize) -> String {
+fn join_fitting(parts: &[String], columns: usize) -> String {
     let mut line = String::new();
     let mut width = 0;
     for part in parts {
@@ -167,7 +173,7 @@ fn fitted(parts: &[String], columns: usize) -> String {
 }
 
 /// Returns the width of the terminal, as of now.
-fn columns() -> usize {
+fn terminal_columns() -> usize {
     let size = tcgetwinsize(io::stderr()).ok().filter(|size| size.ws_col > 0);
     size.map_or(usize::MAX, |size| size.ws_col.into())
 }
@@ -186,7 +192,7 @@ mod tests {
         use args::Output::{Group, Inherit, Lines, None};
         use args::Progress::{Always, Auto, Never};
 
-        let choose = Progress::choose;
+        let choose = Progress::choose_form;
         for output in [Lines, Group, Inherit, None] {
             assert_eq!(choose(Never, output, true), Progress::Not);
             assert_eq!(choose(Auto, output, false), Progress::Not);
@@ -222,15 +228,16 @@ mod tests {
             // The rest of the line is cut.
             (3, "5/11 done"),
         ] {
-            assert_eq!(fitted(&parts, columns), line, "{columns}");
+            assert_eq!(join_fitting(&parts, columns), line, "{columns}");
         }
     }
 
     #[test]
     fn the_rate_is_that_of_the_last_seconds() {
         let (start, mut meter) = (Instant::now(), Meter::default());
-        let mut rate =
-            |seconds, runs| meter.rate(start, start + Duration::from_secs(seconds), runs);
+        let mut rate = |seconds, runs| {
+            meter.runs_per_second(start, start + Duration::from_secs(seconds), runs)
+        };
         assert_eq!(rate(0, 0), 0.0);
         assert_eq!(rate(5, 50), 10.0);
         assert_eq!(rate(10, 50), 5.0);

@@ -5,7 +5,6 @@ use std::time::Duration;
 use requeue::Time;
 use tokio::sync::{Mutex, MutexGuard, Notify};
 
-use crate::args::values::Every;
 use crate::key::KeyQueue;
 
 /// Gives out turns to start a command, one at a time. Keys that wait for a turn stay in the queue.
@@ -27,17 +26,18 @@ pub(crate) struct Turn<'a> {
 }
 
 impl Rate {
-    pub(crate) fn new(Every(every): Every, burst: u32) -> Self {
+    pub(crate) fn new(every: Duration, burst: u32) -> Self {
         Self { every, burst, paid_until: Mutex::new(Time::ZERO), look: Notify::new() }
     }
 
     /// Waits until a command may start. The next turn comes after this one is taken or dropped. Returns `None` when no
     /// key is left that could take a turn.
-    pub(crate) async fn turn(&self, queue: &KeyQueue) -> Option<Turn<'_>> {
+    pub(crate) async fn wait_for_turn(&self, queue: &KeyQueue) -> Option<Turn<'_>> {
+        // The lock is the turn. It is fair: slots get it in the order in which they ask.
         let paid_until = self.paid_until.lock().await;
         loop {
             let now = queue.now();
-            let wait = wait(*paid_until, now, self.every, self.burst);
+            let wait = time_to_turn(*paid_until, now, self.every, self.burst);
             if wait.is_zero() {
                 return Some(Turn { every: self.every, paid_until });
             }
@@ -50,20 +50,21 @@ impl Rate {
     }
 
     /// Must be called when a key has left the queue or the queue is closed.
-    pub(crate) fn changed(&self) {
+    pub(crate) fn notify_changed(&self) {
         self.look.notify_one();
     }
 }
 
 impl Turn<'_> {
     /// Uses the turn: a command starts.
-    pub(crate) fn take(mut self, now: Time) {
+    pub(crate) fn use_up(mut self, now: Time) {
+        // Time that passes without starts is not saved up beyond the burst.
         *self.paid_until = (*self.paid_until).max(now) + self.every;
     }
 }
 
 /// Returns the time until one more command may start.
-fn wait(paid_until: Time, now: Time, every: Duration, burst: u32) -> Duration {
+fn time_to_turn(paid_until: Time, now: Time, every: Duration, burst: u32) -> Duration {
     paid_until.since(now + every.saturating_mul(burst.saturating_sub(1)))
 }
 
@@ -77,7 +78,7 @@ mod tests {
         let (mut paid_until, mut now) = (Time::ZERO, Time::ZERO);
         let start = |&wanted: &u64| {
             now = now.max(Time::ZERO + second * u32::try_from(wanted).unwrap());
-            now = now + wait(paid_until, now, second * 10, burst);
+            now = now + time_to_turn(paid_until, now, second * 10, burst);
             paid_until = paid_until.max(now) + second * 10;
             now.since(Time::ZERO).as_secs()
         };

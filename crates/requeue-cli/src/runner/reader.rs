@@ -1,25 +1,15 @@
 //! The thread that reads keys and adds them.
 
-use std::io::BufReader;
 use std::sync::Arc;
 
 use requeue::{Added, Merge};
 use tokio::sync::oneshot;
 
 use crate::exit::Refusal;
-use crate::input::source::Input;
-use crate::input::{Bad, Change, Records, Why};
+use crate::input::source::{FROM_TERMINAL, Input};
+use crate::input::{Bad, Change, ChangeSink, Why, read_changes};
 use crate::output::summary::counted;
 use crate::runner::Runner;
-
-/// The destination of the keys that are read.
-pub(crate) trait KeySink: Send {
-    /// Applies the change that a record asks for. Returns false if the run stops.
-    fn take(&mut self, change: Change<'_>) -> Result<bool, Why>;
-
-    /// Waits until all changes are applied. Called when the next record is not available yet.
-    fn settle(&mut self);
-}
 
 /// The queue in memory.
 pub(crate) struct LocalSink {
@@ -35,30 +25,36 @@ impl LocalSink {
     }
 }
 
-impl KeySink for LocalSink {
-    fn take(&mut self, change: Change<'_>) -> Result<bool, Why> {
+impl ChangeSink for LocalSink {
+    fn take_change(&mut self, change: Change<'_>) -> Result<bool, Why> {
         if !self.has_taken {
             self.has_taken = true;
             self.runner.has_record.send_replace(Some(true));
         }
-        Ok(self.runner.take(change, &mut self.held))
+        Ok(self.runner.take_change(change, &mut self.held))
     }
 
-    fn settle(&mut self) {}
+    fn refuse_record(&mut self, bad: &Bad) {
+        self.runner.complain_of(bad);
+    }
+
+    fn apply_pending(&mut self) -> bool {
+        true
+    }
 }
 
 /// Starts the thread. The receiver learns when the thread stops.
-pub(crate) fn spawn(
+pub(crate) fn spawn_reader(
     runner: &Arc<Runner>,
     input: Input,
-    mut sink: impl KeySink + 'static,
+    mut sink: impl ChangeSink + 'static,
 ) -> Result<oneshot::Receiver<()>, Refusal> {
     let (stopped, has_stopped) = oneshot::channel();
     let runner = Arc::clone(runner);
     std::thread::Builder::new()
         .name("reader".to_owned())
         .spawn(move || {
-            read(&runner, input, &mut sink);
+            read_input(&runner, input, &mut sink);
             // Without a receiver, nothing waits.
             let _ = stopped.send(());
         })
@@ -67,71 +63,29 @@ pub(crate) fn spawn(
 }
 
 /// Reads until the end of the input or the stop of the run, and closes the queue.
-fn read(runner: &Runner, input: Input, sink: &mut dyn KeySink) {
+fn read_input(runner: &Runner, input: Input, sink: &mut dyn ChangeSink) {
     let _close = Close(runner);
-    let format = runner.config.input.format;
-    if input.is_terminal() {
-        runner
-            .output
-            .say_blocking("reading keys from the terminal, one per line; Ctrl-D ends the input");
+    if input.is_terminal {
+        runner.output.say_blocking(FROM_TERMINAL);
     }
-    let records = Records::new(BufReader::with_capacity(64 << 10, input), format);
-    read_records(runner, records, sink);
-    // All records so far are applied before the queue is closed.
-    sink.settle();
-}
-
-fn read_records(runner: &Runner, mut records: Records<BufReader<Input>>, sink: &mut dyn KeySink) {
-    let format = runner.config.input.format;
-    loop {
-        if !records.has_next() {
-            sink.settle();
-        }
-        let is_record = match records.next() {
-            Ok(Some(Ok(_))) => true,
-            Ok(Some(Err(bad))) => {
-                runner.complain_of(&bad);
-                false
-            }
-            Ok(None) => {
-                // The records that were skipped at the end have not called `settle`.
-                sink.settle();
-                if !records.from.get_ref().is_cut() {
-                    runner.end_of_input();
-                }
-                return;
-            }
-            Err(error) => {
-                runner.tally.fail();
-                runner.output.say_blocking(&format!("the input cannot be read: {error}"));
-                return;
-            }
-        };
-        if records.from.get_ref().is_cut() {
-            // The record may be incomplete, and there is no more input.
-            return;
-        }
-        if is_record {
-            let taken = match format.parse(records.last()).and_then(|change| sink.take(change)) {
-                Ok(taken) => taken,
-                Err(why) => {
-                    runner.complain_of(&Bad { number: records.number(), why });
-                    true
-                }
-            };
-            if !taken {
-                return;
-            }
+    match read_changes(input, runner.config.input.format, sink) {
+        Ok(true) => runner.end_of_input(),
+        Ok(false) => {}
+        Err(error) => {
+            runner.tally.mark_failed();
+            runner.output.say_blocking(&format!("the input cannot be read: {error}"));
         }
     }
+    // All records so far are applied before the queue is closed, even after a read error.
+    sink.apply_pending();
 }
 
 impl Runner {
     /// Applies the change that a record asks for. Returns false if the run stops.
-    pub(crate) fn take(&self, change: Change<'_>, held: &mut usize) -> bool {
+    pub(crate) fn take_change(&self, change: Change<'_>, held: &mut usize) -> bool {
         match change {
             Change::Add(key, options) => {
-                if *held >= self.keys.max_keys() {
+                if *held >= self.keys.max_keys {
                     let is_stopping = || self.is_stopping();
                     *held = self.keys.make_room(&key, is_stopping, |limit| {
                         let held = counted(limit as u64, "key");
@@ -140,13 +94,15 @@ impl Runner {
                         self.output.say_blocking(&why);
                     });
                 }
+                // The wait for space may have ended because of the stop.
                 if self.is_stopping() {
                     return false;
                 }
+                // An exact time takes the place of a backoff.
                 if options.merge == Merge::Exactly {
-                    self.keys.forget_failures(&key);
+                    self.keys.failing.forget_key(&key);
                 }
-                match self.keys.add(&key, options) {
+                match self.keys.add_key(&key, options) {
                     Added::Refused => return false,
                     Added::New => *held += 1,
                     _ => {}
@@ -156,7 +112,7 @@ impl Runner {
                 if self.is_stopping() {
                     return false;
                 }
-                if self.keys.cancel(&key) {
+                if self.keys.cancel_key(&key) {
                     self.tally.cancelled.one_more();
                 }
             }
@@ -167,7 +123,8 @@ impl Runner {
     /// Forgets the failures and the backoff of a key.
     #[cfg(feature = "kube")]
     pub(crate) fn end_backoff(&self, key: &[u8]) {
-        self.keys.end_backoff(key);
+        self.keys.queue.forget(&key.into());
+        self.keys.failing.forget_key(key);
     }
 
     fn end_of_input(&self) {
@@ -175,7 +132,7 @@ impl Runner {
         self.keys.end_of_input();
     }
 
-    fn complain_of(&self, bad: &Bad) {
+    pub(crate) fn complain_of(&self, bad: &Bad) {
         self.tally.bad_input.one_more();
         self.output.say_blocking(&bad.to_string());
     }
@@ -186,7 +143,7 @@ struct Close<'a>(&'a Runner);
 
 impl Drop for Close<'_> {
     fn drop(&mut self) {
-        self.0.keys.close();
+        self.0.keys.close_queue();
         self.0.has_record.send_if_modified(|has_record| {
             let is_new = has_record.is_none();
             has_record.get_or_insert(false);

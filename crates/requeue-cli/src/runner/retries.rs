@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::hash::RandomState;
-use std::sync::Mutex;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use requeue::limiter::BackoffLimiter;
 use requeue::{Item, RateLimiter, Time};
 
@@ -52,8 +52,8 @@ impl FailingKeys {
         Self { retries, inner: Mutex::new(Inner { keys: HashMap::new(), limiter }) }
     }
 
-    pub(crate) fn past(&self, key: &[u8]) -> Past {
-        match self.lock().keys.get(key) {
+    pub(crate) fn past_of(&self, key: &[u8]) -> Past {
+        match self.inner.lock().keys.get(key) {
             None => Past { attempt: 1, last_exit: None },
             Some(state) => {
                 Past { attempt: state.failures.saturating_add(1), last_exit: Some(state.last_exit) }
@@ -61,20 +61,27 @@ impl FailingKeys {
         }
     }
 
-    pub(crate) fn forget(&self, key: &[u8]) {
-        let mut inner = self.lock();
+    pub(crate) fn forget_key(&self, key: &[u8]) {
+        let mut inner = self.inner.lock();
         if let Some((key, _)) = inner.keys.remove_entry(key) {
             inner.limiter.forget(&key);
         }
     }
 
     /// Counts a failure at `now`. Retries the key after its backoff, unless it has no retries left.
-    pub(crate) fn fail(&self, item: Item<'static, Key>, last_exit: i32, now: Time) -> Verdict {
-        let mut inner = self.lock();
+    pub(crate) fn count_failure(
+        &self,
+        item: Item<'static, Key>,
+        last_exit: i32,
+        now: Time,
+    ) -> Verdict {
+        let mut inner = self.inner.lock();
         let before = inner.keys.get(item.key()).copied().unwrap_or_default();
+        // An add may start the key before its backoff is over. Such a failure is not another one.
         let counts = now >= before.until;
         let failures = before.failures.saturating_add(counts.into());
         if self.retries.is_some_and(|retries| failures > retries) {
+            // The next add begins without failures.
             inner.keys.remove(item.key());
             inner.limiter.forget(item.key());
             return Verdict::GivenUp { item, attempts: failures };
@@ -85,10 +92,6 @@ impl FailingKeys {
         let delay = until.since(now);
         item.retry_after(delay);
         Verdict::Retried { attempt: before.failures.saturating_add(1), delay }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
@@ -114,19 +117,19 @@ mod tests {
     }
 
     fn fail(failing: &FailingKeys, queue: &KeyQueue) -> Verdict {
-        failing.fail(queue.try_get().map(Item::into_owned).unwrap(), 7, queue.now())
+        failing.count_failure(queue.try_get().map(Item::into_owned).unwrap(), 7, queue.now())
     }
 
     #[test]
     fn a_key_is_given_up_past_its_retries_and_starts_afresh() {
         let (failing, clock) = (failing(1), FakeClock::new());
         let queue = queue(&clock);
-        assert_eq!(failing.past(KEY), Past { attempt: 1, last_exit: None });
+        assert_eq!(failing.past_of(KEY), Past { attempt: 1, last_exit: None });
         assert!(matches!(fail(&failing, &queue), Verdict::Retried { attempt: 1, .. }));
-        assert_eq!(failing.past(KEY), Past { attempt: 2, last_exit: Some(7) });
+        assert_eq!(failing.past_of(KEY), Past { attempt: 2, last_exit: Some(7) });
         clock.advance(Duration::from_secs(1));
         assert!(matches!(fail(&failing, &queue), Verdict::GivenUp { attempts: 2, .. }));
-        assert_eq!(failing.past(KEY), Past { attempt: 1, last_exit: None });
+        assert_eq!(failing.past_of(KEY), Past { attempt: 1, last_exit: None });
     }
 
     #[test]
@@ -138,7 +141,7 @@ mod tests {
             queue.add(KEY.into());
             assert!(matches!(fail(&failing, &queue), Verdict::Retried { attempt: 2, .. }));
         }
-        assert_eq!(failing.past(KEY).attempt, 2);
+        assert_eq!(failing.past_of(KEY).attempt, 2);
         clock.advance(Duration::from_secs(1));
         assert!(matches!(fail(&failing, &queue), Verdict::GivenUp { attempts: 2, .. }));
     }

@@ -1,8 +1,8 @@
 //! Messages about failed attempts of keys that run again, limited to a few per second.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::args::run::Progress;
@@ -36,6 +36,7 @@ impl Window {
         if self.start.is_none_or(|start| now.saturating_duration_since(start) >= WINDOW) {
             (self.start, self.said) = (Some(now), 0);
         }
+        // What is not written is counted, so that the user knows of it.
         let admits = self.said < MOST;
         if admits {
             self.said += 1;
@@ -43,12 +44,6 @@ impl Window {
             self.omitted += 1;
         }
         admits
-    }
-}
-
-impl RetryReports {
-    fn lock(&self) -> MutexGuard<'_, Window> {
-        self.window.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -68,7 +63,7 @@ impl Runner {
         if self.config.progress == Progress::Never {
             return;
         }
-        if !self.reports.lock().admits(Instant::now()) {
+        if !self.reports.window.lock().admits(Instant::now()) {
             return self.reports.omitted.notify_one();
         }
         let attempts = match self.config.failures.retries {
@@ -95,7 +90,7 @@ impl Runner {
 
     /// Reports the number of messages that were omitted since the last report.
     pub(super) async fn say_omitted(&self) {
-        let omitted = std::mem::take(&mut self.reports.lock().omitted);
+        let omitted = std::mem::take(&mut self.reports.window.lock().omitted);
         if omitted > 0 {
             let attempts = counted(omitted, "more failed attempt");
             self.output.say(&format!("… and {attempts}")).await;

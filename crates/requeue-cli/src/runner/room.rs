@@ -1,7 +1,8 @@
 //! Space for another key: the reader waits here while the program holds `--max-keys` keys.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+
+use parking_lot::{Condvar, Mutex};
 
 /// A condition variable that costs little while no thread waits.
 #[derive(Debug, Default)]
@@ -14,12 +15,11 @@ pub(super) struct Room {
 
 impl Room {
     pub(super) fn wait_while(&self, mut is_full: impl FnMut() -> bool) {
-        let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = self.lock.lock();
         // Set before `is_full` is evaluated. A thread that changes the result afterwards sees the flag set, because the
         // queue is locked and unlocked between the two.
         self.is_waiting.store(true, Ordering::SeqCst);
-        let _guard =
-            self.changed.wait_while(guard, |()| is_full()).unwrap_or_else(PoisonError::into_inner);
+        self.changed.wait_while(&mut guard, |()| is_full());
         self.is_waiting.store(false, Ordering::SeqCst);
     }
 
@@ -29,9 +29,11 @@ impl Room {
     }
 
     /// Must be called when a key has completed or the run stops.
-    pub(super) fn changed(&self) {
+    pub(super) fn notify_changed(&self) {
+        // In the single order of these accesses, either this load sees the flag, or the waiter sees the change.
         if self.is_waiting.load(Ordering::SeqCst) {
-            let _guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            // The waiter holds the lock from its check to its sleep, so that the notification is not lost.
+            let _guard = self.lock.lock();
             self.changed.notify_all();
         }
     }

@@ -25,9 +25,9 @@ impl Runner {
         let mut look_at = None;
         loop {
             tokio::select! {
-                request = signals.next() => match request {
+                request = signals.next_request() => match request {
                     Request::End(signal) => {
-                        self.stop.caused_by(signal);
+                        self.stop.signal.get_or_init(|| signal);
                         let before = level;
                         level = match level {
                             Level::Running if signal == Signal::INT.as_raw() => {
@@ -36,26 +36,27 @@ impl Runner {
                             _ => level.next(),
                         };
                         // The count is that of the commands that get the signal.
-                        let running = self.keys.queue().in_flight();
+                        let running = self.keys.queue.in_flight();
                         self.stop(level);
                         if level > before && running > 0 {
                             self.report_signal(signal, level, running);
                         }
                     }
-                    Request::Suspend if signals::can_be_continued() => self.suspend().await,
+                    Request::Suspend if signals::can_be_continued() => self.suspend_all().await,
                     Request::Suspend => {}
                     Request::Continue => self.commands.groups.signal_all(Signal::CONT),
-                    Request::Report => self.output.hint(&self.progress(&mut meter)),
+                    Request::Report => self.output.hint(&self.progress_line(&mut meter)),
                     Request::Children => {
+                        // The first exit sets the time, so that a series of exits cannot postpone it.
                         look_at.get_or_insert_with(|| Instant::now() + LOOK);
                     }
                 },
                 () = sleep_until(look_at.unwrap_or_else(Instant::now)), if look_at.is_some() => {
                     look_at = None;
                     self.commands.groups.kill_starved();
-                    self.guard(Guardian::restart).await;
+                    self.ensure_guardian(Guardian::restart_if_dead).await;
                 }
-                () = self.output.closed(), if is_open => {
+                () = self.output.wait_until_closed(), if is_open => {
                     is_open = false;
                     self.stop_without_stdout();
                 }
@@ -65,7 +66,7 @@ impl Runner {
 
     /// Reports the effect of a signal on the commands in flight.
     fn report_signal(&self, signal: i32, level: Level, running: usize) {
-        let name = signals::name(signal);
+        let name = signals::stop_signal_name(signal);
         let commands = counted(running as u64, "command");
         self.output.hint(&match level {
             Level::Running => return,
@@ -80,15 +81,16 @@ impl Runner {
     }
 
     /// Stops all commands and then the program. Continues the commands when the program is continued.
-    async fn suspend(&self) {
+    async fn suspend_all(&self) {
         // The shell writes to the terminal next.
         let cleared = async {
             self.output.clear_progress().await;
             self.output.flush().await;
         };
+        // A reader of standard error that has paused must not prevent the stop.
         let _ = tokio::time::timeout(Duration::from_millis(100), cleared).await;
         // The first process of a container ignores a stop signal from inside the container. Its commands are continued
         // immediately.
-        self.commands.groups.stop_while(|| self.commands.clock.during(signals::stop));
+        self.commands.groups.stop_while(|| self.commands.clock.pause_during(signals::stop_process));
     }
 }

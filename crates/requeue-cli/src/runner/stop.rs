@@ -1,9 +1,10 @@
 //! The stop of a run: its level, the signal that caused it, and the end of the reading.
 
 use std::io::PipeWriter;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::exit::Exit;
@@ -14,9 +15,9 @@ use crate::process::signals::Level;
 pub(super) struct Stop {
     level: watch::Sender<Level>,
     /// The first signal. The program dies of it at the end.
-    signal: OnceLock<i32>,
+    pub(super) signal: OnceLock<i32>,
     /// The reason why the command cannot be run, as the exit code of the program.
-    no_program: OnceLock<Exit>,
+    pub(super) no_program: OnceLock<Exit>,
     /// Stops the reading of the input when it is dropped.
     input: Mutex<Option<PipeWriter>>,
     /// The input was read to its end.
@@ -49,41 +50,25 @@ impl Stop {
     }
 
     /// Raises the level, and stops the reading.
-    pub(super) fn raise(&self, level: Level) {
+    pub(super) fn raise_level(&self, level: Level) {
         self.level.send_if_modified(|now| {
             let rises = level > *now;
             *now = level.max(*now);
             rises
         });
-        drop(self.input.lock().unwrap_or_else(PoisonError::into_inner).take());
+        // After the level, so that a reader that wakes up finds the run stopping.
+        drop(self.input.lock().take());
     }
 
     /// Waits until the level is at least `level`.
-    pub(super) async fn reached(&self, level: Level) {
+    pub(super) async fn wait_for_level(&self, level: Level) {
+        // The sender lives as long as `self`, so that the wait does not fail.
         let _ = self.subscribe().wait_for(|&now| now >= level).await;
-    }
-
-    /// Records the signal, unless there was one before.
-    pub(super) fn caused_by(&self, signal: i32) {
-        self.signal.get_or_init(|| signal);
-    }
-
-    pub(super) fn signal(&self) -> Option<i32> {
-        self.signal.get().copied()
-    }
-
-    /// Records that the command cannot be run. Returns false if that was known.
-    pub(super) fn without_program(&self, exit: Exit) -> bool {
-        self.no_program.set(exit).is_ok()
-    }
-
-    /// Returns the exit code for a command that cannot be run.
-    pub(super) fn no_program(&self) -> Option<Exit> {
-        self.no_program.get().copied()
     }
 
     /// Must be called when the input was read to its end.
     pub(super) fn read_all(&self) {
+        // The flag guards no other data.
         self.has_read_all.store(true, Ordering::Relaxed);
     }
 
@@ -92,12 +77,13 @@ impl Stop {
     }
 
     /// Must be called when the last command has completed.
-    pub(super) fn over(&self) {
+    pub(super) fn mark_over(&self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
     /// Must be called when standard output is found closed.
     pub(super) fn cut_off(&self) {
+        // After the last command, nothing is lost.
         self.is_cut_off.fetch_or(!self.is_over.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 

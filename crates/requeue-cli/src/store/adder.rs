@@ -1,7 +1,7 @@
 //! `requeue add`, and the adds of `requeue run --store`: adds many keys in one request.
 
 use std::ffi::OsString;
-use std::io::{BufReader, Write};
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,21 +14,20 @@ use requeue_store::{Add, Added, Key, Merge, Priority, Queue};
 use serde::Serialize;
 use tokio::runtime::Handle;
 
-use super::by_server::named;
-use super::server::{Part as ServerPart, Server};
+use super::by_server::named_key;
+use super::server::{Part as ServerPart, Server, WRONG_ANSWER};
 use super::{block_on, re_add, with_settings};
 use crate::args::run::Summary;
-use crate::args::store::{self as flags, AddFlags};
+use crate::args::store::AddFlags;
 use crate::duration::{Debounce, shown};
-use crate::exit::{Ended, Exit, Refusal, chain, complain};
-use crate::input::source::{Input, Source};
-use crate::input::{AddOptions, Bad, Change, Format, Records, Why};
+use crate::exit::{Ended, Exit, Refusal, complain, error_chain};
+use crate::input::source::{FROM_TERMINAL, Input, Source};
+use crate::input::{AddOptions, Bad, Change, ChangeSink, Format, Why, read_changes};
 use crate::key::escaped;
 use crate::output::log;
 use crate::output::summary::counted;
 use crate::process::signals::Level;
 use crate::runner::Runner;
-use crate::runner::reader::KeySink;
 
 /// The maximum number of keys that are added in one request.
 const PART: usize = 256;
@@ -77,25 +76,24 @@ struct Counts {
     bad_input: usize,
 }
 
-enum Refused {
-    /// The record is not a valid key.
-    NoKey(Why),
-    /// The store refused or failed.
-    Failed(String),
-}
-
 impl Adder {
     fn new(target: Target, unsaid: Unsaid) -> Self {
         let (part, named) = (Vec::with_capacity(PART), ServerPart::new());
         Self { target, unsaid, part, named, counts: Counts::default() }
     }
 
-    async fn take(&mut self, change: Change<'_>) -> Result<(), Refused> {
-        let (Change::Add(key, _) | Change::Cancel(key)) = &change;
-        if key.len() > Key::MAX_LENGTH && matches!(self.target, Target::Store(_)) {
-            let (bytes, most) = (key.len() as u64, Key::MAX_LENGTH);
-            return Err(Refused::NoKey(Why::KeyTooLong { bytes, most }));
+    /// Returns the reason why the queue cannot have the key of a change.
+    fn check_length(&self, change: &Change<'_>) -> Result<(), Why> {
+        let (Change::Add(key, _) | Change::Cancel(key)) = change;
+        let (bytes, most) = (key.len() as u64, Key::MAX_LENGTH);
+        match self.target {
+            Target::Store(_) if key.len() > most => Err(Why::KeyTooLong { bytes, most }),
+            _ => Ok(()),
         }
+    }
+
+    /// Takes a change whose key was checked. It is applied now or by [`settle`](Self::apply_pending).
+    async fn take_change(&mut self, change: Change<'_>) -> Result<(), String> {
         match change {
             Change::Add(key, options) => {
                 if let Target::Server(_) = self.target {
@@ -105,21 +103,23 @@ impl Adder {
                 // The adds of a part have no order.
                 let differs = |other: &(Key, Add)| other.0 == key && other.1 != add;
                 if self.part.len() == PART || self.part.iter().any(differs) {
-                    self.settle().await?;
+                    self.apply_pending().await?;
                 }
                 self.part.push((key, add));
             }
             Change::Cancel(key) => {
-                self.settle().await?;
+                // An add of the same key may wait there.
+                self.apply_pending().await?;
                 let cancelled = match &self.target {
                     Target::Store(queue) => {
                         let cancelled = queue.cancel(&*key).await;
-                        cancelled.map_err(|error| Refused::Failed(chain(&error)))?.any()
+                        cancelled.map_err(|error| error_chain(&error))?.any()
                     }
                     Target::Server(server) => {
-                        let body = Actions { keys: Some(vec![named(&key)]), ..Actions::default() };
+                        let body =
+                            Actions { keys: Some(vec![named_key(&key)]), ..Actions::default() };
                         let answer = server.post(Action::Cancel.name(), &body).await;
-                        let Changed { changed, .. } = answer.map_err(failed)?;
+                        let Changed { changed, .. } = answer.map_err(|refusal| refusal.message)?;
                         changed == 1
                     }
                 };
@@ -129,14 +129,14 @@ impl Adder {
         Ok(())
     }
 
-    async fn take_for_server(&mut self, key: &[u8], options: AddOptions) -> Result<(), Refused> {
+    async fn take_for_server(&mut self, key: &[u8], options: AddOptions) -> Result<(), String> {
         for (is_there, field) in [
             (options.merge != requeue::Merge::Earliest, "merge"),
             (options.debounce.is_some(), "debounce"),
         ] {
             if is_there {
                 let why = format!("--server: an add with `{field}` needs --store");
-                return Err(Refused::Failed(why));
+                return Err(why);
             }
         }
         let priority = match options.priority {
@@ -144,11 +144,11 @@ impl Adder {
             priority => priority,
         };
         let after = options.after.unwrap_or(self.unsaid.after);
-        let NamedKey { key, key_base64 } = named(key);
+        let NamedKey { key, key_base64 } = named_key(key);
         let after = (!after.is_zero()).then_some(after.as_secs_f64());
         let revive = options.revive.unwrap_or(self.unsaid.revives);
-        match self.named.push(AddedKey { key, key_base64, after, priority, revive }, PART) {
-            Some(keys) => self.send(keys).await,
+        match self.named.push_key(AddedKey { key, key_base64, after, priority, revive }, PART) {
+            Some(keys) => self.send_part(keys).await,
             None => Ok(()),
         }
     }
@@ -177,38 +177,38 @@ impl Adder {
     }
 
     /// Waits until all keys that were taken are added.
-    async fn settle(&mut self) -> Result<(), Refused> {
+    async fn apply_pending(&mut self) -> Result<(), String> {
         let part = std::mem::take(&mut self.part);
         let queue = match &self.target {
             Target::Store(queue) => queue,
             Target::Server(_) => {
-                let keys = self.named.take();
-                return if keys.is_empty() { Ok(()) } else { self.send(keys).await };
+                let keys = self.named.take_keys();
+                return if keys.is_empty() { Ok(()) } else { self.send_part(keys).await };
             }
         };
         let adds = part.into_iter().map(|(key, add)| queue.add_with(key, add));
         let mut failed = None;
+        // The store sends adds that come together in one request.
         for added in join_all(adds).await {
             match added {
-                Ok(added) => self.counts.add(added),
-                Err(error) => failed = Some(chain(&error)),
+                Ok(added) => self.counts.count_added(added),
+                Err(error) => failed = Some(error_chain(&error)),
             }
         }
-        failed.map_or(Ok(()), |why| Err(Refused::Failed(why)))
+        failed.map_or(Ok(()), Err)
     }
 
     /// Adds keys by the server.
-    async fn send(&mut self, keys: Vec<AddedKey>) -> Result<(), Refused> {
+    async fn send_part(&mut self, keys: Vec<AddedKey>) -> Result<(), String> {
         let Target::Server(server) = &self.target else { return Ok(()) };
         let count = keys.len();
         let answer = server.post("add", &Adds { keys }).await;
-        let AddResults { results } = answer.map_err(failed)?;
+        let AddResults { results } = answer.map_err(|refusal| refusal.message)?;
         if results.len() != count {
-            let why = "--server: the answer is not that of this version of requeue; check the URL";
-            return Err(Refused::Failed(why.to_owned()));
+            return Err(server.refusal(WRONG_ANSWER).message);
         }
         for result in results {
-            self.counts.add(match result {
+            self.counts.count_added(match result {
                 AddResult::New => Added::New,
                 AddResult::Dirty => Added::Dirty,
                 AddResult::Held => Added::BackingOff,
@@ -216,7 +216,7 @@ impl Adder {
                 AddResult::Parked => Added::Parked,
                 AddResult::Refused => {
                     let why = "--server: the queue takes no more keys: it is closed";
-                    return Err(Refused::Failed(why.to_owned()));
+                    return Err(why.to_owned());
                 }
                 AddResult::Coalesced | AddResult::Unknown => Added::Coalesced,
             });
@@ -241,42 +241,40 @@ impl Reading {
         Self { runner, adder, runtime: Handle::current() }
     }
 
-    /// Counts the results, and stops the run if the store fails.
-    fn count(&mut self, done: Result<(), Refused>) -> Result<(), Why> {
-        let tally = self.runner.tally();
+    /// Counts the results, and stops the run if the store fails. Returns false if the run stops.
+    fn count_results(&mut self, done: Result<(), String>) -> bool {
+        let tally = &self.runner.tally;
         let counts = std::mem::take(&mut self.adder.counts);
-        tally.adds.add(counts.adds);
-        tally.coalesced.add(counts.coalesced + counts.held);
-        tally.revived.add(counts.revived);
+        tally.adds.accepted.add(counts.adds);
+        tally.adds.coalesced.add(counts.coalesced + counts.held);
+        tally.adds.revived.add(counts.revived);
         tally.cancelled.add(counts.cancelled);
-        match done {
-            Ok(()) => Ok(()),
-            Err(Refused::NoKey(why)) => Err(why),
-            Err(Refused::Failed(why)) => {
-                tally.fail();
-                self.runner.output().say_blocking(&why);
-                self.runner.stop(Level::Stopping);
-                Ok(())
-            }
+        if let Err(why) = done {
+            tally.mark_failed();
+            self.runner.output.say_blocking(&why);
+            self.runner.stop(Level::Stopping);
         }
+        !self.runner.is_stopping()
     }
 }
 
-impl KeySink for Reading {
-    fn take(&mut self, change: Change<'_>) -> Result<bool, Why> {
+impl ChangeSink for Reading {
+    fn take_change(&mut self, change: Change<'_>) -> Result<bool, Why> {
         if self.runner.is_stopping() {
-            self.settle();
             return Ok(false);
         }
-        let taken = self.runtime.block_on(self.adder.take(change));
-        self.count(taken)?;
-        Ok(!self.runner.is_stopping())
+        self.adder.check_length(&change)?;
+        let taken = self.runtime.block_on(self.adder.take_change(change));
+        Ok(self.count_results(taken))
     }
 
-    fn settle(&mut self) {
-        let settled = self.runtime.block_on(self.adder.settle());
-        // `settle` returns no invalid key, because invalid keys were not taken.
-        let _ = self.count(settled);
+    fn refuse_record(&mut self, bad: &Bad) {
+        self.runner.complain_of(bad);
+    }
+
+    fn apply_pending(&mut self) -> bool {
+        let settled = self.runtime.block_on(self.adder.apply_pending());
+        self.count_results(settled)
     }
 }
 
@@ -284,7 +282,7 @@ impl KeySink for Reading {
 pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
     let AddFlags { keys, place, after, debounce, priority, revive, re_add: when_early, .. } = flags;
     let AddFlags { parked_add, read, summary, server, .. } = flags;
-    let server = server.open()?;
+    let server = server.open_server()?;
     server.as_ref().map_or(Ok(()), Server::check_token)?;
     if server.is_some() && (parked_add.is_some() || when_early.is_some()) {
         return Err(Refusal::usage("--server: --parked-add and --re-add are settings of a store"));
@@ -294,111 +292,96 @@ pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
     }
     let started = Instant::now();
     let re_add = re_add(when_early)?;
-    let (source, format) = read.check()?;
-    let unsaid = Unsaid {
-        after: after.unwrap_or_default(),
-        debounce,
-        priority: priority.into(),
-        revives: revive,
-    };
+    let (source, format) = read.source_and_format()?;
+    let unsaid = Unsaid { after: after.unwrap_or_default(), debounce, priority, revives: revive };
     block_on(async {
         let how = |opening| with_settings(opening, re_add, parked_add);
         let target = match server {
             Some(server) => Target::Server(server),
             None => Target::Store(place.to_change(how).await?),
         };
-        log::show(complain);
-        let mut adder = Adder::new(target, unsaid);
-        let added = match keys.is_empty() {
-            true => adder.add_read(&source, format).await,
-            false => adder.add_named(&keys, format).await,
-        };
-        adder.counts.say(summary, started.elapsed());
+        log::show_events(complain);
+        let (adder, runtime) = (Adder::new(target, unsaid), Handle::current());
+        let mut adding = Adding { adder, runtime, failed: None };
+        // It waits for the input, which only a signal that ends the process interrupts.
+        let added = tokio::task::block_in_place(|| match keys.is_empty() {
+            true => adding.add_read(&source, format),
+            false => adding.add_named(&keys, format),
+        });
+        let counts = adding.adder.counts;
+        counts.print_summary(summary, started.elapsed());
         match added {
             Err(why) => Err(Refusal::failure(why)),
-            Ok(()) if adder.counts.bad_input > 0 => Ok(Ended::Exit(Exit::BadInput)),
+            Ok(()) if counts.bad_input > 0 => Ok(Ended::Exit(Exit::BadInput)),
             Ok(()) => Ok(Ended::Exit(Exit::Done)),
         }
     })
 }
 
-impl Adder {
-    async fn add_named(&mut self, keys: &[OsString], format: Format) -> Result<(), String> {
+/// Adds the keys of `requeue add`.
+struct Adding {
+    adder: Adder,
+    runtime: Handle,
+    /// The reason why no more keys are added.
+    failed: Option<String>,
+}
+
+impl Adding {
+    fn add_named(&mut self, keys: &[OsString], format: Format) -> Result<(), String> {
         for key in keys {
-            let change = format.parse(key.as_bytes());
-            self.add(change, || escaped(key.as_bytes())).await?;
+            match format.parse_change(key.as_bytes()).and_then(|change| self.take_change(change)) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(why) => self.refuse_with(&format!("{}: {why}", escaped(key.as_bytes()))),
+            }
         }
-        self.settle().await.map_err(Refused::why)
+        self.finish_adds()
     }
 
-    async fn add_read(&mut self, source: &Source, format: Format) -> Result<(), String> {
+    fn add_read(&mut self, source: &Source, format: Format) -> Result<(), String> {
         // Reading is stopped only by a signal that ends the process.
         let (input, _stopper) = Input::open(source).map_err(|refusal| refusal.message)?;
-        if input.is_terminal() {
-            complain("reading keys from the terminal, one per line; Ctrl-D ends the input");
+        if input.is_terminal {
+            complain(FROM_TERMINAL);
         }
-        let mut records = Records::new(BufReader::with_capacity(64 << 10, input), format);
-        let read = self.add_records(&mut records, format).await;
+        let read = read_changes(input, format, self);
         // All records so far are added, even after a read error.
-        self.settle().await.map_err(Refused::why)?;
-        read
+        self.finish_adds()?;
+        read.map(|_| ()).map_err(|error| format!("the input cannot be read: {error}"))
     }
 
-    async fn add_records(
-        &mut self,
-        records: &mut Records<BufReader<Input>>,
-        format: Format,
-    ) -> Result<(), String> {
-        loop {
-            if !records.has_next() {
-                self.settle().await.map_err(Refused::why)?;
-            }
-            let (number, change) = match records.next() {
-                Ok(Some(Ok(_))) => (records.number(), format.parse(records.last())),
-                Ok(Some(Err(Bad { number, why }))) => (number, Err(why)),
-                Ok(None) => return Ok(()),
-                Err(error) => return Err(format!("the input cannot be read: {error}")),
-            };
-            self.add(change, || format!("record {number}")).await?;
-        }
+    fn finish_adds(&mut self) -> Result<(), String> {
+        self.apply_pending();
+        self.failed.take().map_or(Ok(()), Err)
     }
 
-    async fn add(
-        &mut self,
-        change: Result<Change<'_>, Why>,
-        which: impl FnOnce() -> String,
-    ) -> Result<(), String> {
-        let taken = match change {
-            Ok(change) => self.take(change).await,
-            Err(why) => Err(Refused::NoKey(why)),
-        };
-        match taken {
-            Err(Refused::NoKey(why)) => {
-                self.counts.bad_input += 1;
-                complain(&format!("{}: {why}", which()));
-                Ok(())
-            }
-            taken => taken.map_err(Refused::why),
-        }
+    fn refuse_with(&mut self, message: &str) {
+        self.adder.counts.bad_input += 1;
+        complain(message);
     }
 }
 
-/// Returns a refusal of the server.
-fn failed(refusal: Refusal) -> Refused {
-    Refused::Failed(refusal.message)
-}
+impl ChangeSink for Adding {
+    fn take_change(&mut self, change: Change<'_>) -> Result<bool, Why> {
+        self.adder.check_length(&change)?;
+        self.failed = self.runtime.block_on(self.adder.take_change(change)).err();
+        Ok(self.failed.is_none())
+    }
 
-impl Refused {
-    fn why(self) -> String {
-        match self {
-            Self::NoKey(why) => why.to_string(),
-            Self::Failed(why) => why,
+    fn refuse_record(&mut self, bad: &Bad) {
+        self.refuse_with(&bad.to_string());
+    }
+
+    fn apply_pending(&mut self) -> bool {
+        if self.failed.is_none() {
+            self.failed = self.runtime.block_on(self.adder.apply_pending()).err();
         }
+        self.failed.is_none()
     }
 }
 
 impl Counts {
-    fn add(&mut self, added: Added) {
+    fn count_added(&mut self, added: Added) {
         self.adds += 1;
         *match added {
             Added::New => &mut self.new,
@@ -411,7 +394,7 @@ impl Counts {
         } += 1;
     }
 
-    fn say(&self, how: Summary, elapsed: Duration) {
+    fn print_summary(&self, how: Summary, elapsed: Duration) {
         match how {
             Summary::Text => {
                 let answers = [
@@ -444,16 +427,6 @@ impl Counts {
                 let _ = writeln!(std::io::stderr(), "{json}");
             }
             Summary::None => {}
-        }
-    }
-}
-
-impl From<flags::Priority> for Priority {
-    fn from(priority: flags::Priority) -> Self {
-        match priority {
-            flags::Priority::Low => Self::Low,
-            flags::Priority::Normal => Self::Normal,
-            flags::Priority::High => Self::High,
         }
     }
 }

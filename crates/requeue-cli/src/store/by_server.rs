@@ -14,11 +14,11 @@ use requeue_http::api::{
 use requeue_store::{State, StateCounts};
 
 use super::server::{Part, Server};
-use super::text::{Times, each, status_json, status_text};
+use super::text::{Times, report_each, status_json, status_text};
 use crate::args::store::{
     CancelFlags, ExplainFlags, KeysFlags, ReviveFlags, StatusFlags, state_name,
 };
-use crate::exit::{Ended, Exit, Refusal, complain, print};
+use crate::exit::{Ended, Exit, Refusal, complain, print_output};
 use crate::input::json::Written;
 use crate::key::{printable, shown};
 
@@ -38,7 +38,7 @@ fn own_name(state: api::State) -> &'static str {
 }
 
 /// Returns the name of a key in a request.
-pub(super) fn named(key: &[u8]) -> NamedKey {
+pub(super) fn named_key(key: &[u8]) -> NamedKey {
     match std::str::from_utf8(key) {
         Ok(key) => NamedKey { key: Some(key.to_owned()), key_base64: None },
         Err(_) => NamedKey { key: None, key_base64: Some(STANDARD.encode(key)) },
@@ -59,7 +59,7 @@ pub(super) async fn status(server: &Server, flags: &StatusFlags) -> Result<Ended
     counts.dirty = now.dirty as u64;
     counts.parked = now.parked.unwrap_or(0) as u64;
     counts.damaged = now.damaged.unwrap_or(0) as u64;
-    counts.oldest_ready = oldest_ready.and_then(duration).unwrap_or_default();
+    counts.oldest_ready = oldest_ready.and_then(api_duration).unwrap_or_default();
     if let Some(warning) = age_warning(now.counts_age) {
         complain(&warning);
     }
@@ -67,7 +67,7 @@ pub(super) async fn status(server: &Server, flags: &StatusFlags) -> Result<Ended
         true => status_json(&counts, None, &[]),
         false => status_text(&counts),
     };
-    print(text.as_bytes())?;
+    print_output(text.as_bytes())?;
     Ok(Ended::Exit(Exit::Done))
 }
 
@@ -83,7 +83,7 @@ fn age_warning(age: Option<f64>) -> Option<String> {
 }
 
 /// Returns a time of the API.
-fn duration(seconds: f64) -> Option<Duration> {
+fn api_duration(seconds: f64) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok()
 }
 
@@ -105,8 +105,8 @@ pub(super) async fn keys(server: &Server, flags: &KeysFlags) -> Result<Ended, Re
                 let why = "a key is too long to be read from a server; use --store";
                 return Err(Refusal::failure(format!("--server: {why}")));
             }
-            let lines: Vec<u8> = keys.iter().flat_map(|row| line(row, flags.json)).collect();
-            if !print(&lines)? {
+            let lines: Vec<u8> = keys.iter().flat_map(|row| key_line(row, flags.json)).collect();
+            if !print_output(&lines)? {
                 return Ok(Ended::Exit(Exit::Done));
             }
             let Some(next) = next else { break };
@@ -134,7 +134,7 @@ fn check_next(cursor: &str, next: &str, pages: u32) -> Result<(), &'static str> 
     }
 }
 
-fn line(row: &Row, is_json: bool) -> Vec<u8> {
+fn key_line(row: &Row, is_json: bool) -> Vec<u8> {
     let at = row.due_in.and_then(|due| {
         let due = SignedDuration::try_from_secs_f64(due).ok()?;
         Timestamp::now().checked_add(due).ok()
@@ -144,7 +144,7 @@ fn line(row: &Row, is_json: bool) -> Vec<u8> {
     let mut line = if is_json {
         let base64 = row.key_base64.as_deref().unwrap_or_default();
         let bytes = STANDARD.decode(base64).unwrap_or_else(|_| row.key.clone().into());
-        let mut written = Written::of(&bytes);
+        let mut written = Written::of_key(&bytes);
         written.priority = row.priority;
         written.attempts = Some(row.failures);
         written.state = Some(state);
@@ -163,20 +163,20 @@ fn line(row: &Row, is_json: bool) -> Vec<u8> {
 
 pub(super) async fn explain(server: &Server, flags: &ExplainFlags) -> Result<Ended, Refusal> {
     let key = flags.key.as_bytes();
-    let (why, exit) = match server.find(key).await? {
+    let (why, exit) = match server.find_key(key).await? {
         Some(KeyPage { row, .. }) => {
             let error = row.error.map(|error| format!(": {error}")).unwrap_or_default();
             let times = Times {
-                age: row.age.and_then(duration),
-                due: row.due_in.and_then(duration),
-                lease: row.lease_in.and_then(duration),
+                age: row.age.and_then(api_duration),
+                due: row.due_in.and_then(api_duration),
+                lease: row.lease_in.and_then(api_duration),
             };
             let exit = if row.state == api::State::Idle { Exit::GivenUp } else { Exit::Done };
             (times.append_to(&format!("{}{error}", row.why), Timestamp::now()), exit)
         }
         None => (NOT_IN_QUEUE.to_owned(), Exit::GivenUp),
     };
-    print(format!("{}: {}\n", shown(key), shown(why.as_bytes())).as_bytes())?;
+    print_output(format!("{}: {}\n", shown(key), shown(why.as_bytes())).as_bytes())?;
     Ok(Ended::Exit(exit))
 }
 
@@ -201,24 +201,24 @@ pub(super) async fn set_paused(
 
 pub(super) async fn revive(server: &Server, flags: &ReviveFlags) -> Result<Ended, Refusal> {
     if flags.all {
-        return all(server, Action::Revive, "revived", None).await;
+        return change_all(server, Action::Revive, "revived", None).await;
     }
-    some(server, Action::Revive, &flags.keys, ("revived", "was not parked")).await
+    change_some(server, Action::Revive, &flags.keys, ("revived", "was not parked")).await
 }
 
 pub(super) async fn cancel(server: &Server, flags: &CancelFlags) -> Result<Ended, Refusal> {
     if flags.all {
-        return all(server, Action::Cancel, "cancelled", flags.state).await;
+        return change_all(server, Action::Cancel, "cancelled", flags.state).await;
     }
     if flags.running {
         let not = "was not in flight, or was cancelled before";
-        return some(server, Action::CancelRun, &flags.keys, ("cancelled", not)).await;
+        return change_some(server, Action::CancelRun, &flags.keys, ("cancelled", not)).await;
     }
     let not = "was not ready, waiting or parked";
-    some(server, Action::Cancel, &flags.keys, ("cancelled", not)).await
+    change_some(server, Action::Cancel, &flags.keys, ("cancelled", not)).await
 }
 
-async fn some(
+async fn change_some(
     server: &Server,
     action: Action,
     keys: &[OsString],
@@ -226,17 +226,17 @@ async fn some(
 ) -> Result<Ended, Refusal> {
     let (mut changed, mut last) = (Vec::new(), Part::new());
     let mut parts: Vec<_> =
-        keys.iter().filter_map(|key| last.push(named(key.as_bytes()), 1_000)).collect();
-    parts.push(last.take());
+        keys.iter().filter_map(|key| last.push_key(named_key(key.as_bytes()), 1_000)).collect();
+    parts.push(last.take_keys());
     for names in parts {
         let change = Change { keys: Some(names), ..Change::default() };
         let Changed { results, .. } = server.post(action.name(), &change).await?;
         changed.extend(results.unwrap_or_default());
     }
-    Ok(each(keys, &changed, done, not))
+    Ok(report_each(keys, &changed, done, not))
 }
 
-async fn all(
+async fn change_all(
     server: &Server,
     action: Action,
     done: &str,

@@ -6,9 +6,9 @@ use jiff::Timestamp;
 use requeue_store::{Entry, Key, Queue, State};
 
 use super::text::Times;
-use super::{block_on, by_server, refusal};
+use super::{block_on, by_server, store_refusal};
 use crate::args::store::{ExplainFlags, KeysFlags, ParkedFlags, state_name};
-use crate::exit::{Ended, Exit, Refusal, print};
+use crate::exit::{Ended, Exit, Refusal, print_output};
 use crate::input::json::Written;
 use crate::key::{printable, shown};
 
@@ -18,22 +18,22 @@ const PAGE: usize = 256;
 /// `requeue keys`.
 pub(crate) fn keys(flags: &KeysFlags) -> Result<Ended, Refusal> {
     block_on(async {
-        if let Some(server) = flags.server.open()? {
+        if let Some(server) = flags.server.open_server()? {
             return by_server::keys(&server, flags).await;
         }
         let queue = flags.place.to_look_at().await?;
-        list(&queue, flags.state, |entry| {
+        list_keys(&queue, flags.state, |entry| {
             let at = entry.due.and_then(|due| Timestamp::now().checked_add(due).ok());
             let at = at.map(|at| at.to_string());
             if flags.json {
-                let mut written = written(entry);
+                let mut written = to_record(entry);
                 (written.state, written.at) = (Some(state_name(entry.state)), at);
                 written.why = entry.error.as_deref();
                 return written.to_bytes();
             }
             let (key, state, failures) =
                 (shown(&entry.key), state_name(entry.state), entry.failures);
-            let (at, why) = (at.unwrap_or_default(), why(entry));
+            let (at, why) = (at.unwrap_or_default(), shown_error(entry));
             format!("{key}\t{state}\t{at}\t{failures}\t{why}").into_bytes()
         })
         .await
@@ -44,17 +44,17 @@ pub(crate) fn keys(flags: &KeysFlags) -> Result<Ended, Refusal> {
 pub(crate) fn parked(flags: &ParkedFlags) -> Result<Ended, Refusal> {
     block_on(async {
         let queue = flags.place.to_look_at().await?;
-        list(&queue, Some(State::Parked), |entry| {
+        list_keys(&queue, Some(State::Parked), |entry| {
             let at = entry.since.and_then(|since| Timestamp::now().checked_sub(since).ok());
             let at = at.map(|at| at.to_string());
             if flags.json {
-                let mut written = written(entry);
+                let mut written = to_record(entry);
                 written.why = Some(entry.error.as_deref().unwrap_or_default());
                 written.given_up_at = at;
                 return written.to_bytes();
             }
             let (key, failures) = (shown(&entry.key), entry.failures);
-            let (at, why) = (at.unwrap_or_default(), why(entry));
+            let (at, why) = (at.unwrap_or_default(), shown_error(entry));
             format!("{key}\t{failures}\t{at}\t{why}").into_bytes()
         })
         .await
@@ -64,12 +64,12 @@ pub(crate) fn parked(flags: &ParkedFlags) -> Result<Ended, Refusal> {
 /// `requeue explain`.
 pub(crate) fn explain(flags: &ExplainFlags) -> Result<Ended, Refusal> {
     block_on(async {
-        if let Some(server) = flags.server.open()? {
+        if let Some(server) = flags.server.open_server()? {
             return by_server::explain(&server, flags).await;
         }
         let queue = flags.place.to_look_at().await?;
         let key = Key::from(flags.key.as_bytes());
-        let found = queue.look_up(key.clone()).await.map_err(refusal)?;
+        let found = queue.look_up(key.clone()).await.map_err(store_refusal)?;
         let (text, exit) = match found {
             Some(entry) => {
                 let times = Times { age: entry.since, due: entry.due, lease: entry.lease };
@@ -83,25 +83,25 @@ pub(crate) fn explain(flags: &ExplainFlags) -> Result<Ended, Refusal> {
             ),
         };
         // The error of a command may contain control characters.
-        print((printable(&text) + "\n").as_bytes())?;
+        print_output((printable(&text) + "\n").as_bytes())?;
         Ok(Ended::Exit(exit))
     })
 }
 
 /// Prints a line for each key, in pages.
-async fn list(
+async fn list_keys(
     queue: &Queue,
     state: Option<State>,
     line: impl Fn(&Entry) -> Vec<u8>,
 ) -> Result<Ended, Refusal> {
     let mut after = None;
-    while let Some(page) = page(queue, state, &mut after).await? {
+    while let Some(page) = next_page(queue, state, &mut after).await? {
         let mut lines = Vec::new();
         for entry in &page {
             lines.extend(line(entry));
             lines.push(b'\n');
         }
-        if !print(&lines)? {
+        if !print_output(&lines)? {
             break;
         }
     }
@@ -109,23 +109,23 @@ async fn list(
 }
 
 /// Returns the next page of keys; `None` at the end.
-pub(super) async fn page(
+pub(super) async fn next_page(
     queue: &Queue,
     state: Option<State>,
     after: &mut Option<Key>,
 ) -> Result<Option<Vec<Entry>>, Refusal> {
-    let page = queue.snapshot(state, after.as_ref(), PAGE).await.map_err(refusal)?;
+    let page = queue.snapshot(state, after.as_ref(), PAGE).await.map_err(store_refusal)?;
     *after = page.last().map(|entry| entry.key.clone());
     Ok(Some(page).filter(|page| !page.is_empty()))
 }
 
-fn written(entry: &Entry) -> Written<'_> {
-    let mut written = Written::of(&entry.key);
+fn to_record(entry: &Entry) -> Written<'_> {
+    let mut written = Written::of_key(&entry.key);
     written.priority = entry.priority.number().into();
     written.attempts = Some(entry.failures);
     written
 }
 
-fn why(entry: &Entry) -> String {
+fn shown_error(entry: &Entry) -> String {
     shown(entry.error.as_deref().unwrap_or_default().as_bytes())
 }

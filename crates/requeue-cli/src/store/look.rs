@@ -12,15 +12,15 @@ use requeue_store::{
 use serde::Serialize;
 use tokio::time::timeout;
 
-use super::keys::page;
-use super::reaching::patiently;
-use super::text::{each, status_json, status_text};
-use super::{block_on, by_server, connect_to_look, refusal};
+use super::keys::next_page;
+use super::reaching::open_patiently;
+use super::text::{report_each, status_json, status_text};
+use super::{block_on, by_server, connect_to_look, store_refusal};
 use crate::args::store::{
     CancelFlags, DropFlags, PauseFlags, Place, QueuesFlags, ReviveFlags, StatusFlags, state_name,
 };
 use crate::duration;
-use crate::exit::{Ended, Exit, Refusal, complain, print};
+use crate::exit::{Ended, Exit, Refusal, complain, print_output};
 use crate::key::{escaped, shown};
 use crate::output::summary::counted;
 use crate::process::signals;
@@ -42,12 +42,12 @@ pub(crate) fn queues(flags: &QueuesFlags) -> Result<Ended, Refusal> {
         re_add: &'static str,
         parked_add: &'static str,
     }
-    let url = flags.store.url()?;
+    let url = flags.store.required_url()?;
     block_on(async {
         let open = async || connect_to_look(url, String::new).await;
-        let store = patiently(flags.wait.wait, open).await?;
+        let store = open_patiently(flags.wait.wait, open).await?;
         let mut text = String::new();
-        for found in store.queues().await.map_err(refusal)? {
+        for found in store.queues().await.map_err(store_refusal)? {
             let QueueInfo { name: queue, is_empty, is_paused, .. } = found;
             text += &if flags.json {
                 let re_add = if found.re_add == ReaddPolicy::Hold { "hold" } else { "replace" };
@@ -63,7 +63,7 @@ pub(crate) fn queues(flags: &QueuesFlags) -> Result<Ended, Refusal> {
             };
             text.push('\n');
         }
-        print(text.as_bytes())?;
+        print_output(text.as_bytes())?;
         Ok(Ended::Exit(Exit::Done))
     })
 }
@@ -71,10 +71,10 @@ pub(crate) fn queues(flags: &QueuesFlags) -> Result<Ended, Refusal> {
 /// `requeue drop`.
 pub(crate) fn drop_queue(flags: &DropFlags) -> Result<Ended, Refusal> {
     let DropFlags { queue, store, force, wait } = flags;
-    let url = store.url()?;
+    let url = store.required_url()?;
     block_on(async {
         let open = async || connect_to_look(url, String::new).await;
-        let store = patiently(wait.wait, open).await?;
+        let store = open_patiently(wait.wait, open).await?;
         let dropped = match force {
             true => store.force_drop_queue(queue).await,
             false => store.drop_queue(queue).await.map(|()| StateCounts::default()),
@@ -93,7 +93,7 @@ pub(crate) fn drop_queue(flags: &DropFlags) -> Result<Ended, Refusal> {
                 complain(&format!("{error}; --force drops the queue with its keys"));
                 Ok(Ended::Exit(Exit::GivenUp))
             }
-            Err(error) => Err(refusal(error)),
+            Err(error) => Err(store_refusal(error)),
         }
     })
 }
@@ -103,7 +103,7 @@ pub(crate) fn set_paused(flags: PauseFlags, paused: bool) -> Result<Ended, Refus
     let PauseFlags { queue, store, wait, server } = flags;
     block_on(async {
         let done = if paused { "paused" } else { "resumed" };
-        let name = match server.open()? {
+        let name = match server.open_server()? {
             Some(server) => by_server::set_paused(&server, queue.as_deref(), paused).await?,
             None => {
                 // The flags need a queue or a server.
@@ -111,7 +111,7 @@ pub(crate) fn set_paused(flags: PauseFlags, paused: bool) -> Result<Ended, Refus
                 let place = Place { store, queue, wait };
                 let queue = place.to_look_at().await?;
                 let set = if paused { queue.pause().await } else { queue.resume().await };
-                set.map_err(refusal)?;
+                set.map_err(store_refusal)?;
                 place.queue
             }
         };
@@ -123,20 +123,21 @@ pub(crate) fn set_paused(flags: PauseFlags, paused: bool) -> Result<Ended, Refus
 /// `requeue status`.
 pub(crate) fn status(flags: &StatusFlags) -> Result<Ended, Refusal> {
     block_on(async {
-        if let Some(server) = flags.server.open()? {
+        if let Some(server) = flags.server.open_server()? {
             return by_server::status(&server, flags).await;
         }
         let queue = flags.place.to_look_at().await?;
-        let counts = queue.counts().await.map_err(refusal)?;
+        let counts = queue.counts().await.map_err(store_refusal)?;
         let in_flight = match flags.in_flight {
             true => Some(in_flight(&queue).await?),
             false => None,
         };
+        // The keys are read only if there are any, because a scan of a large queue takes long.
         let damaged = match counts.damaged {
             0 => Vec::new(),
             _ => {
                 let page = queue.snapshot(Some(State::Damaged), None, MOST_DAMAGED).await;
-                page.map_err(refusal)?
+                page.map_err(store_refusal)?
             }
         };
         let text = match flags.json {
@@ -147,7 +148,7 @@ pub(crate) fn status(flags: &StatusFlags) -> Result<Ended, Refusal> {
                     + &in_flight_text(in_flight.as_deref())
             }
         };
-        print(text.as_bytes())?;
+        print_output(text.as_bytes())?;
         Ok(Ended::Exit(Exit::Done))
     })
 }
@@ -155,7 +156,7 @@ pub(crate) fn status(flags: &StatusFlags) -> Result<Ended, Refusal> {
 /// Returns all keys in flight.
 async fn in_flight(queue: &Queue) -> Result<Vec<Entry>, Refusal> {
     let (mut all, mut after) = (Vec::new(), None);
-    while let Some(page) = page(queue, Some(State::Processing), &mut after).await? {
+    while let Some(page) = next_page(queue, Some(State::Processing), &mut after).await? {
         all.extend(page);
     }
     Ok(all)
@@ -192,51 +193,52 @@ fn damaged_text(counts: &StateCounts, listed: &[Entry]) -> String {
 /// `requeue revive`.
 pub(crate) fn revive(flags: &ReviveFlags) -> Result<Ended, Refusal> {
     block_on(async {
-        if let Some(server) = flags.server.open()? {
+        if let Some(server) = flags.server.open_server()? {
             return by_server::revive(&server, flags).await;
         }
         let queue = flags.place.to_look_at().await?;
         if flags.all {
-            return all(queue.revive_all(), "revived").await;
+            return change_all(queue.revive_all(), "revived").await;
         }
-        let revived = queue.revive_keys(keys(&flags.keys)).await.map_err(refusal)?;
-        Ok(each(&flags.keys, &revived, "revived", "was not parked"))
+        let revived = queue.revive_keys(store_keys(&flags.keys)).await.map_err(store_refusal)?;
+        Ok(report_each(&flags.keys, &revived, "revived", "was not parked"))
     })
 }
 
 /// `requeue cancel`.
 pub(crate) fn cancel(flags: &CancelFlags) -> Result<Ended, Refusal> {
     block_on(async {
-        if let Some(server) = flags.server.open()? {
+        if let Some(server) = flags.server.open_server()? {
             return by_server::cancel(&server, flags).await;
         }
         let queue = flags.place.to_look_at().await?;
         if flags.all {
-            return all(queue.cancel_all(flags.state), "cancelled").await;
+            return change_all(queue.cancel_all(flags.state), "cancelled").await;
         }
         if flags.running {
             let mut cancelled = Vec::with_capacity(flags.keys.len());
-            for key in keys(&flags.keys) {
-                let run = queue.cancel_running(key).await.map_err(refusal)?;
+            for key in store_keys(&flags.keys) {
+                let run = queue.cancel_running(key).await.map_err(store_refusal)?;
                 cancelled.push(run != CancelledRun::NotInFlight);
             }
-            return Ok(each(&flags.keys, &cancelled, "cancelled", "was not in flight"));
+            return Ok(report_each(&flags.keys, &cancelled, "cancelled", "was not in flight"));
         }
-        let cancelled = queue.cancel_keys(keys(&flags.keys)).await.map_err(refusal)?;
-        Ok(each(&flags.keys, &cancelled, "cancelled", "was not ready, waiting or parked"))
+        let cancelled = queue.cancel_keys(store_keys(&flags.keys)).await.map_err(store_refusal)?;
+        Ok(report_each(&flags.keys, &cancelled, "cancelled", "was not ready, waiting or parked"))
     })
 }
 
-fn keys(keys: &[OsString]) -> impl Iterator<Item = Key> {
+fn store_keys(keys: &[OsString]) -> impl Iterator<Item = Key> {
     keys.iter().map(|key| Key::from(key.as_bytes()))
 }
 
 /// Changes all keys, and reports the progress. Stops after the current step when a signal comes.
-async fn all(mut bulk: Bulk, done: &str) -> Result<Ended, Refusal> {
-    let mut signalled = pin!(signals::interrupted());
+async fn change_all(mut bulk: Bulk, done: &str) -> Result<Ended, Refusal> {
+    let mut signalled = pin!(signals::wait_for_interrupt());
     let mut reported = Instant::now();
     loop {
         let mut signal = None;
+        // The step must be dropped before `changed` is read.
         let stepped = {
             let mut step = pin!(bulk.step());
             tokio::select! {
@@ -250,11 +252,12 @@ async fn all(mut bulk: Bulk, done: &str) -> Result<Ended, Refusal> {
             }
         };
         let changed = bulk.changed();
-        match (stepped.map_err(refusal)?, signal) {
+        match (stepped.map_err(store_refusal)?, signal) {
             (false, _) => {
                 complain(&format!("{changed} {done}"));
                 return Ok(Ended::Exit(Exit::Done));
             }
+            // The keys that are left are unchanged, so that the same command can be run again.
             (true, Some(signal)) => {
                 complain(&format!("{changed} {done}; interrupted, the other keys are unchanged"));
                 return Ok(Ended::Signal(signal));

@@ -5,7 +5,6 @@ mod by_server;
 pub(crate) mod keys;
 pub(crate) mod look;
 mod reaching;
-mod remote;
 pub(crate) mod serve;
 mod server;
 mod text;
@@ -20,16 +19,16 @@ use os_display::Quotable;
 use requeue_store::{OpenOptions, ParkedAdd, Queue, ReaddPolicy, Store};
 use tokio::sync::mpsc;
 
-use self::reaching::{Unopened, patiently};
+use self::reaching::{Unopened, open_patiently};
 use self::server::Server;
 use crate::args::config::Config;
-use crate::args::store::{self as flags, Place, ServerFlags};
-use crate::exit::{Refusal, chain};
+use crate::args::store::{Place, ServerFlags};
+use crate::exit::{Refusal, error_chain};
 use crate::key::Key;
 use crate::process::spawn::TOKEN_VARIABLE;
 use crate::runner::launch;
 use crate::runner::remote::{ExpiredKey, ExpiredKeys};
-use crate::serve::{Metrics, measured_in_store};
+use crate::serve::Metrics;
 use crate::token::read_token;
 
 tokio::task_local! {
@@ -47,6 +46,7 @@ fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> Result<T, Re
     launch::block_on(OPENED.scope(RefCell::default(), async {
         let done = future.await;
         if let Some(store) = OPENED.with(RefCell::take) {
+            // The outcome of the subcommand is known, and does not depend on the close.
             let _ = tokio::time::timeout(CLOSING, store.close()).await;
         }
         done
@@ -55,7 +55,7 @@ fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> Result<T, Re
 
 impl ServerFlags {
     /// Returns the server of `--server`, if there is one.
-    fn open(&self) -> Result<Option<Server>, Refusal> {
+    fn open_server(&self) -> Result<Option<Server>, Refusal> {
         let Some(url) = &self.server else { return Ok(None) };
         let token = match &self.token_file {
             Some(_) => Some(read_token(self.token_file.as_deref())?),
@@ -71,7 +71,7 @@ impl Place {
         &self,
         creates: bool,
         lease: Duration,
-        (re_add, parked_add): (Option<ReaddPolicy>, Option<flags::ParkedAdd>),
+        (re_add, parked_add): (Option<ReaddPolicy>, Option<ParkedAdd>),
         worker: Option<String>,
         config: &Config,
         metrics: Option<&Metrics>,
@@ -88,19 +88,21 @@ impl Place {
                     let _ = report.send(ExpiredKey { key, attempts, why: parked.error.clone() });
                 }
             });
-            let opening = measured_in_store(opening, metrics);
-            let opening = with_settings(opening, re_add, parked_add);
-            let opening = opening.lease(lease).backoff(failures.base_delay, failures.max_delay);
-            let opening = match &worker {
-                Some(worker) => opening.worker(worker),
-                None => opening,
-            };
             // A command takes longer than a claim, so that claiming ahead would only keep keys from other workers.
-            let opening = opening.claim_ahead(0);
-            match failures.retries {
-                Some(retries) => opening.max_failures(retries.saturating_add(1)),
-                None => opening,
+            let mut opening = with_settings(opening, re_add, parked_add)
+                .lease(lease)
+                .backoff(failures.base_delay, failures.max_delay)
+                .claim_ahead(0);
+            if let Some(metrics) = metrics {
+                opening = opening.metrics(metrics);
             }
+            if let Some(worker) = &worker {
+                opening = opening.worker(worker);
+            }
+            if let Some(retries) = failures.retries {
+                opening = opening.max_failures(retries.saturating_add(1));
+            }
+            opening
         };
         if creates {
             return Ok((self.to_change(how).await?, expired));
@@ -114,10 +116,11 @@ impl Place {
 
     /// Opens the queue. Creates it, and its file, if it does not exist.
     async fn to_change(&self, how: impl Fn(OpenOptions) -> OpenOptions) -> Result<Queue, Refusal> {
-        let url = self.store.url()?;
-        patiently(self.wait.wait, async || {
-            let store = connect(url).await?;
-            if file(url).is_some() {
+        let url = self.store.required_url()?;
+        open_patiently(self.wait.wait, async || {
+            // Each attempt connects again, because the connection itself may be what fails.
+            let store = connect_store(url).await?;
+            if sqlite_file(url).is_some() {
                 store.migrate().await?;
             }
             Ok(how(store.queue(&self.queue)).open().await?)
@@ -136,8 +139,8 @@ impl Place {
         how: impl Fn(OpenOptions) -> OpenOptions,
         hint: impl Fn() -> String,
     ) -> Result<Queue, Refusal> {
-        let url = self.store.url()?;
-        patiently(self.wait.wait, async || {
+        let url = self.store.required_url()?;
+        open_patiently(self.wait.wait, async || {
             let store = connect_to_look(url, &hint).await?;
             let opened = how(store.queue(&self.queue)).must_exist().open().await;
             opened.map_err(|error| {
@@ -157,16 +160,13 @@ impl Place {
 fn with_settings(
     mut opening: OpenOptions,
     re_add: Option<ReaddPolicy>,
-    parked_add: Option<flags::ParkedAdd>,
+    parked_add: Option<ParkedAdd>,
 ) -> OpenOptions {
     if let Some(re_add) = re_add {
         opening = opening.readd_policy(re_add);
     }
     if let Some(parked_add) = parked_add {
-        opening = opening.parked_add(match parked_add {
-            flags::ParkedAdd::Revive => ParkedAdd::Revive,
-            flags::ParkedAdd::Keep => ParkedAdd::Keep,
-        });
+        opening = opening.parked_add(parked_add);
     }
     opening
 }
@@ -175,8 +175,8 @@ fn with_settings(
 const MEMORY: &str = ":memory:";
 
 /// Connects to a store. Refuses one in memory, which would end with this process.
-async fn connect(url: &str) -> Result<Store, Unopened> {
-    if file(url) == Some(Path::new(MEMORY)) {
+async fn connect_store(url: &str) -> Result<Store, Unopened> {
+    if sqlite_file(url) == Some(Path::new(MEMORY)) {
         return Err(Refusal::usage(format!(
             "{url}: a store in memory would be lost at the end; name a file, as in sqlite:jobs.db"
         ))
@@ -192,21 +192,21 @@ async fn connect(url: &str) -> Result<Store, Unopened> {
 async fn connect_to_look(url: &str, hint: impl Fn() -> String) -> Result<Store, Unopened> {
     // An address with a wrong option must be reported first: its file name would be wrong too.
     Store::check(url)?;
-    if file(url).is_some_and(|path| !path.exists() && path != Path::new(MEMORY)) {
+    if sqlite_file(url).is_some_and(|path| !path.exists() && path != Path::new(MEMORY)) {
         return Err(Refusal::failure(format!("{url}: no such file{}", hint())).into());
     }
-    connect(url).await
+    connect_store(url).await
 }
 
 /// Returns the file of a SQLite store.
-fn file(url: &str) -> Option<&Path> {
+fn sqlite_file(url: &str) -> Option<&Path> {
     let rest = url.strip_prefix("sqlite:")?;
     Some(Path::new(rest.split_once('?').map_or(rest, |(path, _)| path)))
 }
 
 /// Returns the refusal for an error of the store.
-fn refusal(error: impl Error + 'static) -> Refusal {
-    Refusal::failure(chain(&error))
+fn store_refusal(error: impl Error + 'static) -> Refusal {
+    Refusal::failure(error_chain(&error))
 }
 
 fn re_add(flag: Option<ReaddPolicy>) -> Result<Option<ReaddPolicy>, Refusal> {

@@ -7,7 +7,7 @@ use requeue::wait::{Backoff, jitter_source};
 use requeue_store::{ConnectError, ConnectErrorKind, MigrateError, OpenError};
 
 use crate::duration::shown;
-use crate::exit::{Exit, Refusal, chain, complain};
+use crate::exit::{Exit, Refusal, complain, error_chain};
 use crate::output::log;
 
 /// The time between two messages while the program waits for a store.
@@ -25,7 +25,7 @@ pub(super) struct Unopened {
 
 impl Unopened {
     fn new(error: &(dyn Error + 'static), exit: Exit, is_temporary: bool) -> Self {
-        Self { refusal: Refusal { exit, message: chain(error) }, is_temporary }
+        Self { refusal: Refusal { exit, message: error_chain(error) }, is_temporary }
     }
 }
 
@@ -59,7 +59,7 @@ impl From<OpenError> for Unopened {
 }
 
 /// Calls `open` once, or with `--wait` until the store is ready.
-pub(super) async fn patiently<T>(
+pub(super) async fn open_patiently<T>(
     wait: Option<Option<Duration>>,
     open: impl AsyncFn() -> Result<T, Unopened>,
 ) -> Result<T, Refusal> {
@@ -90,6 +90,7 @@ pub(super) async fn patiently<T>(
             return Err(refusal);
         };
         let pause = backoff.step(&mut source);
+        // An attempt after the limit would come too late, so that the pause is not worth it.
         if limit.is_some_and(|limit| began.elapsed() + pause > limit) {
             refusal.message += &format!("; gave up after {}", shown(began.elapsed()));
             return Err(refusal);

@@ -29,6 +29,10 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// The size limit of a response. A page has 256 keys of up to 4 KiB, with their errors.
 const ANSWER: usize = 32 << 20;
 
+/// The reason of a refusal if a response cannot be read.
+pub(super) const WRONG_ANSWER: &str =
+    "the answer is not that of this version of requeue; check the URL";
+
 /// A server, and the token for it.
 pub(super) struct Server {
     url: ServerUrl,
@@ -48,15 +52,18 @@ impl Server {
         path: &str,
         query: &[(&str, &[u8])],
     ) -> Result<T, Refusal> {
-        self.checked(&self.send(Method::GET, &target(path, query), None).await?)
+        self.checked_answer(
+            &self.send_request(Method::GET, &request_target(path, query), None).await?,
+        )
     }
 
     /// Returns a key with its past; `None` if it is not in the queue.
-    pub(super) async fn find(&self, key: &[u8]) -> Result<Option<KeyPage>, Refusal> {
-        let answer = self.send(Method::GET, &target("key", &[("key", key)]), None).await?;
+    pub(super) async fn find_key(&self, key: &[u8]) -> Result<Option<KeyPage>, Refusal> {
+        let answer =
+            self.send_request(Method::GET, &request_target("key", &[("key", key)]), None).await?;
         let is_missing = answer.0 == StatusCode::NOT_FOUND
-            && failure(&answer.1).is_some_and(|failure| failure.error == NOT_IN_QUEUE);
-        if is_missing { Ok(None) } else { self.checked(&answer).map(Some) }
+            && parse_failure(&answer.1).is_some_and(|failure| failure.error == NOT_IN_QUEUE);
+        if is_missing { Ok(None) } else { self.checked_answer(&answer).map(Some) }
     }
 
     /// Returns a refusal if there is no token.
@@ -78,19 +85,20 @@ impl Server {
         self.check_token()?;
         // Serialization does not fail: the keys of all maps are strings.
         let body = serde_json::to_vec(body).unwrap_or_default();
-        self.checked(&self.send(Method::POST, &target(path, &[]), Some(body)).await?)
+        self.checked_answer(
+            &self.send_request(Method::POST, &request_target(path, &[]), Some(body)).await?,
+        )
     }
 
-    fn checked<T: DeserializeOwned>(
+    fn checked_answer<T: DeserializeOwned>(
         &self,
         (status, body): &(StatusCode, Bytes),
     ) -> Result<T, Refusal> {
         if status.is_success() {
-            let why = "the answer is not that of this version of requeue; check the URL";
-            return serde_json::from_slice(body).map_err(|_| self.refusal(why));
+            return serde_json::from_slice(body).map_err(|_| self.refusal(WRONG_ANSWER));
         }
         // An error of a proxy may be something else than JSON.
-        let error = failure(body).map_or_else(|| status.to_string(), |failure| failure.error);
+        let error = parse_failure(body).map_or_else(|| status.to_string(), |failure| failure.error);
         let hint = match *status {
             StatusCode::METHOD_NOT_ALLOWED => "; start that process with --serve-admin",
             _ => "",
@@ -99,10 +107,10 @@ impl Server {
     }
 
     pub(super) fn refusal(&self, why: &str) -> Refusal {
-        Refusal::failure(self.about(why))
+        Refusal::failure(self.message_about(why))
     }
 
-    fn about(&self, what: &str) -> String {
+    fn message_about(&self, what: &str) -> String {
         let of = match &self.url {
             ServerUrl::Tcp { authority, .. } => authority.clone(),
             ServerUrl::Unix(path) => path.display().to_string(),
@@ -115,11 +123,11 @@ impl Server {
         if let Some(warning) = clear_text(server)
             && !self.warned.swap(true, Ordering::Relaxed)
         {
-            complain(&self.about(&warning));
+            complain(&self.message_about(&warning));
         }
     }
 
-    async fn send(
+    async fn send_request(
         &self,
         method: Method,
         target: &str,
@@ -132,6 +140,7 @@ impl Server {
             };
             let mut request = Request::builder().method(method).uri(format!("{base}{target}"));
             request = request.header(HOST, host);
+            // Reading needs no token, and what is not sent cannot leak.
             let token = self.token.as_ref().filter(|_| body.is_some());
             if let Some(token) = token {
                 request = request.header(CONTENT_TYPE, "application/json");
@@ -150,15 +159,16 @@ impl Server {
                     if token.is_some() {
                         self.warn_of_clear_text(stream.peer_addr().map_err(|e| e.to_string())?);
                     }
-                    exchange(stream, request).await
+                    exchange_messages(stream, request).await
                 }
                 ServerUrl::Unix(path) => {
                     let stream = UnixStream::connect(path).await.map_err(|e| e.to_string())?;
                     if token.is_some() {
+                        // Of the connection, because the file at the path may be replaced after it.
                         let peer = stream.peer_cred().map_err(|e| e.to_string())?.uid();
                         check_peer(path, peer, rustix::process::geteuid().as_raw())?;
                     }
-                    exchange(stream, request).await
+                    exchange_messages(stream, request).await
                 }
             }
         };
@@ -184,25 +194,25 @@ impl<T: Serialize> Part<T> {
     }
 
     /// Adds a key to the part. If the part is full, first returns its keys: it has `most` of them, or no space for this one.
-    pub(super) fn push(&mut self, key: T, most: usize) -> Option<Vec<T>> {
+    pub(super) fn push_key(&mut self, key: T, most: usize) -> Option<Vec<T>> {
         // The key and a comma.
         let bytes = serde_json::to_vec(&key).map_or(0, |json| json.len()) + 1;
         let is_full = self.keys.len() >= most || self.bytes + bytes > BODY;
-        let full = is_full.then(|| self.take()).filter(|keys| !keys.is_empty());
+        let full = is_full.then(|| self.take_keys()).filter(|keys| !keys.is_empty());
         self.bytes += bytes;
         self.keys.push(key);
         full
     }
 
     /// Returns the keys, and empties the part.
-    pub(super) fn take(&mut self) -> Vec<T> {
+    pub(super) fn take_keys(&mut self) -> Vec<T> {
         self.bytes = 0;
         std::mem::take(&mut self.keys)
     }
 }
 
 /// Returns the path of a request, with its query.
-fn target(path: &str, query: &[(&str, &[u8])]) -> String {
+fn request_target(path: &str, query: &[(&str, &[u8])]) -> String {
     let mut target = format!("/api/v1/{path}");
     for (at, (name, value)) in query.iter().enumerate() {
         let sign = if at == 0 { "?" } else { "&" };
@@ -212,7 +222,7 @@ fn target(path: &str, query: &[(&str, &[u8])]) -> String {
 }
 
 /// Returns the reason in an error response of requeue.
-fn failure(body: &[u8]) -> Option<Failure> {
+fn parse_failure(body: &[u8]) -> Option<Failure> {
     serde_json::from_slice(body).ok()
 }
 
@@ -260,7 +270,7 @@ fn others_can_write(peer: u32, owner: u32, mode: u32) -> bool {
     (owner != peer && owner != 0) || mode & 0o022 != 0
 }
 
-async fn exchange(
+async fn exchange_messages(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     request: Request<Full<Bytes>>,
 ) -> Result<(StatusCode, Bytes), String> {
@@ -343,9 +353,9 @@ mod tests {
         for (size, most, keys) in [(1, 3, 3), (1 << 18, 256, 3), (2 << 20, 256, 1)] {
             let (mut part, mut sent) = (Part::new(), Vec::new());
             for _ in 0..10 {
-                sent.extend(part.push(json!({ "key": "k".repeat(size) }), most));
+                sent.extend(part.push_key(json!({ "key": "k".repeat(size) }), most));
             }
-            sent.push(part.take());
+            sent.push(part.take_keys());
             assert_eq!(sent.iter().map(Vec::len).sum::<usize>(), 10);
             for part in &sent {
                 let body = json!({ "keys": part }).to_string();

@@ -71,7 +71,7 @@ pub(super) fn status_json(
     }
     fn written(entry: &Entry) -> InFlight<'_> {
         InFlight {
-            key: Written::of(&entry.key),
+            key: Written::of_key(&entry.key),
             worker: entry.worker.as_deref(),
             fencing_token: entry.fencing_token.map(|token| token.to_string()),
             age: entry.since.map(|age| age.as_secs_f64()),
@@ -127,7 +127,7 @@ impl Times {
 }
 
 /// Reports the number of keys that were changed, and each key that was not.
-pub(super) fn each(keys: &[OsString], changed: &[bool], done: &str, not: &str) -> Ended {
+pub(super) fn report_each(keys: &[OsString], changed: &[bool], done: &str, not: &str) -> Ended {
     for (key, _) in keys.iter().zip(changed).filter(|(_, changed)| !**changed) {
         complain(&format!("{}: {not}", escaped(key.as_bytes())));
     }

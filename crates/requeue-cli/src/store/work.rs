@@ -1,12 +1,10 @@
 //! The subcommands that work on a queue in a store, or create one: `run --store`, `work`, `store init`.
 
-use std::sync::Arc;
-
 use tokio::sync::oneshot;
 
 use super::adder::Reading;
-use super::reaching::patiently;
-use super::{block_on, connect, re_add};
+use super::reaching::open_patiently;
+use super::{block_on, connect_store, re_add};
 use crate::args::config::{Config, Subcommand};
 use crate::args::run::{Alone, Flags, Through};
 use crate::args::store::{Place, StoreCommand, StoreUrl, Wait, WorkFlags};
@@ -24,21 +22,23 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
     let Through { store, queue, lease, wait, passwords } = flags.through.clone();
     let place = Place { store: StoreUrl { store }, queue, wait: Wait { wait } };
     let re_add = re_add(flags.common.re_add)?;
-    let (source, mut config) = Config::check(flags)?;
-    config.commands.template.hidden = passwords.hidden(place.store.url()?);
+    let (source, mut config) = Config::from_run_flags(flags)?;
+    // Commands must not see the password of this process.
+    config.commands.template.hidden = passwords.hidden_variables(place.store.required_url()?);
+    // The input comes first, because none of the files may be the input.
     let (input, stopper) = Input::open(&source)?;
-    let files = Files::open(&config, identity(input.metadata()))?;
+    let files = Files::open_files(&config, identity(&input.metadata))?;
     block_on(async {
-        let listener = Listener::of(config.serve.as_ref()).await?;
+        let listener = Listener::bind_if_asked(config.serve.as_ref()).await?;
         let metrics = listener.as_ref().map(Listener::metrics);
         // This subcommand adds keys itself, and therefore creates the queue.
         let (queue, expired) =
             place.to_work_on(true, lease, (re_add, None), None, &config, metrics).await?;
-        let parts = Parts::new(config, files, listener).remote(Arc::new(queue.clone()), expired);
-        let parts = parts.stopper(stopper);
-        launch::go(parts, |runner| {
-            log::show_on(runner.output());
-            reader::spawn(runner, input, Reading::new(runner, queue))
+        let remote = Some((queue.clone(), expired));
+        let parts = Parts { stopper: Some(stopper), remote, ..Parts::new(config, files, listener) };
+        launch::run_parts(parts, |runner| {
+            log::show_on(&runner.output);
+            reader::spawn_reader(runner, input, Reading::new(runner, queue))
         })
         .await
     })
@@ -49,21 +49,22 @@ pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
     let WorkFlags { place, create, lease, worker, common, parked_add, .. } = flags;
     let WorkFlags { stdin, dashboard, until_empty, passwords, .. } = flags;
     let re_add = re_add(common.re_add)?;
-    let own = Subcommand::without_input("work", false, stdin);
-    let mut config = Config::of(common, Alone { dashboard, ..Alone::default() }, own)?;
-    config.commands.template.hidden = passwords.hidden(place.store.url()?);
-    let files = Files::open(&config, None)?;
+    let own = Subcommand { stdin, ..Subcommand::without_input("work") };
+    let mut config = Config::from_flags(common, Alone { dashboard, ..Alone::default() }, own)?;
+    // Commands must not see the password of this process.
+    config.commands.template.hidden = passwords.hidden_variables(place.store.required_url()?);
+    let files = Files::open_files(&config, None)?;
     block_on(async {
-        let listener = Listener::of(config.serve.as_ref()).await?;
+        let listener = Listener::bind_if_asked(config.serve.as_ref()).await?;
         let metrics = listener.as_ref().map(Listener::metrics);
         let queue = place.to_work_on(create, lease, (re_add, parked_add), worker, &config, metrics);
         let (queue, expired) = queue.await?;
         if until_empty {
             queue.shut_down_when_idle();
         }
-        let parts = Parts::new(config, files, listener).remote(Arc::new(queue), expired);
-        launch::go(parts, |runner| {
-            log::show_on(runner.output());
+        let parts = Parts { remote: Some((queue, expired)), ..Parts::new(config, files, listener) };
+        launch::run_parts(parts, |runner| {
+            log::show_on(&runner.output);
             // There is no reader.
             Ok(oneshot::channel().1)
         })
@@ -72,12 +73,12 @@ pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
 }
 
 /// `requeue store init`.
-pub(crate) fn init(command: &StoreCommand) -> Result<Ended, Refusal> {
+pub(crate) fn init_store(command: &StoreCommand) -> Result<Ended, Refusal> {
     let StoreCommand::Init { store, queue: queues, wait } = command;
-    let url = store.url()?;
+    let url = store.required_url()?;
     block_on(async {
-        patiently(wait.wait, async || {
-            let store = connect(url).await?;
+        open_patiently(wait.wait, async || {
+            let store = connect_store(url).await?;
             store.migrate().await?;
             for queue in queues {
                 store.queue(queue).open().await?;

@@ -14,8 +14,8 @@ use kube::{Api, Client, Config, Resource as Object};
 use requeue_kube::leader;
 use tower::util::MapResponseLayer;
 
-use super::decoded::{Decoded, utf8};
-use super::errors::{Server, failure};
+use super::decoded::{Decoded, replace_invalid_utf8};
+use super::errors::{Server, request_failure};
 use super::events::Source;
 use super::resource::{Resource, Resources};
 use crate::args::watch::AccessFlags;
@@ -49,14 +49,16 @@ impl fmt::Debug for Access {
 
 impl Access {
     pub(crate) async fn new(flags: &AccessFlags) -> Result<Self, Refusal> {
-        let (config, context) = config(flags).await?;
+        let (config, context) = client_config(flags).await?;
         let plugin = config.auth_info.exec.as_ref().and_then(|exec| exec.command.clone());
         let server = Server { url: config.cluster_url.to_string(), context, plugin };
         let namespace = flags.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         let namespace = (!flags.all_namespaces).then_some(namespace);
         let client = ClientBuilder::try_from(config.clone());
-        let client = client.map_err(|error| failure(&format!("a client of {server}"), &error))?;
-        let client = client.with_layer(&MapResponseLayer::new(utf8)).build();
+        let client =
+            client.map_err(|error| request_failure(&format!("a client of {server}"), &error))?;
+        // One invalid byte would fail a whole list.
+        let client = client.with_layer(&MapResponseLayer::new(replace_invalid_utf8)).build();
         let core = client.list_core_api_versions_aggregated().await;
         let core = core.map_err(|error| server.refusal("get", "/api", &error))?;
         let groups = client.list_api_groups_aggregated().await;
@@ -73,7 +75,7 @@ impl Access {
     /// Returns a separate client for the leader election.
     pub(crate) fn election_client(&self, config: &leader::Config) -> Result<Client, Refusal> {
         let client = config.client(self.config.clone());
-        client.map_err(|error| failure(&format!("a client of {}", self.server), &error))
+        client.map_err(|error| request_failure(&format!("a client of {}", self.server), &error))
     }
 
     /// Checks the right to hold this Lease. An elector without that right would retry forever without a message.
@@ -84,6 +86,7 @@ impl Access {
             .get_opt(name)
             .await
             .map_err(|error| self.server.refusal("get", &what, &error))?;
+        // A dry run checks the right, and writes nothing.
         let dry_run = PostParams { dry_run: true, ..PostParams::default() };
         let (verb, tried) = match lease {
             Some(lease) => ("update", leases.replace(name, &dry_run, &lease).await),
@@ -99,36 +102,36 @@ impl Access {
         }
     }
 
-    fn find(&self, resource: &str) -> Result<Resource, Refusal> {
-        let found = self.resources.find(resource);
-        found.map_err(|message| Refusal { exit: Exit::Denied, message })
-    }
-
     /// Returns the resource with the name `text`, after a check that its objects can be listed and watched.
-    pub(crate) async fn listable(
+    pub(crate) async fn find_listable(
         &self,
         text: &str,
         params: &ListParams,
     ) -> Result<Resource, Refusal> {
-        let resource = self.find(text)?;
+        let resource = self.resources.find_resource(text);
+        let resource = resource.map_err(|message| Refusal { exit: Exit::Denied, message })?;
         self.try_list(&resource, params).await?;
-        self.review("watch", &resource, params).await?;
+        self.review_right("watch", &resource, params).await?;
         Ok(resource)
     }
 
     /// Returns the selected objects of a resource as a source of events.
-    pub(crate) fn source<K: Dynamic>(&self, resource: &Resource, params: &ListParams) -> Source<K> {
+    pub(crate) fn event_source<K: Dynamic>(
+        &self,
+        resource: &Resource,
+        params: &ListParams,
+    ) -> Source<K> {
         let config = watcher::Config {
             label_selector: params.label_selector.clone(),
             field_selector: params.field_selector.clone(),
             ..watcher::Config::default()
         };
         let what = resource.name_in(self.namespace_of(resource).unwrap_or_default());
-        Source { api: self.api(resource), config, what, server: self.server.clone() }
+        Source { api: self.selected_api(resource), config, what, server: self.server.clone() }
     }
 
     /// Returns the API for the objects of a resource in the selected namespaces.
-    fn api<K: Dynamic>(&self, resource: &Resource) -> Api<K> {
+    fn selected_api<K: Dynamic>(&self, resource: &Resource) -> Api<K> {
         match self.namespace_of(resource) {
             Some(namespace) => self.api_in(resource, namespace),
             None => Api::all_with(self.client.clone(), &resource.api),
@@ -149,7 +152,8 @@ impl Access {
 
     /// Checks the right to list these objects. kube's watcher would retry forever without a message.
     async fn try_list(&self, resource: &Resource, params: &ListParams) -> Result<(), Refusal> {
-        let api: Api<Decoded<PartialObjectMeta<DynamicObject>>> = self.api(resource);
+        let api: Api<Decoded<PartialObjectMeta<DynamicObject>>> = self.selected_api(resource);
+        // One object is enough to show the right.
         let listed = api.list(&params.clone().limit(1)).await;
         let namespace = self.namespace_of(resource).unwrap_or_default();
         listed.map(|_| ()).map_err(|error| {
@@ -163,27 +167,27 @@ impl Access {
 }
 
 /// Returns the address and the credentials of the server, and the context of the kubeconfig that they come from.
-async fn config(flags: &AccessFlags) -> Result<(Config, Option<String>), Refusal> {
+async fn client_config(flags: &AccessFlags) -> Result<(Config, Option<String>), Refusal> {
     let options = KubeConfigOptions { context: flags.context.clone(), ..Default::default() };
     let mut context = flags.context.clone();
     let config = match (&flags.kubeconfig, &flags.context) {
         (Some(path), _) => {
             let kubeconfig = Kubeconfig::read_from(path);
-            let kubeconfig = kubeconfig.map_err(|error| failure("--kubeconfig", &error))?;
+            let kubeconfig = kubeconfig.map_err(|error| request_failure("--kubeconfig", &error))?;
             context = context.or_else(|| kubeconfig.current_context.clone());
             let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
-            config.map_err(|error| failure("--kubeconfig", &error))
+            config.map_err(|error| request_failure("--kubeconfig", &error))
         }
         (None, Some(_)) => {
             let config = Config::from_kubeconfig(&options).await;
-            config.map_err(|error| failure("--context", &error))
+            config.map_err(|error| request_failure("--context", &error))
         }
         // Without a kubeconfig, this uses the account of the pod.
         (None, None) => {
             context = Kubeconfig::read().ok().and_then(|kubeconfig| kubeconfig.current_context);
             Config::infer()
                 .await
-                .map_err(|error| failure("no kubeconfig, and not in a pod", &error))
+                .map_err(|error| request_failure("no kubeconfig, and not in a pod", &error))
         }
     };
     let mut config = config?;

@@ -59,7 +59,7 @@ impl Named {
 
 /// Replaces bytes that are not UTF-8 by U+FFFD, as kubectl does. kube's client would fail the list or the
 /// watch that contains them.
-pub(crate) fn utf8<B>(
+pub(crate) fn replace_invalid_utf8<B>(
     response: Response<B>,
 ) -> Response<impl BodyExt<Data = B::Data, Error = B::Error>>
 where
@@ -67,12 +67,12 @@ where
 {
     response.map(|body| {
         let mut cut = Vec::new();
-        body.map_frame(move |frame| frame.map_data(|data| valid(&mut cut, data)))
+        body.map_frame(move |frame| frame.map_data(|data| valid_text(&mut cut, data)))
     })
 }
 
 /// Converts `cut` and `data` to text. A character that is cut off at the end is left in `cut`.
-fn valid<D: AsRef<[u8]> + From<Vec<u8>>>(cut: &mut Vec<u8>, data: D) -> D {
+fn valid_text<D: AsRef<[u8]> + From<Vec<u8>>>(cut: &mut Vec<u8>, data: D) -> D {
     if cut.is_empty() && str::from_utf8(data.as_ref()).is_ok() {
         return data;
     }
@@ -189,7 +189,7 @@ mod tests {
         let text = String::from_utf8_lossy(bytes);
         for size in 1..=bytes.len() {
             let mut cut = Vec::new();
-            let frames = bytes.chunks(size).map(|frame| valid(&mut cut, frame.to_vec()));
+            let frames = bytes.chunks(size).map(|frame| valid_text(&mut cut, frame.to_vec()));
             assert_eq!(String::from_utf8(frames.flatten().collect()).unwrap(), text, "{size}");
         }
     }

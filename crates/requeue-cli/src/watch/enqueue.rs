@@ -2,9 +2,10 @@
 
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use requeue_kube::ObjectKey;
 use requeue_kube::watch::{Change, ChangeKind, LOW_PRIORITY};
 use tokio::sync::SetOnce;
@@ -41,37 +42,39 @@ impl Enqueuer {
     }
 
     /// Ends the standby, and adds the objects that exist. Called when this process leads.
-    pub(crate) fn lead(&self) {
-        let mut stands_by = self.stands_by();
+    pub(crate) fn start_leading(&self) {
+        let mut stands_by = self.stands_by.lock();
         *stands_by = false;
-        for key in self.objects.keys(|_| true) {
-            if self.objects.wish(&key).is_some_and(|wish| self.is_initial(wish)) {
-                self.add(&key, LOW_PRIORITY);
+        // Under the lock, so that changes in the meantime come after these.
+        for key in self.objects.existing_keys(|_| true) {
+            if self.objects.next_wish(&key).is_some_and(|wish| self.is_initial(wish)) {
+                self.add_key(&key, LOW_PRIORITY);
             }
         }
     }
 
     /// Handles an observation of an object. Only a change starts a run, because a list after an outage shows every object
     /// again.
-    pub(crate) fn changed(&self, change: &Change) {
+    pub(crate) fn object_changed(&self, change: &Change) {
         if change.kind == ChangeKind::Unchanged {
             return;
         }
         let (runner, objects) = (&self.runner, &self.objects);
         let key = change.key.to_string().into_bytes();
-        let stands_by = self.stands_by();
+        // Held until the end: the term must not begin between this check and the add.
+        let stands_by = self.stands_by.lock();
         match change.kind {
-            ChangeKind::Deleted if *stands_by => objects.forget(&key),
-            ChangeKind::Deleted => objects.gone(&key),
+            ChangeKind::Deleted if *stands_by => objects.forget_object(&key),
+            ChangeKind::Deleted => objects.record_gone(&key),
             ChangeKind::Created => objects.is_another(&key),
             _ => {}
         }
         if *stands_by {
             return;
         }
-        let Some(wish) = objects.wish(&key) else {
+        let Some(wish) = objects.next_wish(&key) else {
             if change.kind == ChangeKind::Deleted {
-                runner.take(input::Change::Cancel(Cow::Owned(key)), &mut 0);
+                runner.take_change(input::Change::Cancel(Cow::Owned(key)), &mut 0);
             }
             return;
         };
@@ -84,30 +87,26 @@ impl Enqueuer {
         ) {
             objects.is_wanted_anew(&key);
         }
+        // A new generation must not wait for the backoff of an old one.
         if objects.is_new(&key) {
             runner.end_backoff(&key);
         }
-        self.add(&key, change.kind.priority());
+        self.add_key(&key, change.kind.priority());
     }
 
     /// Adds these objects, because another object that concerns them has changed.
-    pub(crate) fn concerned(&self, keys: impl IntoIterator<Item = ObjectKey>) {
-        let stands_by = self.stands_by();
+    pub(crate) fn add_concerned(&self, keys: impl IntoIterator<Item = ObjectKey>) {
+        let stands_by = self.stands_by.lock();
         if *stands_by {
             return;
         }
         for key in keys {
             let key = key.to_string().into_bytes();
             // An object that has not been seen yet is added when it is seen.
-            if self.objects.wish(&key).is_some() {
-                self.add(&key, 0);
+            if self.objects.next_wish(&key).is_some() {
+                self.add_key(&key, 0);
             }
         }
-    }
-
-    /// Adds all objects, because another object that concerns them has changed.
-    pub(crate) fn all_concerned(&self) {
-        self.add_all(|_| true);
     }
 
     /// Adds each object once per period, with a lower priority than changes.
@@ -123,13 +122,13 @@ impl Enqueuer {
     }
 
     /// Adds many objects, with a lower priority than changes.
-    fn add_all(&self, wanted: impl Fn(&Key) -> bool) {
-        let stands_by = self.stands_by();
+    pub(crate) fn add_all(&self, wanted: impl Fn(&Key) -> bool) {
+        let stands_by = self.stands_by.lock();
         if *stands_by {
             return;
         }
-        for key in self.objects.keys(wanted) {
-            self.add(&key, LOW_PRIORITY);
+        for key in self.objects.existing_keys(wanted) {
+            self.add_key(&key, LOW_PRIORITY);
         }
     }
 
@@ -138,14 +137,9 @@ impl Enqueuer {
         self.initial == Initial::Run || wish == Wish::Run(On::Delete)
     }
 
-    /// Locks the standby state, so that it does not change as long as the guard lives.
-    fn stands_by(&self) -> MutexGuard<'_, bool> {
-        self.stands_by.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn add(&self, key: &[u8], priority: i32) {
+    fn add_key(&self, key: &[u8], priority: i32) {
         let options = AddOptions { priority, ..AddOptions::default() };
-        self.runner.take(input::Change::Add(Cow::Borrowed(key), options), &mut 0);
+        self.runner.take_change(input::Change::Add(Cow::Borrowed(key), options), &mut 0);
     }
 }
 

@@ -11,7 +11,7 @@ use kube::runtime::watcher;
 use requeue::Time;
 use requeue_kube::ObjectKey;
 
-use crate::exit::{Exit, Refusal, chain};
+use crate::exit::{Exit, Refusal, error_chain};
 
 /// The API server, and the source of our credentials.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -49,43 +49,45 @@ impl Server {
             },
             _ => Exit::Failure,
         };
-        Refusal { exit, message: self.why(verb, what, error) }
+        Refusal { exit, message: self.request_error(verb, what, error) }
     }
 
-    fn why(&self, verb: &str, what: &str, error: &kube::Error) -> String {
+    fn request_error(&self, verb: &str, what: &str, error: &kube::Error) -> String {
         match error {
-            kube::Error::Api(status) => format!("{verb} {what}: {}", answer(status)),
-            error => format!("{verb} {what} at {self}: {}", explain(error)),
+            kube::Error::Api(status) => format!("{verb} {what}: {}", server_answer(status)),
+            error => format!("{verb} {what} at {self}: {}", explain_error(error)),
         }
     }
 
     /// Returns the reason why a watch has failed.
     pub(crate) fn why_not_watched(&self, what: &str, error: &watcher::Error) -> String {
         match error {
-            watcher::Error::InitialListFailed(error) => self.why("list", what, error),
+            watcher::Error::InitialListFailed(error) => self.request_error("list", what, error),
             watcher::Error::WatchStartFailed(error) | watcher::Error::WatchFailed(error) => {
-                self.why("watch", what, error)
+                self.request_error("watch", what, error)
             }
-            watcher::Error::WatchError(status) => format!("watch {what}: {}", answer(status)),
-            error => format!("watch {what}: {}", chain(error)),
+            watcher::Error::WatchError(status) => {
+                format!("watch {what}: {}", server_answer(status))
+            }
+            error => format!("watch {what}: {}", error_chain(error)),
         }
     }
 }
 
-fn answer(Status { code, message, .. }: &Status) -> String {
+fn server_answer(Status { code, message, .. }: &Status) -> String {
     format!("{code}: {message}")
 }
 
-pub(crate) fn failure(what: &str, error: &(dyn Error + 'static)) -> Refusal {
-    Refusal::failure(format!("{what}: {}", explain(error)))
+pub(crate) fn request_failure(what: &str, error: &(dyn Error + 'static)) -> Refusal {
+    Refusal::failure(format!("{what}: {}", explain_error(error)))
 }
 
 /// Formats an error. Two errors of kube print a whole struct; for these, only its content is shown.
-pub(crate) fn explain(error: &(dyn Error + 'static)) -> String {
+pub(crate) fn explain_error(error: &(dyn Error + 'static)) -> String {
     let mut source = Some(error);
     while let Some(error) = source {
         if let Some(kube::Error::Api(status)) = error.downcast_ref() {
-            return answer(status);
+            return server_answer(status);
         }
         if let Some(AuthError::AuthExecRun { cmd, out }) = error.downcast_ref() {
             let said = String::from_utf8_lossy(&out.stderr);
@@ -93,7 +95,7 @@ pub(crate) fn explain(error: &(dyn Error + 'static)) -> String {
         }
         source = error.source();
     }
-    chain(error)
+    error_chain(error)
 }
 
 /// Limits the reports of a request that is retried forever: one when the reason changes, and one per minute while it
@@ -125,6 +127,7 @@ const REPORTED: usize = 20;
 
 impl Unreadable {
     pub(crate) fn is_due(&mut self, key: &ObjectKey, now: Time) -> bool {
+        // Objects that are gone must not take memory.
         self.0.retain(|_, at| now.since(*at) < AGAIN);
         let is_due = self.0.len() < REPORTED && !self.0.contains_key(key);
         if is_due {

@@ -36,19 +36,19 @@ pub(crate) struct Source<K> {
 impl<K: Object + Clone + DeserializeOwned + Debug + Send + 'static> Source<K> {
     /// Passes each step to `take`, forever. Reports errors at the rate of [`Reports`], and objects that cannot be
     /// decoded at the rate of [`Unreadable`].
-    pub(crate) async fn each(self, runner: &Runner, mut take: impl FnMut(Step<K>)) {
+    pub(crate) async fn for_each_step(self, runner: &Runner, mut take: impl FnMut(Step<K>)) {
         let mut events = pin!(watcher(self.api, self.config).default_backoff());
         let (mut reports, mut unreadable) = (Reports::default(), Unreadable::default());
         while let Some(event) = events.next().await {
             match event {
-                Ok(event) => match Step::of(event) {
+                Ok(event) => match Step::from_event(event) {
                     Ok(step) => take(step),
                     Err(invalid) => {
                         let key = ObjectKey::from_meta(&invalid.metadata);
                         if unreadable.is_due(&key, runner.now()) {
                             let (what, key) = (&self.what, escaped(key.to_string().as_bytes()));
                             let why = format!("{what}: {key} cannot be decoded: {invalid}");
-                            runner.output().say(&format!("{why}; nothing runs for it")).await;
+                            runner.output.say(&format!("{why}; nothing runs for it")).await;
                         }
                         take(Step::Kept(key));
                     }
@@ -58,7 +58,7 @@ impl<K: Object + Clone + DeserializeOwned + Debug + Send + 'static> Source<K> {
                 Err(error) => {
                     let why = self.server.why_not_watched(&self.what, &error);
                     if reports.is_due(&why, runner.now()) {
-                        runner.output().say(&format!("{why}; retrying")).await;
+                        runner.output.say(&format!("{why}; retrying")).await;
                     }
                 }
             }
@@ -79,7 +79,7 @@ pub(crate) enum Step<K> {
 
 impl<K> Step<K> {
     /// Converts an event. Returns the object as an error if it cannot be decoded.
-    fn of(event: Event<Decoded<K>>) -> Result<Self, Box<InvalidObject>> {
+    fn from_event(event: Event<Decoded<K>>) -> Result<Self, Box<InvalidObject>> {
         Ok(Self::Event(match event {
             Event::Init => Event::Init,
             Event::InitDone => Event::InitDone,
@@ -93,7 +93,7 @@ impl<K> Step<K> {
     }
 
     /// Returns the changes that the step shows.
-    pub(crate) fn changes(
+    pub(crate) fn shown_changes(
         self,
         watch: &mut Watch,
         sight: impl FnOnce(K) -> Observation,
@@ -112,19 +112,23 @@ impl<K> Step<K> {
 }
 
 /// Follows the objects of the watched resource.
-pub(crate) async fn follow(source: Source<DynamicObject>, enqueuer: Arc<Enqueuer>, sights: Sights) {
+pub(crate) async fn follow_objects(
+    source: Source<DynamicObject>,
+    enqueuer: Arc<Enqueuer>,
+    sights: Sights,
+) {
     let mut watch = Watch::new();
     let changed = |step: Step<_>| {
         let is_listed = matches!(step, Step::Event(Event::InitDone));
-        for change in step.changes(&mut watch, |object| sights.of(object)) {
-            enqueuer.changed(&change);
+        for change in step.shown_changes(&mut watch, |object| sights.observe_object(object)) {
+            enqueuer.object_changed(&change);
         }
         if is_listed {
             // Only the first list counts.
             let _ = enqueuer.is_listed.set(());
         }
     };
-    source.each(&enqueuer.runner, changed).await;
+    source.for_each_step(&enqueuer.runner, changed).await;
 }
 
 /// Observes objects: extracts the properties that show a change.
@@ -138,39 +142,39 @@ pub(crate) struct Sights {
 
 impl Sights {
     /// Keeps an object, and returns its observation.
-    fn of(&self, mut object: DynamicObject) -> Observation {
-        complete(&mut object, &self.types);
+    fn observe_object(&self, mut object: DynamicObject) -> Observation {
+        complete_object(&mut object, &self.types);
         let mut sight = Observation::from_meta(&object.metadata);
         let key = ObjectKey::from_object(&object).to_string();
-        let state = State::of(&object.metadata, self.finalizer.as_deref());
+        let state = State::of_object(&object.metadata, self.finalizer.as_deref());
         // Serializing a value that was parsed from JSON does not fail.
         let json = if self.pointers.is_empty() {
             serde_json::to_vec(&object).unwrap_or_default()
         } else {
             let value = serde_json::to_value(&object).unwrap_or_default();
-            sight = sight.property(Some(property(&self.pointers, state, &value)));
+            sight = sight.property(Some(property_hash(&self.pointers, state, &value)));
             value.to_string().into_bytes()
         };
-        self.objects.seen(key.as_bytes(), json, state);
+        self.objects.record_seen(key.as_bytes(), json, state);
         sight
     }
 }
 
 /// Completes an object for commands: adds its type, which objects in a list lack, and removes the managed
 /// fields, which only the server needs.
-pub(crate) fn complete(object: &mut DynamicObject, types: &TypeMeta) {
+pub(crate) fn complete_object(object: &mut DynamicObject, types: &TypeMeta) {
     object.metadata.managed_fields = None;
     object.types.get_or_insert_with(|| types.clone());
 }
 
 /// Returns the type of the objects of a resource.
-pub(crate) fn types(resource: &Resource) -> TypeMeta {
+pub(crate) fn type_meta(resource: &Resource) -> TypeMeta {
     TypeMeta { api_version: resource.api.api_version.clone(), kind: resource.api.kind.clone() }
 }
 
 /// Returns a hash that changes when the state changes, or when a value at one of the pointers changes, appears or
 /// disappears.
-fn property(pointers: &[String], state: State, object: &Value) -> u64 {
+fn property_hash(pointers: &[String], state: State, object: &Value) -> u64 {
     let mut hasher = DefaultHasher::new();
     state.hash(&mut hasher);
     for pointer in pointers {
@@ -188,7 +192,7 @@ mod tests {
     #[test]
     fn only_what_is_pointed_at_counts() {
         let pointers = ["/spec/a".to_owned(), "/data".to_owned()];
-        let of = |object: Value| property(&pointers, State::Kept, &object);
+        let of = |object: Value| property_hash(&pointers, State::Kept, &object);
         let before = of(json!({ "spec": { "a": 1, "b": 1 }, "status": {} }));
         assert_eq!(of(json!({ "spec": { "a": 1, "b": 2 }, "status": 1 })), before);
         for other in [
@@ -200,6 +204,6 @@ mod tests {
         ] {
             assert_ne!(of(other.clone()), before, "{other}");
         }
-        assert_ne!(property(&pointers, State::Ending, &json!({ "spec": { "a": 1 } })), before);
+        assert_ne!(property_hash(&pointers, State::Ending, &json!({ "spec": { "a": 1 } })), before);
     }
 }

@@ -20,48 +20,43 @@ pub(crate) struct ObjectHooks {
     pub(crate) leading: Option<Status>,
 }
 
-impl ObjectHooks {
-    async fn begin(&self, key: &[u8]) -> Result<Option<RunInput>, String> {
-        if self.leading.as_ref().is_some_and(|status| !status.is_leading()) {
-            // The term is over, and the program is about to terminate all runs.
-            std::future::pending::<()>().await;
-        }
-        match (self.objects.begin(key), &self.finalizer) {
-            (Some(Begin::Run(mut given)), _) => {
-                if let Some(snapshots) = &self.snapshots {
-                    let dir = snapshots.now().await.map_err(|error| format!("--snapshot: {error}"));
-                    given.dir = Some(dir?);
-                }
-                Ok(Some(given))
-            }
-            // The patch is a change, which adds the object again.
-            (Some(Begin::Keep(object)), Some(finalizer)) => {
-                finalizer.step(&object).await.map(|()| None)
-            }
-            (Some(Begin::Keep(_)) | None, _) => Ok(None),
-        }
-    }
-
-    async fn on_success(&self, key: &[u8]) -> Result<(), String> {
-        if let Some(finalizer) = &self.finalizer {
-            match self.objects.ran(key) {
-                Some((State::Ending, object)) => finalizer.step(&object).await?,
-                Some((State::Strayed, _)) => finalizer.let_go(key).await?,
-                _ => {}
-            }
-        }
-        self.objects.settle(key);
-        Ok(())
-    }
-}
-
 impl Hooks for ObjectHooks {
-    fn begin<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<Option<RunInput>, String>> {
-        Box::pin(self.begin(key))
+    fn prepare_run<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<Option<RunInput>, String>> {
+        Box::pin(async {
+            if self.leading.as_ref().is_some_and(|status| !status.is_leading()) {
+                // The term is over, and the program is about to terminate all runs.
+                std::future::pending::<()>().await;
+            }
+            match (self.objects.begin_run(key), &self.finalizer) {
+                (Some(Begin::Run(mut given)), _) => {
+                    if let Some(snapshots) = &self.snapshots {
+                        let dir =
+                            snapshots.now().await.map_err(|error| format!("--snapshot: {error}"));
+                        given.dir = Some(dir?);
+                    }
+                    Ok(Some(given))
+                }
+                // The patch is a change, which adds the object again.
+                (Some(Begin::Keep(object)), Some(finalizer)) => {
+                    finalizer.write_next(&object).await.map(|()| None)
+                }
+                (Some(Begin::Keep(_)) | None, _) => Ok(None),
+            }
+        })
     }
 
     fn on_success<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<(), String>> {
-        Box::pin(self.on_success(key))
+        Box::pin(async {
+            if let Some(finalizer) = &self.finalizer {
+                match self.objects.last_run(key) {
+                    Some((State::Ending, object)) => finalizer.write_next(&object).await?,
+                    Some((State::Strayed, _)) => finalizer.let_go(key).await?,
+                    _ => {}
+                }
+            }
+            self.objects.record_success(key);
+            Ok(())
+        })
     }
 
     fn on_give_up(&self, key: &[u8]) -> &'static str {

@@ -46,7 +46,7 @@ impl Candidate {
     }
 
     /// Waits on standby, and then leads until the run is `over`.
-    pub(crate) async fn run(
+    pub(crate) async fn run_election(
         self,
         runner: Arc<Runner>,
         enqueuer: Arc<Enqueuer>,
@@ -54,26 +54,29 @@ impl Candidate {
     ) {
         let Self { elector, lease, grace } = self;
         let standing = async {
-            runner.output().say(&format!("on standby for the Lease {lease}")).await;
+            runner.output.say(&format!("on standby for the Lease {lease}")).await;
             // A process that cannot list must not keep another from leading.
             enqueuer.is_listed.wait().await;
             elector.acquire().await
         };
         let term = tokio::select! {
+            // A run that is over must not begin a term.
             biased;
             _ = &mut over => return,
             term = standing => term,
         };
-        enqueuer.lead();
+        enqueuer.start_leading();
         // A reader of standard error that pauses must not delay the rest.
         let reporting = async {
-            runner.output().say(&format!("leading with the Lease {lease}")).await;
+            runner.output.say(&format!("leading with the Lease {lease}")).await;
             std::future::pending::<Infallible>().await
         };
         tokio::select! {
+            // A lost term comes first, because its commands must stop in time.
             biased;
             lost = term.lost() => {
-                runner.tally().fail();
+                // The exit code makes a supervisor start the process again.
+                runner.tally.mark_failed();
                 runner.stop(Level::Terminating);
                 let why = format!("Lease {lease}: {lost}");
                 // Commands must not run beside those of the next leader.
@@ -83,19 +86,19 @@ impl Candidate {
                         _ = over => {}
                     }
                 };
-                tokio::join!(runner.output().say(&why), kill);
+                tokio::join!(runner.output.say(&why), kill);
             }
-            _ = &mut over => release(term, &runner, &lease).await,
+            _ = &mut over => release_lease(term, &runner, &lease).await,
             never = reporting => match never {},
         }
     }
 }
 
 /// Releases the Lease after the last command, so that another process can lead immediately.
-async fn release(term: Term, runner: &Runner, lease: &str) {
+async fn release_lease(term: Term, runner: &Runner, lease: &str) {
     if let Err(error) = term.release().await {
         let why = format!("the Lease {lease} could not be released and will expire: {error}");
-        runner.output().say(&why).await;
-        runner.output().flush().await;
+        runner.output.say(&why).await;
+        runner.output.flush().await;
     }
 }

@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 
 use self::access::Access;
 use self::enqueue::Enqueuer;
-use self::events::{Sights, types};
+use self::events::{Sights, type_meta};
 use self::finalizer::Finalizer;
 use self::hooks::ObjectHooks;
 use self::leader::Candidate;
@@ -30,7 +30,7 @@ use self::objects::Objects;
 use self::related::Related;
 use self::snapshots::Snapshots;
 use crate::args::config::{Config, Subcommand};
-use crate::args::run::{self as args, Alone, Common, Stdin};
+use crate::args::run::{self as args, Alone, Common};
 use crate::args::values::Retries;
 use crate::args::watch::{Flags, On};
 use crate::exit::{Ended, Refusal, complain};
@@ -41,31 +41,32 @@ use crate::serve::Listener;
 
 /// `requeue watch`.
 pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
-    check(&flags)?;
+    check_flags(&flags)?;
     let Flags { resource, selector, field_selector, access, on, initial, changed, .. } = flags;
     let Flags { resync, finalizer, owns, all_on, snapshot, leader, common, alone, .. } = flags;
-    let config = config(common, alone)?;
-    let files = Files::open(&config, None)?;
+    let config = run_config(common, alone)?;
+    let files = Files::open_files(&config, None)?;
     launch::block_on(async {
         let access = Arc::new(Access::new(&access).await?);
         let params =
             ListParams { label_selector: selector, field_selector, ..ListParams::default() };
-        let resource = access.listable(&resource, &params).await?;
+        let resource = access.find_listable(&resource, &params).await?;
         if let Some(missing) = access.missing_namespace(&resource).await {
             complain(&format!(
                 "no such namespace: {missing}; nothing runs before it is created. -n NAME selects \
                  another namespace, -A all of them"
             ));
         }
-        let related = Related::find(&access, &owns, &all_on).await?;
+        let related = Related::find_resources(&access, &owns, &all_on).await?;
         let snapshots = Snapshots::find(&access, snapshot).await?;
         // With --dry-run, a process must not keep another from leading.
         let candidate = Candidate::new(&access, leader).await?.filter(|_| !config.commands.dry_run);
 
         let objects = Arc::new(Objects::new(&on, !config.commands.dry_run));
+        // A dry run writes nothing.
         let keeper = finalizer.clone().filter(|_| !config.commands.dry_run);
         if keeper.is_some() {
-            access.review("patch", &resource, &ListParams::default()).await?;
+            access.review_right("patch", &resource, &ListParams::default()).await?;
         }
         let hooks = ObjectHooks {
             objects: Arc::clone(&objects),
@@ -75,33 +76,42 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
         };
         let (is_over, over) = oneshot::channel();
         let mut leading = None;
-        let listener = Listener::of(config.serve.as_ref()).await?;
-        let parts = Parts::new(config, files, listener).hooks(Arc::new(hooks));
-        let ended = launch::go(parts, |runner| {
+        // After the checks, so that a refused start opens no socket.
+        let listener = Listener::bind_if_asked(config.serve.as_ref()).await?;
+        let hooks = Some(Arc::new(hooks) as _);
+        let parts = Parts { hooks, ..Parts::new(config, files, listener) };
+        let ended = launch::run_parts(parts, |runner| {
             let enqueuer = Arc::new(Enqueuer::new(runner, &objects, initial, candidate.is_some()));
-            related.follow(&access, &enqueuer, &resource);
+            related.follow_all(&access, &enqueuer, &resource);
             snapshots.iter().for_each(|snapshots| snapshots.follow(&access, runner));
             if let Some(period) = resync.filter(|period| !period.is_zero()) {
                 tokio::spawn(Arc::clone(&enqueuer).resync(period));
             }
             leading = candidate.map(|candidate| {
-                tokio::spawn(candidate.run(Arc::clone(runner), Arc::clone(&enqueuer), over))
+                tokio::spawn(candidate.run_election(
+                    Arc::clone(runner),
+                    Arc::clone(&enqueuer),
+                    over,
+                ))
             });
-            let source = access.source(&resource, &params);
-            let sights = Sights { objects, types: types(&resource), pointers: changed, finalizer };
+            let source = access.event_source(&resource, &params);
+            let sights =
+                Sights { objects, types: type_meta(&resource), pointers: changed, finalizer };
             let snapshots = snapshots.clone();
             tokio::spawn(async move {
                 // The files of a run must exist before the run.
                 if let Some(snapshots) = snapshots {
                     snapshots.listed().await;
                 }
-                events::follow(source, enqueuer, sights).await;
+                events::follow_objects(source, enqueuer, sights).await;
             });
             // There is no input, and so no rest of it.
             Ok(oneshot::channel().1)
         })
         .await;
+        // No command is left that could read them.
         snapshots.iter().for_each(|snapshots| snapshots.clear());
+        // Only now, after the last command, another replica may lead.
         drop(is_over);
         if let Some(leading) = leading {
             // A panic in that task has already been reported.
@@ -111,7 +121,7 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
     })
 }
 
-fn check(flags: &Flags) -> Result<(), Refusal> {
+fn check_flags(flags: &Flags) -> Result<(), Refusal> {
     if let Some(wrong) = flags.changed.iter().find(|pointer| !pointer.starts_with('/')) {
         return Err(Refusal::usage(format!(
             "--changed {}: not a JSON pointer; it begins with a slash, as in /spec/replicas",
@@ -141,7 +151,7 @@ fn check(flags: &Flags) -> Result<(), Refusal> {
 }
 
 /// Returns the configuration with the defaults of a controller.
-fn config(mut common: Common, mut alone: Alone) -> Result<Config, Refusal> {
+fn run_config(mut common: Common, mut alone: Alone) -> Result<Config, Refusal> {
     if !common.fail_fast {
         common.retries.get_or_insert(Retries(None));
     }
@@ -152,6 +162,6 @@ fn config(mut common: Common, mut alone: Alone) -> Result<Config, Refusal> {
         // The namespace. Objects with cluster scope have none, and form one group.
         alone.group_by.get_or_insert_with(|| "^([^/]*)/".to_owned());
     }
-    let own = Subcommand::without_input("watch", true, Stdin::None);
-    Config::of(common, alone, own)
+    let own = Subcommand { has_priorities: true, ..Subcommand::without_input("watch") };
+    Config::from_flags(common, alone, own)
 }

@@ -2,9 +2,10 @@
 //! given up.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use kube::core::ObjectMeta;
+use parking_lot::Mutex;
 
 use crate::args::watch::On;
 use crate::key::Key;
@@ -53,7 +54,7 @@ pub(crate) enum State {
 
 impl State {
     /// Returns the state of an object that exists and needs this finalizer, if any.
-    pub(crate) fn of(object: &ObjectMeta, finalizer: Option<&str>) -> Self {
+    pub(crate) fn of_object(object: &ObjectMeta, finalizer: Option<&str>) -> Self {
         let Some(finalizer) = finalizer else { return Self::There };
         let has_it = object.finalizers.iter().flatten().any(|it| it == finalizer);
         match (object.deletion_timestamp.is_some(), has_it) {
@@ -93,8 +94,8 @@ impl Objects {
     }
 
     /// Records an object that was seen.
-    pub(crate) fn seen(&self, key: &[u8], json: Vec<u8>, state: State) {
-        let mut known = self.lock();
+    pub(crate) fn record_seen(&self, key: &[u8], json: Vec<u8>, state: State) {
+        let mut known = self.known.lock();
         let mut now = Known {
             json: json.into(),
             state,
@@ -105,6 +106,7 @@ impl Objects {
         if let Some(before) = known.get(key) {
             let begins_to_end = state == State::Ending && before.state != State::Ending;
             now.is_new = before.is_new || begins_to_end;
+            // The run for the deletion has begun, and is not repeated.
             if matches!(state, State::Ending | State::Leaving) && before.ran == State::Ending {
                 (now.ran, now.is_released) = (before.ran, before.is_released);
             }
@@ -113,11 +115,11 @@ impl Objects {
     }
 
     /// Records that an object is gone.
-    pub(crate) fn gone(&self, key: &[u8]) {
-        let mut known = self.lock();
+    pub(crate) fn record_gone(&self, key: &[u8]) {
+        let mut known = self.known.lock();
         let Some(it) = known.get_mut(key) else { return };
         // Without our finalizer at its deletion, there was no run for it, or the run for its deletion has succeeded.
-        if !self.wants(On::Delete) || it.is_released || it.state == State::Leaving {
+        if !self.wants_event(On::Delete) || it.is_released || it.state == State::Leaving {
             known.remove(key);
             return;
         }
@@ -131,37 +133,37 @@ impl Objects {
     }
 
     /// Forgets an object that is gone. The leader runs for its deletion.
-    pub(crate) fn forget(&self, key: &[u8]) {
-        self.lock().remove(key);
+    pub(crate) fn forget_object(&self, key: &[u8]) {
+        self.known.lock().remove(key);
     }
 
     /// Returns the next step for an object.
-    pub(crate) fn wish(&self, key: &[u8]) -> Option<Wish> {
-        self.wish_for(self.lock().get(key)?)
+    pub(crate) fn next_wish(&self, key: &[u8]) -> Option<Wish> {
+        self.wish_for(self.known.lock().get(key)?)
     }
 
     /// Records a newer request for an object.
     pub(crate) fn is_wanted_anew(&self, key: &[u8]) {
-        if let Some(known) = self.lock().get_mut(key) {
+        if let Some(known) = self.known.lock().get_mut(key) {
             known.is_new = true;
         }
     }
 
     /// Records that a new object has the same name.
     pub(crate) fn is_another(&self, key: &[u8]) {
-        if let Some(known) = self.lock().get_mut(key) {
+        if let Some(known) = self.known.lock().get_mut(key) {
             (known.ran, known.is_released) = (State::There, false);
         }
     }
 
     /// Returns true if a newer request has come since the last run of an object began.
     pub(crate) fn is_new(&self, key: &[u8]) -> bool {
-        self.lock().get(key).is_some_and(|known| known.is_new)
+        self.known.lock().get(key).is_some_and(|known| known.is_new)
     }
 
     /// Returns the sorted keys of objects that exist and are `wanted`.
-    pub(crate) fn keys(&self, wanted: impl Fn(&Key) -> bool) -> Vec<Key> {
-        let known = self.lock();
+    pub(crate) fn existing_keys(&self, wanted: impl Fn(&Key) -> bool) -> Vec<Key> {
+        let known = self.known.lock();
         let there = known.iter().filter(|(key, known)| !known.state.is_gone() && wanted(key));
         let mut keys: Vec<_> = there.map(|(key, _)| key.clone()).collect();
         keys.sort_unstable();
@@ -169,10 +171,11 @@ impl Objects {
     }
 
     /// Begins a run, if one is needed.
-    pub(crate) fn begin(&self, key: &[u8]) -> Option<Begin> {
-        let mut known = self.lock();
+    pub(crate) fn begin_run(&self, key: &[u8]) -> Option<Begin> {
+        let mut known = self.known.lock();
         let known = known.get_mut(key)?;
         let wish = self.wish_for(known)?;
+        // Requests from here on belong to the next run.
         known.is_new = false;
         let event = match wish {
             Wish::Keep => return Some(Begin::Keep(Arc::clone(&known.json))),
@@ -195,22 +198,22 @@ impl Objects {
     }
 
     /// Returns the state at the start of the last run, and the last seen object.
-    pub(crate) fn ran(&self, key: &[u8]) -> Option<(State, Arc<[u8]>)> {
-        let known = self.lock();
+    pub(crate) fn last_run(&self, key: &[u8]) -> Option<(State, Arc<[u8]>)> {
+        let known = self.known.lock();
         known.get(key).map(|known| (known.ran, Arc::clone(&known.json)))
     }
 
     /// Records that the last run has succeeded. A deleted object needs no further run.
-    pub(crate) fn settle(&self, key: &[u8]) {
+    pub(crate) fn record_success(&self, key: &[u8]) {
         self.forget_gone(key);
-        if let Some(known) = self.lock().get_mut(key) {
+        if let Some(known) = self.known.lock().get_mut(key) {
             known.is_released = known.ran == State::Ending;
         }
     }
 
     /// Forgets a deleted object after its run.
     pub(crate) fn forget_gone(&self, key: &[u8]) {
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         if known.get(key).is_some_and(|it| it.state.is_gone() && it.ran != State::There) {
             known.remove(key);
         }
@@ -224,16 +227,12 @@ impl Objects {
             State::There | State::Bare | State::Kept => On::Apply,
             State::Ending | State::Gone | State::Strayed => On::Delete,
         };
-        self.wants(event).then_some(Wish::Run(event))
+        self.wants_event(event).then_some(Wish::Run(event))
     }
 
     /// Returns true if this event causes runs.
-    const fn wants(&self, on: On) -> bool {
+    const fn wants_event(&self, on: On) -> bool {
         self.on[on as usize]
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -245,19 +244,19 @@ mod tests {
 
     fn objects(states: &[State]) -> Objects {
         let objects = Objects::new(&[], true);
-        states.iter().for_each(|&state| objects.seen(KEY, Vec::new(), state));
+        states.iter().for_each(|&state| objects.record_seen(KEY, Vec::new(), state));
         objects
     }
 
     fn runs(objects: &Objects) -> bool {
-        matches!(objects.begin(KEY), Some(Begin::Run(_)))
+        matches!(objects.begin_run(KEY), Some(Begin::Run(_)))
     }
 
     #[test]
     fn what_is_new_waits_to_be_tried_again_where_it_could_not_be_kept() {
         let objects = objects(&[State::Bare]);
         objects.is_wanted_anew(KEY);
-        assert!(matches!(objects.begin(KEY), Some(Begin::Keep(_))));
+        assert!(matches!(objects.begin_run(KEY), Some(Begin::Keep(_))));
         assert!(!objects.is_new(KEY), "a failure is this run's own");
     }
 
@@ -265,11 +264,11 @@ mod tests {
     fn what_leaves_the_selection_while_it_ends_is_let_go_after_its_run() {
         for state in [State::Bare, State::Kept, State::Ending] {
             let objects = objects(&[state]);
-            objects.gone(KEY);
+            objects.record_gone(KEY);
             assert!(runs(&objects));
-            assert!(matches!(objects.ran(KEY), Some((State::Strayed, _))), "{state:?}");
-            objects.settle(KEY);
-            assert_eq!(objects.ran(KEY), None);
+            assert!(matches!(objects.last_run(KEY), Some((State::Strayed, _))), "{state:?}");
+            objects.record_success(KEY);
+            assert_eq!(objects.last_run(KEY), None);
         }
     }
 
@@ -278,35 +277,35 @@ mod tests {
         let objects = objects(&[State::Kept, State::Ending]);
         assert!(objects.is_new(KEY) && runs(&objects));
         // The command has changed the object.
-        objects.seen(KEY, Vec::new(), State::Ending);
-        assert!(matches!(objects.ran(KEY), Some((State::Ending, _))));
-        objects.settle(KEY);
-        assert_eq!(objects.wish(KEY), None);
+        objects.record_seen(KEY, Vec::new(), State::Ending);
+        assert!(matches!(objects.last_run(KEY), Some((State::Ending, _))));
+        objects.record_success(KEY);
+        assert_eq!(objects.next_wish(KEY), None);
         for state in [State::Ending, State::Leaving] {
-            objects.seen(KEY, Vec::new(), state);
-            assert_eq!(objects.wish(KEY), None);
+            objects.record_seen(KEY, Vec::new(), state);
+            assert_eq!(objects.next_wish(KEY), None);
         }
-        objects.gone(KEY);
-        assert!(objects.lock().is_empty());
+        objects.record_gone(KEY);
+        assert!(objects.known.lock().is_empty());
     }
 
     #[test]
     fn an_object_that_is_gone_during_the_run_for_its_end_has_had_it() {
         let objects = objects(&[State::Ending]);
         assert!(runs(&objects));
-        objects.gone(KEY);
-        objects.settle(KEY);
-        assert!(objects.lock().is_empty());
+        objects.record_gone(KEY);
+        objects.record_success(KEY);
+        assert!(objects.known.lock().is_empty());
     }
 
     #[test]
     fn another_object_of_the_name_has_an_end_of_its_own() {
         let objects = objects(&[State::Ending]);
         assert!(runs(&objects));
-        objects.settle(KEY);
-        objects.seen(KEY, Vec::new(), State::Ending);
+        objects.record_success(KEY);
+        objects.record_seen(KEY, Vec::new(), State::Ending);
         objects.is_another(KEY);
-        assert_eq!(objects.wish(KEY), Some(Wish::Run(On::Delete)));
+        assert_eq!(objects.next_wish(KEY), Some(Wish::Run(On::Delete)));
     }
 
     #[test]
@@ -314,7 +313,7 @@ mod tests {
         let objects = objects(&[State::Ending]);
         assert!(runs(&objects));
         objects.forget_gone(KEY);
-        assert_eq!(objects.wish(KEY), Some(Wish::Run(On::Delete)));
+        assert_eq!(objects.next_wish(KEY), Some(Wish::Run(On::Delete)));
     }
 
     #[test]
@@ -322,27 +321,27 @@ mod tests {
         for (before, after) in [(State::Kept, State::Strayed), (State::There, State::Gone)] {
             let objects = objects(&[before]);
             assert!(runs(&objects));
-            objects.gone(KEY);
-            assert_eq!(objects.lock()[KEY].state, after);
-            objects.settle(KEY);
-            assert_eq!(objects.wish(KEY), Some(Wish::Run(On::Delete)));
+            objects.record_gone(KEY);
+            assert_eq!(objects.known.lock()[KEY].state, after);
+            objects.record_success(KEY);
+            assert_eq!(objects.next_wish(KEY), Some(Wish::Run(On::Delete)));
         }
         let objects = objects(&[State::Kept]);
         assert!(runs(&objects));
-        objects.seen(KEY, Vec::new(), State::Ending);
-        objects.settle(KEY);
-        assert_eq!(objects.wish(KEY), Some(Wish::Run(On::Delete)));
+        objects.record_seen(KEY, Vec::new(), State::Ending);
+        objects.record_success(KEY);
+        assert_eq!(objects.next_wish(KEY), Some(Wish::Run(On::Delete)));
     }
 
     #[test]
     fn without_the_finalizer_when_it_leaves_there_was_nothing_to_end() {
         let objects = objects(&[State::Leaving]);
-        objects.gone(KEY);
-        assert!(objects.lock().is_empty());
+        objects.record_gone(KEY);
+        assert!(objects.known.lock().is_empty());
         let new = Objects::new(&[On::Delete], true);
-        new.seen(KEY, Vec::new(), State::Bare);
-        assert_eq!(new.wish(KEY), Some(Wish::Keep));
-        new.gone(KEY);
-        assert_eq!(new.wish(KEY), Some(Wish::Run(On::Delete)));
+        new.record_seen(KEY, Vec::new(), State::Bare);
+        assert_eq!(new.next_wish(KEY), Some(Wish::Keep));
+        new.record_gone(KEY);
+        assert_eq!(new.next_wish(KEY), Some(Wish::Run(On::Delete)));
     }
 }

@@ -27,31 +27,31 @@ pub(crate) struct Related {
 }
 
 impl Related {
-    pub(crate) async fn find(
+    pub(crate) async fn find_resources(
         access: &Access,
         owns: &[String],
         all_on: &[Selected],
     ) -> Result<Self, Refusal> {
         let (mut owned, mut for_all) = (Vec::new(), Vec::new());
         for resource in owns {
-            owned.push(access.listable(resource, &ListParams::default()).await?);
+            owned.push(access.find_listable(resource, &ListParams::default()).await?);
         }
         for Selected { resource, name } in all_on {
             let field_selector = name.as_ref().map(|name| format!("metadata.name={name}"));
             let params = ListParams { field_selector, ..ListParams::default() };
-            for_all.push((access.listable(resource, &params).await?, params));
+            for_all.push((access.find_listable(resource, &params).await?, params));
         }
         Ok(Self { owned, for_all })
     }
 
     /// Follows these resources, for objects of the resource `owners`.
-    pub(crate) fn follow(self, access: &Access, enqueuer: &Arc<Enqueuer>, owners: &Resource) {
+    pub(crate) fn follow_all(self, access: &Access, enqueuer: &Arc<Enqueuer>, owners: &Resource) {
         for resource in self.owned {
-            let source = access.source(&resource, &ListParams::default());
+            let source = access.event_source(&resource, &ListParams::default());
             tokio::spawn(follow_owned(source, Arc::clone(enqueuer), owners.clone()));
         }
         for (resource, params) in self.for_all {
-            let source = access.source(&resource, &params);
+            let source = access.event_source(&resource, &params);
             tokio::spawn(follow_for_all(source, Arc::clone(enqueuer)));
         }
     }
@@ -60,18 +60,19 @@ impl Related {
 /// Adds the owners of objects that change.
 async fn follow_owned(source: Source<Metadata>, enqueuer: Arc<Enqueuer>, owners: Resource) {
     let sight = |object: Metadata| {
+        // An owner is in the same namespace, or has cluster scope.
         let namespace = object.metadata.namespace.as_deref();
         let references = object.metadata.owner_references.iter().flatten();
-        let keys: Vec<_> = references.filter_map(|it| owner(it, namespace, &owners)).collect();
+        let keys: Vec<_> = references.filter_map(|it| owner_key(it, namespace, &owners)).collect();
         Observation::from_meta(&object.metadata).concerning(keys)
     };
-    each_change(source, &enqueuer, sight, |owners| enqueuer.concerned(owners)).await;
+    each_change(source, &enqueuer, sight, |owners| enqueuer.add_concerned(owners)).await;
 }
 
 /// Adds all objects when one of these changes.
 async fn follow_for_all(source: Source<Metadata>, enqueuer: Arc<Enqueuer>) {
     let sight = |object: Metadata| Observation::from_meta(&object.metadata);
-    each_change(source, &enqueuer, sight, |_| enqueuer.all_concerned()).await;
+    each_change(source, &enqueuer, sight, |_| enqueuer.add_all(|_| true)).await;
 }
 
 /// Calls `changed` for each event that shows changes, with the keys that the changes concern. Each key comes once per
@@ -85,18 +86,19 @@ async fn each_change(
 ) {
     let mut watch = Watch::new();
     let take = |step: Step<_>| {
-        let mut changes = step.changes(&mut watch, &sight);
+        let mut changes = step.shown_changes(&mut watch, &sight);
         changes.retain(|change| !matches!(change.kind, ChangeKind::Listed | ChangeKind::Unchanged));
+        // An event without changes must not start a run for all objects.
         if !changes.is_empty() {
             let keys: BTreeSet<_> = changes.into_iter().flat_map(|change| change.targets).collect();
             changed(keys);
         }
     };
-    source.each(&enqueuer.runner, take).await;
+    source.for_each_step(&enqueuer.runner, take).await;
 }
 
 /// Returns the key of the owner of an object in this namespace, if the owner has the kind `owners` in any version.
-fn owner(
+fn owner_key(
     reference: &OwnerReference,
     namespace: Option<&str>,
     owners: &Resource,

@@ -96,7 +96,7 @@ impl Resources {
 
     /// Finds the resource that `text` means: its singular or plural name, kind or short name, optionally with its group, or
     /// its version and group, after a dot.
-    pub(crate) fn find(&self, text: &str) -> Result<Resource, String> {
+    pub(crate) fn find_resource(&self, text: &str) -> Result<Resource, String> {
         let (name, rest) = text.split_once('.').unwrap_or((text, ""));
         let is_meant = |resource: &&Resource| {
             let ApiResource { group, version, .. } = &resource.api;
@@ -115,13 +115,13 @@ impl Resources {
                 escaped(text.as_bytes()),
                 resource.name()
             )),
-            None => Err(self.unknown(text, name)),
+            None => Err(self.unknown_message(text, name)),
         }
     }
 
-    fn unknown(&self, text: &str, name: &str) -> String {
+    fn unknown_message(&self, text: &str, name: &str) -> String {
         let text = escaped(text.as_bytes());
-        let nearest = self.nearest(name);
+        let nearest = self.nearest_names(name);
         match nearest.split_last() {
             None => format!("{text}: the server has no such resource"),
             Some((only, [])) => format!("{text}: the server has no such resource, but {only}"),
@@ -133,7 +133,7 @@ impl Resources {
     }
 
     /// Returns at most three watchable resources with similar names.
-    fn nearest(&self, name: &str) -> Vec<String> {
+    fn nearest_names(&self, name: &str) -> Vec<String> {
         const SIMILAR: f64 = 0.8;
         let name = name.to_lowercase();
         let alike = |resource: &Resource| {
@@ -227,11 +227,12 @@ mod tests {
             ("events.events.k8s.io", "events.k8s.io/v1 events"),
             ("cm.example.com", "example.com/v1 dses"),
         ] {
-            let ApiResource { api_version, plural, .. } = resources.find(text).unwrap().api;
+            let ApiResource { api_version, plural, .. } =
+                resources.find_resource(text).unwrap().api;
             assert_eq!(format!("{api_version} {plural}"), is, "{text}");
         }
-        assert_eq!(resources.find("ns").unwrap().scope, Scope::Cluster);
-        assert_eq!(resources.find("cm").unwrap().scope, Scope::Namespaced);
+        assert_eq!(resources.find_resource("ns").unwrap().scope, Scope::Cluster);
+        assert_eq!(resources.find_resource("cm").unwrap().scope, Scope::Namespaced);
     }
 
     #[test]
@@ -250,7 +251,7 @@ mod tests {
                  support list and watch for it",
             ),
         ] {
-            let why = resources.find(text).unwrap_err();
+            let why = resources.find_resource(text).unwrap_err();
             assert!(why.starts_with(said), "{why}");
         }
     }

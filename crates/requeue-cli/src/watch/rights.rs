@@ -18,7 +18,7 @@ use crate::exit::{Exit, Refusal};
 impl Access {
     /// Checks the right to watch or patch the selected objects of a resource. If the server does not answer the review,
     /// the requests themselves show whether the right exists.
-    pub(crate) async fn review(
+    pub(crate) async fn review_right(
         &self,
         verb: &str,
         resource: &Resource,
@@ -28,7 +28,7 @@ impl Access {
         let attributes = ResourceAttributes {
             group: Some(resource.api.group.clone()),
             // To list or watch one name, the right to that name is enough.
-            name: params.field_selector.as_deref().and_then(name).map(str::to_owned),
+            name: params.field_selector.as_deref().and_then(required_name).map(str::to_owned),
             namespace: namespace.map(str::to_owned),
             resource: Some(resource.api.plural.clone()),
             verb: Some(verb.to_owned()),
@@ -41,12 +41,13 @@ impl Access {
         let reviews: Api<SelfSubjectAccessReview> = Api::all(self.client.clone());
         let answer = reviews.create(&PostParams::default(), &review).await;
         match answer.ok().and_then(|review| review.status) {
+            // Without an answer, the requests themselves show whether the right exists.
             Some(status) if !status.allowed => {
                 let what = resource.name_in(namespace.unwrap_or_default());
                 let everywhere = if namespace.is_none() { " of the whole cluster" } else { "" };
                 let message = format!(
                     "{} may not {verb} {what}{everywhere}; {}",
-                    self.user().await,
+                    self.user_name().await,
                     self.next_step(verb, resource)
                 );
                 Err(Refusal { exit: Exit::Denied, message })
@@ -70,7 +71,7 @@ impl Access {
     }
 
     /// Returns the user by the name that the server knows, or else by the name that this process knows.
-    async fn user(&self) -> String {
+    async fn user_name(&self) -> String {
         let reviews: Api<SelfSubjectReview> = Api::all(self.client.clone());
         let review = reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await;
         let info = review.ok().and_then(|review| review.status?.user_info);
@@ -90,20 +91,20 @@ impl Access {
 }
 
 /// Returns the name that a field selector requires, if any.
-fn name(selector: &str) -> Option<&str> {
+fn required_name(selector: &str) -> Option<&str> {
     let value = selector.split(',').find_map(|part| part.strip_prefix("metadata.name="))?;
     Some(value.strip_prefix('=').unwrap_or(value))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::name;
+    use super::required_name;
 
     #[test]
     fn a_selector_of_one_name_has_that_name() {
-        assert_eq!(name("metadata.name=a"), Some("a"));
-        assert_eq!(name("status.phase!=Failed,metadata.name==a.b"), Some("a.b"));
-        assert_eq!(name("metadata.name!=a"), None);
-        assert_eq!(name("metadata.namespace=a"), None);
+        assert_eq!(required_name("metadata.name=a"), Some("a"));
+        assert_eq!(required_name("status.phase!=Failed,metadata.name==a.b"), Some("a.b"));
+        assert_eq!(required_name("metadata.name!=a"), None);
+        assert_eq!(required_name("metadata.namespace=a"), None);
     }
 }

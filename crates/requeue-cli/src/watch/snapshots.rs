@@ -5,17 +5,18 @@ use std::fs::{self, File, Permissions};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use kube::api::ListParams;
 use kube::core::{DynamicObject, TypeMeta};
 use kube::runtime::watcher::Event;
+use parking_lot::Mutex;
 use requeue_kube::ObjectKey;
 use tempfile::TempDir;
 use tokio::sync::SetOnce;
 
 use super::access::Access;
-use super::events::{Source, Step, complete, types};
+use super::events::{Source, Step, complete_object, type_meta};
 use super::resource::Resource;
 use crate::args::names::Named;
 use crate::exit::Refusal;
@@ -59,17 +60,17 @@ struct Snapshot {
 
 impl Store {
     fn new(name: String, resource: Resource) -> Self {
-        let (types, contents) = (types(&resource), Mutex::default());
+        let (types, contents) = (type_meta(&resource), Mutex::default());
         Self { name, resource, types, contents, is_listed: SetOnce::new() }
     }
 
     /// Follows the changes of the objects.
     async fn follow(self: Arc<Self>, source: Source<DynamicObject>, runner: Arc<Runner>) {
-        source.each(&runner, |step| self.take(step)).await;
+        source.for_each_step(&runner, |step| self.take(step)).await;
     }
 
     fn take(&self, step: Step<DynamicObject>) {
-        let mut contents = self.lock();
+        let mut contents = self.contents.lock();
         let Contents { version, objects, list } = &mut *contents;
         let event = match step {
             Step::Event(event) => event,
@@ -94,6 +95,7 @@ impl Store {
                 }
                 *objects = Arc::new(list);
             }
+            // This copies the map only while a run writes its files.
             Event::Apply(object) => Arc::make_mut(objects).extend([self.entry(object)]),
             Event::Delete(object) => {
                 Arc::make_mut(objects).remove(&ObjectKey::from_object(&object));
@@ -105,14 +107,10 @@ impl Store {
     }
 
     fn entry(&self, mut object: DynamicObject) -> (ObjectKey, Arc<[u8]>) {
-        complete(&mut object, &self.types);
+        complete_object(&mut object, &self.types);
         // Serializing a value that was parsed from JSON does not fail.
         let json = serde_json::to_vec(&object).unwrap_or_default();
         (ObjectKey::from_object(&object), json.into())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Contents> {
-        self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -131,7 +129,7 @@ impl Snapshots {
         }
         let mut stores = Vec::new();
         for Named { name, resource } in all {
-            let resource = access.listable(&resource, &ListParams::default()).await?;
+            let resource = access.find_listable(&resource, &ListParams::default()).await?;
             stores.push(Arc::new(Store::new(name, resource)));
         }
         let snapshots = Self::new(stores);
@@ -147,7 +145,7 @@ impl Snapshots {
 
     pub(crate) fn follow(&self, access: &Access, runner: &Arc<Runner>) {
         for store in &self.stores {
-            let source = access.source(&store.resource, &ListParams::default());
+            let source = access.event_source(&store.resource, &ListParams::default());
             tokio::spawn(Arc::clone(store).follow(source, Arc::clone(runner)));
         }
     }
@@ -161,12 +159,13 @@ impl Snapshots {
 
     /// Returns a directory with the current state. The directory is complete and does not change.
     pub(crate) async fn now(&self) -> io::Result<Arc<TempDir>> {
+        // Held while the files are written, so that runs that start together share one directory.
         let mut last = self.last.lock().await;
         let now: Vec<_> = self
             .stores
             .iter()
             .map(|store| {
-                let contents = store.lock();
+                let contents = store.contents.lock();
                 (contents.version, Arc::clone(&contents.objects))
             })
             .collect();
@@ -180,6 +179,7 @@ impl Snapshots {
                 let file = format!("{}.json", store.name);
                 let path = dir.path().join(&file);
                 let same = last.as_ref().filter(|last| last.versions[i] == *version);
+                // A file that has not changed is shared, because lists can be large.
                 let linked = same.map(|last| fs::hard_link(last.dir.path().join(&file), &path));
                 // Not every file system supports links.
                 if !matches!(linked, Some(Ok(()))) {

@@ -46,31 +46,10 @@ fn what_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn several_keys_to_a_command_are_refused_with_the_reason() {
-    for args in [
-        &["-n", "1", "echo"][..],
-        &["-n1", "echo"],
-        &["--max-args=3", "echo"],
-        &["-L", "1", "echo"],
-        &["-L1", "echo"],
-    ] {
-        let ended = run(args, "k\n");
-        assert_eq!(ended.code(), Some(2), "{args:?}");
-        let reason = "each command gets one key, so that it can be retried alone";
-        assert!(ended.stderr.contains(reason), "{}", ended.stderr);
-    }
-}
-
-#[test]
-fn flags_and_syntax_of_gnu_parallel_are_refused_with_the_alternative() {
+fn keys_on_the_command_line_are_refused_with_the_alternative() {
     for (args, said) in [
         (&["-k", "-u", "echo"][..], "requeue: --keep-order requires --output lines or group"),
         (&["--keep-order", "--output=none", "echo"], "--keep-order requires --output lines"),
-        (&["--bar", "echo"], "requeue: --bar: not available; a terminal shows the progress"),
-        (&["--eta", "echo"], "--progress always"),
-        #[cfg(feature = "sqlite")]
-        (&["--resume", "echo"], "--resume: not available; --store sqlite:FILE keeps the keys"),
-        (&["--results", "dir", "echo"], "--results: not available; let the command write"),
         (
             &["echo", ":::", "a", "b"],
             "requeue: keys after ::: as in GNU parallel are not available",
@@ -116,13 +95,10 @@ fn a_suggestion_is_a_flag_that_exists() {
     let mut suggestions = 0;
     let subcommands = [
         "run",
-        #[cfg(feature = "files")]
         "files",
         #[cfg(feature = "kube")]
         "watch",
-        #[cfg(feature = "store")]
         "work",
-        #[cfg(feature = "store")]
         "add",
     ];
     for subcommand in subcommands {
@@ -152,9 +128,7 @@ fn who_names_no_command_is_shown_the_help_of_that_subcommand() {
     let cases: &[(&[&str], _)] = &[
         (&["run"], "run"),
         (&["run", "-j2"], "run"),
-        #[cfg(feature = "store")]
         (&["run", "--store", "sqlite:x"], "run"),
-        #[cfg(feature = "store")]
         (&["work", "--store", "sqlite:x"], "work"),
         #[cfg(feature = "kube")]
         (&["watch", "cm"], "watch"),
@@ -247,11 +221,9 @@ fn a_command_line_in_one_word_points_at_c() {
         (&["run", "no-such|command"], "no-such|command"),
         (&["run", "-I", "@", "--", "echo @", "x"], "echo @"),
         (&["run", "mv {} {.}.bak"], "mv {} {.}.bak"),
-        #[cfg(feature = "files")]
         (&["files", ".", "--", "make; ls"], "make; ls"),
         #[cfg(feature = "kube")]
         (&["watch", "cm", "echo {}"], "echo {}"),
-        #[cfg(feature = "store")]
         (&["work", "--store", "sqlite:x", "echo {} >x"], "echo {} >x"),
     ];
     for (args, program) in cases {

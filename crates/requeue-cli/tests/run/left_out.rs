@@ -5,34 +5,6 @@ use std::process::Command;
 use crate::support::end;
 
 #[test]
-fn a_part_that_is_left_out_is_refused_with_the_name_of_its_feature() {
-    for (args, feature, is_left_out) in [
-        (&["serve", "0"][..], "store", !cfg!(feature = "store")),
-        (&["files", ".", "true"], "files", !cfg!(feature = "files")),
-        (&["watch", "cm", "true"], "kube", !cfg!(feature = "kube")),
-        (&["run", "--store", "sqlite:a", "true"], "store", !cfg!(feature = "store")),
-        (&["run", "--store=sqlite:a", "true"], "store", !cfg!(feature = "store")),
-        (&["work", "true"], "store", !cfg!(feature = "store")),
-        (&["add", "a"], "store", !cfg!(feature = "store")),
-        (&["pause", "mail"], "store", !cfg!(feature = "store")),
-        (&["resume", "mail"], "store", !cfg!(feature = "store")),
-    ] {
-        if is_left_out {
-            let mut requeue = Command::new(env!("CARGO_BIN_EXE_requeue"));
-            let ended = end(requeue.args(args), "a\n");
-            let part = args[usize::from(args[0] == "run")];
-            let part = part.split('=').next().unwrap_or_default();
-            let message = format!(
-                "requeue: {part}: this program was built without it; enable the feature `{feature}"
-            );
-            assert_eq!(ended.code(), Some(2), "{args:?}: {}", ended.stderr);
-            assert!(ended.stderr.starts_with(&message), "{args:?}: {}", ended.stderr);
-        }
-    }
-}
-
-#[test]
-#[cfg(feature = "store")]
 fn a_store_of_an_engine_that_is_left_out_is_refused_with_the_name_of_its_feature() {
     for (url, feature, is_left_out) in [
         ("sqlite:a.db", "sqlite", !cfg!(feature = "sqlite")),
@@ -64,12 +36,4 @@ fn a_store_of_an_engine_that_is_left_out_is_refused_with_the_name_of_its_feature
             assert_eq!((ended.code(), ended.stderr), (Some(2), message), "{args:?}");
         }
     }
-}
-
-#[test]
-fn subcommands_are_unknown_only_if_no_feature_has_them() {
-    let mut requeue = Command::new(env!("CARGO_BIN_EXE_requeue"));
-    let ended = end(requeue.arg("nothing"), "");
-    assert!(ended.stderr.contains("unrecognized subcommand"), "{}", ended.stderr);
-    assert_eq!(ended.code(), Some(2));
 }

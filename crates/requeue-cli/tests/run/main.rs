@@ -6,10 +6,9 @@ mod arguments;
 mod coalescing;
 mod exits;
 mod failures;
-#[cfg(feature = "files")]
 mod files;
 mod giving_up;
-#[cfg(all(feature = "files", feature = "kube", feature = "store"))]
+#[cfg(feature = "kube")]
 mod help;
 mod input;
 mod json;

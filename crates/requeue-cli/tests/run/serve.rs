@@ -479,7 +479,6 @@ fn a_client_with_the_token_changes_a_store_and_pauses_its_worker() {
     shown.end();
 }
 
-#[cfg(feature = "store")]
 #[test]
 fn the_subcommands_of_stores_work_on_a_run_by_its_server() {
     use crate::support::end;
@@ -565,7 +564,6 @@ fn the_subcommands_of_stores_work_on_a_run_by_its_server() {
 }
 
 /// Another user may have put a socket where a server was expected.
-#[cfg(feature = "store")]
 #[test]
 fn the_token_is_not_sent_to_a_process_of_another_user() {
     use std::os::unix::process::CommandExt;
@@ -610,7 +608,6 @@ fn the_token_is_not_sent_to_a_process_of_another_user() {
     assert_eq!(run.end().text(), "");
 }
 
-#[cfg(feature = "store")]
 #[test]
 fn a_paced_key_is_explained_with_the_time_of_its_next_run() {
     use crate::support::end;

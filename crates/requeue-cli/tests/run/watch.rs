@@ -194,24 +194,21 @@ fn raced(races: usize, deleted: bool, code: u16, message: &'static str) -> Api {
 #[test]
 fn a_lost_race_for_a_finalizer_is_no_failure() {
     let dir = directory("watch_raced");
-    let tested = "the server rejected our request due to an error in our request";
-    for (code, message) in [(409, "the object has been modified"), (422, tested)] {
-        for deleted in [false, true] {
-            let api = raced(3, deleted, code, message);
-            let args = ["cm", "--finalizer", "a.b/c", "--", "echo"];
-            let mut live = Live::spawn(&mut api.watch(&dir, &args));
-            let patches = |requests: &[Request]| {
-                requests.iter().filter(|request| request.method == "PATCH").count() == 4
-            };
-            if deleted {
-                live.wait_for("ns/a");
-            }
-            end_when(&live, &api, patches);
-            let ended = live.end();
-            assert!(ended.stderr.contains(" 0 failures"), "{code} {deleted}: {}", ended.stderr);
-            // There is no run before the finalizer is added, and one run before it is removed.
-            assert_eq!(ended.count("runs"), u64::from(deleted), "{}", ended.stderr);
+    for deleted in [false, true] {
+        let api = raced(3, deleted, 409, "the object has been modified");
+        let args = ["cm", "--finalizer", "a.b/c", "--", "echo"];
+        let mut live = Live::spawn(&mut api.watch(&dir, &args));
+        let patches = |requests: &[Request]| {
+            requests.iter().filter(|request| request.method == "PATCH").count() == 4
+        };
+        if deleted {
+            live.wait_for("ns/a");
         }
+        end_when(&live, &api, patches);
+        let ended = live.end();
+        assert!(ended.stderr.contains(" 0 failures"), "{deleted}: {}", ended.stderr);
+        // There is no run before the finalizer is added, and one run before it is removed.
+        assert_eq!(ended.count("runs"), u64::from(deleted), "{}", ended.stderr);
     }
 }
 

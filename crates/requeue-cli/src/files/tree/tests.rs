@@ -113,7 +113,7 @@ impl Fixture {
         };
         let root = |root: &&str| Root::find(dir.path().join(root)).unwrap();
         let roots: Vec<_> = roots.iter().map(root).collect();
-        let paths: Vec<_> = roots.iter().map(|root| root.path().to_owned()).collect();
+        let paths: Vec<_> = roots.iter().map(|root| root.path.clone()).collect();
         let filter = Filter::new(&flags, &paths).unwrap();
         let calls = Arc::<Mutex<Calls>>::default();
         let root = fs::canonicalize(dir.path()).unwrap();
@@ -123,7 +123,7 @@ impl Fixture {
 
     /// Starts, and returns the files that changed after a time that no file has.
     fn start(&mut self) -> Vec<String> {
-        let changes = self.tree.start(SystemTime::now() + std::time::Duration::from_secs(60));
+        let changes = self.tree.first_scan(SystemTime::now() + std::time::Duration::from_secs(60));
         self.named(changes.unwrap())
     }
 
@@ -152,12 +152,13 @@ impl Fixture {
     fn feed(&mut self, paths: &[&str], is_replaced: bool) -> Vec<String> {
         let root = fs::canonicalize(self.dir.path()).unwrap();
         let paths = paths.iter().map(|path| (root.join(path), is_replaced)).collect();
-        let changes = self.tree.handle(Events { paths, ..Events::default() }).unwrap();
+        let changes = self.tree.handle_events(Events { paths, ..Events::default() }).unwrap();
         self.named(changes)
     }
 
     fn overflow(&mut self) -> Vec<String> {
-        let changes = self.tree.handle(Events { overflow: true, ..Events::default() }).unwrap();
+        let changes =
+            self.tree.handle_events(Events { overflow: true, ..Events::default() }).unwrap();
         self.named(changes)
     }
 
@@ -204,7 +205,7 @@ fn only_another_content_is_a_change() {
 #[test]
 fn a_file_that_changed_since_the_start_is_found_by_the_first_scan() {
     let mut it = Fixture::unstarted(&[""], &[], &["a"]);
-    let changes = it.tree.start(UNIX_EPOCH).unwrap();
+    let changes = it.tree.first_scan(UNIX_EPOCH).unwrap();
     assert_eq!(it.named(changes), ["a"]);
     assert_eq!(it.modified(&["a"]), NONE);
 }
@@ -435,13 +436,13 @@ fn links_count_only_if_they_are_followed() {
 fn the_limit_of_watches_is_an_error() {
     let mut it = Fixture::unstarted(&[""], &[], &["a/b", "c/d"]);
     it.calls.lock().unwrap().most = Some(2);
-    assert_eq!(it.tree.start(UNIX_EPOCH), Err(Full(2)));
+    assert_eq!(it.tree.first_scan(UNIX_EPOCH), Err(Full(2)));
     let mut it = Fixture::new(&[], &["a/b"]);
     it.calls.lock().unwrap().most = Some(2);
     it.write("c/d", "");
     let path = fs::canonicalize(it.path("c")).unwrap();
     let events = Events { paths: [(path, true)].into(), ..Events::default() };
-    assert_eq!(it.tree.handle(events), Err(Full(2)));
+    assert_eq!(it.tree.handle_events(events), Err(Full(2)));
 }
 
 #[test]
@@ -498,7 +499,7 @@ fn a_file_that_did_not_run_because_it_was_replaced_is_new() {
     let mut it = Fixture::new(&[], &["a", "b"]);
     fs::remove_file(it.path("b")).unwrap();
     let skipped = vec![it.path("a"), it.path("b"), it.path("c")];
-    let changes = it.tree.handle(Events { skipped, ..Events::default() }).unwrap();
+    let changes = it.tree.handle_events(Events { skipped, ..Events::default() }).unwrap();
     assert_eq!(it.named(changes), ["a"]);
     it.write("b", "b");
     assert_eq!(it.replaced(&["b"]), ["b"]);
