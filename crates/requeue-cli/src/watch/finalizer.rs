@@ -8,7 +8,7 @@ use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::core::{DynamicObject, PartialObjectMeta, Status};
 use requeue_kube::controller::Action;
-use requeue_kube::finalizer::Error;
+use requeue_kube::finalizer::{Error, finalizer};
 use serde_json::json;
 
 use super::access::Access;
@@ -40,7 +40,7 @@ impl Finalizer {
         let metadata = object.metadata.clone();
         let namespace = metadata.namespace.clone().unwrap_or_default();
         let api = self.access.api_in(&self.resource, &namespace);
-        let step = requeue_kube::finalizer(&api, &self.name, Arc::new(object), async |_| {
+        let step = finalizer(&api, &self.name, Arc::new(object), async |_| {
             Ok::<_, Infallible>(Action::await_change())
         });
         let step = async {

@@ -4,13 +4,14 @@ use std::any::Any;
 use std::collections::BTreeSet;
 use std::future::{self, Future};
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use kube::Resource;
 use kube::runtime::reflector::{Lookup, ObjectRef, Store};
 use kube::runtime::watcher;
+use parking_lot::Mutex;
 use requeue::workers::{self, Context};
 use requeue::{Add, CancelReason, Completion};
 use tokio::sync::mpsc;
@@ -80,7 +81,7 @@ impl Drop for Listed<'_> {
         let was_cancelled =
             matches!(reason, Some(CancelReason::Cancelled | CancelReason::Restarted));
         if self.is_over || was_cancelled {
-            self.running.lock().unwrap_or_else(PoisonError::into_inner).remove(self.key);
+            self.running.lock().remove(self.key);
         }
     }
 }
@@ -206,7 +207,7 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
     ) -> Ended<R::Error> {
         let begun = Instant::now();
         let active = self.meters.begin();
-        self.running().insert(key.clone());
+        self.running.lock().insert(key.clone());
         let mut listed = Listed { running: &self.running, key, run, is_over: false };
         let run_of_key = self.enqueuer.writes.during(key.clone(), self.run(target));
         let ended = run_of_key.instrument(span.span().clone()).await;
@@ -216,10 +217,6 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
         span.end(ended.outcome());
         self.meters.end(ended.outcome(), begun.elapsed());
         ended
-    }
-
-    pub(super) fn running(&self) -> MutexGuard<'_, BTreeSet<ObjectKey>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn run(&self, target: R::Target) -> Ended<R::Error> {

@@ -357,7 +357,13 @@ impl Config {
         }
         let by_namespace = self.fair_namespaces || self.namespace_limit.is_some();
         match places {
-            Some(_) if by_namespace => return Err(RunnerError::ShardsWithNamespaces),
+            Some(_) if by_namespace => {
+                return Err(RunnerError::Config(
+                    "a controller whose shards change cannot have fair namespaces or a limit of a \
+                     namespace; remove one of the two settings"
+                        .to_owned(),
+                ));
+            }
             Some(places) => queue = queue.group_by(move |key: &ObjectKey| places.group_of(key)),
             None if by_namespace => {
                 // With a random hasher, users cannot choose the name of a namespace so that it

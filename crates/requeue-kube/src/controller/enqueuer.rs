@@ -3,10 +3,11 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use kube::core::ApiResource;
 use kube::runtime::reflector::Store;
+use parking_lot::Mutex;
 use requeue::Add;
 
 use super::config::Config;
@@ -117,8 +118,9 @@ impl Enqueuer {
     ) -> Result<Self, RunnerError> {
         let places = lookups.ownership.as_ref().map(|ownership| Arc::clone(ownership.places()));
         let most = config.debounce_max.unwrap_or(config.debounce.saturating_mul(10));
+        let queue = config.queue(places)?.name(name).track_times().build();
         Ok(Self {
-            queue: config.queue(places)?.name(name).track_times().build()?,
+            queue: queue.map_err(|error| RunnerError::Config(error.to_string()))?,
             details: Details::default(),
             scope: rules.scope,
             change: Add::debounce(config.debounce).at_most(most),
@@ -149,7 +151,7 @@ impl Enqueuer {
     pub(super) fn end_standby<K: ObjectKind>(&self, store: &Store<K>) {
         // This comes first: an object that is seen between the two steps is added twice, but never
         // missed.
-        let gone = self.standby().take();
+        let gone = self.standby.lock().take();
         self.add_all(store);
         for key in gone.into_iter().flatten() {
             self.add(key, LOW_PRIORITY, Reason::Bulk, None);
@@ -261,7 +263,7 @@ impl Enqueuer {
         self.writes.forget_all(is_gone);
         self.failures.forget_all(is_gone);
         self.details.forget_all(is_gone);
-        if let Some(gone) = &mut *self.standby() {
+        if let Some(gone) = &mut *self.standby.lock() {
             gone.retain(|key| !is_gone(key));
         }
     }
@@ -351,7 +353,7 @@ impl Enqueuer {
 
     /// Returns true in standby. It remembers a key that is not in the store then.
     fn waits_for_start(&self, key: &ObjectKey) -> bool {
-        let mut standby = self.standby();
+        let mut standby = self.standby.lock();
         let Some(gone) = &mut *standby else { return false };
         let is_held = || self.ownership().is_none_or(|ownership| ownership.is_held(key));
         // All other objects are in the store.
@@ -373,10 +375,6 @@ impl Enqueuer {
             self.make_ready(key);
         }
         self.queue.flush_debounced();
-    }
-
-    fn standby(&self) -> MutexGuard<'_, Option<BTreeSet<ObjectKey>>> {
-        self.standby.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn cancel(&self, key: &ObjectKey) {

@@ -4,11 +4,11 @@
 //! waits for its whole delay. The limiter forgets a key only once until its object succeeds.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kube::core::ObjectMeta;
 use kube::runtime::reflector::Store;
+use parking_lot::Mutex;
 use requeue::{RateLimiter, Time};
 
 use crate::key::ObjectKind;
@@ -98,18 +98,10 @@ impl Failures {
         Self { limiter: Mutex::new(limiter), keys: Mutex::default() }
     }
 
-    fn keys(&self) -> MutexGuard<'_, HashMap<ObjectKey, Failure>> {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn limiter(&self) -> MutexGuard<'_, Box<dyn RateLimiter<ObjectKey>>> {
-        self.limiter.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Called at the delivery of a key, with its number of adds. `is_retry` is false if the key was
     /// removed from the queue since its failure.
     pub(super) fn begin(&self, key: &ObjectKey, adds: u32, is_retry: bool) -> Begin {
-        let mut keys = self.keys();
+        let mut keys = self.keys.lock();
         let Some(failure) = keys.get_mut(key) else { return Begin::Attempt(1) };
         failure.wait = Wait::No;
         if failure.parked.take() == Some(adds) && is_retry {
@@ -129,8 +121,8 @@ impl Failures {
     ) -> Duration {
         // This comes first, so that the limiter never counts a failure of a key that has no entry
         // to forget.
-        let delay = delay.unwrap_or_else(|| self.limiter().delay(key, now));
-        let mut keys = self.keys();
+        let delay = delay.unwrap_or_else(|| self.limiter.lock().delay(key, now));
+        let mut keys = self.keys.lock();
         let failure = keys.entry(key.clone()).or_default();
         failure.count = failure.count.saturating_add(1);
         failure.version = version;
@@ -146,8 +138,8 @@ impl Failures {
         adds: u32,
         now: Time,
     ) -> Duration {
-        let delay = self.limiter().delay(key, now);
-        let mut keys = self.keys();
+        let delay = self.limiter.lock().delay(key, now);
+        let mut keys = self.keys.lock();
         let failure = keys.entry(key.clone()).or_default();
         *failure = Failure { count: 0, version, parked: Some(adds), ..std::mem::take(failure) };
         delay
@@ -156,22 +148,22 @@ impl Failures {
     /// Forgets the failures of a key that has succeeded, or whose object is gone.
     pub(super) fn forget(&self, key: &ObjectKey) {
         // The lock is released before the limiter is called.
-        let known = self.keys().remove(key);
+        let known = self.keys.lock().remove(key);
         if known.is_some() {
-            self.limiter().forget(key);
+            self.limiter.lock().forget(key);
         }
     }
 
     /// Forgets the failures of the keys for which `is_gone` returns true.
     pub(super) fn forget_all(&self, is_gone: impl Fn(&ObjectKey) -> bool) {
-        let gone: Vec<_> = self.keys().keys().filter(|key| is_gone(key)).cloned().collect();
+        let gone: Vec<_> = self.keys.lock().keys().filter(|key| is_gone(key)).cloned().collect();
         gone.iter().for_each(|key| self.forget(key));
     }
 
     /// Called when the queue has recorded the completion. If it was a failure, the key now backs
     /// off.
     pub(super) fn entered(&self, key: &ObjectKey) {
-        if let Some(failure) = self.keys().get_mut(key) {
+        if let Some(failure) = self.keys.lock().get_mut(key) {
             let hurried = std::mem::take(&mut failure.hurried);
             failure.wait = if hurried { Wait::UntilDue } else { Wait::UntilDueOrChanged };
         }
@@ -187,7 +179,7 @@ impl Failures {
     ) -> bool {
         let mut limiter_forgot = false;
         loop {
-            let mut keys = self.keys();
+            let mut keys = self.keys.lock();
             let Some(failure) = keys.get_mut(key) else { return false };
             if failure.wait != Wait::UntilDueOrChanged {
                 return false;
@@ -205,7 +197,7 @@ impl Failures {
             // lock. In the meantime the key may have become due or been released. Everything is
             // therefore compared again.
             drop(keys);
-            self.limiter().forget(key);
+            self.limiter.lock().forget(key);
             limiter_forgot = true;
         }
     }

@@ -41,7 +41,6 @@ use kube::Client;
 use kube::api::{Api, Resource};
 use kube::discovery;
 use kube::runtime::Predicate;
-pub use kube::runtime::controller::{ReconcileReason, ReconcileRequest};
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::utils::Backoff;
@@ -53,18 +52,19 @@ pub use self::config::Config;
 use self::enqueuer::Enqueuer;
 pub use self::error::{Error, RunnerError};
 use self::own_watch::{OwnObjects, own_source};
-use self::parts::{Observers, Others, Own, Parts, ShardSettings, StopTriggers};
+pub(crate) use self::parts::StopTriggers;
+use self::parts::{Observers, Others, Own, Parts, ShardSettings};
+use self::readiness::Lists;
 pub use self::readiness::Readiness;
 use self::reconcile::Reconciler;
 pub use self::request::Request;
 pub(crate) use self::run::any_of;
 pub use self::sharding::HeldShards;
-pub(crate) use self::sharding::{CommonGroup, abandon};
+pub(crate) use self::sharding::{Group, abandon};
 use self::source::{AnyPredicate, MakeEvents, Selected, Source, TriggerBackoff};
-pub(crate) use self::start_gate::Managed;
 use self::start_gate::Start;
+pub(crate) use self::start_gate::{Managed, Right};
 pub use self::status::Status;
-pub(crate) use self::triggers::signals;
 pub use self::wait::Wait;
 pub use self::watched::Watched;
 use self::watched::{EventSource, Role};
@@ -293,8 +293,8 @@ where
     ) -> Self {
         let name = watch_name::<K>(&dyntype, "controlled");
         let kind = Kind::from_type::<K>(&dyntype);
-        let readiness = Readiness::new();
-        readiness.expect(0, name.clone());
+        let lists = Lists::default();
+        lists.expect(0, name.clone());
         let reader = store.clone();
         let own = move |predicate: Option<AnyPredicate<K>>| {
             let stored = move |is_wanted: &dyn Fn(&ObjectKey) -> bool| {
@@ -314,7 +314,7 @@ where
         };
         let own = Own { dyntype, scope: None, store, make: Box::new(own), predicate: None };
         let observers =
-            Observers { readiness, status: Status::default(), metrics: None, on_start: None };
+            Observers { lists, status: Status::default(), metrics: None, on_start: None };
         Self {
             parts: Parts {
                 name: None,
@@ -610,7 +610,7 @@ where
     /// Returns a handle for `/readyz`, which reports whether all watches have received their first
     /// list.
     pub fn readiness(&self) -> Readiness {
-        self.parts.observers.readiness.clone()
+        Readiness::new(self.parts.observers.lists.clone())
     }
 
     /// Returns the record of the reconciler's writes, which prevents runs that read a cache older than
@@ -630,7 +630,7 @@ where
     ///
     /// New objects always count. In [`run_refs`](Self::run_refs), deleted objects count, too.
     ///
-    /// If you use a [finalizer](crate::finalizer()), do not ignore changes of finalizers: adding
+    /// If you use a [finalizer](crate::finalizer::finalizer), do not ignore changes of finalizers: adding
     /// one creates no new generation.
     ///
     /// ```no_run
@@ -814,7 +814,7 @@ where
     fn related(mut self, source: Source) -> Self {
         // Number 0 is the controller's own kind.
         let watches = &mut self.parts.others.watches;
-        self.parts.observers.readiness.expect(watches.len() + 1, source.name.clone());
+        self.parts.observers.lists.expect(watches.len() + 1, source.name.clone());
         watches.push(source);
         self
     }
@@ -825,7 +825,7 @@ where
     ///
     /// An object that is not in the store is reported as [not found](Error::ObjectNotFound), and is
     /// not retried: it was deleted, or never existed. To clean up after a deletion, use a
-    /// [finalizer](crate::finalizer()) or [`run_refs`](Self::run_refs).
+    /// [finalizer](crate::finalizer::finalizer) or [`run_refs`](Self::run_refs).
     ///
     /// Unlike in kube, all three arguments are `'static`. A closure must therefore `move` its
     /// captures, and share them by an `Arc`.

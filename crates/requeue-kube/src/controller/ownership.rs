@@ -54,12 +54,11 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::hash::RandomState;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{
-    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
-};
+use std::sync::{Arc, OnceLock};
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
+use parking_lot::{Mutex, RwLock};
 use requeue::{GroupHandle, GroupId};
 use tokio::sync::watch;
 
@@ -210,13 +209,13 @@ impl Ownership {
 
     /// Returns the shards that are held, whether they were listed or not.
     pub(crate) fn held(&self) -> BTreeSet<u32> {
-        shards_in(&self.shards().states, State::admits)
+        shards_in(&self.0.shards.read().states, State::admits)
     }
 
     /// Takes shards over. Their objects are listed, and then reconciled with low priority, as after a
     /// start. Shards that are held already do not change.
     pub(crate) fn gain(&self, gained: impl IntoIterator<Item = u32>) {
-        self.gain_locked(&mut self.shards_mut(), gained);
+        self.gain_locked(&mut self.0.shards.write(), gained);
     }
 
     fn gain_locked(&self, shards: &mut Shards, gained: impl IntoIterator<Item = u32>) {
@@ -271,7 +270,7 @@ impl Ownership {
         how: Leave,
     ) -> impl Future<Output = ()> + Send + 'static {
         let mut left = Vec::new();
-        let mut shards = self.shards_mut();
+        let mut shards = self.0.shards.write();
         // This is where a release begins. `admit` and `begin` hold the same lock, so no add and no start
         // of a run follows.
         for shard in leaving.into_iter().filter(|&shard| shard < self.count()) {
@@ -307,7 +306,7 @@ impl Ownership {
 
     /// Marks shards without runs as left, and starts the task that drops their keys.
     fn left(&self, left: &[u32]) {
-        let mut shards = self.shards_mut();
+        let mut shards = self.0.shards.write();
         for &shard in left {
             // The shard may have been gained and released again in the meantime, with new runs.
             if shards.states[shard as usize] == State::Leaving && self.is_idle(shard) {
@@ -324,7 +323,7 @@ impl Ownership {
     /// Drops the keys of all left shards, until there are no left shards.
     fn drop_left(&self) {
         loop {
-            let mut shards = self.shards_mut();
+            let mut shards = self.0.shards.write();
             let left = shards_in(&shards.states, |state| state == State::Left);
             if left.is_empty() {
                 shards.is_dropping = false;
@@ -338,7 +337,7 @@ impl Ownership {
             if catch_unwind(AssertUnwindSafe(|| self.drop_keys(&left))).is_err() {
                 tracing::error!("a panic while the keys of shards without runs were dropped");
             }
-            let mut shards = self.shards_mut();
+            let mut shards = self.0.shards.write();
             let gained = shards_in(&shards.states, |it| it == State::Dropping { gained: true });
             for &shard in &left {
                 shards.states[shard as usize] = State::Free;
@@ -391,7 +390,7 @@ impl Ownership {
         forget: Forget,
         regroup: impl Fn(&ObjectKey) + Send + Sync + 'static,
     ) {
-        let shards = self.shards_mut();
+        let shards = self.0.shards.write();
         let regroup = Box::new(regroup);
         let attached = self.0.controller.set(Attached { queue, forget, regroup });
         // A release would not wait for the runs of a second controller.
@@ -410,7 +409,7 @@ impl Ownership {
 
     /// Begins a run of `key`, which sees the object with this uid, or no object.
     pub(super) fn begin(&self, key: &ObjectKey, uid: Option<&str>) -> Begin {
-        let shards = self.shards();
+        let shards = self.0.shards.read();
         let begun =
             self.0.places.with_shard_of(key, uid, |shard| match shards.states[shard as usize] {
                 State::Held => {
@@ -435,17 +434,17 @@ impl Ownership {
             let new = |shard| self.0.runs.count_for(key, shard);
             self.0.places.learn(key, uid, is_held, new, access)
         };
-        let learned = learn(&self.shards(), Access::Shared);
+        let learned = learn(&self.0.shards.read(), Access::Shared);
         if let Some(learned) = learned {
             return learned;
         }
         // With this lock, no add to the group of the former shard is in progress.
-        learn(&self.shards_mut(), Access::Exclusive).unwrap_or(Learned::NotHeld)
+        learn(&self.0.shards.write(), Access::Exclusive).unwrap_or(Learned::NotHeld)
     }
 
     /// Remembers the shard of an owner that an owned object names by its uid, if the shard is held.
     pub(super) fn learn_owner(&self, key: &ObjectKey, uid: &str) {
-        let shards = self.shards();
+        let shards = self.0.shards.read();
         let is_held = |shard: u32| shards.states[shard as usize].admits();
         self.0.places.learn_owner(key, uid, is_held, |shard| self.0.runs.count_for(key, shard));
     }
@@ -457,7 +456,7 @@ impl Ownership {
 
     /// Calls `add` if the object's shard is held. No release of the shard begins during the call.
     pub(super) fn admit<T>(&self, key: &ObjectKey, add: impl FnOnce() -> T) -> Option<T> {
-        let shards = self.shards();
+        let shards = self.0.shards.read();
         let shard = self.0.places.shard_of(key)?;
         shards.states[shard as usize].admits().then(add)
     }
@@ -500,7 +499,7 @@ impl Ownership {
         if shards.is_empty() {
             return None;
         }
-        *self.requested() = Requested::new(shards.clone());
+        *self.0.requested.lock() = Requested::new(shards.clone());
         Some(Selection { ownership: self.clone(), shards })
     }
 
@@ -511,7 +510,7 @@ impl Ownership {
             Rule::Hash(ShardBy::Uid) => Some(index_of(uid, self.count())),
             _ => self.0.places.shard_of(key),
         };
-        let requested = self.requested();
+        let requested = self.0.requested.lock();
         let contains =
             |shard| requested.ranges.iter().any(|(from, to)| (*from..*to).contains(&shard));
         shard.is_some_and(contains)
@@ -521,7 +520,7 @@ impl Ownership {
     pub(super) fn narrow(&self) {
         let held = self.held();
         let is_outdated = {
-            let Requested { shards, .. } = &*self.requested();
+            let Requested { shards, .. } = &*self.0.requested.lock();
             // If all of its shards were released, another watch replaces this one.
             !shards.is_disjoint(&held) && !shards.is_subset(&held)
         };
@@ -530,37 +529,33 @@ impl Ownership {
         }
     }
 
-    fn requested(&self) -> MutexGuard<'_, Requested> {
-        self.0.requested.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns true if a shard was gained and has not been listed since.
     pub(super) fn awaits_list(&self) -> bool {
-        self.shards().states.iter().any(|state| matches!(state, State::Gained(_)))
+        self.0.shards.read().states.iter().any(|state| matches!(state, State::Gained(_)))
     }
 
     /// Returns true if the object's shard was gained and has not been listed since.
     pub(super) fn is_gained(&self, key: &ObjectKey) -> bool {
         let shard = self.0.places.shard_of(key);
-        let shards = self.shards();
+        let shards = self.0.shards.read();
         shard.is_some_and(|shard| matches!(shards.states[shard as usize], State::Gained(_)))
     }
 
     /// Returns true if the object's shard is being released.
     pub(super) fn is_leaving(&self, key: &ObjectKey) -> bool {
         let shard = self.0.places.shard_of(key);
-        shard.is_some_and(|shard| self.shards().states[shard as usize] == State::Leaving)
+        shard.is_some_and(|shard| self.0.shards.read().states[shard as usize] == State::Leaving)
     }
 
     /// Returns true if the object's shard is held and was listed.
     pub(super) fn is_listed(&self, key: &ObjectKey) -> bool {
         let shard = self.0.places.shard_of(key);
-        shard.is_some_and(|shard| self.shards().states[shard as usize] == State::Held)
+        shard.is_some_and(|shard| self.0.shards.read().states[shard as usize] == State::Held)
     }
 
     /// Permits runs in the shards of the first `gains`, which were listed.
     pub(super) fn listed(&self, gains: u64) {
-        let mut shards = self.shards_mut();
+        let mut shards = self.0.shards.write();
         for (shard, state) in (0..).zip(&mut shards.states) {
             if matches!(state, State::Gained(gain) if *gain <= gains) {
                 *state = State::Held;
@@ -569,14 +564,6 @@ impl Ownership {
                 }
             }
         }
-    }
-
-    fn shards(&self) -> RwLockReadGuard<'_, Shards> {
-        self.0.shards.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn shards_mut(&self) -> RwLockWriteGuard<'_, Shards> {
-        self.0.shards.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -604,7 +591,7 @@ impl Selection {
         let held: BTreeSet<_> = self.shards.intersection(&self.ownership.held()).copied().collect();
         let requested = Requested::new(if held.is_empty() { self.shards.clone() } else { held });
         let selector = ranges::selector(by, self.ownership.count(), &requested.ranges);
-        *self.ownership.requested() = requested;
+        *self.ownership.0.requested.lock() = requested;
         // It fails when the controller has ended.
         let is_outdated = async move { drop(narrowed.changed().await) };
         (selector, is_outdated.boxed())

@@ -13,11 +13,12 @@ use super::config::Config;
 use super::enqueuer::Enqueuer;
 use super::error::RunnerError;
 use super::ownership::Ownership;
-use super::readiness::Readiness;
-use super::sharding::{CommonGroup, Group};
+use super::readiness::Lists;
+use super::sharding::Group;
 use super::source::{AnyPredicate, Source, TriggerBackoff};
 use super::start_gate::Start;
 use super::status::Status;
+use super::triggers::signals;
 use crate::ObjectQueue;
 use crate::membership::ShardGroup;
 use crate::metrics::Metrics;
@@ -55,13 +56,13 @@ where
 
     /// Returns the retry period of the controller's group or election, if it has one.
     pub(super) fn retry_period(&self) -> Option<Duration> {
-        let common = self.sharding.common_group.as_ref().map(CommonGroup::shards);
-        let shards = self.sharding.shards.as_ref().or(common);
-        shards.map(ShardGroup::period).or_else(|| self.start.retry_period())
+        let common = self.sharding.common_group.as_ref().map(Group::period);
+        let own = self.sharding.shards.as_ref().map(ShardGroup::period);
+        own.or(common).or_else(|| Some(self.start.election()?.retry_period()))
     }
 
-    /// Returns the group that the controller joins, if it has one. In the group of a manager, the
-    /// controller only takes its part.
+    /// Takes the controller's part in its group, if it has one. Returns the group if the controller
+    /// itself must join it. A manager joins its group for all of its controllers.
     ///
     /// # Errors
     ///
@@ -69,35 +70,30 @@ where
     pub(super) fn take_group(&mut self) -> Result<Option<Group>, RunnerError> {
         let common = self.sharding.common_group.take();
         let shards = self.sharding.shards.take();
-        if common.is_none() && shards.is_none() {
-            return Ok(None);
-        }
-        let conflict = |setting| Err(RunnerError::ShardsConflict { setting });
+        let conflict = |setting| Err(RunnerError::group_conflict("controller", setting));
+        let (group, joins) = match (common, shards) {
+            (None, None) => return Ok(None),
+            (Some(_), Some(_)) => {
+                return conflict("Controller::shard_group beside Manager::shard_group");
+            }
+            (Some(common), None) => (common, false),
+            (None, Some(shards)) => {
+                let plural = K::plural(&self.own.dyntype);
+                let group = K::group(&self.own.dyntype);
+                let dot = if group.is_empty() { "" } else { "." };
+                let metrics = self.observers.metrics.as_ref().map(AsRef::as_ref);
+                let shards = shards.for_controller(format!("{plural}{dot}{group}"), metrics);
+                (Group::new(shards, self.sharding.client.take())?, true)
+            }
+        };
         if self.sharding.shard.is_some() {
             return conflict("Controller::shard");
         }
-        if self.start.has_election() {
+        if self.start.election().is_some() {
             return conflict("leader election");
         }
-        let held = self.observers.status.held.clone();
-        if let Some(common) = common {
-            if shards.is_some() {
-                return conflict("Controller::shard_group beside Manager::shard_group");
-            }
-            self.sharding.ownership = Some(common.take_part(held));
-            return Ok(None);
-        }
-        let Some(shards) = shards else { return Ok(None) };
-        let plural = K::plural(&self.own.dyntype);
-        let group = K::group(&self.own.dyntype);
-        let dot = if group.is_empty() { "" } else { "." };
-        let metrics = self.observers.metrics.as_ref();
-        let shards =
-            shards.for_controller(format!("{plural}{dot}{group}"), metrics.map(AsRef::as_ref));
-        shards.check().map_err(RunnerError::shards)?;
-        let client = shards.own_client().or_else(|| self.sharding.client.take());
-        let client = client.ok_or(RunnerError::ShardsWithoutClient)?;
-        Ok(Some(Group::new(shards, client, held)))
+        self.sharding.ownership = Some(group.add_part(self.observers.status.held.clone()));
+        Ok(joins.then_some(group))
     }
 }
 
@@ -129,24 +125,33 @@ pub(super) struct Others {
 pub(super) struct ShardSettings {
     pub(super) shard: Option<Shard>,
     pub(super) shards: Option<ShardGroup>,
-    pub(super) common_group: Option<CommonGroup>,
+    pub(super) common_group: Option<Group>,
     pub(super) ownership: Option<Ownership>,
     /// The client of the main `Api`.
     pub(super) client: Option<Client>,
 }
 
-/// The events that stop the controller.
+/// The events that stop a controller, or those of a manager.
 #[derive(Default)]
-pub(super) struct StopTriggers {
+pub(crate) struct StopTriggers {
     /// No new run starts.
-    pub(super) graceful: Vec<BoxFuture<'static, ()>>,
+    pub(crate) graceful: Vec<BoxFuture<'static, ()>>,
     /// Runs in flight are dropped, too.
-    pub(super) forced: Vec<BoxFuture<'static, ()>>,
+    pub(crate) forced: Vec<BoxFuture<'static, ()>>,
+}
+
+impl StopTriggers {
+    /// Adds Ctrl-C and SIGTERM. The second signal forces the stop.
+    pub(crate) fn add_signals(&mut self) {
+        let (first, second) = signals();
+        self.graceful.push(first);
+        self.forced.push(second);
+    }
 }
 
 /// The parts that show the controller to others.
 pub(super) struct Observers {
-    pub(super) readiness: Readiness,
+    pub(super) lists: Lists,
     pub(super) status: Status,
     pub(super) metrics: Option<Metrics>,
     pub(super) on_start: Option<Box<dyn FnOnce(ObjectQueue) + Send>>,

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
-/// Reports whether all watches of a [`Controller`](crate::Controller) have received their first
-/// list.
+/// Reports whether all watches of a [`Controller`](crate::Controller), or of all controllers of a
+/// [`Manager`](crate::Manager), have received their first list.
 ///
-/// Use it for a readiness probe. A controller in standby is ready, too.
+/// Use it for a readiness probe. A process in standby is ready, too.
 ///
 /// ```no_run
 /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -25,24 +26,41 @@ use tokio::sync::watch;
 /// });
 /// # }
 /// ```
-#[derive(Clone, Debug)]
-pub struct Readiness(Arc<watch::Sender<BTreeMap<usize, String>>>);
+#[derive(Clone, Debug, Default)]
+pub struct Readiness(Arc<Mutex<Vec<(String, Lists)>>>);
 
 impl Readiness {
-    pub(super) fn new() -> Self {
-        Self(Arc::new(watch::Sender::new(BTreeMap::new())))
+    /// Returns the readiness of one controller.
+    pub(super) fn new(lists: Lists) -> Self {
+        Self(Arc::new(Mutex::new(vec![(String::new(), lists)])))
+    }
+
+    /// Adds a controller of a manager.
+    pub(crate) fn add(&self, controller: &str, added: &Self) {
+        let named = |(_, lists)| (format!("{controller}: "), lists);
+        self.0.lock().extend(added.lists().into_iter().map(named));
+    }
+
+    /// Returns the lists of each controller, with the beginning of the names of its watches.
+    fn lists(&self) -> Vec<(String, Lists)> {
+        self.0.lock().clone()
     }
 
     /// Returns true if all watches have received their first list.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.0.borrow().is_empty()
+        self.lists().iter().all(|(_, lists)| lists.0.borrow().is_empty())
     }
 
-    /// Returns the watches that have not received their first list, as in `ConfigMap.v1 (owned)`.
+    /// Returns the watches that have not received their first list, as in `ConfigMap.v1 (owned)`, and
+    /// for a manager as in `website: ConfigMap.v1 (owned)`.
     #[must_use]
     pub fn waiting_for(&self) -> Vec<String> {
-        self.0.borrow().values().cloned().collect()
+        let mut waiting = Vec::new();
+        for (controller, lists) in self.lists() {
+            waiting.extend(lists.0.borrow().values().map(|watch| format!("{controller}{watch}")));
+        }
+        waiting
     }
 
     /// Waits until all watches have received their first list.
@@ -51,10 +69,18 @@ impl Readiness {
     ///
     /// It can be dropped and called again.
     pub async fn ready(&self) {
-        // It cannot fail: the sender is in `self`.
-        _ = self.0.subscribe().wait_for(BTreeMap::is_empty).await;
+        for (_, lists) in self.lists() {
+            // It cannot fail: the sender is in `lists`.
+            _ = lists.0.subscribe().wait_for(BTreeMap::is_empty).await;
+        }
     }
+}
 
+/// The watches of a controller that have not received their first list, by their numbers.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lists(Arc<watch::Sender<BTreeMap<usize, String>>>);
+
+impl Lists {
     pub(super) fn expect(&self, number: usize, watch: String) {
         self.0.send_modify(|waiting| {
             waiting.insert(number, watch);

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::future::{self, Future};
 use std::panic::resume_unwind;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -11,6 +11,7 @@ use futures_util::future::{BoxFuture, Shared, select_all};
 use futures_util::stream::{self, Stream};
 use kube::runtime::reflector::Store;
 use kube::runtime::watcher;
+use parking_lot::Mutex;
 use requeue::workers::Workers;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
@@ -21,14 +22,13 @@ use super::enqueuer::{Enqueuer, Lookups, Rules};
 use super::error::{Error, RunnerError};
 use super::names::Name;
 use super::parts::{Observers, Parts, StopTriggers, Trigger};
-use super::readiness::Readiness;
+use super::readiness::{Lists, Readiness};
 use super::reconcile::{OwnKind, Reconcile};
 use super::scope::Scope;
 use super::sharding::{Group, abandon};
 use super::source::{Following, ListTimes, Source, TriggerBackoff};
-use super::start_gate::{Permit, Start};
-use crate::leader::LeadershipLost;
-use crate::membership::{Joining, MembershipError, Sharding};
+use super::start_gate::{Right, Start};
+use crate::membership::Joining;
 use crate::metrics::Series;
 use crate::range::Shard;
 
@@ -40,7 +40,7 @@ struct Run<'a, T> {
     name: String,
     results: &'a mpsc::Sender<T>,
     /// The right to run, once the controller has it.
-    permit: &'a mut Permit,
+    right: &'a mut Right,
 }
 
 /// Returns the controller's stream. It starts the controller when it is polled, and stops it when it
@@ -53,10 +53,16 @@ pub(super) fn stream<K: OwnKind, R: Reconcile<K>>(
     let name = parts.effective_name();
     let claim = name.clone();
     let engine = async move {
-        let mut permit = Permit::default();
-        let run = Run { name, results: &results, permit: &mut permit };
+        let mut right = Right::Free;
+        let run = Run { name, results: &results, right: &mut right };
         let ended = control(parts, reconciler, run).await;
-        if let Err(error) = permit.end(ended).await {
+        // The API server may still execute the requests of dropped runs. The lease then expires.
+        let may_run =
+            matches!(ended, Err(RunnerError::CutOff { .. } | RunnerError::LeadershipLost { .. }));
+        if !may_run {
+            right.release_lease().await;
+        }
+        if let Err(error) = ended {
             // This is the last item, so it waits for space in the stream.
             _ = results.send(Err(Error::RunnerError(error))).await;
         }
@@ -94,22 +100,23 @@ async fn control<K: OwnKind, R: Reconcile<K>>(
     reconciler: R,
     run: Run<'_, Item<K, R::Error>>,
 ) -> Result<(), RunnerError> {
-    let Run { name, results, permit } = run;
+    let Run { name, results, right } = run;
     let period = parts.retry_period();
     let group = parts.take_group()?;
     let Parts { config, own, others, sharding, start, stops, observers, .. } = parts;
-    let Observers { readiness, status, metrics, on_start } = observers;
-    let ownership = group.as_ref().map(|group| group.ownership().clone()).or(sharding.ownership);
+    let Observers { lists, status, metrics, on_start } = observers;
+    let ownership = sharding.ownership;
     let writes = status.writes;
     writes.start(config.own_writes_timeout, config.suppress_own_writes);
     let mut stops = Stops::new(stops);
 
+    let lease = start.election();
     let is_cold = start.is_cold;
     let mut start = Some(start).filter(Start::is_awaited);
     if is_cold && let Some(start) = start.take() {
-        readiness.expect_nothing();
-        let Some(begun) = stops.before(start.reached()).await else { return Ok(()) };
-        *permit = begun;
+        lists.expect_nothing();
+        let Some(reached) = stops.before(start.reached()).await else { return Ok(()) };
+        *right = reached;
     }
 
     let scope = own.scope.as_ref().map_or_else(Scope::from_type::<K>, Scope::stated);
@@ -127,25 +134,24 @@ async fn control<K: OwnKind, R: Reconcile<K>>(
     }
 
     let store = own.store;
-    let lists = ListTimes { timeout: config.cache_sync_timeout, period };
+    let times = ListTimes { timeout: config.cache_sync_timeout, period };
     let sources = [(own.make)(own.predicate)].into_iter().chain(others.watches);
     let errors = results.clone();
     let failed = move |error| report(&errors, Err(Error::QueueError(error)));
     let backoff = others.backoff;
-    let mut watches = Watches::begin(sources, &enqueuer, shard, backoff, &readiness, lists, failed);
+    let mut watches = Watches::begin(sources, &enqueuer, shard, backoff, &lists, times, failed);
     watches.begin_triggers(others.triggers, &enqueuer);
 
     let mut joining = None;
     let started = async {
-        first_lists(&readiness, config.cache_sync_timeout).await?;
+        first_lists(Readiness::new(lists.clone()), config.cache_sync_timeout).await?;
         started(start, group, &enqueuer, &store, &mut joining).await
     };
-    let begun = stops.before(watches.until(started, permit)).await;
+    let begun = stops.before(watches.until(started, right)).await;
     abandon(joining, config.shutdown_timeout, stops.forced.clone()).await;
     let Some(begun) = begun else { return Ok(()) };
-    let (begun, sharding) = begun?;
-    if let Some(begun) = begun {
-        *permit = begun;
+    if let Some(begun) = begun? {
+        *right = begun;
     }
 
     let (panics, panicked) = mpsc::unbounded_channel();
@@ -155,7 +161,7 @@ async fn control<K: OwnKind, R: Reconcile<K>>(
         dyntype: own.dyntype,
         reconciler,
         meters: Arc::clone(&series.meters),
-        lease: permit.status(),
+        lease,
         held: status.held,
         running: Mutex::default(),
         parent: Span::current(),
@@ -163,42 +169,38 @@ async fn control<K: OwnKind, R: Reconcile<K>>(
         panics: (!config.recover_panic).then(|| panics.clone()),
         config,
     };
-    let rights = Rights { permit, sharding: sharding.as_ref() };
     // `panics` lives until the end: a closed channel would look like an event.
-    let result = work(Arc::new(attempts), rights, stops, watches, panicked, &series.name).await;
+    let result = work(Arc::new(attempts), right, stops, watches, panicked, &series.name).await;
     drop(panics);
     result
 }
 
 /// Waits for the right to start, and for the membership in the shard group. The first lists come before:
-/// a replica that cannot list never leads and holds no shards.
+/// a replica that cannot list never leads and holds no shards. Returns `None` if there is nothing to
+/// wait for.
 async fn started<K: OwnKind>(
     start: Option<Start>,
     group: Option<Group>,
     enqueuer: &Enqueuer,
     store: &Store<K>,
     joining: &mut Option<Joining>,
-) -> Result<(Option<Permit>, Option<Sharding>), RunnerError> {
-    let permit = match start {
-        Some(start) => {
-            let permit = start.reached().await;
-            enqueuer.end_standby(store);
-            Some(permit)
-        }
-        None => None,
-    };
-    let sharding = match group {
-        Some(group) => Some(group.join(joining).await?),
-        None => None,
-    };
-    Ok((permit, sharding))
+) -> Result<Option<Right>, RunnerError> {
+    let mut right = None;
+    if let Some(start) = start {
+        right = Some(start.reached().await);
+        enqueuer.end_standby(store);
+    }
+    if group.is_some() {
+        right = Some(Right::Free.joined(group, joining).await?);
+    }
+    Ok(right)
 }
 
 /// Runs the workers until an event ends the controller. The result names the objects that were
 /// still in flight.
 async fn work<K: OwnKind, R: Reconcile<K>>(
     attempts: Arc<Attempts<K, R>>,
-    rights: Rights<'_>,
+    right: &Right,
     stops: Stops,
     mut watches: Watches,
     mut panicked: mpsc::UnboundedReceiver<Box<dyn Any + Send>>,
@@ -222,14 +224,15 @@ async fn work<K: OwnKind, R: Reconcile<K>>(
         .drain_timeout(config.shutdown_timeout)
         // Each attempt creates its own span.
         .span(|_, _| Span::none());
-    let running = || attempts.running().iter().cloned().collect::<Vec<_>>();
+    let running = || attempts.running.lock().iter().cloned().collect::<Vec<_>>();
     let mut ended = Ok(());
     let mut cut_off = Vec::new();
-    let begun = &mut false;
+    let is_leaving = &mut false;
     let mut hand_over = async || {
-        let Some(sharding) = rights.sharding.filter(|_| !std::mem::replace(begun, true)) else {
+        let Right::Member(sharding) = right else { return };
+        if std::mem::replace(is_leaving, true) {
             return;
-        };
+        }
         if !sharding.leave(config.shutdown_timeout).await {
             cut_off = running();
             sharding.cut_off().await;
@@ -250,7 +253,7 @@ async fn work<K: OwnKind, R: Reconcile<K>>(
     let mut lost = None;
     tokio::select! {
         biased;
-        why = rights.lost() => lost = Some(why),
+        error = right.lost() => lost = Some(error),
         () = &mut forced => {}
         panic = panicked.recv() => panic.map_or((), |panic| resume_unwind(panic)),
         drained = work => {
@@ -258,10 +261,8 @@ async fn work<K: OwnKind, R: Reconcile<K>>(
         }
     }
     let mut keys = running();
-    match lost {
-        Some(Lost::Leadership(lost)) => return Err(RunnerError::LeadershipLost { lost, keys }),
-        Some(Lost::Shards(error)) => return Err(RunnerError::Shards { error, keys }),
-        None => {}
+    if let Some(error) = lost {
+        return Err(error.with_interrupted(keys));
     }
     // Some of them may still be running.
     keys.extend(cut_off);
@@ -270,34 +271,6 @@ async fn work<K: OwnKind, R: Reconcile<K>>(
     match keys.is_empty() {
         true => ended,
         false => Err(RunnerError::CutOff { keys }),
-    }
-}
-
-/// The rights that a controller must have while it runs.
-struct Rights<'a> {
-    permit: &'a Permit,
-    sharding: Option<&'a Sharding>,
-}
-
-enum Lost {
-    Leadership(LeadershipLost),
-    Shards(MembershipError),
-}
-
-impl Rights<'_> {
-    /// Waits until one of them is lost.
-    async fn lost(&self) -> Lost {
-        let shards = async {
-            match self.sharding {
-                Some(sharding) => sharding.lost().await,
-                None => future::pending().await,
-            }
-        };
-        tokio::select! {
-            biased;
-            lost = self.permit.lost() => Lost::Leadership(lost),
-            error = shards => Lost::Shards(error),
-        }
     }
 }
 
@@ -365,7 +338,7 @@ struct Running<T> {
 }
 
 /// Waits for the first list of each watch.
-async fn first_lists(readiness: &Readiness, timeout: Duration) -> Result<(), RunnerError> {
+async fn first_lists(readiness: Readiness, timeout: Duration) -> Result<(), RunnerError> {
     tokio::time::timeout(timeout, readiness.ready())
         .await
         .map_err(|_| RunnerError::CacheSync { watches: readiness.waiting_for(), timeout })
@@ -384,8 +357,8 @@ impl Watches {
         enqueuer: &Arc<Enqueuer>,
         shard: Option<Shard>,
         backoff: Option<TriggerBackoff>,
-        readiness: &Readiness,
-        lists: ListTimes,
+        lists: &Lists,
+        times: ListTimes,
         failed: impl Fn(watcher::Error) + Send + Sync + 'static,
     ) -> Self {
         let failed = Arc::new(failed);
@@ -397,21 +370,21 @@ impl Watches {
             let following = Following {
                 enqueuer: Arc::clone(enqueuer),
                 backoff: (!source.is_shared).then(|| backoff.clone().unwrap_or_default()),
-                readiness: readiness.clone(),
+                listed: lists.clone(),
                 number,
                 name: source.name.clone(),
                 kind: source.kind.clone(),
                 shard,
                 lists: ListTimes {
                     // The user's backoff applies to all attempts, but no shared watch uses it.
-                    period: lists.period.filter(|_| source.is_shared || backoff.is_none()),
-                    ..lists
+                    period: times.period.filter(|_| source.is_shared || backoff.is_none()),
+                    ..times
                 },
                 failed: Arc::clone(&failed) as _,
                 others: Arc::clone(&others),
                 handling: None,
             };
-            readiness.expect(number, source.name);
+            lists.expect(number, source.name);
             enqueuer.writes.watch(source.kind, number);
             let follow = (source.follow)(following);
             let follow = async move {
@@ -431,15 +404,15 @@ impl Watches {
         }
     }
 
-    /// Waits for `started`. A lost permit or a failed watch ends the wait with an error.
+    /// Waits for `started`. A lost right or a failed watch ends the wait with an error.
     async fn until<T>(
         &mut self,
         started: impl Future<Output = Result<T, RunnerError>>,
-        permit: &Permit,
+        right: &Right,
     ) -> Result<T, RunnerError> {
         tokio::select! {
             biased;
-            lost = permit.lost() => Err(RunnerError::LeadershipLost { lost, keys: Vec::new() }),
+            error = right.lost() => Err(error),
             error = self.failed() => Err(error),
             started = started => started,
         }

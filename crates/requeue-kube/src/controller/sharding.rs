@@ -6,12 +6,13 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
 use kube::Client;
+use parking_lot::{Mutex, RwLock};
 use tokio::time::timeout;
 use tracing::Instrument;
 
@@ -20,8 +21,7 @@ use super::ownership::{Ownership, Rule};
 use super::wait::Wait;
 use crate::ObjectKey;
 use crate::membership::{
-    GroupStatus, HeldShard, Joining, Membership, MembershipError, Observer, ShardGroup,
-    ShardedWork, Sharding,
+    GroupStatus, HeldShard, Joining, Observer, ShardGroup, ShardedWork, Sharding,
 };
 
 /// The shards that a [sharded](crate::Controller::shard_group) controller holds.
@@ -60,13 +60,13 @@ impl HeldShards {
     #[must_use]
     pub fn for_object(&self, object: &ObjectKey) -> Option<HeldShard> {
         let shard = self.0.ownership.get()?.places().shard_of(object)?;
-        self.0.held.read().unwrap_or_else(PoisonError::into_inner).get(&shard).cloned()
+        self.0.held.read().get(&shard).cloned()
     }
 
     /// Returns all shards that this process holds, in order.
     #[must_use]
     pub fn all(&self) -> Vec<HeldShard> {
-        let held = self.0.held.read().unwrap_or_else(PoisonError::into_inner);
+        let held = self.0.held.read();
         held.values().cloned().collect()
     }
 
@@ -101,7 +101,7 @@ impl HeldShards {
     }
 
     fn change(&self, change: impl FnOnce(&mut BTreeMap<u32, HeldShard>)) {
-        change(&mut self.0.held.write().unwrap_or_else(PoisonError::into_inner));
+        change(&mut self.0.held.write());
     }
 }
 
@@ -165,85 +165,57 @@ impl ShardedWork for Parts {
     }
 }
 
-/// Applies the changes of the group to the controllers from now on.
-fn begin(membership: Membership, parts: Vec<Part>) -> Sharding {
-    for part in &parts {
-        // It is set only here: a controller starts once.
-        _ = part.held.0.group.set(membership.observer().clone());
-    }
-    Sharding::begin(membership, Arc::new(Parts(parts)))
-}
-
-/// A group that the controller joins when its watches have listed.
-pub(super) struct Group {
-    shards: ShardGroup,
-    client: Client,
-    part: Part,
-}
-
-impl Group {
-    pub(super) fn new(shards: ShardGroup, client: Client, held: HeldShards) -> Self {
-        let part = Part::new(&shards, held);
-        Self { shards, client, part }
-    }
-
-    pub(super) const fn ownership(&self) -> &Ownership {
-        &self.part.ownership
-    }
-}
-
-/// The group of a manager's controllers. All clones are the same group.
+/// The group of a controller, or of a manager's controllers. All clones are the same group.
 #[derive(Clone)]
-pub(crate) struct CommonGroup {
+pub(crate) struct Group {
     shards: ShardGroup,
     client: Client,
     /// The controllers that have started.
     parts: Arc<Mutex<Vec<Part>>>,
 }
 
-impl CommonGroup {
+impl Group {
+    /// Creates a group whose requests use its own client, or else `client`.
+    ///
     /// # Errors
     ///
-    /// The settings of the group are invalid.
-    pub(crate) fn new(shards: ShardGroup, client: Client) -> Result<Self, MembershipError> {
-        shards.check()?;
+    /// The settings of the group are invalid, or there is no client.
+    pub(crate) fn new(shards: ShardGroup, client: Option<Client>) -> Result<Self, RunnerError> {
+        shards.check().map_err(RunnerError::membership)?;
+        let client = shards.own_client().or(client).ok_or_else(|| {
+            RunnerError::Config(
+                "the shard group has no client, and no controller of it has an `Api`; set one with \
+                 `ShardGroup::with_client`"
+                    .to_owned(),
+            )
+        })?;
         Ok(Self { shards, client, parts: Arc::default() })
     }
 
-    /// Joins the group for all controllers, which must have started. If the future is dropped during
-    /// the join, `joining` contains the attempt.
-    pub(crate) async fn join(
-        self,
-        joining: &mut Option<Joining>,
-    ) -> Result<Sharding, MembershipError> {
-        let parts = std::mem::take(&mut *self.parts());
-        Ok(begin(self.shards.join_by(self.client, joining).await?, parts))
-    }
-
-    pub(super) const fn shards(&self) -> &ShardGroup {
-        &self.shards
+    /// Returns the retry period of the group.
+    pub(super) const fn period(&self) -> Duration {
+        self.shards.period()
     }
 
     /// Adds the part of a controller that starts, and returns its handle.
-    pub(super) fn take_part(&self, held: HeldShards) -> Ownership {
+    pub(super) fn add_part(&self, held: HeldShards) -> Ownership {
         let part = Part::new(&self.shards, held);
         let ownership = part.ownership.clone();
-        self.parts().push(part);
+        self.parts.lock().push(part);
         ownership
     }
 
-    fn parts(&self) -> MutexGuard<'_, Vec<Part>> {
-        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Group {
-    /// Joins the group, and applies its changes from now on. If the future is dropped during the
-    /// join, `joining` contains the attempt.
-    pub(super) async fn join(self, joining: &mut Option<Joining>) -> Result<Sharding, RunnerError> {
-        let Self { shards, client, part } = self;
-        let membership = shards.join_by(client, joining).await.map_err(RunnerError::shards)?;
-        Ok(begin(membership, vec![part]))
+    /// Joins the group, and applies its changes to the controllers, which must have started, from now
+    /// on. If the future is dropped during the join, `joining` contains the attempt.
+    pub(crate) async fn join(self, joining: &mut Option<Joining>) -> Result<Sharding, RunnerError> {
+        let parts = std::mem::take(&mut *self.parts.lock());
+        let joined = self.shards.join_by(self.client, joining).await;
+        let membership = joined.map_err(RunnerError::membership)?;
+        for part in &parts {
+            // It is set only here: a controller starts once.
+            _ = part.held.0.group.set(membership.observer().clone());
+        }
+        Ok(Sharding::begin(membership, Arc::new(Parts(parts))))
     }
 }
 

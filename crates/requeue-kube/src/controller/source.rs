@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::future::pending;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -11,13 +11,14 @@ use kube::api::{Api, ListParams, Resource};
 use kube::runtime::Predicate;
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, DefaultBackoff, Event};
+use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use super::enqueuer::{Enqueuer, Handling};
 use super::error::RunnerError;
 use super::ownership::{Ownership, Selection};
-use super::readiness::Readiness;
+use super::readiness::Lists;
 use super::writes::{Kind, Origin};
 use crate::ObjectKey;
 use crate::intercept::{select_shard, select_shards};
@@ -113,7 +114,7 @@ pub(super) struct Following {
     pub(super) enqueuer: Arc<Enqueuer>,
     /// `None` for a shared watch.
     pub(super) backoff: Option<TriggerBackoff>,
-    pub(super) readiness: Readiness,
+    pub(super) listed: Lists,
     /// The name of the watch.
     pub(super) name: String,
     pub(super) number: usize,
@@ -258,7 +259,7 @@ impl Following {
                 }
                 self.enqueuer.watch_progressed(origin, self.number);
                 if is_listed {
-                    self.readiness.listed(self.number);
+                    self.listed.listed(self.number);
                 }
             }
             Err(error) if self.backoff.is_none() => (self.failed)(error),
@@ -289,7 +290,7 @@ impl Following {
         let delay = self.backoff.as_ref()?.next()?;
         let ownership = self.enqueuer.ownership().filter(|_| self.number == 0);
         let is_awaited =
-            self.readiness.awaits(self.number) || ownership.is_some_and(Ownership::awaits_list);
+            self.listed.awaits(self.number) || ownership.is_some_and(Ownership::awaits_list);
         Some(self.lists.period.filter(|_| is_awaited).map_or(delay, |period| delay.min(period)))
     }
 }
@@ -305,11 +306,11 @@ impl TriggerBackoff {
     }
 
     fn next(&self) -> Option<Duration> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).next()
+        self.0.lock().next()
     }
 
     fn reset(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).reset();
+        self.0.lock().reset();
     }
 }
 

@@ -61,7 +61,7 @@ where
     /// Reconciles the objects that `trigger` yields.
     ///
     /// Its items are [`ObjectRef`](kube::runtime::reflector::ObjectRef)s,
-    /// [`ReconcileRequest`](super::ReconcileRequest)s, which also have a reason, or [`Request`]s, which
+    /// [`ReconcileRequest`](kube::runtime::controller::ReconcileRequest)s, which also have a reason, or [`Request`]s, which
     /// can have a priority.
     ///
     /// In kube this method is unstable, and takes only `ObjectRef`s.
@@ -153,9 +153,7 @@ where
     /// # }
     /// ```
     pub fn shutdown_on_signal(mut self) -> Self {
-        let (first, second) = signals();
-        self.parts.stops.graceful.push(first);
-        self.parts.stops.forced.push(second);
+        self.parts.stops.add_signals();
         self
     }
 
@@ -165,10 +163,58 @@ where
     /// [`without_warmup`](Self::without_warmup) is set, but nothing is queued. Then everything in the store is
     /// queued, with [low priority](crate::controller::LOW_PRIORITY).
     ///
-    /// If the lease is lost, the caller must drop the stream immediately, as in [this
-    /// example](crate::leader#several-controllers-with-one-lease).
+    /// If the lease is lost, the caller must drop the stream immediately.
     /// [`leader_election`](Self::leader_election) does so by itself. To stop while the process
     /// still leads, use [`graceful_shutdown_on`](Self::graceful_shutdown_on).
+    ///
+    /// # Examples
+    ///
+    /// A program with a [`Fence`](crate::leader::Fence), or with other work besides controllers, can
+    /// connect a controller with its election. In standby, the controller already runs its watches
+    /// and its store, so that it starts immediately when the process leads:
+    ///
+    /// ```no_run
+    /// # use std::{pin::pin, sync::Arc};
+    /// # use futures_util::StreamExt;
+    /// # use k8s_openapi::api::core::v1::ConfigMap;
+    /// # use kube::{Api, Client, runtime::watcher};
+    /// # use requeue_kube::{Controller, controller::Action, policy};
+    /// # use tokio_util::sync::CancellationToken;
+    /// use requeue_kube::controller::Error;
+    /// use requeue_kube::leader::LeaderElector;
+    ///
+    /// # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
+    /// # async fn example(client: Client, elector: LeaderElector, stop: CancellationToken) -> Result<(), Box<dyn std::error::Error>> {
+    /// let lead = CancellationToken::new();
+    /// let mut work = pin!(
+    ///     Controller::new(Api::<ConfigMap>::all(client), watcher::Config::default())
+    ///         .start_on(lead.clone().cancelled_owned())
+    ///         .graceful_shutdown_on(stop.cancelled_owned())
+    ///         .run(reconcile, policy::backoff, Arc::new(()))
+    ///         .fold(Ok(()), async |end, result| match result {
+    ///             Err(Error::RunnerError(error)) => Err(error),
+    ///             _ => end,
+    ///         })
+    /// );
+    /// let term = tokio::select! {
+    ///     term = elector.acquire() => term,
+    ///     ended = &mut work => return Ok(ended?),
+    /// };
+    /// lead.cancel();
+    /// tokio::select! {
+    ///     biased;
+    ///     // Returning drops the work at its current `await`.
+    ///     lost = term.lost() => return Err(lost.into()),
+    ///     ended = &mut work => {
+    ///         // After an error, dropped runs may still have effects: the lease expires, unreleased.
+    ///         ended?;
+    ///         // The controller has shut down gracefully. The lease was renewed in the meantime.
+    ///         term.release().await?;
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn start_on(mut self, trigger: impl Future<Output = ()> + Send + 'static) -> Self {
         self.parts.start.on = Some(trigger.boxed());
         self
@@ -189,8 +235,9 @@ where
     ///   before another replica leads. The process should then exit, too: an elector leads once.
     ///
     /// Work that blocks its thread cannot be dropped, and writes that were already sent cannot be recalled. A
-    /// [`Fence`](crate::leader::Fence) protects against both. To use one, or to run several controllers with one lease,
-    /// [connect the parts yourself](crate::leader#several-controllers-with-one-lease).
+    /// [`Fence`](crate::leader::Fence) protects against both. To use one, connect
+    /// the parts yourself, as in the example of [`start_on`](Self::start_on). A
+    /// [`Manager`](crate::Manager::leader_election) runs several controllers with one lease.
     ///
     /// ```no_run
     /// # use std::{sync::Arc, time::Duration};
@@ -231,7 +278,7 @@ where
 
 /// Returns a future that completes at the first signal, and one that completes at the second. The second
 /// one must be polled for the first one to complete.
-pub(crate) fn signals() -> (BoxFuture<'static, ()>, BoxFuture<'static, ()>) {
+pub(super) fn signals() -> (BoxFuture<'static, ()>, BoxFuture<'static, ()>) {
     let (first, shutdown) = oneshot::channel();
     let second = async {
         signal().await;

@@ -10,7 +10,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use either::Either;
@@ -18,6 +18,7 @@ use kube::Resource;
 use kube::core::{ObjectMeta, Status};
 use kube::runtime::reflector::{Lookup, ObjectRef};
 use kube::runtime::watcher::Event;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::reason::Reason;
@@ -380,10 +381,6 @@ impl Writes {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn open(
         &self,
         key: ObjectKey,
@@ -391,12 +388,12 @@ impl Writes {
         (object, uid): (ObjectKey, u64),
         version: Option<u64>,
     ) {
-        self.state().open(Write { key, object, uid, version, number: 0 }, kind);
+        self.0.lock().open(Write { key, object, uid, version, number: 0 }, kind);
     }
 
     /// Returns the last write for whose event the run of `key` waits.
     pub(super) fn wait_of(&self, key: &ObjectKey) -> Option<Wait> {
-        let state = self.state();
+        let state = self.0.lock();
         let open = state.open.get(key).filter(|open| open.waits)?;
         let left = open.until.saturating_duration_since(Instant::now());
         let last = open.writes.last()?;
@@ -414,14 +411,14 @@ impl Writes {
 
     /// Sets the limit of a wait, and whether the events of own writes start no run.
     pub(super) fn start(&self, timeout: Duration, suppress: bool) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.timeout = timeout;
         state.in_flight = suppress.then(HashMap::new);
     }
 
     /// Adds a watch of `kind`.
     pub(super) fn watch(&self, kind: Kind, number: usize) {
-        self.state().kinds.entry(kind).or_default().watches.insert(number, Progress::default());
+        self.0.lock().kinds.entry(kind).or_default().watches.insert(number, Progress::default());
     }
 
     /// Executes the run of `key`, whose writes are then recorded for it.
@@ -431,7 +428,7 @@ impl Writes {
 
     /// Called at the delivery of `key`.
     pub(super) fn begin(&self, key: &ObjectKey) -> Freshness {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         let state = &mut *state;
         let mut timed_out = false;
         if let Some(open) = state.open.get_mut(key) {
@@ -452,14 +449,14 @@ impl Writes {
 
     /// Called after the run of `key`. Returns the adds that waited for its end.
     pub(super) fn end(&self, key: &ObjectKey) -> Vec<Held> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         let held = state.in_flight.as_mut().and_then(|in_flight| in_flight.remove(key));
         held.unwrap_or_default()
     }
 
     /// Returns true if an event shows a write of a run of `key`, and must start no run of it.
     pub(super) fn is_own(&self, event: Origin<'_>, key: &ObjectKey) -> bool {
-        event.only_shows().is_some_and(|shown| self.state().is_own(event.kind, shown, key))
+        event.only_shows().is_some_and(|shown| self.0.lock().is_own(event.kind, shown, key))
     }
 
     /// Keeps an add until the end of the run of `key`, if there is one, and if its event may show a
@@ -472,7 +469,7 @@ impl Writes {
         reason: Reason,
     ) -> Option<Reason> {
         let Some(shown) = event.only_shows() else { return Some(reason) };
-        let mut state = self.state();
+        let mut state = self.0.lock();
         match state.in_flight.as_mut().and_then(|in_flight| in_flight.get_mut(key)) {
             Some(held) if !shown.is_deleted => {
                 held.push(Held { kind: event.kind.clone(), shown, priority, reason });
@@ -484,7 +481,7 @@ impl Writes {
 
     /// Forgets the open writes of an object that is gone, and the adds that wait for its run.
     pub(super) fn forget(&self, key: &ObjectKey) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.open.remove(key);
         if let Some(held) = state.in_flight.as_mut().and_then(|in_flight| in_flight.get_mut(key)) {
             held.clear();
@@ -494,7 +491,7 @@ impl Writes {
     /// Called when no watch is left: from now on nothing waits for an event. Returns the adds that
     /// waited for the ends of runs, with their objects, and the objects whose runs waited.
     pub(super) fn close(&self) -> (Vec<(ObjectKey, Held)>, Vec<ObjectKey>) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         // The writes of kinds that are not watched delay nothing.
         state.kinds.clear();
         let in_flight = state.in_flight.take().into_iter().flatten();
@@ -506,7 +503,7 @@ impl Writes {
 
     /// As [`forget`](Self::forget), for the objects for which `is_gone` returns true.
     pub(super) fn forget_all(&self, is_gone: impl Fn(&ObjectKey) -> bool) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.open.retain(|key, _| !is_gone(key));
         let in_flight = state.in_flight.iter_mut().flatten();
         in_flight.filter(|(key, _)| is_gone(key)).for_each(|(_, held)| held.clear());
@@ -516,7 +513,7 @@ impl Writes {
     /// start.
     pub(super) fn progressed(&self, event: Origin<'_>, watch: usize) -> Vec<ObjectKey> {
         match event.progressed {
-            Some(progressed) => self.state().progressed(event.kind, watch, progressed),
+            Some(progressed) => self.0.lock().progressed(event.kind, watch, progressed),
             None => Vec::new(),
         }
     }
@@ -688,7 +685,7 @@ fn retain<T>(map: &mut BTreeMap<u64, Vec<T>>, version: u64, keep: impl Fn(&T) ->
 
 impl fmt::Debug for Writes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Writes").field("open", &self.state().open.len()).finish_non_exhaustive()
+        f.debug_struct("Writes").field("open", &self.0.lock().open.len()).finish_non_exhaustive()
     }
 }
 
@@ -715,7 +712,7 @@ mod tests {
             assert!(writes.end(&key).is_empty());
             advance(Duration::from_secs(1)).await;
         }
-        let mut state = writes.state();
+        let mut state = writes.0.lock();
         state.expire(Instant::now());
         let watched = &state.kinds[&kind];
         assert!(state.limits.len() <= 30, "{}", state.limits.len());

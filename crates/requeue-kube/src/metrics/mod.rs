@@ -7,12 +7,13 @@ mod meters;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
-pub use requeue_leases::LeaseMetrics;
+use requeue_leases::LeaseMetrics;
 
 use self::families::{FAMILIES, Sample};
 pub(crate) use self::meters::{Meters, Outcome};
@@ -77,7 +78,7 @@ impl Metrics {
     }
 
     pub(crate) fn show(&self, series: &Arc<Series>) {
-        let mut controllers = lock(&self.0.controllers);
+        let mut controllers = self.0.controllers.lock();
         controllers.retain(|_, series| series.strong_count() > 0);
         controllers.insert(series.name.clone(), Arc::downgrade(series));
     }
@@ -125,7 +126,7 @@ impl Series {
         // One more than the limit, to detect that it is exceeded.
         let depths: BTreeMap<_, _> =
             self.queue.ready_and_dirty_by_priority(MOST_PRIORITIES + 1).into_iter().collect();
-        let mut priorities = lock(&self.priorities);
+        let mut priorities = self.priorities.lock();
         priorities.seen.extend(depths.keys());
         priorities.exceeded |= priorities.seen.len() > MOST_PRIORITIES;
         if priorities.exceeded {
@@ -152,13 +153,9 @@ impl fmt::Debug for Shown {
     }
 }
 
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Collector for Shown {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let running: Vec<_> = lock(&self.controllers).values().filter_map(Weak::upgrade).collect();
+        let running: Vec<_> = self.controllers.lock().values().filter_map(Weak::upgrade).collect();
         let samples: Vec<_> = running.iter().map(|series| Sample::read(series)).collect();
         for family in FAMILIES.iter().filter(|_| !samples.is_empty()) {
             family.encode(&samples, &mut encoder)?;

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::hash::Hash;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
 
 use kube::Resource;
+use parking_lot::{Mutex, RwLock};
 
 use crate::ObjectKey;
 
@@ -41,7 +42,7 @@ impl<V: Hash + Eq + Clone, K> Index<V, K> {
         V: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let entries = self.read();
+        let entries = self.0.read();
         entries
             .objects
             .get(value)
@@ -56,28 +57,20 @@ impl<V: Hash + Eq + Clone, K> Index<V, K> {
         V: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let entries = self.read();
+        let entries = self.0.read();
         entries.objects.get(value).map(|found| found.keys().cloned().collect()).unwrap_or_default()
     }
 
     /// Returns the number of different values.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.read().objects.len()
+        self.0.read().objects.len()
     }
 
     /// Returns true if no object has a value.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    fn read(&self) -> RwLockReadGuard<'_, Entries<V, K>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, Entries<V, K>> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -163,10 +156,6 @@ impl<V, K, F> Indexed<V, K, F> {
     pub(super) fn new(index: Index<V, K>, function: F) -> Self {
         Self { index, reader: Mutex::new(Reader { function, prepared: HashMap::new() }) }
     }
-
-    fn reader(&self) -> MutexGuard<'_, Reader<V, F>> {
-        self.reader.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl<V, K, F, I> Update<K> for Indexed<V, K, F>
@@ -177,34 +166,34 @@ where
     I: IntoIterator<Item = V>,
 {
     fn prepare(&self, key: &ObjectKey, object: &K) {
-        let mut reader = self.reader();
+        let mut reader = self.reader.lock();
         let values = reader.read(key, object);
         reader.prepared.insert(key.clone(), (object.meta().resource_version.clone(), values));
     }
 
     fn restart(&self) {
-        self.reader().prepared.clear();
+        self.reader.lock().prepared.clear();
     }
 
     fn put(&self, key: &ObjectKey, object: &Arc<K>) {
-        let values = self.reader().take(key, &**object);
-        let mut entries = self.index.write();
+        let values = self.reader.lock().take(key, &**object);
+        let mut entries = self.index.0.write();
         entries.remove(key);
         entries.insert(key, values, object);
     }
 
     fn remove(&self, key: &ObjectKey) {
-        self.index.write().remove(key);
+        self.index.0.write().remove(key);
     }
 
     fn replace(&self, objects: &[(ObjectKey, Arc<K>)]) {
         let mut fresh = Entries { objects: HashMap::new(), values: HashMap::new() };
-        let mut reader = self.reader();
+        let mut reader = self.reader.lock();
         for (key, object) in objects {
             fresh.insert(key, reader.take(key, &**object), object);
         }
         reader.prepared = HashMap::new();
-        *self.index.write() = fresh;
+        *self.index.0.write() = fresh;
     }
 }
 

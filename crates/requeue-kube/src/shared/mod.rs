@@ -40,7 +40,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -53,6 +53,7 @@ use kube::runtime::reflector::Store;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, DefaultBackoff, Event};
+use parking_lot::{Mutex, MutexGuard};
 use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -174,7 +175,7 @@ where
 
     /// As [`new`](Self::new), for a kind that is known only at run time.
     pub fn new_with(api: Api<K>, wc: watcher::Config, dyntype: K::DynamicType) -> Self {
-        Self::from_stream_with(relist::watch(api, &dyntype, wc), dyntype)
+        Self::from_stream(relist::watch(api, &dyntype, wc), dyntype)
     }
 
     /// As [`new_with`](Self::new_with), for a kind that may not be installed: see
@@ -200,7 +201,7 @@ where
         let make = move || watcher::watcher(api(), wc.clone()).boxed();
         let definition = move || optional::definition::<K>(&client, &of);
         let name = watch_name::<K>(&dyntype, "shared");
-        Self::from_stream_with(optional::events(name, make, definition), dyntype)
+        Self::from_stream(optional::events(name, make, definition), dyntype)
     }
 }
 
@@ -211,6 +212,8 @@ where
 {
     /// Shares a stream of raw events, such as a watcher whose objects are changed by `modify`.
     ///
+    /// `dyntype` is `()` for a kind that is known at compile time.
+    ///
     /// ```
     /// use k8s_openapi::api::core::v1::ConfigMap;
     /// use kube::Api;
@@ -220,20 +223,10 @@ where
     /// # fn example(api: Api<ConfigMap>) -> SharedWatch<ConfigMap> {
     /// let events = watcher(api, watcher::Config::default())
     ///     .modify(|map: &mut ConfigMap| map.metadata.managed_fields = None);
-    /// SharedWatch::from_stream(events)
+    /// SharedWatch::from_stream(events, ())
     /// # }
     /// ```
     pub fn from_stream(
-        events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
-    ) -> Self
-    where
-        K::DynamicType: Default,
-    {
-        Self::from_stream_with(events, K::DynamicType::default())
-    }
-
-    /// As [`from_stream`](Self::from_stream), for a kind that is known only at run time.
-    pub fn from_stream_with(
         events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
         dyntype: K::DynamicType,
     ) -> Self {
@@ -332,14 +325,14 @@ where
     }
 
     fn fanout(&self) -> MutexGuard<'_, Fanout<K>> {
-        lock(&self.0.fanout)
+        self.0.fanout.lock()
     }
 
     /// Starts the watch, unless it has begun.
     fn begin(&self) {
-        let watch = lock(&self.0.start).take();
+        let watch = self.0.start.lock().take();
         if let Some(watch) = watch {
-            lock(&self.0.task).spawn(watch);
+            self.0.task.lock().spawn(watch);
         }
     }
 }
@@ -355,25 +348,25 @@ async fn follow<K: ObjectKind>(
     impl<K: ObjectKind> Drop for Ending<'_, K> {
         fn drop(&mut self) {
             let end = if std::thread::panicking() { End::Panicked } else { End::Ended };
-            let mut fanout = lock(self.0);
+            let mut fanout = self.0.lock();
             fanout.end = Some(end);
             fanout.subscribers.values().for_each(|subscriber| subscriber.wake.notify_one());
         }
     }
 
     let _ending = Ending(&fanout);
-    let watch = K::kind(&lock(&fanout).dyntype).into_owned();
+    let watch = K::kind(&fanout.lock().dyntype).into_owned();
     let backoff = ListBackoff { backoff: DefaultBackoff::default(), fanout: Arc::clone(&fanout) };
     let mut events = std::pin::pin!(events.backoff(backoff));
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {
                 prepare(&fanout, &event);
-                lock(&fanout).event(event);
+                fanout.lock().event(event);
             }
             Err(error) => {
                 tracing::warn!(watch, %error, "a shared watch failed");
-                lock(&fanout).failed(&Arc::new(error));
+                fanout.lock().failed(&Arc::new(error));
             }
         }
         // A stream that is always ready must yield to other tasks.
@@ -392,7 +385,7 @@ impl<K: ObjectKind> Iterator for ListBackoff<K> {
 
     fn next(&mut self) -> Option<Duration> {
         let delay = self.backoff.next()?;
-        let fanout = lock(&self.fanout);
+        let fanout = self.fanout.lock();
         let period = fanout.list_period.filter(|_| !fanout.is_listed);
         Some(period.map_or(delay, |period| delay.min(period)))
     }
@@ -406,7 +399,7 @@ impl<K: ObjectKind> Backoff for ListBackoff<K> {
 
 /// Calls the functions of the indexes for the object of an event, without the lock of the fanout.
 fn prepare<K: ObjectKind>(fanout: &Mutex<Fanout<K>>, event: &Event<K>) {
-    let indexes = lock(fanout).indexes.clone();
+    let indexes = fanout.lock().indexes.clone();
     match event {
         Event::Init => indexes.iter().for_each(|index| index.restart()),
         Event::Apply(object) | Event::InitApply(object) => {
@@ -583,10 +576,6 @@ impl<K: ObjectKind> Drop for Subscription<K> {
     fn drop(&mut self) {
         self.shared.fanout().subscribers.remove(&self.number);
     }
-}
-
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<K> Clone for SharedWatch<K>

@@ -21,7 +21,7 @@ fn version(map: &ConfigMap) -> u32 {
 }
 
 fn shared() -> SharedWatch<ConfigMap> {
-    SharedWatch::from_stream(stream::pending())
+    SharedWatch::from_stream(stream::pending(), ())
 }
 
 /// Reads the next events of a subscriber, as `+` or `-`, and the version. `++` stands for several

@@ -22,9 +22,9 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
+use crate::ManagerError;
 use crate::controller::{Action, Config, HeldShards, RunnerError, Status, Wait};
 use crate::leader::{self, LeaderElector};
-use crate::manager::ManagerError;
 use crate::membership::{MembershipError, ShardGroup};
 use crate::metrics::Metrics;
 use crate::range::{Shard, ShardBy};
@@ -288,7 +288,7 @@ async fn runs_that_exceed_the_shutdown_are_dropped_before_their_shards_move() {
     first.stop.send(()).unwrap();
     let begun = Instant::now();
     let ended = first.ended.await.unwrap();
-    let Err(ManagerError::Controller { error, .. }) = ended else { panic!("{ended:?}") };
+    let ManagerError { controller: Some(_), error } = ended.unwrap_err() else { panic!() };
     assert!(matches!(&error, RunnerError::CutOff { keys } if keys.len() == OBJECTS), "{error}");
     assert!(begun.elapsed() < Duration::from_secs(26));
     assert_eq!(api.leases(), ["things"], "the member Lease is released and deleted");
@@ -303,7 +303,7 @@ async fn a_forced_shutdown_that_drops_runs_lets_the_member_lease_expire() {
     sleep(Duration::from_secs(1)).await;
     first.force.send(()).unwrap();
     let ended = first.ended.await.unwrap();
-    assert!(matches!(&ended, Err(ManagerError::Controller { .. })), "{ended:?}");
+    assert!(ended.unwrap_err().controller.is_some());
     assert_eq!(api.leases().len(), 2, "{:?}", api.leases());
     let second = Replica::start(&api, Duration::ZERO);
     sleep(Duration::from_secs(10)).await;
@@ -322,7 +322,7 @@ async fn the_loss_of_the_membership_drops_the_runs_of_all_controllers() {
     let error = replica.ended.await.unwrap().unwrap_err();
     assert_eq!(
         error,
-        ManagerError::Shards(MembershipError::Deleted { group: "things".to_owned() })
+        RunnerError::membership(MembershipError::Deleted { group: "things".to_owned() }).into()
     );
     assert!(error.to_string().contains("was deleted"), "{error}");
     assert!(replica.held.iter().all(|held| held.all().is_empty()));
@@ -339,28 +339,28 @@ async fn settings_that_do_not_fit_the_group_of_a_manager_are_refused() {
     };
     let manager = || Manager::new().shard_group(group(&api));
     let error = run(manager().shard_group(group(&api).count(3)), controller("a")).await;
-    assert_eq!(error, ManagerError::Shards(MembershipError::Count(3)));
+    assert_eq!(error, RunnerError::membership(MembershipError::Count(3)).into());
 
     let error =
         run(Manager::new().shard_group(ShardGroup::new("things", "ns")), controller("a")).await;
-    assert_eq!(error, ManagerError::ShardsWithoutClient);
+    assert!(matches!(error.error, RunnerError::Config(_)), "{error}");
     assert!(error.to_string().contains("ShardGroup::with_client"), "{error}");
 
     let config = leader::Config::new("ns", "things");
     let elector = LeaderElector::new(api.client(), config).unwrap();
     let error = run(manager().leader_election(elector), controller("a")).await;
-    assert_eq!(error, ManagerError::ShardsConflict { setting: "leader election" });
+    assert_eq!(error, RunnerError::group_conflict("manager", "leader election").into());
 
     let own = controller("a").shard_group(group(&api));
     let error = run(manager(), own).await;
-    let ManagerError::Controller { error, .. } = error else { panic!("{error}") };
     let setting = "Controller::shard_group beside Manager::shard_group";
-    assert_eq!(error, RunnerError::ShardsConflict { setting });
+    assert_eq!(error.error, RunnerError::group_conflict("controller", setting));
+    assert!(error.controller.is_some());
     assert!(error.to_string().contains("remove one of the two settings"), "{error}");
 
     let fixed = controller("a").shard(Shard::new(0, 2).unwrap());
-    let ManagerError::Controller { error, .. } = run(manager(), fixed).await else { panic!() };
-    assert_eq!(error, RunnerError::ShardsConflict { setting: "Controller::shard" });
+    let error = run(manager(), fixed).await.error;
+    assert_eq!(error, RunnerError::group_conflict("controller", "Controller::shard"));
     assert_eq!(api.leases(), [""; 0]);
     assert_eq!(api.inner().requests, 0);
 }

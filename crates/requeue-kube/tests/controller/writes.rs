@@ -358,7 +358,7 @@ async fn a_change_that_a_shared_watch_merges_with_an_own_write_starts_a_run() {
         ] {
             let (children, events) = Feed::new();
             let (owners, controller) = controller::<ConfigMap>();
-            let controller = share(SharedWatch::from_stream(events), controller)
+            let controller = share(SharedWatch::from_stream(events, ()), controller)
                 .with_config(config().suppress_own_writes());
             let (log, writes) = (Log::new(), controller.writes());
             let stream = controller.run(writing(writes), policy::backoff, Arc::new(log.clone()));
@@ -380,7 +380,7 @@ async fn a_change_that_a_shared_watch_merges_with_an_own_write_starts_a_run() {
 async fn a_change_of_a_main_object_that_a_shared_watch_merges_with_an_own_write_starts_a_run() {
     for (versions, runs) in [(&[3][..], 1), (&[2, 3], 2)] {
         let (feed, events) = Feed::new();
-        let watch = SharedWatch::from_stream(events);
+        let watch = SharedWatch::from_stream(events, ());
         let controller = Controller::for_shared(&watch)
             .name(format!("merged {versions:?}"))
             .with_config(config().suppress_own_writes());

@@ -4,8 +4,8 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use requeue::GroupId;
 
 use super::super::error::{RunnerError, panic_message};
@@ -56,7 +56,7 @@ struct Known {
 
 impl Known {
     fn lock_part(&self, key: &ObjectKey) -> MutexGuard<'_, HashMap<ObjectKey, u32>> {
-        lock(&self.parts[self.hasher.hash_one(key) as usize % PARTS])
+        self.parts[self.hasher.hash_one(key) as usize % PARTS].lock()
     }
 }
 
@@ -126,7 +126,7 @@ impl Places {
                     }
                     Err(panic) => format!("it panicked: {}", panic_message(&*panic)),
                 };
-                lock(&self.failure).get_or_insert_with(|| (key.clone(), cause));
+                self.failure.lock().get_or_insert_with(|| (key.clone(), cause));
                 None
             }
         }
@@ -139,8 +139,11 @@ impl Places {
 
     /// Returns the error of the function, if it has failed.
     pub(in super::super) fn failure(&self) -> Option<RunnerError> {
-        let (key, cause) = lock(&self.failure).clone()?;
-        Some(RunnerError::ShardFunction { key, cause })
+        let (key, cause) = self.failure.lock().clone()?;
+        Some(RunnerError::Config(format!(
+            "the function that assigns objects to shards failed for {key}: {cause}; it must return the \
+             number of a shard for every object"
+        )))
     }
 
     /// Calls `then` with the shard of `key`, if that is the shard of the object with this uid, too.
@@ -187,7 +190,7 @@ impl Places {
             }
             (true, Some(_)) if access == Access::Exclusive => {
                 known.insert(key.clone(), shard);
-                lock(&self.moved).insert(key.clone());
+                self.moved.lock().insert(key.clone());
                 new(shard);
                 Some(Learned::Moved)
             }
@@ -196,7 +199,7 @@ impl Places {
             (false, Some(_)) => {
                 known.remove(key);
                 // The key leaves its group, so that it is not there when this shard is gained.
-                lock(&self.moved).insert(key.clone());
+                self.moved.lock().insert(key.clone());
                 Some(Learned::Left)
             }
         }
@@ -228,7 +231,7 @@ impl Places {
     /// `remove` returns true if the queue no longer contains the key. Otherwise the key is in
     /// flight, and must be removed again after its run.
     pub(in super::super) fn regroup(&self, key: &ObjectKey, remove: impl FnOnce() -> bool) -> bool {
-        let mut moved = lock(&self.moved);
+        let mut moved = self.moved.lock();
         // The lock is held until the end, so that the next move of the key is not lost.
         let has_moved = moved.contains(key);
         if has_moved && remove() {
@@ -239,22 +242,22 @@ impl Places {
 
     /// Marks a key that must leave its group after its run, as if its object had moved.
     pub(super) fn mark_moved(&self, key: &ObjectKey) {
-        lock(&self.moved).insert(key.clone());
+        self.moved.lock().insert(key.clone());
     }
 
     /// Returns the keys that may be in the group of a former shard.
     pub(super) fn moved(&self) -> Vec<ObjectKey> {
-        lock(&self.moved).iter().cloned().collect()
+        self.moved.lock().iter().cloned().collect()
     }
 
     /// Called before an event or a list is handled.
     pub(in super::super) fn begin_event(&self) {
-        lock(&self.forgetting).handled += 1;
+        self.forgetting.lock().handled += 1;
     }
 
     /// Called after an event or a list was handled. `is_gone` is as in [`forget`](Self::forget).
     pub(in super::super) fn end_event(&self, is_gone: impl Fn(&ObjectKey) -> bool) {
-        let mut forgetting = lock(&self.forgetting);
+        let mut forgetting = self.forgetting.lock();
         forgetting.handled -= 1;
         self.forget_gone(&mut forgetting, is_gone);
     }
@@ -263,7 +266,7 @@ impl Places {
     /// `is_gone` then returns true: there is no object, and the key is not in the queue.
     pub(in super::super) fn forget(&self, key: &ObjectKey, is_gone: impl Fn(&ObjectKey) -> bool) {
         if let Rule::Hash(ShardBy::Uid) = self.rule {
-            let mut forgetting = lock(&self.forgetting);
+            let mut forgetting = self.forgetting.lock();
             forgetting.gone.insert(key.clone());
             self.forget_gone(&mut forgetting, is_gone);
         }
@@ -281,11 +284,7 @@ impl Places {
 
     pub(super) fn forget_shards(&self, shards: &BTreeSet<u32>) {
         for part in &self.known.parts {
-            lock(part).retain(|_, shard| !shards.contains(shard));
+            part.lock().retain(|_, shard| !shards.contains(shard));
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -383,7 +383,7 @@ async fn a_stream_that_has_ended_lists_a_gained_shard_while_another_watch_lives(
 #[tokio::test(start_paused = true)]
 async fn a_shared_watch_that_has_ended_lists_a_gained_shard_after_the_release_of_all_others() {
     let (feed, events) = Feed::new();
-    let shared = SharedWatch::from_stream(events);
+    let shared = SharedWatch::from_stream(events, ());
     let ownership = by_uid();
     let controller = Controller::for_shared(&shared).name("a shared watch that has ended");
     let (_watched, _reading, log, names) = after_the_end_of(controller, feed, &ownership).await;
