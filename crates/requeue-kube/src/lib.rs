@@ -109,7 +109,7 @@ mod tests;
 #[doc(hidden)]
 pub mod watch;
 
-pub use crate::controller::Controller;
+pub use crate::controller::builder::Controller;
 pub use crate::key::{ObjectKey, ObjectQueue, ParseKeyError};
 pub use crate::manager::{Manager, ManagerError};
 #[doc(inline)]

@@ -36,7 +36,7 @@ pub(super) trait Reconcile<K: OwnKind>: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Action, (Self::Error, Action)>> + Send;
 }
 
-/// The arguments of [`run`](super::Controller::run) or [`run_refs`](super::Controller::run_refs).
+/// The arguments of [`run`](crate::Controller::run) or [`run_refs`](crate::Controller::run_refs).
 pub(super) struct Reconciler<K: Resource, T, F, P, C> {
     pub(super) to_target: fn(&ObjectRef<K>, Option<Arc<K>>) -> Option<T>,
     pub(super) runs_gone: bool,

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 use tokio::task::consume_budget;
 
-use super::Controller;
+use super::builder::Controller;
 use super::enqueuer::Enqueuer;
 use super::request::Request;
 use crate::leader::LeaderElector;
