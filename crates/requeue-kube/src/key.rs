@@ -169,16 +169,9 @@ impl FromStr for ObjectKey {
 }
 
 /// The text is not an [`ObjectKey`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid object key {0:?}: expected `name` or `namespace/name`")]
 pub struct ParseKeyError(String);
-
-impl fmt::Display for ParseKeyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "invalid object key {:?}: expected `name` or `namespace/name`", self.0)
-    }
-}
-
-impl std::error::Error for ParseKeyError {}
 
 #[cfg(test)]
 mod tests {

@@ -23,7 +23,6 @@ use super::config::Config;
 use super::enqueuer::Enqueuer;
 use super::error::{Error, panic_message};
 use super::failures::{Begin as Decision, Version};
-use super::ownership::Begin;
 use super::reconcile::{OwnKind, Reconcile};
 use super::sharding::HeldShards;
 use super::span::RunSpan;
@@ -136,10 +135,10 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
         let (in_flight, seen) = match self.enqueuer.ownership() {
             Some(ownership) => {
                 let seen = uid_of(self.store.get(&object).as_deref());
-                match ownership.begin(&key, seen.as_deref()) {
-                    Begin::Run(in_flight) => (Some(in_flight), seen),
-                    Begin::Later | Begin::Drop => return Ok(workers::Action::succeed()),
-                }
+                let Some(in_flight) = ownership.begin(&key, seen.as_deref()) else {
+                    return Ok(workers::Action::succeed());
+                };
+                (Some(in_flight), seen)
             }
             None => (None, None),
         };

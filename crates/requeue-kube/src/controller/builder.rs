@@ -15,6 +15,7 @@ use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event};
+use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 
 use super::action::Action;
@@ -28,7 +29,7 @@ use super::reconcile::Reconciler;
 use super::request::Request;
 use super::run;
 use super::sharding::HeldShards;
-use super::source::{self, AnyPredicate, MakeEvents, Selected, Source, TriggerBackoff};
+use super::source::{self, AnyPredicate, MakeEvents, Selected, Source};
 use super::start_gate::{Managed, Start};
 use super::status::Status;
 use super::watched::{EventSource, Role, Watched};
@@ -165,7 +166,7 @@ where
         let of = dyntype.clone();
         let client = main_api.clone().into_client();
         let mut main_api = relist::consistent(main_api, &of, &wc);
-        let events = move |selected: Selected| match selected {
+        let events = move |selected: Selected, _| match selected {
             Selected::Probe => source::probe(main_api(), &wc),
             selected => {
                 let wc = selected.config(wc.clone());
@@ -504,7 +505,7 @@ where
     /// per retry period of that election or group. If `backoff` returns `None`, the controller shuts down
     /// with [`RunnerError::WatchEnded`].
     pub fn trigger_backoff(mut self, backoff: impl Backoff + 'static) -> Self {
-        self.parts.others.backoff = Some(TriggerBackoff::new(backoff));
+        self.parts.others.backoff = Some(Arc::new(Mutex::new(backoff)));
         self
     }
 

@@ -5,14 +5,14 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
-use kube::core::ApiResource;
+use kube::core::{ApiResource, ObjectMeta};
 use kube::runtime::reflector::Store;
 use parking_lot::Mutex;
 use requeue::Add;
 
 use super::config::Config;
 use super::error::RunnerError;
-use super::failures::{Failures, Version, Versions, versions};
+use super::failures::{Failures, Version};
 use super::ownership::Ownership;
 use super::reason::{Details, Reason};
 use super::scope::Scope;
@@ -22,40 +22,37 @@ use crate::range::Shard;
 use crate::watch::{Change, ChangeKind, LOW_PRIORITY};
 use crate::{ObjectKey, ObjectQueue};
 
-/// Looks objects up in the controller's store.
-pub(super) struct Lookups {
-    pub(super) versions: Versions,
-    /// Returns true if an object is in the store and in the controller's shard. `None` without a
-    /// shard.
-    pub(super) is_ours: Option<IsOurs>,
+/// Calls a function with the metadata of an object in the controller's store, if it is there.
+type LookUp = Box<dyn Fn(&ObjectKey, &mut dyn FnMut(&ObjectMeta)) + Send + Sync>;
+
+/// The objects of the controller: those in its store, and in its shards if it has any.
+pub(super) struct OwnStore {
+    look_up: LookUp,
+    shard: Option<Shard>,
     /// The shards that are held, if they change while the controller runs.
-    pub(super) ownership: Option<Ownership>,
+    ownership: Option<Ownership>,
 }
 
-impl Lookups {
+impl OwnStore {
     pub(super) fn new<K: ObjectKind>(
-        store: &Store<K>,
-        dyntype: &K::DynamicType,
-        config: &Config,
+        store: Store<K>,
+        dyntype: K::DynamicType,
         shard: Option<Shard>,
         ownership: Option<Ownership>,
     ) -> Self {
-        let generations = config.clear_on_new_generation;
-        let versions = versions(store.clone(), dyntype.clone(), generations);
-        let is_ours: Option<IsOurs> = (shard.is_some() || ownership.is_some()).then(|| {
-            let store = store.clone();
-            let dyntype = dyntype.clone();
-            let ownership = ownership.clone();
-            let is_ours = move |key: &ObjectKey| {
-                let object = store.get(&key.to_ref(dyntype.clone()));
-                object.is_some_and(|object| match &ownership {
-                    Some(ownership) => ownership.is_held(key),
-                    None => shard.is_none_or(|shard| shard.contains(object.meta())),
-                })
-            };
-            Box::new(is_ours) as _
-        });
-        Self { versions, is_ours, ownership }
+        let look_up = move |key: &ObjectKey, use_meta: &mut dyn FnMut(&ObjectMeta)| {
+            if let Some(object) = store.get(&key.to_ref(dyntype.clone())) {
+                use_meta(object.meta());
+            }
+        };
+        Self { look_up: Box::new(look_up), shard, ownership }
+    }
+
+    /// Returns a part of the metadata of an object, or `None` if it is not in the store.
+    fn read_meta<T>(&self, key: &ObjectKey, read: impl Fn(&ObjectMeta) -> T) -> Option<T> {
+        let mut found = None;
+        (self.look_up)(key, &mut |meta| found = Some(read(meta)));
+        found
     }
 }
 
@@ -67,8 +64,6 @@ pub(super) struct Rules {
     /// Nothing is added before [`Enqueuer::end_standby`].
     pub(super) in_standby: bool,
 }
-
-pub(super) type IsOurs = Box<dyn Fn(&ObjectKey) -> bool + Send + Sync>;
 
 pub(super) struct Enqueuer {
     pub(super) queue: ObjectQueue,
@@ -82,7 +77,9 @@ pub(super) struct Enqueuer {
     runs_unchanged: bool,
     pub(super) failures: Failures,
     pub(super) writes: Writes,
-    lookups: Lookups,
+    store: OwnStore,
+    /// New generations end a backoff.
+    generations: bool,
     /// `Some` in standby. Then nothing is added to the queue. It contains the keys to add at the
     /// end of the standby that are not in the store.
     standby: Mutex<Option<BTreeSet<ObjectKey>>>,
@@ -113,10 +110,10 @@ impl Enqueuer {
         config: &Config,
         name: &str,
         rules: Rules,
-        lookups: Lookups,
+        store: OwnStore,
         writes: Writes,
     ) -> Result<Self, RunnerError> {
-        let places = lookups.ownership.as_ref().map(|ownership| Arc::clone(ownership.places()));
+        let places = store.ownership.as_ref().map(|ownership| Arc::clone(ownership.places()));
         let most = config.debounce_max.unwrap_or(config.debounce.saturating_mul(10));
         let queue = config.queue(places)?.name(name).track_times().build();
         Ok(Self {
@@ -128,7 +125,8 @@ impl Enqueuer {
             runs_unchanged: config.reconcile_unchanged,
             failures: Failures::new(config.limiter()),
             writes,
-            lookups,
+            store,
+            generations: config.clear_on_new_generation,
             standby: Mutex::new(rules.in_standby.then(BTreeSet::new)),
         })
     }
@@ -277,7 +275,7 @@ impl Enqueuer {
 
     /// Returns the version of the object of `key` in the store.
     pub(super) fn version(&self, key: &ObjectKey) -> Option<Version> {
-        (self.lookups.versions)(key)
+        self.store.read_meta(key, |meta| Version::from_meta(meta, self.generations))
     }
 
     /// Handles changes of objects of `kind` that concern other objects. All changes are from one
@@ -311,12 +309,19 @@ impl Enqueuer {
 
     /// Returns true if this controller reconciles an object that a mapper or a trigger names.
     pub(super) fn is_ours(&self, key: &ObjectKey) -> bool {
-        self.lookups.is_ours.as_ref().is_none_or(|is_ours| is_ours(&self.scope.normal(key.clone())))
+        let OwnStore { shard, ownership, .. } = &self.store;
+        if shard.is_none() && ownership.is_none() {
+            return true;
+        }
+        let key = self.scope.normal(key.clone());
+        let is_in_shard = |meta: &ObjectMeta| shard.is_none_or(|shard| shard.contains(meta));
+        self.store.read_meta(&key, is_in_shard).unwrap_or(false)
+            && ownership.as_ref().is_none_or(|ownership| ownership.is_held(&key))
     }
 
     /// Returns the shards that are held, if they change while the controller runs.
     pub(super) const fn ownership(&self) -> Option<&Ownership> {
-        self.lookups.ownership.as_ref()
+        self.store.ownership.as_ref()
     }
 
     /// Remembers the shard of an owner that an owned object names, if the shard is held.

@@ -7,11 +7,9 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use kube::core::ObjectMeta;
-use kube::runtime::reflector::Store;
 use parking_lot::Mutex;
 use requeue::{RateLimiter, Time};
 
-use crate::key::ObjectKind;
 use crate::{ObjectKey, watch};
 
 /// The version of an object that failed: a generation of one object, not of another under its name.
@@ -28,20 +26,6 @@ impl Version {
         let generation = meta.generation.filter(|_| generations);
         Self { uid: watch::hash(&meta.uid), generation }
     }
-}
-
-/// Returns the version of an object in the store, or `None` if it is not there.
-pub(super) type Versions = Box<dyn Fn(&ObjectKey) -> Option<Version> + Send + Sync>;
-
-pub(super) fn versions<K: ObjectKind>(
-    store: Store<K>,
-    dyntype: K::DynamicType,
-    generations: bool,
-) -> Versions {
-    Box::new(move |key| {
-        let object = store.get(&key.to_ref(dyntype.clone()))?;
-        Some(Version::from_meta(object.meta(), generations))
-    })
 }
 
 /// The failures of each key: the rate limiter, and the state that decides when a key comes back.

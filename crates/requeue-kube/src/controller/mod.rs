@@ -27,7 +27,6 @@ mod span;
 mod start_gate;
 mod status;
 mod triggers;
-mod wait;
 mod watched;
 mod writes;
 
@@ -42,7 +41,6 @@ pub use self::sharding::HeldShards;
 pub(crate) use self::sharding::{Group, abandon};
 pub(crate) use self::start_gate::{Managed, Right};
 pub use self::status::Status;
-pub use self::wait::Wait;
 pub use self::watched::Watched;
 pub use self::writes::Writes;
 pub use crate::watch::LOW_PRIORITY;

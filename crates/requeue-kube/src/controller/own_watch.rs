@@ -1,17 +1,19 @@
 //! The watch of the controller's own kind, whose objects are in the controller's store.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream;
 use kube::Resource;
 use kube::runtime::watcher::{self, Event};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::enqueuer::{Enqueuer, Handling};
 use super::error::RunnerError;
 use super::ownership::{Learned, Ownership};
-use super::source::{Following, MakeEvents, MakeSelected, Selected, Source};
+use super::source::{Following, MakeEvents, Selected, Source, StartWatch};
 use super::writes::{Kind, Origin};
 use crate::ObjectKey;
 use crate::range::Shard;
@@ -184,12 +186,11 @@ struct ShardedWatch<E> {
     ownership: Ownership,
     events: Events<E>,
     /// Starts the events again. `None` for a stream of the user.
-    restart: Option<MakeSelected<E>>,
+    restart: Option<StartWatch<E>>,
     list: Listing,
-    /// The gains that have been noticed. `list.gains` are those that the list includes.
-    gains: u64,
-    /// The walks that have been noticed.
-    drops: u64,
+    /// The gains. `list.gains` are those that the list includes.
+    gains: watch::Receiver<u64>,
+    drops: watch::Receiver<u64>,
     /// Keys of released shards were dropped, and their objects are in the store.
     has_dropped: bool,
     is_listing: bool,
@@ -208,13 +209,15 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
         // These come first, so that the list of the watch includes the gains.
         let gains = ownership.gains();
         let drops = ownership.drops();
-        let (events, restart) = match events.selected(following.lists.period) {
-            Ok(mut watch) => {
+        let first_gains = *gains.borrow();
+        let period = following.lists.period;
+        let (events, restart) = match events.restartable() {
+            Ok(mut start) => {
                 let events = match ownership.held().is_empty() {
-                    true => watch(Selected::Probe),
-                    false => watch_held(&mut watch, &ownership),
+                    true => start(Selected::Probe, period),
+                    false => watch_held(&mut start, &ownership, period),
                 };
-                (events, Some(watch))
+                (events, Some(start))
             }
             Err(events) => (events, None),
         };
@@ -224,7 +227,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
             ownership,
             events,
             restart,
-            list: Listing { gains, is_restart: false },
+            list: Listing { gains: first_gains, is_restart: false },
             gains,
             drops,
             has_dropped: false,
@@ -249,19 +252,14 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
                 self.drop_released();
             }
             // A list in progress is completed. Otherwise its shards would wait for the next list.
-            if self.gains != self.list.gains && !self.is_listing {
+            if *self.gains.borrow() != self.list.gains && !self.is_listing {
                 self.list_gained();
                 continue;
             }
             tokio::select! {
                 biased;
-                () = self.ownership.gained_since(self.gains) => {
-                    self.gains = self.ownership.gains();
-                    self.list_by = self.deadline();
-                }
-                () = self.ownership.dropped_since(self.drops), if self.restart.is_some() => {
-                    (self.drops, self.has_dropped) = (self.ownership.drops(), true);
-                }
+                Ok(()) = self.gains.changed() => self.list_by = self.deadline(),
+                Ok(()) = self.drops.changed(), if self.restart.is_some() => self.has_dropped = true,
                 () = self.following.others.closed(), if self.has_ended && self.is_complete() => {}
                 event = self.events.next(), if !self.has_ended => match event {
                     Some(event) => self.event(event).await?,
@@ -278,27 +276,26 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
     /// that are gained while other watches live. If it ends before the first gain, the objects that it
     /// has listed have not run yet.
     fn is_complete(&self) -> bool {
-        self.list.gains != 0 && self.list.gains == self.ownership.gains()
+        self.list.gains != 0 && self.list.gains == *self.gains.borrow()
     }
 
     fn drop_released(&mut self) {
         self.has_dropped = false;
         self.own.drop_released(&self.ownership);
-        if let Some(watch) = &mut self.restart
+        if let Some(start) = &mut self.restart
             && self.ownership.held().is_empty()
             && !self.has_ended
         {
-            self.events = watch_held(watch, &self.ownership);
+            self.events = watch_held(start, &self.ownership, self.following.lists.period);
             self.is_listing = true;
         }
     }
 
     /// Lists the shards that were gained.
     fn list_gained(&mut self) {
-        self.gains = self.ownership.gains();
-        self.list = Listing { gains: self.gains, is_restart: true };
-        if let Some(watch) = &mut self.restart {
-            self.events = watch_held(watch, &self.ownership);
+        self.list = Listing { gains: *self.gains.borrow(), is_restart: true };
+        if let Some(start) = &mut self.restart {
+            self.events = watch_held(start, &self.ownership, self.following.lists.period);
             (self.is_listing, self.has_ended) = (true, false);
             return;
         }
@@ -370,11 +367,12 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
 
 /// Starts a watch of the shards that are held.
 fn watch_held<O: Send + 'static>(
-    watch: &mut (impl FnMut(Selected) -> Events<O> + ?Sized),
+    start: &mut StartWatch<O>,
     ownership: &Ownership,
+    list_period: Option<Duration>,
 ) -> Events<O> {
     match ownership.select() {
-        Some(selection) => watch(Selected::Held(selection)),
+        Some(selection) => start(Selected::Held(selection), list_period),
         None => {
             let nothing = [Ok(Event::Init), Ok(Event::InitDone)];
             stream::iter(nothing).chain(stream::pending()).boxed()

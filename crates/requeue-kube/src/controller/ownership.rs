@@ -156,16 +156,6 @@ enum Leave {
     Cancel,
 }
 
-/// The decision before a run.
-pub(super) enum Begin {
-    /// The key may run. The run is in flight until this value is dropped.
-    Run(InFlight),
-    /// The shard is not listed yet. The key runs after that.
-    Later,
-    /// The replica does not hold the shard, or an event will show another object.
-    Drop,
-}
-
 /// A run in flight.
 pub(super) struct InFlight {
     inner: Arc<Inner>,
@@ -219,7 +209,7 @@ impl Ownership {
     }
 
     fn gain_locked(&self, shards: &mut Shards, gained: impl IntoIterator<Item = u32>) {
-        let gain = self.gains() + 1;
+        let gain = *self.0.gains.borrow() + 1;
         let mut changes = false;
         for shard in gained.into_iter().filter(|&shard| shard < self.count()) {
             match &mut shards.states[shard as usize] {
@@ -407,23 +397,26 @@ impl Ownership {
         &self.0.places
     }
 
-    /// Begins a run of `key`, which sees the object with this uid, or no object.
-    pub(super) fn begin(&self, key: &ObjectKey, uid: Option<&str>) -> Begin {
+    /// Begins a run of `key`, which sees the object with this uid, or no object. The run is in flight
+    /// until the result is dropped. `None` if the replica does not hold the shard, if the shard is not
+    /// listed yet, or if an event will show another object. The key runs after the list or the event.
+    pub(super) fn begin(&self, key: &ObjectKey, uid: Option<&str>) -> Option<InFlight> {
+        // `leave` holds this lock, so that no run begins after a release.
         let shards = self.0.shards.read();
-        let begun =
-            self.0.places.with_shard_of(key, uid, |shard| match shards.states[shard as usize] {
-                State::Held => {
-                    self.0.runs.begin_run(key, shard);
-                    Begin::Run(InFlight { inner: Arc::clone(&self.0), key: key.clone() })
-                }
-                State::Gained(_) => Begin::Later,
-                _ => Begin::Drop,
-            });
-        if let Some(Begin::Later) = begun {
+        let places = &self.0.places;
+        let shard = places.with_shard_of(key, uid, |shard| {
+            let is_held = shards.states[shard as usize] == State::Held;
+            if is_held {
+                self.0.runs.begin_run(key, shard);
+            }
+            (shard, is_held)
+        });
+        let (shard, is_held) = shard?;
+        if matches!(shards.states[shard as usize], State::Gained(_)) {
             // The key is in the group of another shard, or was delivered before the pause.
-            self.0.places.mark_moved(key);
+            places.mark_moved(key);
         }
-        begun.unwrap_or(Begin::Drop)
+        is_held.then(|| InFlight { inner: Arc::clone(&self.0), key: key.clone() })
     }
 
     /// Remembers the shard of the object with this uid, if the shard is held.
@@ -461,26 +454,14 @@ impl Ownership {
         shards.states[shard as usize].admits().then(add)
     }
 
-    /// Returns the number of gains so far.
-    pub(super) fn gains(&self) -> u64 {
-        *self.0.gains.borrow()
-    }
-
-    /// Waits for another gain than the first `gains`.
-    pub(super) async fn gained_since(&self, gains: u64) {
-        // It cannot fail: the sender is in `self`.
-        _ = self.0.gains.subscribe().wait_for(|&now| now != gains).await;
+    /// Returns the number of gains.
+    pub(super) fn gains(&self) -> watch::Receiver<u64> {
+        self.0.gains.subscribe()
     }
 
     /// Returns the number of walks that have dropped keys.
-    pub(super) fn drops(&self) -> u64 {
-        *self.0.drops.borrow()
-    }
-
-    /// Waits until another walk than the first `drops` has dropped keys.
-    pub(super) async fn dropped_since(&self, drops: u64) {
-        // It cannot fail: the sender is in `self`.
-        _ = self.0.drops.subscribe().wait_for(|&now| now != drops).await;
+    pub(super) fn drops(&self) -> watch::Receiver<u64> {
+        self.0.drops.subscribe()
     }
 
     /// Returns the field by which the API server can select the shards, or `None` if a function of
@@ -536,21 +517,23 @@ impl Ownership {
 
     /// Returns true if the object's shard was gained and has not been listed since.
     pub(super) fn is_gained(&self, key: &ObjectKey) -> bool {
-        let shard = self.0.places.shard_of(key);
-        let shards = self.0.shards.read();
-        shard.is_some_and(|shard| matches!(shards.states[shard as usize], State::Gained(_)))
+        self.state_of(key).is_some_and(|state| matches!(state, State::Gained(_)))
     }
 
     /// Returns true if the object's shard is being released.
     pub(super) fn is_leaving(&self, key: &ObjectKey) -> bool {
-        let shard = self.0.places.shard_of(key);
-        shard.is_some_and(|shard| self.0.shards.read().states[shard as usize] == State::Leaving)
+        self.state_of(key) == Some(State::Leaving)
     }
 
     /// Returns true if the object's shard is held and was listed.
     pub(super) fn is_listed(&self, key: &ObjectKey) -> bool {
-        let shard = self.0.places.shard_of(key);
-        shard.is_some_and(|shard| self.0.shards.read().states[shard as usize] == State::Held)
+        self.state_of(key) == Some(State::Held)
+    }
+
+    /// Returns the state of the object's shard, if it is known.
+    fn state_of(&self, key: &ObjectKey) -> Option<State> {
+        let shard = self.0.places.shard_of(key)?;
+        Some(self.0.shards.read().states[shard as usize])
     }
 
     /// Permits runs in the shards of the first `gains`, which were listed.

@@ -6,9 +6,10 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_stream::stream;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, select_all};
-use futures_util::stream::{self, Stream};
+use futures_util::stream::Stream;
 use kube::runtime::reflector::Store;
 use kube::runtime::watcher;
 use parking_lot::Mutex;
@@ -18,7 +19,7 @@ use tokio::task::{JoinError, JoinSet};
 use tracing::{Instrument, Span};
 
 use super::attempt::{Attempts, Item, report};
-use super::enqueuer::{Enqueuer, Lookups, Rules};
+use super::enqueuer::{Enqueuer, OwnStore, Rules};
 use super::error::{Error, RunnerError};
 use super::names::Name;
 use super::parts::{Observers, Parts, StopTriggers, Trigger};
@@ -26,7 +27,7 @@ use super::readiness::{Lists, Readiness};
 use super::reconcile::{OwnKind, Reconcile};
 use super::scope::Scope;
 use super::sharding::{Group, abandon};
-use super::source::{Following, ListTimes, Source, TriggerBackoff};
+use super::source::{Following, ListTimes, Source, TriggerBackoff, default_backoff};
 use super::start_gate::{Right, Start};
 use crate::membership::Joining;
 use crate::metrics::Series;
@@ -35,72 +36,67 @@ use crate::range::Shard;
 /// The number of results that wait for a reader of the stream. Further results are dropped.
 const RESULTS: usize = 1024;
 
-/// The parts that outlive the controller's run.
-struct Run<'a, T> {
-    name: String,
-    results: &'a mpsc::Sender<T>,
-    /// The right to run, once the controller has it.
-    right: &'a mut Right,
-}
-
 /// Returns the controller's stream. It starts the controller when it is polled, and stops it when it
 /// is dropped.
 pub(super) fn stream<K: OwnKind, R: Reconcile<K>>(
     parts: Parts<K>,
     reconciler: R,
 ) -> impl Stream<Item = Item<K, R::Error>> + Send {
-    let (results, stream) = mpsc::channel(RESULTS);
     let name = parts.effective_name();
-    let claim = name.clone();
-    let engine = async move {
-        let mut right = Right::Free;
-        let run = Run { name, results: &results, right: &mut right };
-        let ended = control(parts, reconciler, run).await;
-        // The API server may still execute the requests of dropped runs. The lease then expires.
-        let may_run =
-            matches!(ended, Err(RunnerError::CutOff { .. } | RunnerError::LeadershipLost { .. }));
-        if !may_run {
-            right.release_lease().await;
-        }
-        if let Err(error) = ended {
-            // This is the last item, so it waits for space in the stream.
-            _ = results.send(Err(Error::RunnerError(error))).await;
-        }
-    };
-    let state = Running {
-        begins: Some((claim, engine.boxed())),
-        name: None,
-        tasks: JoinSet::new(),
-        stream,
-    };
-    stream::unfold(state, |mut state| async move {
-        if let Some((name, engine)) = state.begins.take() {
-            match Name::claim(&name) {
-                Ok(name) => state.name = Some(name),
-                Err(error) => return Some((Err(Error::RunnerError(error)), state)),
+    stream! {
+        // The name is free as soon as the stream is dropped.
+        let claimed = match Name::claim(&name) {
+            Ok(claimed) => claimed,
+            Err(error) => {
+                yield Err(Error::RunnerError(error));
+                return;
             }
-            state.tasks.spawn(engine.in_current_span());
+        };
+        let (results, mut items) = mpsc::channel(RESULTS);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(run(parts, reconciler, name, results).in_current_span());
+        while let Some(item) = items.recv().await {
+            yield item;
         }
-        if let Some(item) = state.stream.recv().await {
-            return Some((item, state));
-        }
-        state.name = None;
-        if let Some(Err(error)) = state.tasks.join_next().await
+        drop(claimed);
+        if let Some(Err(error)) = tasks.join_next().await
             && let Ok(panic) = error.try_into_panic()
         {
             resume_unwind(panic);
         }
-        None
-    })
+    }
 }
 
-/// Runs a controller: it waits for its right to start, then for its lists, and then it works.
+/// Runs a controller, and releases its lease.
+async fn run<K: OwnKind, R: Reconcile<K>>(
+    parts: Parts<K>,
+    reconciler: R,
+    name: String,
+    results: mpsc::Sender<Item<K, R::Error>>,
+) {
+    let mut right = Right::Free;
+    let ended = control(parts, reconciler, name, &results, &mut right).await;
+    // The API server may still execute the requests of dropped runs. The lease then expires.
+    let may_run =
+        matches!(ended, Err(RunnerError::CutOff { .. } | RunnerError::LeadershipLost { .. }));
+    if !may_run {
+        right.release_lease().await;
+    }
+    if let Err(error) = ended {
+        // This is the last item, so it waits for space in the stream.
+        _ = results.send(Err(Error::RunnerError(error))).await;
+    }
+}
+
+/// Waits for the right to start, then for the lists, and then works. `right` is the right to run, once
+/// the controller has it.
 async fn control<K: OwnKind, R: Reconcile<K>>(
     mut parts: Parts<K>,
     reconciler: R,
-    run: Run<'_, Item<K, R::Error>>,
+    name: String,
+    results: &mpsc::Sender<Item<K, R::Error>>,
+    right: &mut Right,
 ) -> Result<(), RunnerError> {
-    let Run { name, results, right } = run;
     let period = parts.retry_period();
     let group = parts.take_group()?;
     let Parts { config, own, others, sharding, start, stops, observers, .. } = parts;
@@ -122,9 +118,9 @@ async fn control<K: OwnKind, R: Reconcile<K>>(
     let scope = own.scope.as_ref().map_or_else(Scope::from_type::<K>, Scope::stated);
     let shard = sharding.shard;
     let shard = shard.map(|shard| if scope.is_cluster() { shard.cluster_scoped() } else { shard });
-    let lookups = Lookups::new(&own.store, &own.dyntype, &config, shard, ownership);
+    let objects = OwnStore::new(own.store.clone(), own.dyntype.clone(), shard, ownership);
     let rules = Rules { scope, runs_gone: reconciler.runs_gone(), in_standby: start.is_some() };
-    let enqueuer = Arc::new(Enqueuer::new(&config, &name, rules, lookups, writes)?);
+    let enqueuer = Arc::new(Enqueuer::new(&config, &name, rules, objects, writes)?);
     enqueuer.attach_shards();
 
     let series = Series::new(name, config.workers(), enqueuer.queue.clone());
@@ -327,16 +323,6 @@ impl Stops {
     }
 }
 
-/// The state of the controller's stream. Dropping it stops the controller.
-struct Running<T> {
-    /// The name and the task of the controller, before it starts.
-    begins: Option<(String, BoxFuture<'static, ()>)>,
-    /// Kept here, so that the name is free as soon as the stream is dropped.
-    name: Option<Name>,
-    tasks: JoinSet<()>,
-    stream: mpsc::Receiver<T>,
-}
-
 /// Waits for the first list of each watch.
 async fn first_lists(readiness: Readiness, timeout: Duration) -> Result<(), RunnerError> {
     tokio::time::timeout(timeout, readiness.ready())
@@ -369,7 +355,8 @@ impl Watches {
             let other = (number > 0).then(|| others.subscribe());
             let following = Following {
                 enqueuer: Arc::clone(enqueuer),
-                backoff: (!source.is_shared).then(|| backoff.clone().unwrap_or_default()),
+                backoff: (!source.is_shared)
+                    .then(|| backoff.clone().unwrap_or_else(default_backoff)),
                 listed: lists.clone(),
                 number,
                 name: source.name.clone(),

@@ -1,7 +1,7 @@
 //! The scope of a kind: whether its objects live in namespaces.
 
 use std::any::TypeId;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::OnceLock;
 
 use kube::core::{ClusterResourceScope, NamespaceResourceScope};
 use kube::{Resource, discovery};
@@ -12,50 +12,41 @@ use crate::ObjectKey;
 /// be the same for all namespaces from which it is owned.
 ///
 /// If the kind is known only at run time, the first object that is seen shows its scope.
-pub(crate) struct Scope(AtomicU8);
-
-const UNKNOWN: u8 = 0;
-const NAMESPACED: u8 = 1;
-const CLUSTER: u8 = 2;
+pub(crate) struct Scope(OnceLock<discovery::Scope>);
 
 impl Scope {
     pub(crate) fn from_type<K: Resource + 'static>() -> Self {
         let scope = TypeId::of::<K::Scope>();
-        Self(AtomicU8::new(if scope == TypeId::of::<ClusterResourceScope>() {
-            CLUSTER
+        if scope == TypeId::of::<ClusterResourceScope>() {
+            Self::stated(&discovery::Scope::Cluster)
         } else if scope == TypeId::of::<NamespaceResourceScope>() {
-            NAMESPACED
+            Self::stated(&discovery::Scope::Namespaced)
         } else {
-            UNKNOWN
-        }))
+            Self(OnceLock::new())
+        }
     }
 
-    pub(crate) const fn stated(scope: &discovery::Scope) -> Self {
-        Self(AtomicU8::new(match scope {
-            discovery::Scope::Cluster => CLUSTER,
-            discovery::Scope::Namespaced => NAMESPACED,
-        }))
+    pub(crate) fn stated(scope: &discovery::Scope) -> Self {
+        Self(OnceLock::from(scope.clone()))
     }
 
     /// Learns the scope from an object of the kind.
     pub(crate) fn learn(&self, object: &impl Resource) {
-        if self.0.load(Ordering::Relaxed) == UNKNOWN {
-            let scope = if object.meta().namespace.is_some() { NAMESPACED } else { CLUSTER };
-            self.0.store(scope, Ordering::Relaxed);
-        }
+        self.0.get_or_init(|| match object.meta().namespace {
+            Some(_) => discovery::Scope::Namespaced,
+            None => discovery::Scope::Cluster,
+        });
     }
 
     /// Returns true if it is known that the objects have no namespaces.
     pub(crate) fn is_cluster(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == CLUSTER
+        self.0.get() == Some(&discovery::Scope::Cluster)
     }
 
     /// Returns the one key of the object that `key` refers to.
     pub(crate) fn normal(&self, key: ObjectKey) -> ObjectKey {
         match key.namespace() {
-            Some(_) if self.0.load(Ordering::Relaxed) == CLUSTER => {
-                ObjectKey::new(None, key.name())
-            }
+            Some(_) if self.is_cluster() => ObjectKey::new(None, key.name()),
             _ => key,
         }
     }

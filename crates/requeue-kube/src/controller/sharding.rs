@@ -18,7 +18,6 @@ use tracing::Instrument;
 
 use super::error::RunnerError;
 use super::ownership::{Ownership, Rule};
-use super::wait::Wait;
 use crate::ObjectKey;
 use crate::membership::{
     GroupStatus, HeldShard, Joining, Observer, ShardGroup, ShardedWork, Sharding,
@@ -75,13 +74,13 @@ impl HeldShards {
     }
 
     /// Returns the reason why an object waits, if its shard is being gained or released.
-    pub(super) fn wait_of(&self, object: &ObjectKey) -> Option<Wait> {
+    pub(super) fn wait_of(&self, object: &ObjectKey) -> Option<String> {
         let ownership = self.0.ownership.get()?;
         let shard = ownership.places().shard_of(object)?;
         if ownership.is_leaving(object) {
-            Some(Wait::ShardReleased { shard })
+            Some(format!("shard {shard} is being handed over to another replica"))
         } else if ownership.is_gained(object) {
-            Some(Wait::ShardGained { shard })
+            Some(format!("waits for the list of shard {shard}"))
         } else {
             None
         }

@@ -5,8 +5,9 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_stream::stream;
+use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
-use futures_util::{StreamExt, stream};
 use kube::api::{Api, ListParams, Resource};
 use kube::runtime::Predicate;
 use kube::runtime::utils::Backoff;
@@ -27,19 +28,17 @@ use crate::range::Shard;
 use crate::relist::Events;
 use crate::shared::{Object, SharedWatch};
 
-type Subscribe<O> = Box<dyn FnMut(Option<Duration>) -> Events<O> + Send>;
-pub(super) type MakeSelected<O> = Box<dyn FnMut(Selected) -> Events<O> + Send>;
+/// Starts a watch of what a selector selects. A shared watch has no selector, and takes the
+/// [period](ListTimes::period) of its list.
+pub(super) type StartWatch<O> = Box<dyn FnMut(Selected, Option<Duration>) -> Events<O> + Send>;
 
 /// The events of a watch.
 pub(super) enum MakeEvents<O> {
     /// A stream of the user, which has all objects.
     Made(Events<O>),
-    /// Creates the stream of what a selector selects.
-    Watch(MakeSelected<O>),
-    /// Subscribes to a shared watch, which has no selector, with a
-    /// [period](ListTimes::period). The function returns true for an object of an event that
-    /// stands for several changes.
-    Shared(Subscribe<O>, fn(&O) -> bool),
+    Watch(StartWatch<O>),
+    /// The function returns true for an object of an event that stands for several changes.
+    Shared(StartWatch<O>, fn(&O) -> bool),
 }
 
 /// The objects that the API server is asked for.
@@ -141,39 +140,24 @@ where
         limit: Some(1),
         ..ListParams::default()
     };
-    let lists = stream::unfold((api, params, false), |(api, params, is_listed)| async move {
-        if is_listed {
-            pending::<()>().await;
+    let events = stream! {
+        yield Ok(Event::Init);
+        while let Err(error) = api.list(&params).await {
+            yield Err(watcher::Error::InitialListFailed(error));
         }
-        let listed = api.list(&params).await.map_err(watcher::Error::InitialListFailed);
-        let is_listed = listed.is_ok();
-        Some((listed.map(|_| Event::InitDone), (api, params, is_listed)))
-    });
-    stream::iter([Ok(Event::Init)]).chain(lists).boxed()
+        yield Ok(Event::InitDone);
+        pending::<()>().await;
+    };
+    events.boxed()
 }
 
 impl<O> MakeEvents<O> {
-    fn start(self, selected: Selected, list_period: Option<Duration>) -> Events<O> {
-        match self {
-            Self::Made(events) => events,
-            Self::Watch(mut watch) => watch(selected),
-            Self::Shared(mut subscribe, _) => subscribe(list_period),
-        }
-    }
-
     /// Returns a function that starts the events again, or the events themselves if they cannot start
     /// again.
-    pub(super) fn selected(
-        self,
-        list_period: Option<Duration>,
-    ) -> Result<MakeSelected<O>, Events<O>>
-    where
-        O: 'static,
-    {
+    pub(super) fn restartable(self) -> Result<StartWatch<O>, Events<O>> {
         match self {
             Self::Made(events) => Err(events),
-            Self::Watch(watch) => Ok(watch),
-            Self::Shared(mut subscribe, _) => Ok(Box::new(move |_| subscribe(list_period))),
+            Self::Watch(start) | Self::Shared(start, _) => Ok(start),
         }
     }
 
@@ -192,7 +176,7 @@ impl<O> MakeEvents<O> {
 impl<K: ObjectKind> MakeEvents<Object<K>> {
     pub(super) fn shared(watch: &SharedWatch<K>) -> Self {
         let watch = watch.clone();
-        Self::Shared(Box::new(move |period| watch.events(period)), |object| object.is_merged)
+        Self::Shared(Box::new(move |_, period| watch.events(period)), |object| object.is_merged)
     }
 }
 
@@ -226,7 +210,8 @@ impl Following {
         mut on_event: impl FnMut(Event<O>, Origin<'_>),
     ) -> Result<(), RunnerError> {
         let is_merged = events.is_merged();
-        let mut events = events.start(selected, self.lists.period);
+        let started = events.restartable().map(|mut start| start(selected, self.lists.period));
+        let mut events = started.unwrap_or_else(|events| events);
         while let Some(event) = events.next().await {
             self.handle(event, is_merged, &mut on_event).await?;
         }
@@ -247,7 +232,7 @@ impl Following {
                 if let Some(backoff) = &self.backoff
                     && !matches!(event, Event::Init | Event::InitApply(_))
                 {
-                    backoff.reset();
+                    backoff.lock().reset();
                 }
                 let is_listed = matches!(event, Event::InitDone);
                 let is_handled = !matches!(event, Event::Init | Event::InitApply(_));
@@ -287,7 +272,7 @@ impl Following {
     /// After an outage, kube's backoff is up to 30 s. An object of a shard without a holder would wait
     /// that long, although other requests of the process succeed.
     fn delay(&self) -> Option<Duration> {
-        let delay = self.backoff.as_ref()?.next()?;
+        let delay = self.backoff.as_ref()?.lock().next()?;
         let ownership = self.enqueuer.ownership().filter(|_| self.number == 0);
         let is_awaited =
             self.listed.awaits(self.number) || ownership.is_some_and(Ownership::awaits_list);
@@ -297,25 +282,8 @@ impl Following {
 
 /// The backoff of a watch after an error. By default each watch has its own, with kube's times. A
 /// backoff of the user is shared by all watches.
-#[derive(Clone)]
-pub(super) struct TriggerBackoff(Arc<Mutex<dyn Backoff>>);
+pub(super) type TriggerBackoff = Arc<Mutex<dyn Backoff>>;
 
-impl TriggerBackoff {
-    pub(super) fn new(backoff: impl Backoff + 'static) -> Self {
-        Self(Arc::new(Mutex::new(backoff)))
-    }
-
-    fn next(&self) -> Option<Duration> {
-        self.0.lock().next()
-    }
-
-    fn reset(&self) {
-        self.0.lock().reset();
-    }
-}
-
-impl Default for TriggerBackoff {
-    fn default() -> Self {
-        Self::new(DefaultBackoff::default())
-    }
+pub(super) fn default_backoff() -> TriggerBackoff {
+    Arc::new(Mutex::new(DefaultBackoff::default()))
 }

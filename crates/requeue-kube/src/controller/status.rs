@@ -1,7 +1,6 @@
 //! The state of a controller as others see it.
 
 use super::sharding::HeldShards;
-use super::wait::Wait;
 use super::writes::Writes;
 use crate::ObjectKey;
 use crate::membership::GroupStatus;
@@ -33,11 +32,13 @@ pub struct Status {
 }
 
 impl Status {
-    /// Returns the reason why the run of an object waits, if the queue does not know this reason.
+    /// Returns the reason why the run of an object waits, if the queue does not know this reason: a
+    /// watch has not shown a [write](Writes) of its last run yet, or its shard is being listed or
+    /// handed over.
     ///
     /// For all other reasons see [`Entry::explain`](requeue::Entry::explain).
     #[must_use]
-    pub fn why_waits(&self, object: &ObjectKey) -> Option<Wait> {
+    pub fn why_waits(&self, object: &ObjectKey) -> Option<String> {
         self.held.wait_of(object).or_else(|| self.writes.wait_of(object))
     }
 

@@ -319,11 +319,11 @@ where
     fn into_events(self, watch: &str, dyntype: &O::DynamicType) -> MakeEvents<O> {
         let Self { mut select, client, is_optional } = self;
         if !is_optional {
-            return MakeEvents::Watch(Box::new(move |selected| select(selected)()));
+            return MakeEvents::Watch(Box::new(move |selected, _| select(selected)()));
         }
         let watch = watch.to_owned();
         let dyntype = dyntype.clone();
-        MakeEvents::Watch(Box::new(move |selected| {
+        MakeEvents::Watch(Box::new(move |selected, _| {
             let client = client.clone();
             let dyntype = dyntype.clone();
             let definition = move || optional::definition::<O>(&client, &dyntype);

@@ -22,7 +22,6 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::reason::Reason;
-use super::wait::Wait;
 use crate::ObjectKey;
 use crate::watch::hash;
 
@@ -392,7 +391,7 @@ impl Writes {
     }
 
     /// Returns the last write for whose event the run of `key` waits.
-    pub(super) fn wait_of(&self, key: &ObjectKey) -> Option<Wait> {
+    pub(super) fn wait_of(&self, key: &ObjectKey) -> Option<String> {
         let state = self.0.lock();
         let open = state.open.get(key).filter(|open| open.waits)?;
         let left = open.until.saturating_duration_since(Instant::now());
@@ -400,12 +399,12 @@ impl Writes {
         state.kinds.iter().find_map(|(kind, watched)| {
             let mut writes = watched.versions.values().flatten().chain(&watched.deletions);
             let write = writes.find(|write| write.number == *last)?;
-            Some(Wait::OwnWrite {
-                kind: kind.0.1.clone(),
-                object: write.object.clone(),
-                version: write.version,
-                left,
-            })
+            let shows = match write.version {
+                Some(version) => format!("reach resourceVersion {version} of"),
+                None => "show the deletion of".to_owned(),
+            };
+            let (kind, object, left) = (&kind.0.1, &write.object, left.as_secs_f64());
+            Some(format!("waits for the watch to {shows} {kind} {object}, at most {left:.1} s"))
         })
     }
 
@@ -456,7 +455,11 @@ impl Writes {
 
     /// Returns true if an event shows a write of a run of `key`, and must start no run of it.
     pub(super) fn is_own(&self, event: Origin<'_>, key: &ObjectKey) -> bool {
-        event.only_shows().is_some_and(|shown| self.0.lock().is_own(event.kind, shown, key))
+        let Some(shown) = event.only_shows() else { return false };
+        let state = self.0.lock();
+        let own = state.kinds.get(event.kind).and_then(|watched| watched.own.get(&shown.version));
+        let is_by_key = |write: &Write| write.key == *key && shown.is_version(write);
+        own.is_some_and(|writes| writes.iter().any(is_by_key))
     }
 
     /// Keeps an add until the end of the run of `key`, if there is one, and if its event may show a
@@ -578,12 +581,6 @@ impl State {
         }
         let open = self.open.remove(&write.key)?;
         open.waits.then(|| write.key.clone())
-    }
-
-    fn is_own(&self, kind: &Kind, shown: Shown, key: &ObjectKey) -> bool {
-        let own = self.kinds.get(kind).and_then(|watched| watched.own.get(&shown.version));
-        let is_by_key = |write: &Write| write.key == *key && shown.is_version(write);
-        own.is_some_and(|writes| writes.iter().any(is_by_key))
     }
 
     fn progressed(&mut self, kind: &Kind, watch: usize, progressed: Progressed) -> Vec<ObjectKey> {

@@ -2,11 +2,11 @@
 
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use std::hash::Hash;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use educe::Educe;
 use kube::Resource;
 use parking_lot::{Mutex, RwLock};
 
@@ -22,7 +22,9 @@ use crate::ObjectKey;
 /// while an update is being written. For each object and value, the index keeps two copies of the
 /// object's key, which share their text, and two of the value: about 150 bytes, and what the value
 /// allocates. The objects themselves are those of the store.
-pub struct Index<V, K>(Arc<RwLock<Entries<V, K>>>);
+#[derive(Educe)]
+#[educe(Clone(bound()), Debug(bound()))]
+pub struct Index<V, K>(#[educe(Debug(ignore))] Arc<RwLock<Entries<V, K>>>);
 
 struct Entries<V, K> {
     objects: HashMap<V, BTreeMap<ObjectKey, Arc<K>>>,
@@ -194,17 +196,5 @@ where
         }
         reader.prepared = HashMap::new();
         *self.index.0.write() = fresh;
-    }
-}
-
-impl<V, K> Clone for Index<V, K> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-impl<V, K> fmt::Debug for Index<V, K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Index").finish_non_exhaustive()
     }
 }

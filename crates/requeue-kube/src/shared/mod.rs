@@ -43,8 +43,10 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_stream::stream;
+use educe::Educe;
 use futures_util::future::BoxFuture;
-use futures_util::stream::{self, BoxStream};
+use futures_util::stream::BoxStream;
 use futures_util::{FutureExt, Stream, StreamExt};
 use kube::Resource;
 use kube::api::Api;
@@ -93,6 +95,8 @@ use crate::{ObjectKey, optional, relist};
 /// [`Controller::for_shared`]: crate::Controller::for_shared
 /// [`Watched::shared`]: crate::controller::Watched::shared
 /// [`Controller::trigger_backoff`]: crate::Controller::trigger_backoff
+#[derive(Educe)]
+#[educe(Clone(bound()))]
 pub struct SharedWatch<K>(Arc<Inner<K>>)
 where
     K: Resource + Clone + Send + Sync + 'static,
@@ -319,9 +323,25 @@ where
             fanout.list_period = fanout.list_period.into_iter().chain(list_period).min();
             fanout.subscribe()
         };
-        let shared = self.clone();
-        let subscription = Subscription { shared, number, wake, pending: VecDeque::new() };
-        stream::unfold(subscription, async |mut it| Some((it.next().await?, it))).boxed()
+        let subscription = Subscription { shared: self.clone(), number };
+        let events = stream! {
+            subscription.shared.begin();
+            loop {
+                let (events, end) = subscription.next();
+                match end {
+                    Some(End::Ended) if events.is_empty() => return,
+                    Some(End::Panicked) if events.is_empty() => {
+                        panic!("the stream of a shared watch panicked")
+                    }
+                    None if events.is_empty() => wake.notified().await,
+                    _ => {}
+                }
+                for event in events {
+                    yield event;
+                }
+            }
+        };
+        events.boxed()
     }
 
     fn fanout(&self) -> MutexGuard<'_, Fanout<K>> {
@@ -540,51 +560,23 @@ impl<K> Subscriber<K> {
     }
 }
 
-/// A subscriber's side.
+/// A subscriber's side. Dropping it ends the subscription.
 struct Subscription<K: ObjectKind> {
     shared: SharedWatch<K>,
     number: u64,
-    wake: Arc<Notify>,
-    pending: VecDeque<watcher::Result<Event<Object<K>>>>,
 }
 
 impl<K: ObjectKind> Subscription<K> {
-    async fn next(&mut self) -> Option<watcher::Result<Event<Object<K>>>> {
-        self.shared.begin();
-        loop {
-            if let Some(event) = self.pending.pop_front() {
-                return Some(event);
-            }
-            let end = {
-                let mut fanout = self.shared.fanout();
-                self.pending.extend(fanout.take(self.number));
-                fanout.end.filter(|_| self.pending.is_empty())
-            };
-            match end {
-                Some(End::Ended) => return None,
-                Some(End::Panicked) => {
-                    panic!("the stream of a shared watch panicked")
-                }
-                None if self.pending.is_empty() => self.wake.notified().await,
-                None => {}
-            }
-        }
+    /// Returns the events that were not read, and the end of the watch.
+    fn next(&self) -> (Vec<watcher::Result<Event<Object<K>>>>, Option<End>) {
+        let mut fanout = self.shared.fanout();
+        (fanout.take(self.number), fanout.end)
     }
 }
 
 impl<K: ObjectKind> Drop for Subscription<K> {
     fn drop(&mut self) {
         self.shared.fanout().subscribers.remove(&self.number);
-    }
-}
-
-impl<K> Clone for SharedWatch<K>
-where
-    K: Resource + Clone + Send + Sync + 'static,
-    K::DynamicType: Eq + Hash + Clone,
-{
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
     }
 }
 

@@ -23,7 +23,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use crate::ManagerError;
-use crate::controller::{Action, Config, HeldShards, RunnerError, Status, Wait};
+use crate::controller::{Action, Config, HeldShards, RunnerError, Status};
 use crate::leader::{self, LeaderElector};
 use crate::membership::{MembershipError, ShardGroup};
 use crate::metrics::Metrics;
@@ -236,7 +236,9 @@ async fn the_status_and_the_metrics_show_the_holder_of_each_shard_and_the_moves(
             let is_here =
                 first.held[1].for_object(&key(number)).map(|it| it.index()) == Some(shard.index());
             let why = first.status.why_waits(&key(number));
-            is_here && why == Some(Wait::ShardReleased { shard: shard.index() })
+            let expected =
+                format!("shard {} is being handed over to another replica", shard.index());
+            is_here && why == Some(expected)
         })
     });
     assert!(releasing.count() > 0);
