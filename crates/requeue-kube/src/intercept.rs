@@ -12,8 +12,6 @@ use kube::api::Api;
 use kube::client::Body;
 use kube::{Client, Resource};
 
-use crate::range::Shard;
-
 /// The body of a response, which may end early.
 pub(crate) type Until = StreamBody<BoxStream<'static, <BodyStream<Body> as Stream>::Item>>;
 
@@ -98,16 +96,6 @@ pub(crate) fn select_shards<K: Resource>(
         let end = if is_watch { is_outdated } else { pending().boxed() };
         async move { Ok(until(client.send(request).await?, end)) }
     })
-}
-
-/// Returns `api` with lists and watches of this shard only: see [`select_shards`].
-pub(crate) fn select_shard<K: Resource>(
-    shard: Shard,
-    api: Api<K>,
-    dyntype: &K::DynamicType,
-) -> Api<K> {
-    let selector = shard.selector();
-    select_shards(api, dyntype, move || (selector.clone(), pending().boxed()))
 }
 
 fn set(request: &mut Request<Body>, path: &str, query: &str) {

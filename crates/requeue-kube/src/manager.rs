@@ -246,11 +246,8 @@ impl Manager {
 
     /// Drops the runs of all controllers when `trigger` completes, as a second signal does.
     #[cfg(test)]
-    pub(crate) fn forced_shutdown_on(
-        mut self,
-        trigger: impl Future<Output = ()> + Send + 'static,
-    ) -> Self {
-        self.stops.forced.push(trigger.boxed());
+    pub(crate) fn forced_shutdown_on(mut self, trigger: BoxFuture<'static, ()>) -> Self {
+        self.stops.forced.push(trigger);
         self
     }
 
@@ -358,12 +355,14 @@ impl Manager {
                 never = leave_after(&right, &stop) => match never {},
                 done = &mut work => done,
             };
-            let dropped = match (done.is_cut_off, force.is_cancelled()) {
-                (false, _) => Dropped::Nothing,
-                (true, false) => Dropped::AfterTimeout,
-                (true, true) => Dropped::ByForce,
-            };
-            give_back(right, dropped).await;
+            match right {
+                // The API server may still execute the requests of dropped runs, so the lease expires.
+                Right::Term(_) if !done.is_cut_off => right.release_lease().await,
+                Right::Member(sharding) if !(done.is_cut_off && force.is_cancelled()) => {
+                    sharding.leave_now().await;
+                }
+                _ => {}
+            }
             done.ended
         };
         tokio::select! {
@@ -372,9 +371,7 @@ impl Manager {
             ended = controlled => ended,
         }
     }
-}
 
-impl Manager {
     /// Takes the shard group, if there is one.
     fn take_group(&mut self) -> Result<Option<Group>, RunnerError> {
         let Some(shards) = self.shards.take() else { return Ok(None) };
@@ -436,14 +433,6 @@ async fn run_controllers(
     done
 }
 
-/// The runs that were dropped during the shutdown.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Dropped {
-    Nothing,
-    AfterTimeout,
-    ByForce,
-}
-
 /// Waits until the controllers may start: with an election or a shard group, until all of them are
 /// ready and this process leads or is a member. After a stop it does not take part, and `joining`
 /// contains the join that did not complete.
@@ -474,17 +463,6 @@ async fn leave_after(right: &Right, stop: &CancellationToken) -> Infallible {
         sharding.begin_to_leave();
     }
     future::pending().await
-}
-
-/// Gives the right back after all controllers have ended. If runs were dropped, the API server may
-/// still execute their requests. The lease is then not released, and expires. After a forced
-/// shutdown, the Lease of a member expires as well.
-async fn give_back(right: Right, dropped: Dropped) {
-    match right {
-        Right::Member(sharding) if dropped != Dropped::ByForce => sharding.leave_now().await,
-        Right::Term(_) if dropped == Dropped::Nothing => right.release_lease().await,
-        _ => {}
-    }
 }
 
 impl fmt::Debug for Manager {

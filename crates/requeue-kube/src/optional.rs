@@ -17,13 +17,17 @@ use crate::relist::Events;
 /// Returns a stream of the events of a kind, while the API server serves it.
 ///
 /// `make` starts a watch. While the kind is not served, the stream yields one empty list, and no
-/// errors. The watch is tried again when `definition` yields, and in any case with kube's backoff, which
+/// errors. The watch is tried again when the definition of the kind changes, and in any case with kube's backoff, which
 /// is at most 30 s.
-pub(crate) fn events<O: Send + 'static>(
+pub(crate) fn events<K: Resource, O: Send + 'static>(
     watch: String,
+    client: Client,
+    dyntype: K::DynamicType,
     mut make: impl FnMut() -> Events<O> + Send + 'static,
-    mut definition: impl FnMut() -> BoxStream<'static, ()> + Send + 'static,
-) -> Events<O> {
+) -> Events<O>
+where
+    K::DynamicType: Send + Sync + 'static,
+{
     let events = stream! {
         let mut is_listed = false;
         // `Some` while the kind is not served.
@@ -53,7 +57,9 @@ pub(crate) fn events<O: Send + 'static>(
                                 watch,
                                 "the kind is not installed: it is watched once it is"
                             );
-                            absence = Some(Absence::new(definition()));
+                            let changes = definition::<K>(&client, &dyntype);
+                            let backoff = DefaultBackoff::default();
+                            absence = Some(Absence { changes, backoff });
                             is_listed = true;
                             yield Ok(Event::Init);
                             yield Ok(Event::InitDone);
@@ -77,10 +83,7 @@ pub(crate) fn events<O: Send + 'static>(
 
 /// Yields an item for each change of the definition of a kind, and never ends. Without the permission
 /// to watch definitions, it yields nothing.
-pub(crate) fn definition<O: Resource>(
-    client: &Client,
-    dyntype: &O::DynamicType,
-) -> BoxStream<'static, ()> {
+fn definition<O: Resource>(client: &Client, dyntype: &O::DynamicType) -> BoxStream<'static, ()> {
     let group = O::group(dyntype);
     let plural = O::plural(dyntype);
     let wc = watcher::Config::default().fields(&format!("metadata.name={plural}.{group}"));
@@ -109,10 +112,6 @@ struct Absence {
 }
 
 impl Absence {
-    fn new(changes: BoxStream<'static, ()>) -> Self {
-        Self { changes, backoff: DefaultBackoff::default() }
-    }
-
     /// Waits until the kind may be served.
     async fn wait(&mut self) {
         // The backoff never ends.

@@ -22,7 +22,7 @@ use super::action::Action;
 use super::config::Config;
 use super::enqueuer::Enqueuer;
 use super::error::{Error, panic_message};
-use super::failures::{Begin as Decision, Version};
+use super::failures::Version;
 use super::reconcile::{OwnKind, Reconcile};
 use super::sharding::HeldShards;
 use super::span::RunSpan;
@@ -161,7 +161,7 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
         let version = found.as_ref().map(|found| Version::from_meta(found.meta(), generations));
         let Some(target) = self.reconciler.target(&object, found) else {
             self.enqueuer.failures.forget(&key);
-            self.report(Err(Error::ObjectNotFound(Box::new(object.erase()))));
+            report(&self.results, Err(Error::ObjectNotFound(Box::new(object.erase()))));
             return Ok(workers::Action::succeed());
         };
         let mut span = RunSpan::new(&self.parent, &object, &reason, attempt, &run);
@@ -170,7 +170,7 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
         drop(in_flight);
         let tried = Tried { key, object, version, attempt, adds: run.adds(), span };
         let next = self.next(&ended, &tried);
-        tried.span.span().in_scope(|| self.report_run(ended, tried.object));
+        tried.span.span.in_scope(|| self.report_run(ended, tried.object));
         next
     }
 
@@ -185,15 +185,11 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
                 return Err(workers::Action::release_after(limit));
             }
         }
-        match self.enqueuer.failures.begin(key, run.adds(), run.attempt() > 1) {
-            Decision::Attempt(attempt) => Ok(attempt),
-            Decision::Nothing => {
-                if self.enqueuer.version(key).is_none() {
-                    self.enqueuer.failures.forget(key);
-                }
-                Err(workers::Action::succeed())
-            }
+        let attempt = self.enqueuer.failures.begin(key, run.adds(), run.attempt() > 1);
+        if attempt.is_none() && self.enqueuer.version(key).is_none() {
+            self.enqueuer.failures.forget(key);
         }
+        attempt.ok_or_else(workers::Action::succeed)
     }
 
     /// Runs the reconciler. The run is listed, counted and traced.
@@ -209,7 +205,7 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
         self.running.lock().insert(key.clone());
         let mut listed = Listed { running: &self.running, key, run, is_over: false };
         let run_of_key = self.enqueuer.writes.during(key.clone(), self.run(target));
-        let ended = run_of_key.instrument(span.span().clone()).await;
+        let ended = run_of_key.instrument(span.span.clone()).await;
         listed.is_over = true;
         drop(listed);
         drop(active);
@@ -240,7 +236,8 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
             Ended::Failed(_, action) => (action, true),
             Ended::Panicked(_) | Ended::TimedOut(_) => (&Action::backoff(), true),
         };
-        let next = if self.is_over(&tried.object) {
+        let is_gone = !self.enqueuer.runs_gone && self.store.get(&tried.object).is_none();
+        let next = if is_gone {
             self.enqueuer.failures.forget(&tried.key);
             Ok(workers::Action::succeed())
         } else if failed || action.completion == Completion::Retry {
@@ -248,7 +245,10 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
         } else {
             self.enqueuer.failures.forget(&tried.key);
             Ok(match action.completion {
-                Completion::RequeueAfter(delay) => self.after(delay, tried),
+                Completion::RequeueAfter(delay) => {
+                    self.show_delay(delay, tried);
+                    workers::Action::requeue_after(delay)
+                }
                 _ => workers::Action::succeed(),
             })
         };
@@ -275,25 +275,19 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
             return failures.record_give_up(key, version, *adds, now);
         }
         let delay = failures.fail(key, version, said, now);
-        self.meters.comes_back(delay);
-        tried.span.requeued_after(delay);
+        self.show_delay(delay, tried);
         delay
     }
 
-    fn after(&self, delay: Duration, tried: &Tried<K>) -> workers::Action {
+    /// Counts a key that comes back after a delay.
+    fn show_delay(&self, delay: Duration, tried: &Tried<K>) {
         self.meters.comes_back(delay);
         tried.span.requeued_after(delay);
-        workers::Action::requeue_after(delay)
-    }
-
-    /// Returns true if the object is gone and needs no further run.
-    fn is_over(&self, object: &ObjectRef<K>) -> bool {
-        !self.enqueuer.runs_gone && self.store.get(object).is_none()
     }
 
     /// Logs the result, and passes it to the stream.
     fn report_run(&self, ended: Ended<R::Error>, object: ObjectRef<K>) {
-        self.report(match ended {
+        let item = match ended {
             Ended::Ok(action) => Ok((object, action)),
             Ended::Failed(error, _) => {
                 tracing::debug!(%error, "a reconciler failed");
@@ -312,10 +306,7 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
                 tracing::debug!(?timeout, "a reconciler timed out");
                 Err(Error::ReconcilerTimedOut(timeout, Box::new(object.erase())))
             }
-        });
-    }
-
-    fn report(&self, item: Item<K, R::Error>) {
+        };
         report(&self.results, item);
     }
 }

@@ -119,8 +119,8 @@ use crate::{ObjectKey, ObjectQueue, relist};
 #[must_use = "a controller does nothing before its stream is polled"]
 pub struct Controller<K>
 where
-    K: Clone + Resource + Debug + 'static,
-    K::DynamicType: Eq + Hash,
+    K: Clone + Resource + Debug + Send + Sync + 'static,
+    K::DynamicType: Eq + Hash + Clone,
 {
     pub(super) parts: Parts<K>,
 }
@@ -915,8 +915,8 @@ fn is_of<K: Resource>(owner: &OwnerReference, dyntype: &K::DynamicType) -> bool 
 
 impl<K> Debug for Controller<K>
 where
-    K: Clone + Resource + Debug + 'static,
-    K::DynamicType: Eq + Hash,
+    K: Clone + Resource + Debug + Send + Sync + 'static,
+    K::DynamicType: Eq + Hash + Clone,
 {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Controller")

@@ -1,10 +1,10 @@
 //! The configuration of a controller.
 
-use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
+use educe::Educe;
 use requeue::clock::TokioClock;
 use requeue::limiter::BackoffLimiter;
 use requeue::{Builder, GroupId, InFlightPolicy, Order, Pace, Queue, RateLimiter};
@@ -34,7 +34,8 @@ type MakeLimiter = Arc<dyn Fn() -> Box<dyn RateLimiter<ObjectKey>> + Send + Sync
 ///     .fair_namespaces();
 /// # drop(config);
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Educe)]
+#[educe(Debug)]
 #[must_use = "a configuration does nothing until it is passed to a controller"]
 pub struct Config {
     pub(super) concurrency: u16,
@@ -51,7 +52,8 @@ pub struct Config {
     pub(super) own_writes_timeout: Duration,
     pub(super) suppress_own_writes: bool,
     rerun: InFlightPolicy,
-    rate_limiter: Option<MakeLimiter>,
+    #[educe(Debug(ignore))]
+    rate_limiter: MakeLimiter,
     oldest_every: u32,
     fair_namespaces: bool,
     namespace_limit: Option<u32>,
@@ -74,7 +76,10 @@ impl Default for Config {
             own_writes_timeout: Duration::from_secs(10),
             suppress_own_writes: false,
             rerun: InFlightPolicy::After,
-            rate_limiter: None,
+            rate_limiter: Arc::new(|| {
+                let (base, max) = (Duration::from_millis(5), Duration::from_secs(300));
+                Box::new(BackoffLimiter::with_hasher(base, max, RandomState::new()))
+            }),
             oldest_every: 10,
             fair_namespaces: false,
             namespace_limit: None,
@@ -285,7 +290,7 @@ impl Config {
     where
         L: RateLimiter<ObjectKey> + 'static,
     {
-        self.rate_limiter = Some(Arc::new(move || Box::new(make())));
+        self.rate_limiter = Arc::new(move || Box::new(make()));
         self
     }
 
@@ -326,14 +331,7 @@ impl Config {
 
     /// Creates the limiter, which counts failures and computes their delays.
     pub(super) fn limiter(&self) -> Box<dyn RateLimiter<ObjectKey>> {
-        match &self.rate_limiter {
-            Some(make) => make(),
-            None => {
-                let base = Duration::from_millis(5);
-                let max = Duration::from_secs(300);
-                Box::new(BackoffLimiter::with_hasher(base, max, RandomState::new()))
-            }
-        }
+        (self.rate_limiter)()
     }
 
     /// Returns a builder for the queue that this configuration describes. With `places`, the group of a
@@ -382,17 +380,6 @@ impl Config {
             Some(limit) => queue.group_limit(limit),
             None => queue,
         })
-    }
-}
-
-impl fmt::Debug for Config {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config")
-            .field("concurrency", &self.concurrency)
-            .field("debounce", &self.debounce)
-            .field("max_retries", &self.max_retries)
-            .field("reconcile_timeout", &self.reconcile_timeout)
-            .finish_non_exhaustive()
     }
 }
 

@@ -68,30 +68,22 @@ enum Wait {
     UntilDue,
 }
 
-/// The decision at the start of a run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Begin {
-    /// Run, as this attempt.
-    Attempt(u32),
-    /// Do not run: the key was given up, and was not added since.
-    Nothing,
-}
-
 impl Failures {
     pub(super) fn new(limiter: Box<dyn RateLimiter<ObjectKey>>) -> Self {
         Self { limiter: Mutex::new(limiter), keys: Mutex::default() }
     }
 
     /// Called at the delivery of a key, with its number of adds. `is_retry` is false if the key was
-    /// removed from the queue since its failure.
-    pub(super) fn begin(&self, key: &ObjectKey, adds: u32, is_retry: bool) -> Begin {
+    /// removed from the queue since its failure. Returns the number of the attempt, or `None` if the
+    /// key does not run: it was given up, and was not added since.
+    pub(super) fn begin(&self, key: &ObjectKey, adds: u32, is_retry: bool) -> Option<u32> {
         let mut keys = self.keys.lock();
-        let Some(failure) = keys.get_mut(key) else { return Begin::Attempt(1) };
+        let Some(failure) = keys.get_mut(key) else { return Some(1) };
         failure.wait = Wait::No;
         if failure.parked.take() == Some(adds) && is_retry {
-            return Begin::Nothing;
+            return None;
         }
-        Begin::Attempt(failure.count.saturating_add(1))
+        Some(failure.count.saturating_add(1))
     }
 
     /// Records a failure of `version`, and returns the delay: `delay` if it is given, otherwise the

@@ -76,9 +76,9 @@ impl<E: Resource> OwnWatch<E> {
     /// Applies an event. The last one of a list of shards has the state of the list.
     fn apply(&mut self, event: Event<E>, origin: Origin<'_>, list: Option<Listing>) {
         let Self { enqueuer, watch, filter, objects, .. } = self;
-        let Some(event) = filter.keep_own(event) else {
+        if !filter.keeps(&event) {
             return filter.moved.drain(..).for_each(|key| enqueuer.regroup(&key));
-        };
+        }
         if let (Event::Init, Some(ownership)) = (&event, enqueuer.ownership()) {
             // The objects of the other shards were gained or have left.
             watch.forget(|key| !ownership.is_listed(key));
@@ -130,37 +130,33 @@ impl ShardFilter {
         Self { shard, ownership, name, moved: Vec::new() }
     }
 
-    /// Returns the event, unless its object is in another shard.
-    fn keep_own<O: Resource>(&mut self, event: Event<O>) -> Option<Event<O>> {
-        let is_change = matches!(event, Event::Apply(_) | Event::Delete(_));
-        let (own, is_selected) = match (&self.ownership, self.shard) {
-            (Some(ownership), _) => match &event {
-                Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) => {
-                    let meta = object.meta();
-                    let key = ObjectKey::from_meta(meta);
-                    let uid = meta.uid.as_deref().unwrap_or_default();
-                    let learned = ownership.learn(&key, uid);
-                    let is_held = matches!(learned, Learned::Held | Learned::Moved);
-                    // A released shard is selected until the next request of the watch.
-                    let is_selected = !is_held && ownership.is_selected(uid, &key);
-                    if matches!(learned, Learned::Left | Learned::Moved) {
-                        self.moved.push(key);
-                    }
-                    (is_held.then_some(event), is_selected)
-                }
-                Event::Init | Event::InitDone => (Some(event), true),
-            },
-            (None, Some(shard)) => (shard.own(event), false),
-            (None, None) => return Some(event),
+    /// Returns false for an event of an object in another shard.
+    fn keeps<O: Resource>(&mut self, event: &Event<O>) -> bool {
+        let (Event::Apply(object) | Event::InitApply(object) | Event::Delete(object)) = event
+        else {
+            return true;
         };
-        if own.is_none()
-            && is_selected
-            && is_change
-            && let (Some(_), Some(ownership)) = (&self.name, &self.ownership)
-        {
-            ownership.narrow();
-        }
-        if own.is_none()
+        let meta = object.meta();
+        let (is_own, is_selected) = match (&self.ownership, self.shard) {
+            (Some(ownership), _) => {
+                let key = ObjectKey::from_meta(meta);
+                let uid = meta.uid.as_deref().unwrap_or_default();
+                let learned = ownership.learn(&key, uid);
+                let is_held = matches!(learned, Learned::Held | Learned::Moved);
+                // A released shard is selected until the next request of the watch.
+                let is_selected = !is_held && ownership.is_selected(uid, &key);
+                if is_selected && self.name.is_some() && !matches!(event, Event::InitApply(_)) {
+                    ownership.narrow();
+                }
+                if matches!(learned, Learned::Left | Learned::Moved) {
+                    self.moved.push(key);
+                }
+                (is_held, is_selected)
+            }
+            (None, Some(shard)) => (shard.contains(meta), false),
+            (None, None) => (true, false),
+        };
+        if !is_own
             && !is_selected
             && let Some(watch) = self.name.take()
         {
@@ -170,7 +166,7 @@ impl ShardFilter {
                  an API server limits them with the feature gate ShardedListAndWatch"
             );
         }
-        own
+        is_own
     }
 }
 

@@ -147,15 +147,6 @@ fn shards_in(states: &[State], is: impl Fn(State) -> bool) -> BTreeSet<u32> {
     (0..).zip(states).filter(|(_, state)| is(**state)).map(|(shard, _)| shard).collect()
 }
 
-/// The effect on the runs in flight of a shard that is left.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Leave {
-    /// They complete.
-    Drain,
-    /// Each is dropped at an `await`.
-    Cancel,
-}
-
 /// A run in flight.
 pub(super) struct InFlight {
     inner: Arc<Inner>,
@@ -188,7 +179,7 @@ impl Ownership {
 
     /// Returns the number of shards.
     pub(crate) fn count(&self) -> u32 {
-        self.0.places.count()
+        self.0.places.count
     }
 
     /// Returns true if no run of the shard is in flight.
@@ -242,28 +233,11 @@ impl Ownership {
         &self,
         released: impl IntoIterator<Item = u32>,
     ) -> impl Future<Output = ()> + Send + 'static {
-        self.leave(released, Leave::Drain)
-    }
-
-    /// As [`release`](Self::release), but cancels the runs in flight immediately: each is dropped at an
-    /// `await`.
-    pub(crate) fn lose(
-        &self,
-        lost: impl IntoIterator<Item = u32>,
-    ) -> impl Future<Output = ()> + Send + 'static {
-        self.leave(lost, Leave::Cancel)
-    }
-
-    fn leave(
-        &self,
-        leaving: impl IntoIterator<Item = u32>,
-        how: Leave,
-    ) -> impl Future<Output = ()> + Send + 'static {
         let mut left = Vec::new();
         let mut shards = self.0.shards.write();
         // This is where a release begins. `admit` and `begin` hold the same lock, so no add and no start
         // of a run follows.
-        for shard in leaving.into_iter().filter(|&shard| shard < self.count()) {
+        for shard in released.into_iter().filter(|&shard| shard < self.count()) {
             match &mut shards.states[shard as usize] {
                 State::Free | State::Left => {}
                 State::Dropping { gained } => *gained = false,
@@ -275,13 +249,6 @@ impl Ownership {
             }
         }
         drop(shards);
-        if how == Leave::Cancel
-            && let Some(controller) = self.0.controller.get()
-        {
-            // A key that was delivered, but does not run yet, will not run.
-            let runs = self.0.runs.keys_of(&left);
-            runs.iter().for_each(|key| _ = controller.queue.cancel_running(key));
-        }
         // This comes after the pause: no further key of these groups is delivered.
         let groups = left.iter().filter_map(|&shard| self.group(shard));
         let completed: Vec<_> = groups.map(|group| group.none_in_flight()).collect();
@@ -292,6 +259,22 @@ impl Ownership {
             join_all(completed).await;
             this.left(&left);
         }
+    }
+
+    /// As [`release`](Self::release), but cancels the runs in flight immediately: each is dropped at an
+    /// `await`.
+    pub(crate) fn lose(
+        &self,
+        lost: impl IntoIterator<Item = u32>,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        let lost: Vec<u32> = lost.into_iter().collect();
+        // This comes first: a key that was delivered, but does not run yet, will not run.
+        let released = self.release(lost.clone());
+        if let Some(controller) = self.0.controller.get() {
+            let runs = self.0.runs.keys_of(&lost);
+            runs.iter().for_each(|key| _ = controller.queue.cancel_running(key));
+        }
+        released
     }
 
     /// Marks shards without runs as left, and starts the task that drops their keys.
@@ -467,8 +450,8 @@ impl Ownership {
     /// Returns the field by which the API server can select the shards, or `None` if a function of
     /// the user determines them.
     pub(super) fn by(&self) -> Option<ShardBy> {
-        match self.0.places.rule() {
-            Rule::Hash(by) => Some(*by),
+        match self.0.places.rule {
+            Rule::Hash(by) => Some(by),
             Rule::Function(_) => None,
         }
     }
@@ -487,7 +470,7 @@ impl Ownership {
     /// Returns true if the watch requested the shard of the object with this uid and namespace from
     /// the API server.
     pub(super) fn is_selected(&self, uid: &str, key: &ObjectKey) -> bool {
-        let shard = match self.0.places.rule() {
+        let shard = match self.0.places.rule {
             Rule::Hash(ShardBy::Uid) => Some(index_of(uid, self.count())),
             _ => self.0.places.shard_of(key),
         };
@@ -520,14 +503,21 @@ impl Ownership {
         self.state_of(key).is_some_and(|state| matches!(state, State::Gained(_)))
     }
 
-    /// Returns true if the object's shard is being released.
-    pub(super) fn is_leaving(&self, key: &ObjectKey) -> bool {
-        self.state_of(key) == Some(State::Leaving)
-    }
-
     /// Returns true if the object's shard is held and was listed.
     pub(super) fn is_listed(&self, key: &ObjectKey) -> bool {
         self.state_of(key) == Some(State::Held)
+    }
+
+    /// Returns the reason why an object waits, if its shard is being gained or released.
+    pub(super) fn wait_of(&self, key: &ObjectKey) -> Option<String> {
+        let shard = self.0.places.shard_of(key)?;
+        match self.state_of(key)? {
+            State::Leaving => {
+                Some(format!("shard {shard} is being handed over to another replica"))
+            }
+            State::Gained(_) => Some(format!("waits for the list of shard {shard}")),
+            _ => None,
+        }
     }
 
     /// Returns the state of the object's shard, if it is known.

@@ -1,11 +1,9 @@
 //! The parts of a controller that has not started, in groups.
 
-use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use kube::api::Resource;
 use kube::runtime::reflector::Store;
 use kube::{Client, discovery};
 
@@ -20,6 +18,7 @@ use super::start_gate::Start;
 use super::status::Status;
 use super::triggers::signals;
 use crate::ObjectQueue;
+use crate::key::ObjectKind;
 use crate::membership::ShardGroup;
 use crate::metrics::Metrics;
 use crate::range::Shard;
@@ -29,11 +28,7 @@ pub(super) type MakeOwn<K> = Box<dyn FnOnce(Option<AnyPredicate<K>>) -> Source +
 pub(super) type Trigger = Box<dyn FnOnce(Arc<Enqueuer>) -> BoxFuture<'static, ()> + Send>;
 
 /// The settings of a controller.
-pub(super) struct Parts<K>
-where
-    K: Resource + 'static,
-    K::DynamicType: Eq + Hash,
-{
+pub(super) struct Parts<K: ObjectKind> {
     pub(super) name: Option<String>,
     pub(super) config: Config,
     pub(super) own: Own<K>,
@@ -44,11 +39,7 @@ where
     pub(super) observers: Observers,
 }
 
-impl<K> Parts<K>
-where
-    K: Resource + 'static,
-    K::DynamicType: Eq + Hash,
-{
+impl<K: ObjectKind> Parts<K> {
     /// Returns the name of the controller, or the default.
     pub(super) fn effective_name(&self) -> String {
         self.name.clone().unwrap_or_else(|| K::kind(&self.own.dyntype).to_lowercase())
@@ -98,11 +89,7 @@ where
 }
 
 /// The controller's own kind.
-pub(super) struct Own<K>
-where
-    K: Resource + 'static,
-    K::DynamicType: Eq + Hash,
-{
+pub(super) struct Own<K: ObjectKind> {
     pub(super) dyntype: K::DynamicType,
     pub(super) scope: Option<discovery::Scope>,
     pub(super) store: Store<K>,

@@ -22,7 +22,7 @@ use super::attempt::{Attempts, Item, report};
 use super::enqueuer::{Enqueuer, OwnStore, Rules};
 use super::error::{Error, RunnerError};
 use super::names::Name;
-use super::parts::{Observers, Parts, StopTriggers, Trigger};
+use super::parts::{Observers, Parts, StopTriggers};
 use super::readiness::{Lists, Readiness};
 use super::reconcile::{OwnKind, Reconcile};
 use super::scope::Scope;
@@ -136,7 +136,9 @@ async fn control<K: OwnKind, R: Reconcile<K>>(
     let failed = move |error| report(&errors, Err(Error::QueueError(error)));
     let backoff = others.backoff;
     let mut watches = Watches::begin(sources, &enqueuer, shard, backoff, &lists, times, failed);
-    watches.begin_triggers(others.triggers, &enqueuer);
+    for trigger in others.triggers {
+        watches.others.spawn(trigger(Arc::clone(&enqueuer)));
+    }
 
     let mut joining = None;
     let started = async {
@@ -237,7 +239,7 @@ async fn work<K: OwnKind, R: Reconcile<K>>(
     let work = async {
         let shutdown = async {
             // At the end of all watches, the shards are held until the remaining keys have run.
-            if let Stopped::Early(result) = until_stopped(&enqueuer, graceful, &mut watches).await {
+            if let Some(result) = until_stopped(&enqueuer, graceful, &mut watches).await {
                 ended = result;
                 hand_over().await;
             }
@@ -270,33 +272,26 @@ async fn work<K: OwnKind, R: Reconcile<K>>(
     }
 }
 
-/// The cause of a shutdown.
-enum Stopped {
-    /// Every watch has ended by itself. The remaining keys still run.
-    AtEndOfWatches,
-    /// The caller has stopped the controller, or a watch has failed. The queue is paused.
-    Early(Result<(), RunnerError>),
-}
-
-/// Waits for a graceful shutdown, or for the end of all watches.
+/// Waits for a graceful shutdown, or for the end of all watches. After a shutdown, the queue is paused.
+/// Returns `None` at the end of all watches: the remaining keys still run.
 async fn until_stopped(
     enqueuer: &Enqueuer,
     graceful: impl Future<Output = ()>,
     watches: &mut Watches,
-) -> Stopped {
-    let result = tokio::select! {
+) -> Option<Result<(), RunnerError>> {
+    let stopped = tokio::select! {
         biased;
         () = graceful => Ok(()),
         ended = watches.ended() => match ended {
             Ok(()) => {
                 enqueuer.end_waits();
-                return Stopped::AtEndOfWatches;
+                return None;
             }
             Err(error) => Err(error),
         },
     };
     enqueuer.queue.pause();
-    Stopped::Early(result)
+    Some(stopped)
 }
 
 /// The two ways in which a caller stops a controller.
@@ -382,13 +377,6 @@ impl Watches {
             watches.spawn(follow.in_current_span());
         }
         Self { watches, others: JoinSet::new() }
-    }
-
-    /// Starts the triggers.
-    fn begin_triggers(&mut self, triggers: Vec<Trigger>, enqueuer: &Arc<Enqueuer>) {
-        for trigger in triggers {
-            self.others.spawn(trigger(Arc::clone(enqueuer)));
-        }
     }
 
     /// Waits for `started`. A lost right or a failed watch ends the wait with an error.

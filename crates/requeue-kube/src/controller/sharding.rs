@@ -75,15 +75,7 @@ impl HeldShards {
 
     /// Returns the reason why an object waits, if its shard is being gained or released.
     pub(super) fn wait_of(&self, object: &ObjectKey) -> Option<String> {
-        let ownership = self.0.ownership.get()?;
-        let shard = ownership.places().shard_of(object)?;
-        if ownership.is_leaving(object) {
-            Some(format!("shard {shard} is being handed over to another replica"))
-        } else if ownership.is_gained(object) {
-            Some(format!("waits for the list of shard {shard}"))
-        } else {
-            None
-        }
+        self.0.ownership.get()?.wait_of(object)
     }
 
     /// Returns true if the member Lease has expired by this process's clock. The group has not yet
@@ -98,10 +90,6 @@ impl HeldShards {
             }
         }
     }
-
-    fn change(&self, change: impl FnOnce(&mut BTreeMap<u32, HeldShard>)) {
-        change(&mut self.0.held.write());
-    }
 }
 
 impl fmt::Debug for HeldShards {
@@ -110,56 +98,45 @@ impl fmt::Debug for HeldShards {
     }
 }
 
-/// The part of one controller in a group.
-pub(super) struct Part {
-    held: HeldShards,
-    ownership: Ownership,
-}
+/// The shards of all controllers in a group.
+struct Parts(Vec<HeldShards>);
 
-impl Part {
-    fn new(shards: &ShardGroup, held: HeldShards) -> Self {
-        let rule = match shards.function() {
-            Some(function) => {
-                Rule::Function(Box::new(move |key| function(key.namespace(), key.name())))
-            }
-            None => Rule::Hash(shards.field()),
-        };
-        let ownership = Ownership::new(shards.size(), rule);
-        // It is set only here: a controller starts once.
-        _ = held.0.ownership.set(ownership.clone());
-        Self { held, ownership }
+impl Parts {
+    /// Each controller has its handle since it joined the parts of the group.
+    fn ownerships(&self) -> impl Iterator<Item = &Ownership> {
+        self.0.iter().filter_map(|held| held.0.ownership.get())
     }
 }
 
-/// The parts of all controllers in a group.
-struct Parts(Vec<Part>);
-
 impl ShardedWork for Parts {
     fn gain(&self, gained: &[HeldShard]) {
-        for Part { held, ownership } in &self.0 {
-            // The shards count as held before a run of them begins.
-            held.change(|held| held.extend(gained.iter().map(|it| (it.index(), it.clone()))));
+        // The shards count as held before a run of them begins.
+        for held in &self.0 {
+            let gained = gained.iter().map(|it| (it.index(), it.clone()));
+            held.0.held.write().extend(gained);
+        }
+        for ownership in self.ownerships() {
             ownership.gain(gained.iter().map(HeldShard::index));
         }
     }
 
     fn is_idle(&self, shard: u32) -> bool {
-        self.0.iter().all(|part| part.ownership.is_idle(shard))
+        self.ownerships().all(|ownership| ownership.is_idle(shard))
     }
 
     fn release(&self, shards: &[u32]) -> BoxFuture<'static, ()> {
-        let released = self.0.iter().map(|part| part.ownership.release(shards.iter().copied()));
+        let released = self.ownerships().map(|it| it.release(shards.iter().copied()));
         join_all(released.collect::<Vec<_>>()).map(drop).boxed()
     }
 
     fn cancel(&self, shards: &[u32]) -> BoxFuture<'static, ()> {
-        let lost = self.0.iter().map(|part| part.ownership.lose(shards.iter().copied()));
+        let lost = self.ownerships().map(|it| it.lose(shards.iter().copied()));
         join_all(lost.collect::<Vec<_>>()).map(drop).boxed()
     }
 
     fn forget(&self, shards: &[u32]) {
-        for Part { held, .. } in &self.0 {
-            held.change(|held| held.retain(|shard, _| !shards.contains(shard)));
+        for held in &self.0 {
+            held.0.held.write().retain(|shard, _| !shards.contains(shard));
         }
     }
 }
@@ -170,7 +147,7 @@ pub(crate) struct Group {
     shards: ShardGroup,
     client: Client,
     /// The controllers that have started.
-    parts: Arc<Mutex<Vec<Part>>>,
+    parts: Arc<Mutex<Vec<HeldShards>>>,
 }
 
 impl Group {
@@ -198,9 +175,16 @@ impl Group {
 
     /// Adds the part of a controller that starts, and returns its handle.
     pub(super) fn add_part(&self, held: HeldShards) -> Ownership {
-        let part = Part::new(&self.shards, held);
-        let ownership = part.ownership.clone();
-        self.parts.lock().push(part);
+        let rule = match self.shards.function() {
+            Some(function) => {
+                Rule::Function(Box::new(move |key| function(key.namespace(), key.name())))
+            }
+            None => Rule::Hash(self.shards.field()),
+        };
+        let ownership = Ownership::new(self.shards.size(), rule);
+        // It is set only here: a controller starts once.
+        _ = held.0.ownership.set(ownership.clone());
+        self.parts.lock().push(held);
         ownership
     }
 
@@ -210,9 +194,9 @@ impl Group {
         let parts = std::mem::take(&mut *self.parts.lock());
         let joined = self.shards.join_by(self.client, joining).await;
         let membership = joined.map_err(RunnerError::membership)?;
-        for part in &parts {
+        for held in &parts {
             // It is set only here: a controller starts once.
-            _ = part.held.0.group.set(membership.observer().clone());
+            _ = held.0.group.set(membership.observer().clone());
         }
         Ok(Sharding::begin(membership, Arc::new(Parts(parts))))
     }

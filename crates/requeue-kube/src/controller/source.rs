@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_stream::stream;
-use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, StreamExt};
 use kube::api::{Api, ListParams, Resource};
 use kube::runtime::Predicate;
 use kube::runtime::utils::Backoff;
@@ -22,7 +22,7 @@ use super::ownership::{Ownership, Selection};
 use super::readiness::Lists;
 use super::writes::{Kind, Origin};
 use crate::ObjectKey;
-use crate::intercept::{select_shard, select_shards};
+use crate::intercept::select_shards;
 use crate::key::ObjectKind;
 use crate::range::Shard;
 use crate::relist::Events;
@@ -60,7 +60,10 @@ impl Selected {
     pub(super) fn select<O: Resource>(self, api: Api<O>, dyntype: &O::DynamicType) -> Api<O> {
         match self {
             Self::All | Self::Probe => api,
-            Self::Shard(shard) => select_shard(shard, api, dyntype),
+            Self::Shard(shard) => {
+                let selector = shard.selector();
+                select_shards(api, dyntype, move || (selector.clone(), pending().boxed()))
+            }
             Self::Held(selection) => match selection.by() {
                 Some(by) => select_shards(api, dyntype, move || selection.request(by)),
                 None => api,
@@ -161,10 +164,6 @@ impl<O> MakeEvents<O> {
         }
     }
 
-    const fn is_shared(&self) -> bool {
-        matches!(self, Self::Shared(..))
-    }
-
     pub(super) fn is_merged(&self) -> fn(&O) -> bool {
         match self {
             Self::Made(_) | Self::Watch(_) => |_| false,
@@ -191,7 +190,7 @@ impl Source {
     where
         F: Future<Output = Result<(), RunnerError>> + Send + 'static,
     {
-        let is_shared = events.is_shared();
+        let is_shared = matches!(events, MakeEvents::Shared(..));
         let follow = Box::new(|following| Box::pin(follow(following, events)) as _);
         Self { name, kind, follow, is_shared }
     }

@@ -10,7 +10,7 @@ use crate::metrics::Outcome;
 
 /// The span of one run. If it is dropped before [`end`](Self::end), its run was cancelled.
 pub(super) struct RunSpan {
-    span: Span,
+    pub(super) span: Span,
     is_over: bool,
 }
 
@@ -35,10 +35,6 @@ impl RunSpan {
             requeue_after_seconds = field::Empty,
         );
         Self { span, is_over: false }
-    }
-
-    pub(super) const fn span(&self) -> &Span {
-        &self.span
     }
 
     /// Records the delay before the next run.

@@ -292,11 +292,10 @@ pub(super) fn signals() -> (BoxFuture<'static, ()>, BoxFuture<'static, ()>) {
 
 /// Completes at the next Ctrl-C or SIGTERM.
 async fn signal() {
-    let interrupt = async {
-        if let Err(error) = tokio::signal::ctrl_c().await {
-            panic!("the handler for Ctrl-C cannot be installed: {error}");
-        }
-    };
+    let interrupt = tokio::signal::ctrl_c().map(|received| {
+        received
+            .unwrap_or_else(|error| panic!("the handler for Ctrl-C cannot be installed: {error}"));
+    });
     #[cfg(unix)]
     let terminate = async {
         use tokio::signal::unix::{SignalKind, signal};

@@ -135,7 +135,7 @@ impl<O: Resource> Watched<O> {
     }
 }
 
-impl<O: Resource> Watched<O, FromStream<O>> {
+impl<O: Resource> Watched<O, Events<O>> {
     /// The objects of a stream of raw events: see [`for_stream`](crate::Controller::for_stream).
     ///
     /// ```no_run
@@ -165,18 +165,18 @@ impl<O: Resource> Watched<O, FromStream<O>> {
         events: impl Stream<Item = watcher::Result<Event<O>>> + Send + 'static,
         dyntype: O::DynamicType,
     ) -> Self {
-        Self::from_source(FromStream(events.boxed()), dyntype)
+        Self::from_source(events.boxed(), dyntype)
     }
 }
 
-impl<O> Watched<O, FromShared<O>>
+impl<O> Watched<O, SharedWatch<O>>
 where
     O: Clone + Resource + Send + Sync + 'static,
     O::DynamicType: Eq + Hash + Clone,
 {
     /// The objects of a shared watch. A mapper receives each as an `Arc`, from the store of the watch.
     pub fn shared(watch: &SharedWatch<O>) -> Self {
-        Self::from_source(FromShared(watch.clone()), watch.dyntype().clone())
+        Self::from_source(watch.clone(), watch.dyntype().clone())
     }
 }
 
@@ -223,10 +223,8 @@ impl<O: Resource, S> Watched<O, S> {
         S: EventSource<O>,
     {
         let Self { dyntype, source, predicate } = self;
-        let name = match role {
-            Role::Owned => watch_name::<S::Item>(&dyntype, "owned"),
-            Role::Mapped => watch_name::<S::Item>(&dyntype, "watched"),
-        };
+        let relation = if role == Role::Owned { "owned" } else { "watched" };
+        let name = watch_name::<S::Item>(&dyntype, relation);
         let resource = Arc::new(ApiResource::erase::<S::Item>(&dyntype));
         let kind = Kind::from_type::<S::Item>(&dyntype);
         let events = source.into_events(&name, &dyntype);
@@ -318,43 +316,31 @@ where
 
     fn into_events(self, watch: &str, dyntype: &O::DynamicType) -> MakeEvents<O> {
         let Self { mut select, client, is_optional } = self;
-        if !is_optional {
-            return MakeEvents::Watch(Box::new(move |selected, _| select(selected)()));
-        }
-        let watch = watch.to_owned();
-        let dyntype = dyntype.clone();
+        let (watch, dyntype) = (watch.to_owned(), dyntype.clone());
         MakeEvents::Watch(Box::new(move |selected, _| {
-            let client = client.clone();
-            let dyntype = dyntype.clone();
-            let definition = move || optional::definition::<O>(&client, &dyntype);
-            optional::events(watch.clone(), select(selected), definition)
+            let mut start = select(selected);
+            if !is_optional {
+                return start();
+            }
+            optional::events::<O, O>(watch.clone(), client.clone(), dyntype.clone(), start)
         }))
     }
 }
 
-/// A stream is the source.
-pub struct FromStream<O>(Events<O>);
-
-impl<O: Resource + Send + 'static> EventSource<O> for FromStream<O> {
+impl<O: Resource + Send + 'static> EventSource<O> for Events<O> {
     type Item = O;
     type Object = O;
 
     fn into_events(self, _: &str, _: &O::DynamicType) -> MakeEvents<O> {
-        MakeEvents::Made(self.0)
+        MakeEvents::Made(self)
     }
 }
 
-/// A shared watch is the source.
-pub struct FromShared<O>(SharedWatch<O>)
-where
-    O: Clone + Resource + Send + Sync + 'static,
-    O::DynamicType: Eq + Hash + Clone;
-
-impl<O: ObjectKind> EventSource<O> for FromShared<O> {
+impl<O: ObjectKind> EventSource<O> for SharedWatch<O> {
     type Item = Object<O>;
     type Object = Arc<O>;
 
     fn into_events(self, _: &str, _: &O::DynamicType) -> MakeEvents<Object<O>> {
-        MakeEvents::shared(&self.0)
+        MakeEvents::shared(&self)
     }
 }

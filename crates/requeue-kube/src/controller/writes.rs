@@ -9,10 +9,10 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use educe::Educe;
 use either::Either;
 use kube::Resource;
 use kube::core::{ObjectMeta, Status};
@@ -109,8 +109,9 @@ impl Kind {
 ///
 /// [`Controller::store`]: crate::Controller::store
 /// [`Watched::stream`]: super::Watched::stream
-#[derive(Clone, Default)]
-pub struct Writes(Arc<Mutex<State>>);
+#[derive(Clone, Default, Educe)]
+#[educe(Debug)]
+pub struct Writes(#[educe(Debug(ignore))] Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
@@ -123,7 +124,8 @@ struct State {
     /// The number of writes that were recorded.
     recorded: u64,
     /// The events that arrived for each object in flight, if own writes are suppressed.
-    in_flight: Option<HashMap<ObjectKey, Vec<Held>>>,
+    in_flight: HashMap<ObjectKey, Vec<Held>>,
+    suppresses: bool,
 }
 
 /// A kind that the controller watches.
@@ -228,10 +230,7 @@ impl<'a> Origin<'a> {
         event: &Event<O>,
         is_merged: fn(&O) -> bool,
     ) -> Self {
-        let is_merged = match event {
-            Event::Apply(object) => is_merged(object),
-            Event::Init | Event::InitApply(_) | Event::InitDone | Event::Delete(_) => false,
-        };
+        let is_merged = matches!(event, Event::Apply(object) if is_merged(object));
         Self { kind, progressed: Progressed::by(event), is_merged }
     }
 
@@ -412,7 +411,7 @@ impl Writes {
     pub(super) fn start(&self, timeout: Duration, suppress: bool) {
         let mut state = self.0.lock();
         state.timeout = timeout;
-        state.in_flight = suppress.then(HashMap::new);
+        state.suppresses = suppress;
     }
 
     /// Adds a watch of `kind`.
@@ -439,18 +438,16 @@ impl Writes {
             timed_out = open.waits;
             state.open.remove(key);
         }
-        if let Some(in_flight) = &mut state.in_flight {
+        if state.suppresses {
             // The run before this one may not have been ended here yet.
-            in_flight.entry(key.clone()).or_default();
+            state.in_flight.entry(key.clone()).or_default();
         }
         if timed_out { Freshness::TimedOut } else { Freshness::Fresh }
     }
 
     /// Called after the run of `key`. Returns the adds that waited for its end.
     pub(super) fn end(&self, key: &ObjectKey) -> Vec<Held> {
-        let mut state = self.0.lock();
-        let held = state.in_flight.as_mut().and_then(|in_flight| in_flight.remove(key));
-        held.unwrap_or_default()
+        self.0.lock().in_flight.remove(key).unwrap_or_default()
     }
 
     /// Returns true if an event shows a write of a run of `key`, and must start no run of it.
@@ -473,7 +470,7 @@ impl Writes {
     ) -> Option<Reason> {
         let Some(shown) = event.only_shows() else { return Some(reason) };
         let mut state = self.0.lock();
-        match state.in_flight.as_mut().and_then(|in_flight| in_flight.get_mut(key)) {
+        match state.in_flight.get_mut(key) {
             Some(held) if !shown.is_deleted => {
                 held.push(Held { kind: event.kind.clone(), shown, priority, reason });
                 None
@@ -486,7 +483,7 @@ impl Writes {
     pub(super) fn forget(&self, key: &ObjectKey) {
         let mut state = self.0.lock();
         state.open.remove(key);
-        if let Some(held) = state.in_flight.as_mut().and_then(|in_flight| in_flight.get_mut(key)) {
+        if let Some(held) = state.in_flight.get_mut(key) {
             held.clear();
         }
     }
@@ -497,7 +494,8 @@ impl Writes {
         let mut state = self.0.lock();
         // The writes of kinds that are not watched delay nothing.
         state.kinds.clear();
-        let in_flight = state.in_flight.take().into_iter().flatten();
+        state.suppresses = false;
+        let in_flight = std::mem::take(&mut state.in_flight).into_iter();
         let held =
             in_flight.flat_map(|(key, held)| held.into_iter().map(move |it| (key.clone(), it)));
         let waiting = state.open.drain().filter(|(_, open)| open.waits).map(|(key, _)| key);
@@ -508,17 +506,15 @@ impl Writes {
     pub(super) fn forget_all(&self, is_gone: impl Fn(&ObjectKey) -> bool) {
         let mut state = self.0.lock();
         state.open.retain(|key, _| !is_gone(key));
-        let in_flight = state.in_flight.iter_mut().flatten();
+        let in_flight = state.in_flight.iter_mut();
         in_flight.filter(|(key, _)| is_gone(key)).for_each(|(_, held)| held.clear());
     }
 
     /// Called after an event was applied. Returns the objects whose runs wait for it, and can
     /// start.
     pub(super) fn progressed(&self, event: Origin<'_>, watch: usize) -> Vec<ObjectKey> {
-        match event.progressed {
-            Some(progressed) => self.0.lock().progressed(event.kind, watch, progressed),
-            None => Vec::new(),
-        }
+        let progress = |progressed| self.0.lock().progressed(event.kind, watch, progressed);
+        event.progressed.map(progress).unwrap_or_default()
     }
 }
 
@@ -529,9 +525,9 @@ impl State {
         let Some(watched) = self.kinds.get_mut(kind) else { return };
         // A timeout that is out of range is as good as none.
         let until = now.checked_add(self.timeout).unwrap_or(now + Duration::from_secs(1 << 30));
-        if let (Some(in_flight), Some(version)) = (&mut self.in_flight, write.version) {
+        if let (true, Some(version)) = (self.suppresses, write.version) {
             watched.own.entry(version).or_default().push(write.clone());
-            if let Some(held) = in_flight.get_mut(&write.key) {
+            if let Some(held) = self.in_flight.get_mut(&write.key) {
                 held.retain(|held| held.kind != *kind || !held.shown.is_version(&write));
             }
             self.limits.push_back((until.max(now + SUPPRESSED), kind.clone(), write.clone()));
@@ -677,12 +673,6 @@ fn retain<T>(map: &mut BTreeMap<u64, Vec<T>>, version: u64, keep: impl Fn(&T) ->
         if values.get().is_empty() {
             values.remove();
         }
-    }
-}
-
-impl fmt::Debug for Writes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Writes").field("open", &self.0.lock().open.len()).finish_non_exhaustive()
     }
 }
 

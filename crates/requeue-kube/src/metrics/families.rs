@@ -5,13 +5,13 @@ use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use requeue::{BUCKETS, Histogram, Histograms, Totals};
 
 use super::Series;
-use super::meters::{BOUNDS, Meters, RESULTS};
+use super::meters::{Meters, RESULTS};
 
 /// The values of a controller at one moment.
 pub(super) struct Sample<'a> {
@@ -32,16 +32,6 @@ impl<'a> Sample<'a> {
             times: series.queue.histograms(),
         }
     }
-
-    fn retries(&self) -> u64 {
-        self.meters.retries.load(Relaxed)
-    }
-
-    fn reconcile_time(&self) -> (f64, Vec<(f64, u64)>) {
-        let bounds = BOUNDS.iter().map(|millis| *millis as f64 / 1e3).chain([f64::INFINITY]);
-        let counts = self.meters.times.0.iter().map(|count| count.load(Relaxed));
-        (self.meters.nanos.load(Relaxed) as f64 / 1e9, bounds.zip(counts).collect())
-    }
 }
 
 /// A metric family. The names of counters are without `_total`.
@@ -51,16 +41,15 @@ pub(super) struct Family {
     value: Value,
 }
 
-/// The value of a family in a sample. Each value has the label `controller`. Those that begin with
-/// `Queue`, and `Depths`, also have `name`, with the same content. `Results` and
-/// `Depths` have several values each, which another label distinguishes.
+/// The value of a family in a sample. Each value has the label `controller`, and those of the queue
+/// also have `name`, with the same content. `Results` and `Depths` have several values each, which
+/// another label distinguishes.
 enum Value {
     Results,
     Count(fn(&Sample<'_>) -> u64),
     Gauge(fn(&Sample<'_>) -> usize),
     ReconcileTime,
     Depths,
-    QueueCount(fn(&Sample<'_>) -> u64),
     QueueAge(fn(&Sample<'_>) -> Duration),
     QueueTimes(for<'a> fn(&'a Sample<'_>) -> &'a Histogram),
 }
@@ -68,7 +57,7 @@ enum Value {
 impl Value {
     const fn kind(&self) -> MetricType {
         match self {
-            Self::Results | Self::Count(_) | Self::QueueCount(_) => MetricType::Counter,
+            Self::Results | Self::Count(_) => MetricType::Counter,
             Self::Gauge(_) | Self::Depths | Self::QueueAge(_) => MetricType::Gauge,
             Self::ReconcileTime | Self::QueueTimes(_) => MetricType::Histogram,
         }
@@ -85,8 +74,9 @@ impl Family {
         let mut to = encoder.encode_descriptor(self.name, self.help, None, kind)?;
         for sample in samples {
             let name = &*sample.series.name;
-            let controller = [("controller", name)];
-            let queue = [("name", name), ("controller", name)];
+            let labels = [("name", name), ("controller", name)];
+            let is_of_queue = self.name.starts_with("workqueue_");
+            let labels = if is_of_queue { &labels[..] } else { &labels[1..] };
             match &self.value {
                 Value::Results => {
                     for (result, count) in RESULTS.iter().zip(&sample.meters.results) {
@@ -100,23 +90,23 @@ impl Family {
                         to.encode_family(&labels)?.encode_gauge(depth)?;
                     }
                 }
-                Value::Count(read) => counter(to.encode_family(&controller)?, read(sample))?,
+                Value::Count(read) => counter(to.encode_family(&labels)?, read(sample))?,
                 Value::Gauge(read) => {
-                    to.encode_family(&controller)?.encode_gauge(&read(sample))?;
+                    to.encode_family(&labels)?.encode_gauge(&read(sample))?;
                 }
                 Value::ReconcileTime => {
-                    let (sum, buckets) = sample.reconcile_time();
-                    histogram(to.encode_family(&controller)?, sum, &buckets)?;
+                    sample.meters.times.0.encode(to.encode_family(&labels)?)?;
                 }
-                Value::QueueCount(read) => counter(to.encode_family(&queue)?, read(sample))?,
                 Value::QueueAge(read) => {
-                    to.encode_family(&queue)?.encode_gauge(&read(sample).as_secs_f64())?;
+                    to.encode_family(&labels)?.encode_gauge(&read(sample).as_secs_f64())?;
                 }
                 Value::QueueTimes(read) => {
                     let times = read(sample);
                     let bounds = BUCKETS.into_iter().chain([f64::INFINITY]);
                     let buckets: Vec<_> = bounds.zip(times.counts).collect();
-                    histogram(to.encode_family(&queue)?, times.sum as f64 / 1e9, &buckets)?;
+                    let (sum, count) = (times.sum as f64 / 1e9, times.counts.iter().sum());
+                    to.encode_family(&labels)?
+                        .encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
                 }
             }
         }
@@ -126,11 +116,6 @@ impl Family {
 
 fn counter(mut to: MetricEncoder<'_>, count: u64) -> fmt::Result {
     to.encode_counter(&count, None::<&Exemplar<NoLabelSet, u64>>)
-}
-
-fn histogram(mut to: MetricEncoder<'_>, sum: f64, buckets: &[(f64, u64)]) -> fmt::Result {
-    let count = buckets.iter().map(|(_, count)| count).sum();
-    to.encode_histogram::<NoLabelSet>(sum, count, buckets, None)
 }
 
 pub(super) const FAMILIES: [Family; 17] = [
@@ -194,7 +179,7 @@ pub(super) const FAMILIES: [Family; 17] = [
     Family {
         name: "workqueue_adds",
         help: "Total number of adds handled by workqueue",
-        value: Value::QueueCount(|of| of.counts.enqueued),
+        value: Value::Count(|of| of.counts.enqueued),
     },
     Family {
         name: "workqueue_queue_duration_seconds",
@@ -222,6 +207,6 @@ pub(super) const FAMILIES: [Family; 17] = [
         name: "workqueue_retries",
         help: "Total number of items added to the workqueue with a non-zero delay (rate-limited \
                requeues, explicit RequeueAfter or AddAfter calls)",
-        value: Value::QueueCount(|of| of.retries()),
+        value: Value::Count(|of| of.meters.retries.load(Relaxed)),
     },
 ];

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
+use prometheus_client::metrics::histogram::Histogram;
+
 /// The result of a run, in controller-runtime's terms.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
@@ -43,7 +45,7 @@ impl Outcome {
 pub(super) const RESULTS: [&str; 4] = ["success", "error", "requeue", "requeue_after"];
 
 /// The upper bounds of the buckets for the durations of runs, in milliseconds.
-pub(super) const BOUNDS: [u64; 40] = [
+const BOUNDS: [u64; 40] = [
     5, 10, 25, 50, 100, 150, 200, 250, 300, 350, 400, 450, 500, 600, 700, 800, 900, 1000, 1250,
     1500, 1750, 2000, 2500, 3000, 3500, 4000, 4500, 5000, 6000, 7000, 8000, 9000, 10_000, 15_000,
     20_000, 25_000, 30_000, 40_000, 50_000, 60_000,
@@ -64,16 +66,15 @@ pub(crate) struct Meters {
     pub(super) retries: AtomicU64,
     pub(super) active: AtomicUsize,
     pub(super) times: Times,
-    pub(super) nanos: AtomicU64,
 }
 
-/// The number of runs in each bucket, not cumulated. The last bucket has the runs above all bounds.
+/// The durations of runs.
 #[derive(Debug)]
-pub(super) struct Times(pub(super) [AtomicU64; BOUNDS.len() + 1]);
+pub(super) struct Times(pub(super) Histogram);
 
 impl Default for Times {
     fn default() -> Self {
-        Self([const { AtomicU64::new(0) }; BOUNDS.len() + 1])
+        Self(Histogram::new(BOUNDS.map(|millis| millis as f64 / 1e3)))
     }
 }
 
@@ -95,13 +96,7 @@ impl Meters {
         if let Some(count) = of_a_kind {
             count.fetch_add(1, Relaxed);
         }
-        self.took(took);
-    }
-
-    fn took(&self, took: Duration) {
-        let bucket = BOUNDS.partition_point(|bound| Duration::from_millis(*bound) < took);
-        self.times.0[bucket].fetch_add(1, Relaxed);
-        self.nanos.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+        self.times.0.observe(took.as_secs_f64());
     }
 
     /// Counts a delivery without a run: a watch has not shown the object's own writes yet.

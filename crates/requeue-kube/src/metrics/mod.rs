@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Weak};
 
+use educe::Educe;
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -141,16 +142,12 @@ impl Series {
 }
 
 /// The collector in the registry.
-#[derive(Default)]
+#[derive(Default, Educe)]
+#[educe(Debug)]
 struct Shown {
+    #[educe(Debug(ignore))]
     controllers: Mutex<BTreeMap<String, Weak<Series>>>,
     leases: LeaseMetrics,
-}
-
-impl fmt::Debug for Shown {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shown").finish_non_exhaustive()
-    }
 }
 
 impl Collector for Shown {

@@ -203,9 +203,8 @@ where
         let of = dyntype.clone();
         let mut api = relist::consistent(api, &dyntype, &wc);
         let make = move || watcher::watcher(api(), wc.clone()).boxed();
-        let definition = move || optional::definition::<K>(&client, &of);
         let name = watch_name::<K>(&dyntype, "shared");
-        Self::from_stream(optional::events(name, make, definition), dyntype)
+        Self::from_stream(optional::events::<K, K>(name, client, of, make), dyntype)
     }
 }
 
@@ -386,7 +385,11 @@ async fn follow<K: ObjectKind>(
             }
             Err(error) => {
                 tracing::warn!(watch, %error, "a shared watch failed");
-                fanout.lock().failed(&Arc::new(error));
+                let error = Arc::new(error);
+                for subscriber in fanout.lock().subscribers.values_mut() {
+                    subscriber.error = Some(Arc::clone(&error));
+                    subscriber.wake.notify_one();
+                }
             }
         }
         // A stream that is always ready must yield to other tasks.
@@ -461,13 +464,6 @@ impl<K: ObjectKind> Fanout<K> {
     fn changed(&mut self, key: &ObjectKey, deleted: Option<&Arc<K>>) {
         for subscriber in self.subscribers.values_mut() {
             subscriber.change(key, deleted);
-        }
-    }
-
-    fn failed(&mut self, error: &Arc<watcher::Error>) {
-        for subscriber in self.subscribers.values_mut() {
-            subscriber.error = Some(Arc::clone(error));
-            subscriber.wake.notify_one();
         }
     }
 

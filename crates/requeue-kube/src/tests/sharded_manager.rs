@@ -98,7 +98,7 @@ impl Replica {
             .shard_group(group(api))
             .metrics(&Metrics::register(&mut metrics))
             .graceful_shutdown_on(async { _ = stopped.await })
-            .forced_shutdown_on(async { _ = forced.await });
+            .forced_shutdown_on(Box::pin(async { _ = forced.await }));
         let log = Log::default();
         let (maps, _) = add::<ConfigMap>(&mut manager, "map", Duration::ZERO, &log);
         let (secrets, status) = add::<Secret>(&mut manager, "secret", takes, &log);

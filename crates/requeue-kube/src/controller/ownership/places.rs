@@ -33,8 +33,8 @@ const NO_SHARD: GroupId = GroupId::new(u64::MAX);
 
 /// The shards of objects, whether they are held or not.
 pub(crate) struct Places {
-    count: u32,
-    rule: Rule,
+    pub(super) count: u32,
+    pub(super) rule: Rule,
     known: Known,
     /// The keys whose objects were replaced by those of another shard. Such a key may still be in the
     /// queue in the group of the former shard. This lock is taken after that of a part of `known`.
@@ -101,14 +101,6 @@ impl Places {
             forgetting: Mutex::default(),
             failure: Mutex::default(),
         }
-    }
-
-    pub(super) const fn count(&self) -> u32 {
-        self.count
-    }
-
-    pub(super) const fn rule(&self) -> &Rule {
-        &self.rule
     }
 
     /// Returns the shard of an object, if it is known.
