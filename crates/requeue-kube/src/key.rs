@@ -52,7 +52,7 @@ impl ObjectKey {
     #[must_use]
     pub fn new(namespace: Option<&str>, name: &str) -> Self {
         Self(match namespace {
-            Some(namespace) if !namespace.is_empty() => join(namespace, name),
+            Some(namespace) if !namespace.is_empty() => join_parts(namespace, name),
             _ => name.into(),
         })
     }
@@ -117,7 +117,7 @@ impl ObjectKey {
 }
 
 /// Joins the parts as `namespace/name`, with one allocation: each event creates a key.
-fn join(namespace: &str, name: &str) -> Arc<str> {
+fn join_parts(namespace: &str, name: &str) -> Arc<str> {
     thread_local! {
         static JOINED: RefCell<String> = const { RefCell::new(String::new()) };
     }

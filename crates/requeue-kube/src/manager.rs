@@ -23,7 +23,7 @@ use tracing::Instrument;
 
 use crate::Controller;
 use crate::controller::{
-    self, Action, Error, Group, Managed, Readiness, Right, RunnerError, StopTriggers, abandon,
+    self, Action, Error, Group, Managed, Readiness, Right, RunnerError, StopTriggers, abandon_join,
     any_of,
 };
 use crate::leader::LeaderElector;
@@ -128,10 +128,10 @@ impl Manager {
         S: Stream<Item = Result<(ObjectRef<K>, Action), Error<E, watcher::Error>>> + Send + 'static,
     {
         let name = controller.effective_name();
-        self.readiness.add(&name, &controller.readiness());
+        self.readiness.add_controller(&name, &controller.readiness());
         self.client = self.client.take().or_else(|| controller.client().cloned());
         let label = name.clone();
-        let start = |managed| follow_stream(label, run(controller.managed(managed))).boxed();
+        let start = |managed| follow_stream(label, run(controller.set_managed(managed))).boxed();
         self.controllers.push((name, Box::new(start)));
     }
 
@@ -343,7 +343,7 @@ impl Manager {
                 Ok(right) => right,
                 Err(ended) => {
                     let limit = controller::Config::default().shutdown_timeout;
-                    abandon(joining, limit, force.cancelled()).await;
+                    abandon_join(joining, limit, force.cancelled()).await;
                     return ended;
                 }
             };
@@ -351,7 +351,7 @@ impl Manager {
             let done = tokio::select! {
                 biased;
                 // Returning drops the controllers.
-                error = right.lost() => return Err(error.into()),
+                error = right.wait_for_loss() => return Err(error.into()),
                 never = leave_after(&right, &stop) => match never {},
                 done = &mut work => done,
             };
@@ -447,7 +447,7 @@ async fn acquire_right(
         if elector.is_some() || group.is_some() {
             readiness.ready().await;
         }
-        Right::elected(elector).await.joined(group, joining).await
+        Right::wait_for_term(elector).await.or_join(group, joining).await
     };
     tokio::select! {
         biased;
@@ -474,7 +474,7 @@ impl fmt::Debug for Manager {
 
 /// The reason why a [`Manager`] could not continue.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{}{error}", owner(controller.as_deref()))]
+#[error("{}{error}", name_controller(controller.as_deref()))]
 #[non_exhaustive]
 pub struct ManagerError {
     /// The [name](Controller::name) of the controller that could not continue. The others were shut
@@ -492,6 +492,6 @@ impl From<RunnerError> for ManagerError {
 }
 
 /// Returns the begin of a message.
-fn owner(controller: Option<&str>) -> String {
+fn name_controller(controller: Option<&str>) -> String {
     controller.map(|name| format!("controller {name:?}: ")).unwrap_or_default()
 }

@@ -19,7 +19,7 @@ use crate::relist::Events;
 /// `make` starts a watch. While the kind is not served, the stream yields one empty list, and no
 /// errors. The watch is tried again when the definition of the kind changes, and in any case with kube's backoff, which
 /// is at most 30 s.
-pub(crate) fn events<K: Resource, O: Send + 'static>(
+pub(crate) fn optional_events<K: Resource, O: Send + 'static>(
     watch: String,
     client: Client,
     dyntype: K::DynamicType,
@@ -34,7 +34,7 @@ where
         let mut absence: Option<Absence> = None;
         loop {
             if let Some(absence) = &mut absence {
-                absence.wait().await;
+                absence.wait_for_retry().await;
             }
             let mut running = make();
             let mut is_served = false;
@@ -48,7 +48,7 @@ where
                         }
                         yield Ok(event);
                     }
-                    Err(error) if code(&error) == Some(404) => {
+                    Err(error) if status_code(&error) == Some(404) => {
                         if is_served {
                             // Only a list shows that the kind is gone.
                             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -57,7 +57,7 @@ where
                                 watch,
                                 "the kind is not installed: it is watched once it is"
                             );
-                            let changes = definition::<K>(&client, &dyntype);
+                            let changes = definition_changes::<K>(&client, &dyntype);
                             let backoff = DefaultBackoff::default();
                             absence = Some(Absence { changes, backoff });
                             is_listed = true;
@@ -83,7 +83,10 @@ where
 
 /// Yields an item for each change of the definition of a kind, and never ends. Without the permission
 /// to watch definitions, it yields nothing.
-fn definition<O: Resource>(client: &Client, dyntype: &O::DynamicType) -> BoxStream<'static, ()> {
+fn definition_changes<O: Resource>(
+    client: &Client,
+    dyntype: &O::DynamicType,
+) -> BoxStream<'static, ()> {
     let group = O::group(dyntype);
     let plural = O::plural(dyntype);
     let wc = watcher::Config::default().fields(&format!("metadata.name={plural}.{group}"));
@@ -92,7 +95,7 @@ fn definition<O: Resource>(client: &Client, dyntype: &O::DynamicType) -> BoxStre
         watcher::metadata_watcher(Api::<CustomResourceDefinition>::all(client.clone()), wc);
     let is_permitted = |event: &watcher::Result<_>| match event {
         Ok(_) => true,
-        Err(error) => !matches!(code(error), Some(401 | 403 | 404)),
+        Err(error) => !matches!(status_code(error), Some(401 | 403 | 404)),
     };
     let changes = events
         .take_while(move |event| future::ready(is_permitted(event)))
@@ -113,7 +116,7 @@ struct Absence {
 
 impl Absence {
     /// Waits until the kind may be served.
-    async fn wait(&mut self) {
+    async fn wait_for_retry(&mut self) {
         // The backoff never ends.
         let delay = self.backoff.next().unwrap_or_default();
         if tokio::time::timeout(delay, self.changes.next()).await.is_ok() {
@@ -124,7 +127,7 @@ impl Absence {
 }
 
 /// Returns the HTTP status code of a response that was an error.
-fn code(error: &watcher::Error) -> Option<u16> {
+fn status_code(error: &watcher::Error) -> Option<u16> {
     match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status))
         | watcher::Error::WatchStartFailed(kube::Error::Api(status))

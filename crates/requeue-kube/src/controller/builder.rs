@@ -165,12 +165,12 @@ where
         let store = writer.as_reader();
         let of = dyntype.clone();
         let client = main_api.clone().into_client();
-        let mut main_api = relist::consistent(main_api, &of, &wc);
+        let mut main_api = relist::consistent_api(main_api, &of, &wc);
         let events = move |selected: Selected, _| match selected {
-            Selected::Probe => source::probe(main_api(), &wc),
+            Selected::Probe => source::probe_events(main_api(), &wc),
             selected => {
-                let wc = selected.config(wc.clone());
-                watcher::watcher(selected.select(main_api(), &of), wc).boxed()
+                let wc = selected.list_config(wc.clone());
+                watcher::watcher(selected.select_objects(main_api(), &of), wc).boxed()
             }
         };
         let events = MakeEvents::Watch(Box::new(events));
@@ -241,7 +241,7 @@ where
     pub fn for_shared(watch: &SharedWatch<K>) -> Self {
         let store = watch.store();
         let dyntype = watch.dyntype().clone();
-        let events = MakeEvents::shared(watch);
+        let events = MakeEvents::from_shared(watch);
         Self::from_events(events, Object::from, store, dyntype, |_| {})
     }
 
@@ -256,7 +256,7 @@ where
         let name = watch_name::<K>(&dyntype, "controlled");
         let kind = Kind::from_type::<K>(&dyntype);
         let lists = Lists::default();
-        lists.expect(0, name.clone());
+        lists.expect_list(0, name.clone());
         let reader = store.clone();
         let own = move |predicate: Option<AnyPredicate<K>>| {
             let stored = move |is_wanted: &dyn Fn(&ObjectKey) -> bool| {
@@ -480,7 +480,7 @@ where
     }
 
     /// Sets the start, the shutdown and the metrics for a manager.
-    pub(crate) fn managed(mut self, managed: Managed) -> Self {
+    pub(crate) fn set_managed(mut self, managed: Managed) -> Self {
         let Managed { lead, group, graceful, forced, metrics } = managed;
         self.parts.sharding.common_group = group;
         if let Some((lead, election)) = lead {
@@ -676,7 +676,7 @@ where
             // If shards change, those of other owners are dropped when they are added.
             owners.map(target).collect()
         };
-        self.related(watched.into_source(Role::Owned, owners))
+        self.add_watch(watched.into_source(Role::Owned, owners))
     }
 
     /// Watches objects that concern objects of kind `K`.
@@ -770,13 +770,13 @@ where
             let requests = mapper(item.into()).into_iter();
             requests.map(|request| request.into().target()).collect()
         };
-        self.related(watched.into_source(Role::Mapped, targets))
+        self.add_watch(watched.into_source(Role::Mapped, targets))
     }
 
-    fn related(mut self, source: Source) -> Self {
+    fn add_watch(mut self, source: Source) -> Self {
         // Number 0 is the controller's own kind.
         let watches = &mut self.parts.others.watches;
-        self.parts.observers.lists.expect(watches.len() + 1, source.name.clone());
+        self.parts.observers.lists.expect_list(watches.len() + 1, source.name.clone());
         watches.push(source);
         self
     }
@@ -838,7 +838,7 @@ where
             error_policy,
             context,
         };
-        run::stream(self.parts, reconciler)
+        run::controller_stream(self.parts, reconciler)
     }
 
     /// As [`run`](Self::run), but passes a reference instead of the object, also for deleted
@@ -903,7 +903,7 @@ where
             error_policy,
             context,
         };
-        run::stream(self.parts, reconciler)
+        run::controller_stream(self.parts, reconciler)
     }
 }
 

@@ -322,7 +322,7 @@ impl Config {
         self
     }
 
-    pub(super) fn workers(&self) -> usize {
+    pub(super) fn worker_count(&self) -> usize {
         match self.concurrency {
             0 => 256,
             concurrency => usize::from(concurrency),
@@ -330,7 +330,7 @@ impl Config {
     }
 
     /// Creates the limiter, which counts failures and computes their delays.
-    pub(super) fn limiter(&self) -> Box<dyn RateLimiter<ObjectKey>> {
+    pub(super) fn new_limiter(&self) -> Box<dyn RateLimiter<ObjectKey>> {
         (self.rate_limiter)()
     }
 
@@ -341,7 +341,7 @@ impl Config {
     /// # Panics
     ///
     /// Outside a tokio runtime.
-    pub(super) fn queue(
+    pub(super) fn queue_builder(
         &self,
         places: Option<Arc<Places>>,
     ) -> Result<Builder<ObjectKey, RandomState>, RunnerError> {
@@ -394,8 +394,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_object_that_runs_too_often_waits() {
         let minute = Duration::from_secs(60);
-        let queue =
-            Config::default().pace(Pace::new(2, minute)).queue(None).unwrap().build().unwrap();
+        let queue = Config::default()
+            .pace(Pace::new(2, minute))
+            .queue_builder(None)
+            .unwrap()
+            .build()
+            .unwrap();
         let object = || ObjectKey::new(Some("ns"), "name");
         for _ in 0..2 {
             queue.add(object());
@@ -405,13 +409,15 @@ mod tests {
         assert!(queue.try_get().is_none());
         tokio::time::advance(minute).await;
         assert!(queue.try_get().is_some());
-        let none = Config::default().pace(Pace::new(0, minute)).queue(None).unwrap().build();
+        let none =
+            Config::default().pace(Pace::new(0, minute)).queue_builder(None).unwrap().build();
         assert!(none.is_err());
     }
 
     #[tokio::test]
     async fn a_controller_hashes_keys_with_siphash() {
-        let queue = Config::default().fair_namespaces().queue(None).unwrap().build().unwrap();
+        let queue =
+            Config::default().fair_namespaces().queue_builder(None).unwrap().build().unwrap();
         let name = type_name_of_val(&queue);
         assert!(name.contains("std::hash::random::RandomState"), "{name}");
     }

@@ -89,7 +89,7 @@ pub(super) struct Enqueuer {
 pub(super) struct Handling(Arc<Enqueuer>);
 
 impl Handling {
-    pub(super) fn begin(enqueuer: &Arc<Enqueuer>) -> Self {
+    pub(super) fn begin_event(enqueuer: &Arc<Enqueuer>) -> Self {
         if let Some(ownership) = enqueuer.ownership() {
             ownership.places().begin_event();
         }
@@ -115,7 +115,7 @@ impl Enqueuer {
     ) -> Result<Self, RunnerError> {
         let places = store.ownership.as_ref().map(|ownership| Arc::clone(ownership.places()));
         let most = config.debounce_max.unwrap_or(config.debounce.saturating_mul(10));
-        let queue = config.queue(places)?.name(name).track_times().build();
+        let queue = config.queue_builder(places)?.name(name).track_times().build();
         Ok(Self {
             queue: queue.map_err(|error| RunnerError::Config(error.to_string()))?,
             details: Details::default(),
@@ -123,7 +123,7 @@ impl Enqueuer {
             change: Add::debounce(config.debounce).at_most(most),
             runs_gone: rules.runs_gone,
             runs_unchanged: config.reconcile_unchanged,
-            failures: Failures::new(config.limiter()),
+            failures: Failures::new(config.new_limiter()),
             writes,
             store,
             generations: config.clear_on_new_generation,
@@ -136,7 +136,7 @@ impl Enqueuer {
         let Some(ownership) = self.ownership() else { return };
         let forget = Arc::downgrade(self);
         let regroup = Arc::downgrade(self);
-        ownership.attach(
+        ownership.attach_controller(
             self.queue.clone(),
             Box::new(move |is_gone| {
                 forget.upgrade().iter().for_each(|enqueuer| enqueuer.forget_all(is_gone));
@@ -180,7 +180,7 @@ impl Enqueuer {
             return;
         }
         if kind == ChangeKind::Deleted && !self.runs_gone {
-            return self.cancel(&key);
+            return self.cancel_key(&key);
         }
         self.release_if_overtaken(&key);
         self.add(key, kind.priority(), Reason::Object, Some(event));
@@ -188,11 +188,11 @@ impl Enqueuer {
 
     /// Handles the completion of a run of `key`, after the queue has recorded it.
     pub(super) fn run_finished(&self, key: ObjectKey) {
-        self.failures.entered(&key);
+        self.failures.begin_backoff(&key);
         if self.release_if_overtaken(&key) {
             self.add(key.clone(), ChangeKind::NewGeneration.priority(), Reason::Object, None);
         }
-        for held in self.writes.end(&key) {
+        for held in self.writes.end_run(&key) {
             self.add(key.clone(), held.priority, held.reason, None);
         }
         self.regroup(&key);
@@ -211,7 +211,7 @@ impl Enqueuer {
             // The key had a pending run, or another object, which has not run yet.
             self.add(key.clone(), ChangeKind::Created.priority(), Reason::Object, None);
         } else if has_moved {
-            self.forget(key);
+            self.forget_key(key);
         }
     }
 
@@ -220,18 +220,18 @@ impl Enqueuer {
         if let Some(ownership) = self.ownership()
             && self.is_gone(key)
         {
-            ownership.places().forget(key, |key| self.is_gone(key));
+            ownership.places().forget_shard_of(key, |key| self.is_gone(key));
         }
     }
 
     /// Returns true if there is no object, and the key is not in the queue.
     fn is_gone(&self, key: &ObjectKey) -> bool {
-        self.version(key).is_none() && self.queue.look_up(key).is_none()
+        self.stored_version(key).is_none() && self.queue.look_up(key).is_none()
     }
 
     /// Handles the progress of a watch: objects whose runs wait for an event run.
     pub(super) fn watch_progressed(&self, event: Origin<'_>, watch: usize) {
-        for key in self.writes.progressed(event, watch) {
+        for key in self.writes.apply_progress(event, watch) {
             self.make_ready(key);
         }
     }
@@ -239,18 +239,18 @@ impl Enqueuer {
     /// Makes a waiting key ready now.
     fn make_ready(&self, key: ObjectKey) {
         // The lowest priority, so that the key keeps the one it has.
-        self.put(key, Add::now().priority(i32::MIN));
+        self.add_if_held(key, Add::now().priority(i32::MIN));
     }
 
     /// Adds a key to the queue, unless its shard is not held.
-    pub(super) fn put(&self, key: ObjectKey, add: Add) {
-        self.admit(&key, || _ = self.queue.add_with(key.clone(), add));
+    pub(super) fn add_if_held(&self, key: ObjectKey, add: Add) {
+        self.call_if_held(&key, || _ = self.queue.add_with(key.clone(), add));
     }
 
     /// Calls `add`, unless the key's shard is not held. No release of the shard begins during the call.
-    fn admit(&self, key: &ObjectKey, add: impl FnOnce()) {
+    fn call_if_held(&self, key: &ObjectKey, add: impl FnOnce()) {
         match self.ownership() {
-            Some(ownership) => _ = ownership.admit(key, add),
+            Some(ownership) => _ = ownership.call_if_held(key, add),
             None => add(),
         }
     }
@@ -270,11 +270,11 @@ impl Enqueuer {
     /// failed.
     fn release_if_overtaken(&self, key: &ObjectKey) -> bool {
         let release = || self.queue.forget(key);
-        self.failures.compare(key, || self.version(key), release)
+        self.failures.end_wait_if_changed(key, || self.stored_version(key), release)
     }
 
     /// Returns the version of the object of `key` in the store.
-    pub(super) fn version(&self, key: &ObjectKey) -> Option<Version> {
+    pub(super) fn stored_version(&self, key: &ObjectKey) -> Option<Version> {
         self.store.read_meta(key, |meta| Version::from_meta(meta, self.generations))
     }
 
@@ -313,7 +313,7 @@ impl Enqueuer {
         if shard.is_none() && ownership.is_none() {
             return true;
         }
-        let key = self.scope.normal(key.clone());
+        let key = self.scope.normalize(key.clone());
         let is_in_shard = |meta: &ObjectMeta| shard.is_none_or(|shard| shard.contains(meta));
         self.store.read_meta(&key, is_in_shard).unwrap_or(false)
             && ownership.as_ref().is_none_or(|ownership| ownership.is_held(&key))
@@ -327,7 +327,7 @@ impl Enqueuer {
     /// Remembers the shard of an owner that an owned object names, if the shard is held.
     pub(super) fn learn_owner(&self, key: &ObjectKey, uid: &str) {
         if let Some(ownership) = self.ownership() {
-            ownership.learn_owner(&self.scope.normal(key.clone()), uid);
+            ownership.learn_owner(&self.scope.normalize(key.clone()), uid);
         }
     }
 
@@ -340,18 +340,18 @@ impl Enqueuer {
         mut reason: Reason,
         event: Option<Origin<'_>>,
     ) {
-        let key = self.scope.normal(key);
+        let key = self.scope.normalize(key);
         if let Some(event) = event {
-            let Some(kept) = self.writes.hold(&key, event, priority, reason) else { return };
+            let Some(kept) = self.writes.hold_add(&key, event, priority, reason) else { return };
             reason = kept;
         }
         if self.waits_for_start(&key) {
             return;
         }
-        self.admit(&key, || {
+        self.call_if_held(&key, || {
             let add = self.change.priority(priority).reason(reason.bit());
             // The details come first: a worker may take the key immediately.
-            self.details.note(&key, reason);
+            self.details.note_detail(&key, reason);
             self.queue.add_with(key.clone(), add);
         });
     }
@@ -362,7 +362,7 @@ impl Enqueuer {
         let Some(gone) = &mut *standby else { return false };
         let is_held = || self.ownership().is_none_or(|ownership| ownership.is_held(key));
         // All other objects are in the store.
-        if self.runs_gone && is_held() && self.version(key).is_none() {
+        if self.runs_gone && is_held() && self.stored_version(key).is_none() {
             gone.insert(key.clone());
         }
         true
@@ -371,7 +371,7 @@ impl Enqueuer {
     /// Makes all keys ready now that wait for further changes or for events of own writes: none will
     /// follow.
     pub(super) fn end_waits(&self) {
-        let (held, mut keys) = self.writes.close();
+        let (held, mut keys) = self.writes.stop_waits();
         for (key, held) in held {
             self.add(key, held.priority, held.reason, None);
         }
@@ -382,16 +382,16 @@ impl Enqueuer {
         self.queue.flush_debounced();
     }
 
-    fn cancel(&self, key: &ObjectKey) {
+    fn cancel_key(&self, key: &ObjectKey) {
         self.queue.cancel(key);
-        self.forget(key);
+        self.forget_key(key);
         self.forget_place(key);
     }
 
     /// Forgets everything about a key, except for the parts of the queue and of the shards.
-    fn forget(&self, key: &ObjectKey) {
-        self.writes.forget(key);
-        self.failures.forget(key);
-        self.details.forget(key);
+    fn forget_key(&self, key: &ObjectKey) {
+        self.writes.forget_writes(key);
+        self.failures.forget_failures(key);
+        self.details.forget_detail(key);
     }
 }

@@ -110,14 +110,14 @@ pub enum RunnerError {
     /// The shutdown dropped runs at an `await`: it exceeded its
     /// [limit](super::Config::shutdown_timeout), or a second signal arrived. The API server may
     /// still execute the requests of these runs.
-    #[error("the shutdown interrupted the reconciliation of {}", list(keys))]
+    #[error("the shutdown interrupted the reconciliation of {}", join_keys(keys))]
     CutOff {
         /// The objects in flight, in order.
         keys: Vec<ObjectKey>,
     },
     /// The process cannot join its [shard group](crate::Controller::shard_group), or is no longer a
     /// member.
-    #[error("{}{error}", interrupted(keys))]
+    #[error("{}{error}", describe_interrupted(keys))]
     Membership {
         /// The reason. The message of this error contains it.
         error: MembershipError,
@@ -127,7 +127,7 @@ pub enum RunnerError {
     },
     /// The process is no longer the leader, and the controller runs only [while it
     /// leads](crate::Controller::leader_election).
-    #[error("{}{lost}", interrupted(keys))]
+    #[error("{}{lost}", describe_interrupted(keys))]
     LeadershipLost {
         /// The reason.
         lost: LeadershipLost,
@@ -137,7 +137,7 @@ pub enum RunnerError {
 }
 
 impl RunnerError {
-    pub(crate) const fn membership(error: MembershipError) -> Self {
+    pub(crate) const fn from_membership(error: MembershipError) -> Self {
         Self::Membership { error, keys: Vec::new() }
     }
 
@@ -162,15 +162,15 @@ impl RunnerError {
     }
 }
 
-fn list(keys: &[ObjectKey]) -> String {
+fn join_keys(keys: &[ObjectKey]) -> String {
     keys.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// Returns the begin of a message. Advice at the end of a reason must stay the end of the message.
-fn interrupted(keys: &[ObjectKey]) -> String {
+fn describe_interrupted(keys: &[ObjectKey]) -> String {
     match keys {
         [] => String::new(),
-        _ => format!("the reconciliation of {} was interrupted: ", list(keys)),
+        _ => format!("the reconciliation of {} was interrupted: ", join_keys(keys)),
     }
 }
 
@@ -230,7 +230,7 @@ mod tests {
             (Error::ReconcilerTimedOut(Duration::from_secs(1), object()), false),
             (Error::QueueError(outer()), true),
             (Error::RunnerError(RunnerError::WatchEnded("pods".to_owned())), false),
-            (Error::RunnerError(RunnerError::membership(MembershipError::Count(3))), false),
+            (Error::RunnerError(RunnerError::from_membership(MembershipError::Count(3))), false),
         ] {
             let source = error.source().map(ToString::to_string);
             assert_eq!(source.is_some(), has_source, "{error}");

@@ -76,7 +76,7 @@ impl Failures {
     /// Called at the delivery of a key, with its number of adds. `is_retry` is false if the key was
     /// removed from the queue since its failure. Returns the number of the attempt, or `None` if the
     /// key does not run: it was given up, and was not added since.
-    pub(super) fn begin(&self, key: &ObjectKey, adds: u32, is_retry: bool) -> Option<u32> {
+    pub(super) fn begin_attempt(&self, key: &ObjectKey, adds: u32, is_retry: bool) -> Option<u32> {
         let mut keys = self.keys.lock();
         let Some(failure) = keys.get_mut(key) else { return Some(1) };
         failure.wait = Wait::No;
@@ -88,7 +88,7 @@ impl Failures {
 
     /// Records a failure of `version`, and returns the delay: `delay` if it is given, otherwise the
     /// limiter's.
-    pub(super) fn fail(
+    pub(super) fn record_failure(
         &self,
         key: &ObjectKey,
         version: Option<Version>,
@@ -122,7 +122,7 @@ impl Failures {
     }
 
     /// Forgets the failures of a key that has succeeded, or whose object is gone.
-    pub(super) fn forget(&self, key: &ObjectKey) {
+    pub(super) fn forget_failures(&self, key: &ObjectKey) {
         // The lock is released before the limiter is called.
         let known = self.keys.lock().remove(key);
         if known.is_some() {
@@ -133,12 +133,12 @@ impl Failures {
     /// Forgets the failures of the keys for which `is_gone` returns true.
     pub(super) fn forget_all(&self, is_gone: impl Fn(&ObjectKey) -> bool) {
         let gone: Vec<_> = self.keys.lock().keys().filter(|key| is_gone(key)).cloned().collect();
-        gone.iter().for_each(|key| self.forget(key));
+        gone.iter().for_each(|key| self.forget_failures(key));
     }
 
     /// Called when the queue has recorded the completion. If it was a failure, the key now backs
     /// off.
-    pub(super) fn entered(&self, key: &ObjectKey) {
+    pub(super) fn begin_backoff(&self, key: &ObjectKey) {
         if let Some(failure) = self.keys.lock().get_mut(key) {
             let hurried = std::mem::take(&mut failure.hurried);
             failure.wait = if hurried { Wait::UntilDue } else { Wait::UntilDueOrChanged };
@@ -147,7 +147,7 @@ impl Failures {
 
     /// Ends the wait of the key if the version that failed is not `version`. It then calls
     /// `release` under the lock of `keys`, and returns true. Neither closure may run user code.
-    pub(super) fn compare(
+    pub(super) fn end_wait_if_changed(
         &self,
         key: &ObjectKey,
         version: impl Fn() -> Option<Version>,

@@ -38,7 +38,7 @@ pub use self::readiness::Readiness;
 pub use self::request::Request;
 pub(crate) use self::run::any_of;
 pub use self::sharding::HeldShards;
-pub(crate) use self::sharding::{Group, abandon};
+pub(crate) use self::sharding::{Group, abandon_join};
 pub(crate) use self::start_gate::{Managed, Right};
 pub use self::status::Status;
 pub use self::watched::Watched;

@@ -15,7 +15,7 @@ static NAMES: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 pub(super) struct Name(String);
 
 impl Name {
-    pub(super) fn claim(name: &str) -> Result<Self, RunnerError> {
+    pub(super) fn claim_name(name: &str) -> Result<Self, RunnerError> {
         let name = name.to_owned();
         let is_free = NAMES.lock().insert(name.clone());
         if is_free { Ok(Self(name)) } else { Err(RunnerError::DuplicateName(name)) }

@@ -54,10 +54,12 @@ where
         let is_merged = events.is_merged();
         let mut own = OwnWatch { enqueuer, watch: Watch::new(), filter, is_merged, objects };
         match ownership {
-            Some(ownership) => ShardedWatch::new(following, own, ownership, events).follow().await,
+            Some(ownership) => {
+                ShardedWatch::new(following, own, ownership, events).follow_shards().await
+            }
             None => {
-                let apply = move |event, origin: Origin<'_>| own.apply(event, origin, None);
-                following.follow(events, Selected::from_shard(shard), apply).await
+                let apply = move |event, origin: Origin<'_>| own.apply_event(event, origin, None);
+                following.follow_events(events, Selected::from_shard(shard), apply).await
             }
         }
     })
@@ -74,18 +76,18 @@ struct OwnWatch<E> {
 
 impl<E: Resource> OwnWatch<E> {
     /// Applies an event. The last one of a list of shards has the state of the list.
-    fn apply(&mut self, event: Event<E>, origin: Origin<'_>, list: Option<Listing>) {
+    fn apply_event(&mut self, event: Event<E>, origin: Origin<'_>, list: Option<Listing>) {
         let Self { enqueuer, watch, filter, objects, .. } = self;
-        if !filter.keeps(&event) {
+        if !filter.keeps_event(&event) {
             return filter.moved.drain(..).for_each(|key| enqueuer.regroup(&key));
         }
         if let (Event::Init, Some(ownership)) = (&event, enqueuer.ownership()) {
             // The objects of the other shards were gained or have left.
-            watch.forget(|key| !ownership.is_listed(key));
+            watch.forget_objects(|key| !ownership.is_listed(key));
         }
         // This comes first: the scope must be known before the object is in the store.
         if let Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) = &event {
-            enqueuer.scope.learn(object);
+            enqueuer.scope.learn_from(object);
         }
         // The store comes before the queue, so that it has every object that is delivered.
         (objects.write)(&event);
@@ -97,7 +99,7 @@ impl<E: Resource> OwnWatch<E> {
             Observation::from_meta(object.meta()).property((objects.property)(&object))
         });
         if let (Some(list), Some(ownership)) = (list, enqueuer.ownership()) {
-            changes.retain_mut(|change| list.keeps(change, ownership));
+            changes.retain_mut(|change| list.keeps_change(change, ownership));
         }
         changes.into_iter().for_each(|change| enqueuer.own_changed(change, origin));
     }
@@ -105,7 +107,7 @@ impl<E: Resource> OwnWatch<E> {
     /// Removes the objects of released shards from the store. Their keys were dropped.
     fn drop_released(&mut self, ownership: &Ownership) {
         let has_left = |key: &ObjectKey| !ownership.is_held(key);
-        self.watch.forget(has_left);
+        self.watch.forget_objects(has_left);
         let left = (self.objects.stored)(&has_left);
         left.into_iter().for_each(|object| (self.objects.write)(&Event::Delete(object)));
     }
@@ -125,13 +127,14 @@ struct ShardFilter {
 impl ShardFilter {
     /// `is_watch` is false for a shared watch and for a stream of the user.
     fn new(shard: Option<Shard>, ownership: Option<Ownership>, name: &str, is_watch: bool) -> Self {
-        let is_by_hash = ownership.as_ref().map_or(shard.is_some(), |it| it.by().is_some());
+        let is_by_hash =
+            ownership.as_ref().map_or(shard.is_some(), |it| it.selectable_field().is_some());
         let name = (is_watch && is_by_hash).then(|| name.to_owned());
         Self { shard, ownership, name, moved: Vec::new() }
     }
 
     /// Returns false for an event of an object in another shard.
-    fn keeps<O: Resource>(&mut self, event: &Event<O>) -> bool {
+    fn keeps_event<O: Resource>(&mut self, event: &Event<O>) -> bool {
         let (Event::Apply(object) | Event::InitApply(object) | Event::Delete(object)) = event
         else {
             return true;
@@ -141,12 +144,12 @@ impl ShardFilter {
             (Some(ownership), _) => {
                 let key = ObjectKey::from_meta(meta);
                 let uid = meta.uid.as_deref().unwrap_or_default();
-                let learned = ownership.learn(&key, uid);
+                let learned = ownership.learn_shard(&key, uid);
                 let is_held = matches!(learned, Learned::Held | Learned::Moved);
                 // A released shard is selected until the next request of the watch.
                 let is_selected = !is_held && ownership.is_selected(uid, &key);
                 if is_selected && self.name.is_some() && !matches!(event, Event::InitApply(_)) {
-                    ownership.narrow();
+                    ownership.narrow_selector();
                 }
                 if matches!(learned, Learned::Left | Learned::Moved) {
                     self.moved.push(key);
@@ -207,7 +210,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
         let drops = ownership.drops();
         let first_gains = *gains.borrow();
         let period = following.lists.period;
-        let (events, restart) = match events.restartable() {
+        let (events, restart) = match events.into_restart() {
             Ok(mut start) => {
                 let events = match ownership.held().is_empty() {
                     true => start(Selected::Probe, period),
@@ -231,7 +234,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
             has_ended: false,
             list_by: None,
         };
-        watch.list_by = watch.deadline();
+        watch.list_by = watch.list_deadline();
         watch
     }
 
@@ -239,9 +242,9 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
     ///
     /// # Errors
     ///
-    /// As [`Following::follow`], or if a gained shard is not listed in time. No process reconciles its
+    /// As [`Following::follow_events`], or if a gained shard is not listed in time. No process reconciles its
     /// objects until the controller leaves the group.
-    async fn follow(mut self) -> Result<(), RunnerError> {
+    async fn follow_shards(mut self) -> Result<(), RunnerError> {
         while !self.has_ended || !self.following.others.is_closed() || !self.is_complete() {
             // A list in progress is useless if all of its shards have left.
             if self.has_dropped && (!self.is_listing || self.ownership.held().is_empty()) {
@@ -254,11 +257,11 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
             }
             tokio::select! {
                 biased;
-                Ok(()) = self.gains.changed() => self.list_by = self.deadline(),
+                Ok(()) = self.gains.changed() => self.list_by = self.list_deadline(),
                 Ok(()) = self.drops.changed(), if self.restart.is_some() => self.has_dropped = true,
                 () = self.following.others.closed(), if self.has_ended && self.is_complete() => {}
                 event = self.events.next(), if !self.has_ended => match event {
-                    Some(event) => self.event(event).await?,
+                    Some(event) => self.handle_event(event).await?,
                     None => (self.has_ended, self.is_listing) = (true, false),
                 },
                 () = sleep_until(self.list_by.unwrap_or_else(Instant::now)), if self.list_by.is_some() => self.check_deadline()?,
@@ -295,17 +298,17 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
             (self.is_listing, self.has_ended) = (true, false);
             return;
         }
-        let _handling = Handling::begin(&self.own.enqueuer);
+        let _handling = Handling::begin_event(&self.own.enqueuer);
         let listed = (self.own.objects.stored)(&|_| true).into_iter().map(Event::InitApply);
         for event in [Event::Init].into_iter().chain(listed).chain([Event::InitDone]) {
             let end = matches!(event, Event::InitDone).then_some(self.list);
             let origin = Origin::from_event(&self.following.kind, &event, self.own.is_merged);
-            self.own.apply(event, origin, end);
+            self.own.apply_event(event, origin, end);
         }
-        self.listed();
+        self.end_list();
     }
 
-    async fn event(&mut self, event: watcher::Result<Event<E>>) -> Result<(), RunnerError> {
+    async fn handle_event(&mut self, event: watcher::Result<Event<E>>) -> Result<(), RunnerError> {
         let is_end = matches!(event, Ok(Event::InitDone));
         match event {
             Ok(Event::Init) => self.is_listing = true,
@@ -318,8 +321,8 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
         let list_by = self.list_by;
         let is_merged = self.own.is_merged;
         let Self { following, own, .. } = self;
-        let apply = |event, origin: Origin<'_>| own.apply(event, origin, end);
-        let handle = following.handle(event, is_merged, apply);
+        let apply = |event, origin: Origin<'_>| own.apply_event(event, origin, end);
+        let handle = following.handle_event(event, is_merged, apply);
         tokio::select! {
             biased;
             handled = handle => handled?,
@@ -327,22 +330,22 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
             () = sleep_until(list_by.unwrap_or_else(Instant::now)), if list_by.is_some() => self.check_deadline()?,
         }
         if is_end {
-            self.listed();
+            self.end_list();
         }
         Ok(())
     }
 
     /// Permits the runs in the shards that were listed.
-    fn listed(&mut self) {
+    fn end_list(&mut self) {
         debug_assert!(!self.is_listing, "a list that is in progress is not complete");
-        self.ownership.listed(self.list.gains);
+        self.ownership.mark_listed(self.list.gains);
         self.list.is_restart = false;
         self.list_by = None;
-        self.list_by = self.deadline();
+        self.list_by = self.list_deadline();
     }
 
     /// Returns the time until which the gained shards must be listed, if there are any.
-    fn deadline(&self) -> Option<Instant> {
+    fn list_deadline(&self) -> Option<Instant> {
         if !self.ownership.awaits_list() {
             return None;
         }
@@ -350,7 +353,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
     }
 
     fn check_deadline(&mut self) -> Result<(), RunnerError> {
-        self.list_by = self.deadline();
+        self.list_by = self.list_deadline();
         match self.list_by {
             Some(_) => Err(RunnerError::CacheSync {
                 watches: vec![self.following.name.clone()],
@@ -367,7 +370,7 @@ fn watch_held<O: Send + 'static>(
     ownership: &Ownership,
     list_period: Option<Duration>,
 ) -> Events<O> {
-    match ownership.select() {
+    match ownership.select_held() {
         Some(selection) => start(Selected::Held(selection), list_period),
         None => {
             let nothing = [Ok(Event::Init), Ok(Event::InitDone)];
@@ -388,7 +391,7 @@ struct Listing {
 impl Listing {
     /// Returns true if the change counts. In a shard that was gained, each object counts as in a first
     /// list.
-    fn keeps(self, change: &mut Change, ownership: &Ownership) -> bool {
+    fn keeps_change(self, change: &mut Change, ownership: &Ownership) -> bool {
         if ownership.is_gained(&change.key) {
             let is_here = change.kind != ChangeKind::Deleted;
             change.kind = ChangeKind::Listed;

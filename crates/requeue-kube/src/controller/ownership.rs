@@ -8,7 +8,7 @@
 //! **A key runs only while its replica holds the shard of the object that the run sees. A shard is
 //! released only when none of its objects has a run in flight.** Two functions ensure this:
 //!
-//! - [`begin`](Ownership::begin) permits a run only if the shard is held and listed, and if the
+//! - [`begin`](Ownership::begin_run) permits a run only if the shard is held and listed, and if the
 //!   known shard is that of the object in the store. It counts the run for that shard. It holds the
 //!   lock under which the states of shards change. If the object is replaced during the run by one
 //!   in another shard, the run counts for both shards.
@@ -100,7 +100,7 @@ struct Requested {
 
 impl Requested {
     fn new(shards: BTreeSet<u32>) -> Self {
-        Self { ranges: ranges::ranges(&shards), shards }
+        Self { ranges: ranges::ranges_of(&shards), shards }
     }
 }
 
@@ -137,7 +137,7 @@ enum State {
 
 impl State {
     /// Returns true if keys of the shard are added to the queue.
-    const fn admits(self) -> bool {
+    const fn admits_keys(self) -> bool {
         matches!(self, Self::Gained(_) | Self::Held)
     }
 }
@@ -185,12 +185,12 @@ impl Ownership {
     /// Returns true if no run of the shard is in flight.
     pub(super) fn is_idle(&self, shard: u32) -> bool {
         self.0.runs.keys_of(&[shard]).is_empty()
-            && self.group(shard).is_none_or(|group| group.states().in_flight == 0)
+            && self.group_of_shard(shard).is_none_or(|group| group.states().in_flight == 0)
     }
 
     /// Returns the shards that are held, whether they were listed or not.
     pub(crate) fn held(&self) -> BTreeSet<u32> {
-        shards_in(&self.0.shards.read().states, State::admits)
+        shards_in(&self.0.shards.read().states, State::admits_keys)
     }
 
     /// Takes shards over. Their objects are listed, and then reconciled with low priority, as after a
@@ -208,7 +208,7 @@ impl Ownership {
                 State::Dropping { gained } => *gained = true,
                 state => {
                     *state = State::Gained(gain);
-                    self.pause(shard);
+                    self.pause_group(shard);
                     changes = true;
                 }
             }
@@ -235,7 +235,7 @@ impl Ownership {
     ) -> impl Future<Output = ()> + Send + 'static {
         let mut left = Vec::new();
         let mut shards = self.0.shards.write();
-        // This is where a release begins. `admit` and `begin` hold the same lock, so no add and no start
+        // This is where a release begins. `call_if_held` and `begin` hold the same lock, so no add and no start
         // of a run follows.
         for shard in released.into_iter().filter(|&shard| shard < self.count()) {
             match &mut shards.states[shard as usize] {
@@ -243,21 +243,21 @@ impl Ownership {
                 State::Dropping { gained } => *gained = false,
                 state => {
                     *state = State::Leaving;
-                    self.pause(shard);
+                    self.pause_group(shard);
                     left.push(shard);
                 }
             }
         }
         drop(shards);
         // This comes after the pause: no further key of these groups is delivered.
-        let groups = left.iter().filter_map(|&shard| self.group(shard));
+        let groups = left.iter().filter_map(|&shard| self.group_of_shard(shard));
         let completed: Vec<_> = groups.map(|group| group.none_in_flight()).collect();
         let this = self.clone();
         async move {
             this.0.runs.wait_for_none(&left).await;
             // The queue has recorded the completions, so no key of the shard is added by a retry.
             join_all(completed).await;
-            this.left(&left);
+            this.mark_left(&left);
         }
     }
 
@@ -278,7 +278,7 @@ impl Ownership {
     }
 
     /// Marks shards without runs as left, and starts the task that drops their keys.
-    fn left(&self, left: &[u32]) {
+    fn mark_left(&self, left: &[u32]) {
         let mut shards = self.0.shards.write();
         for &shard in left {
             // The shard may have been gained and released again in the meantime, with new runs.
@@ -333,18 +333,18 @@ impl Ownership {
         });
         self.0.places.forget_shards(left);
         // These keys may have been in the cancelled groups, or may belong to these shards.
-        self.0.places.moved().iter().for_each(&controller.regroup);
+        self.0.places.moved_keys().iter().for_each(&controller.regroup);
     }
 
     /// Pauses the keys of a shard, if the controller runs.
-    fn pause(&self, shard: u32) {
-        if let Some(group) = self.group(shard) {
+    fn pause_group(&self, shard: u32) {
+        if let Some(group) = self.group_of_shard(shard) {
             group.pause();
         }
     }
 
     /// Returns the keys of a shard in the queue, if the controller runs.
-    fn group(&self, shard: u32) -> Option<GroupHandle<'_, ObjectKey, RandomState>> {
+    fn group_of_shard(&self, shard: u32) -> Option<GroupHandle<'_, ObjectKey, RandomState>> {
         self.0.controller.get()?.queue.group(GroupId::new(shard.into())).ok()
     }
 }
@@ -357,7 +357,7 @@ impl Ownership {
     /// # Panics
     ///
     /// Panics if another controller has used the handle.
-    pub(super) fn attach(
+    pub(super) fn attach_controller(
         &self,
         queue: ObjectQueue,
         forget: Forget,
@@ -370,7 +370,7 @@ impl Ownership {
         assert!(attached.is_ok(), "two controllers have one handle of their shards");
         for (shard, state) in (0..).zip(&shards.states) {
             if *state != State::Free {
-                self.pause(shard);
+                self.pause_group(shard);
             }
         }
     }
@@ -383,7 +383,7 @@ impl Ownership {
     /// Begins a run of `key`, which sees the object with this uid, or no object. The run is in flight
     /// until the result is dropped. `None` if the replica does not hold the shard, if the shard is not
     /// listed yet, or if an event will show another object. The key runs after the list or the event.
-    pub(super) fn begin(&self, key: &ObjectKey, uid: Option<&str>) -> Option<InFlight> {
+    pub(super) fn begin_run(&self, key: &ObjectKey, uid: Option<&str>) -> Option<InFlight> {
         // `leave` holds this lock, so that no run begins after a release.
         let shards = self.0.shards.read();
         let places = &self.0.places;
@@ -403,12 +403,12 @@ impl Ownership {
     }
 
     /// Remembers the shard of the object with this uid, if the shard is held.
-    pub(super) fn learn(&self, key: &ObjectKey, uid: &str) -> Learned {
+    pub(super) fn learn_shard(&self, key: &ObjectKey, uid: &str) -> Learned {
         let learn = |shards: &Shards, access: Access| {
-            let is_held = |shard: u32| shards.states[shard as usize].admits();
+            let is_held = |shard: u32| shards.states[shard as usize].admits_keys();
             // A run in flight may be for a former object.
             let new = |shard| self.0.runs.count_for(key, shard);
-            self.0.places.learn(key, uid, is_held, new, access)
+            self.0.places.learn_shard(key, uid, is_held, new, access)
         };
         let learned = learn(&self.0.shards.read(), Access::Shared);
         if let Some(learned) = learned {
@@ -421,20 +421,20 @@ impl Ownership {
     /// Remembers the shard of an owner that an owned object names by its uid, if the shard is held.
     pub(super) fn learn_owner(&self, key: &ObjectKey, uid: &str) {
         let shards = self.0.shards.read();
-        let is_held = |shard: u32| shards.states[shard as usize].admits();
+        let is_held = |shard: u32| shards.states[shard as usize].admits_keys();
         self.0.places.learn_owner(key, uid, is_held, |shard| self.0.runs.count_for(key, shard));
     }
 
     /// Returns true if the object's shard is known and held.
     pub(super) fn is_held(&self, key: &ObjectKey) -> bool {
-        self.admit(key, || ()).is_some()
+        self.call_if_held(key, || ()).is_some()
     }
 
     /// Calls `add` if the object's shard is held. No release of the shard begins during the call.
-    pub(super) fn admit<T>(&self, key: &ObjectKey, add: impl FnOnce() -> T) -> Option<T> {
+    pub(super) fn call_if_held<T>(&self, key: &ObjectKey, add: impl FnOnce() -> T) -> Option<T> {
         let shards = self.0.shards.read();
         let shard = self.0.places.shard_of(key)?;
-        shards.states[shard as usize].admits().then(add)
+        shards.states[shard as usize].admits_keys().then(add)
     }
 
     /// Returns the number of gains.
@@ -449,7 +449,7 @@ impl Ownership {
 
     /// Returns the field by which the API server can select the shards, or `None` if a function of
     /// the user determines them.
-    pub(super) fn by(&self) -> Option<ShardBy> {
+    pub(super) fn selectable_field(&self) -> Option<ShardBy> {
         match self.0.places.rule {
             Rule::Hash(by) => Some(by),
             Rule::Function(_) => None,
@@ -458,7 +458,7 @@ impl Ownership {
 
     /// Returns the selection for a watch that starts: the shards that are held, or `None` if there
     /// are none.
-    pub(super) fn select(&self) -> Option<Selection> {
+    pub(super) fn select_held(&self) -> Option<Selection> {
         let shards = self.held();
         if shards.is_empty() {
             return None;
@@ -481,7 +481,7 @@ impl Ownership {
     }
 
     /// Continues the watch with a narrower selector, if shards of the present one were released.
-    pub(super) fn narrow(&self) {
+    pub(super) fn narrow_selector(&self) {
         let held = self.held();
         let is_outdated = {
             let Requested { shards, .. } = &*self.0.requested.lock();
@@ -527,12 +527,12 @@ impl Ownership {
     }
 
     /// Permits runs in the shards of the first `gains`, which were listed.
-    pub(super) fn listed(&self, gains: u64) {
+    pub(super) fn mark_listed(&self, gains: u64) {
         let mut shards = self.0.shards.write();
         for (shard, state) in (0..).zip(&mut shards.states) {
             if matches!(state, State::Gained(gain) if *gain <= gains) {
                 *state = State::Held;
-                if let Some(group) = self.group(shard) {
+                if let Some(group) = self.group_of_shard(shard) {
                     group.resume();
                 }
             }
@@ -547,9 +547,9 @@ pub(super) struct Selection {
 }
 
 impl Selection {
-    /// As [`Ownership::by`].
-    pub(super) fn by(&self) -> Option<ShardBy> {
-        self.ownership.by()
+    /// As [`Ownership::selectable_field`].
+    pub(super) fn selectable_field(&self) -> Option<ShardBy> {
+        self.ownership.selectable_field()
     }
 
     /// Returns the selector for the next request of the watch, and a future that completes when the
@@ -558,12 +558,12 @@ impl Selection {
     ///
     /// The selector has no shard that was gained after the start of the watch, because the watch has not
     /// listed such a shard. A gain starts another watch.
-    pub(super) fn request(&self, by: ShardBy) -> (String, BoxFuture<'static, ()>) {
+    pub(super) fn next_selector(&self, by: ShardBy) -> (String, BoxFuture<'static, ()>) {
         // It is created first, so that it notices each narrowing after the choice of the shards.
         let mut narrowed = self.ownership.0.narrowed.subscribe();
         let held: BTreeSet<_> = self.shards.intersection(&self.ownership.held()).copied().collect();
         let requested = Requested::new(if held.is_empty() { self.shards.clone() } else { held });
-        let selector = ranges::selector(by, self.ownership.count(), &requested.ranges);
+        let selector = ranges::selector_of_ranges(by, self.ownership.count(), &requested.ranges);
         *self.ownership.0.requested.lock() = requested;
         // It fails when the controller has ended.
         let is_outdated = async move { drop(narrowed.changed().await) };

@@ -16,7 +16,7 @@ use super::sharding::Group;
 use super::source::{AnyPredicate, Source, TriggerBackoff};
 use super::start_gate::Start;
 use super::status::Status;
-use super::triggers::signals;
+use super::triggers::shutdown_signals;
 use crate::ObjectQueue;
 use crate::key::ObjectKind;
 use crate::membership::ShardGroup;
@@ -47,9 +47,9 @@ impl<K: ObjectKind> Parts<K> {
 
     /// Returns the retry period of the controller's group or election, if it has one.
     pub(super) fn retry_period(&self) -> Option<Duration> {
-        let common = self.sharding.common_group.as_ref().map(Group::period);
+        let common = self.sharding.common_group.as_ref().map(Group::retry_period);
         let own = self.sharding.shards.as_ref().map(ShardGroup::period);
-        own.or(common).or_else(|| Some(self.start.election()?.retry_period()))
+        own.or(common).or_else(|| Some(self.start.election_status()?.retry_period()))
     }
 
     /// Takes the controller's part in its group, if it has one. Returns the group if the controller
@@ -80,7 +80,7 @@ impl<K: ObjectKind> Parts<K> {
         if self.sharding.shard.is_some() {
             return conflict("Controller::shard");
         }
-        if self.start.election().is_some() {
+        if self.start.election_status().is_some() {
             return conflict("leader election");
         }
         self.sharding.ownership = Some(group.add_part(self.observers.status.held.clone()));
@@ -130,7 +130,7 @@ pub(crate) struct StopTriggers {
 impl StopTriggers {
     /// Adds Ctrl-C and SIGTERM. The second signal forces the stop.
     pub(crate) fn add_signals(&mut self) {
-        let (first, second) = signals();
+        let (first, second) = shutdown_signals();
         self.graceful.push(first);
         self.forced.push(second);
     }

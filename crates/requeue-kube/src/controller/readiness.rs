@@ -36,7 +36,7 @@ impl Readiness {
     }
 
     /// Adds a controller of a manager.
-    pub(crate) fn add(&self, controller: &str, added: &Self) {
+    pub(crate) fn add_controller(&self, controller: &str, added: &Self) {
         let named = |(_, lists)| (format!("{controller}: "), lists);
         self.0.lock().extend(added.lists().into_iter().map(named));
     }
@@ -81,7 +81,7 @@ impl Readiness {
 pub(super) struct Lists(Arc<watch::Sender<BTreeMap<usize, String>>>);
 
 impl Lists {
-    pub(super) fn expect(&self, number: usize, watch: String) {
+    pub(super) fn expect_list(&self, number: usize, watch: String) {
         self.0.send_modify(|waiting| {
             waiting.insert(number, watch);
         });
@@ -92,11 +92,11 @@ impl Lists {
         self.0.send_modify(BTreeMap::clear);
     }
 
-    pub(super) fn awaits(&self, number: usize) -> bool {
+    pub(super) fn awaits_list(&self, number: usize) -> bool {
         self.0.borrow().contains_key(&number)
     }
 
-    pub(super) fn listed(&self, number: usize) {
+    pub(super) fn mark_listed(&self, number: usize) {
         self.0.send_if_modified(|waiting| waiting.remove(&number).is_some());
     }
 }

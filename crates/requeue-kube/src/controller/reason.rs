@@ -39,13 +39,13 @@ const DETAILED: u32 = 1 << 3;
 pub(super) struct Details(Mutex<HashMap<ObjectKey, Reason>>);
 
 impl Details {
-    pub(super) fn note(&self, key: &ObjectKey, reason: Reason) {
+    pub(super) fn note_detail(&self, key: &ObjectKey, reason: Reason) {
         if reason.bit() == DETAILED {
             self.0.lock().entry(key.clone()).or_insert(reason);
         }
     }
 
-    pub(super) fn forget(&self, key: &ObjectKey) {
+    pub(super) fn forget_detail(&self, key: &ObjectKey) {
         self.0.lock().remove(key);
     }
 
@@ -55,7 +55,7 @@ impl Details {
     }
 
     /// Moves the details of a key to the other key of the same object.
-    pub(super) fn rename(&self, from: &ObjectKey, to: &ObjectKey) {
+    pub(super) fn rename_key(&self, from: &ObjectKey, to: &ObjectKey) {
         let mut details = self.0.lock();
         if let Some(reason) = details.remove(from) {
             details.entry(to.clone()).or_insert(reason);
@@ -64,7 +64,7 @@ impl Details {
 
     /// Returns the reason of an attempt, in kube's terms. If there are several, it is the first in
     /// this list.
-    pub(super) fn take(&self, key: &ObjectKey, bits: u32, attempt: u32) -> ReconcileReason {
+    pub(super) fn take_reason(&self, key: &ObjectKey, bits: u32, attempt: u32) -> ReconcileReason {
         let detail = if bits & DETAILED == 0 { None } else { self.0.lock().remove(key) };
         let has = |reason: Reason| bits & reason.bit() != 0;
         if attempt > 1 {

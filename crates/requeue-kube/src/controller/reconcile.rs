@@ -27,7 +27,7 @@ pub(super) trait Reconcile<K: OwnKind>: Send + Sync + 'static {
 
     /// Returns the reconciler's argument, or `None` if there is nothing to reconcile. `found` is the
     /// object in the store.
-    fn target(&self, object: &ObjectRef<K>, found: Option<Arc<K>>) -> Option<Self::Target>;
+    fn target_of(&self, object: &ObjectRef<K>, found: Option<Arc<K>>) -> Option<Self::Target>;
 
     /// Calls the reconciler, and after a failure the error policy.
     fn reconcile(
@@ -62,7 +62,7 @@ where
         self.runs_gone
     }
 
-    fn target(&self, object: &ObjectRef<K>, found: Option<Arc<K>>) -> Option<T> {
+    fn target_of(&self, object: &ObjectRef<K>, found: Option<Arc<K>>) -> Option<T> {
         (self.to_target)(object, found)
     }
 

@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 use tracing::{Instrument, Span};
 
-use super::attempt::{Attempts, Item, report};
+use super::attempt::{Attempts, Item, report_item};
 use super::enqueuer::{Enqueuer, OwnStore, Rules};
 use super::error::{Error, RunnerError};
 use super::names::Name;
@@ -26,7 +26,7 @@ use super::parts::{Observers, Parts, StopTriggers};
 use super::readiness::{Lists, Readiness};
 use super::reconcile::{OwnKind, Reconcile};
 use super::scope::Scope;
-use super::sharding::{Group, abandon};
+use super::sharding::{Group, abandon_join};
 use super::source::{Following, ListTimes, Source, TriggerBackoff, default_backoff};
 use super::start_gate::{Right, Start};
 use crate::membership::Joining;
@@ -38,14 +38,14 @@ const RESULTS: usize = 1024;
 
 /// Returns the controller's stream. It starts the controller when it is polled, and stops it when it
 /// is dropped.
-pub(super) fn stream<K: OwnKind, R: Reconcile<K>>(
+pub(super) fn controller_stream<K: OwnKind, R: Reconcile<K>>(
     parts: Parts<K>,
     reconciler: R,
 ) -> impl Stream<Item = Item<K, R::Error>> + Send {
     let name = parts.effective_name();
     stream! {
         // The name is free as soon as the stream is dropped.
-        let claimed = match Name::claim(&name) {
+        let claimed = match Name::claim_name(&name) {
             Ok(claimed) => claimed,
             Err(error) => {
                 yield Err(Error::RunnerError(error));
@@ -54,7 +54,7 @@ pub(super) fn stream<K: OwnKind, R: Reconcile<K>>(
         };
         let (results, mut items) = mpsc::channel(RESULTS);
         let mut tasks = JoinSet::new();
-        tasks.spawn(run(parts, reconciler, name, results).in_current_span());
+        tasks.spawn(run_and_release(parts, reconciler, name, results).in_current_span());
         while let Some(item) = items.recv().await {
             yield item;
         }
@@ -68,14 +68,14 @@ pub(super) fn stream<K: OwnKind, R: Reconcile<K>>(
 }
 
 /// Runs a controller, and releases its lease.
-async fn run<K: OwnKind, R: Reconcile<K>>(
+async fn run_and_release<K: OwnKind, R: Reconcile<K>>(
     parts: Parts<K>,
     reconciler: R,
     name: String,
     results: mpsc::Sender<Item<K, R::Error>>,
 ) {
     let mut right = Right::Free;
-    let ended = control(parts, reconciler, name, &results, &mut right).await;
+    let ended = run_controller(parts, reconciler, name, &results, &mut right).await;
     // The API server may still execute the requests of dropped runs. The lease then expires.
     let may_run =
         matches!(ended, Err(RunnerError::CutOff { .. } | RunnerError::LeadershipLost { .. }));
@@ -90,7 +90,7 @@ async fn run<K: OwnKind, R: Reconcile<K>>(
 
 /// Waits for the right to start, then for the lists, and then works. `right` is the right to run, once
 /// the controller has it.
-async fn control<K: OwnKind, R: Reconcile<K>>(
+async fn run_controller<K: OwnKind, R: Reconcile<K>>(
     mut parts: Parts<K>,
     reconciler: R,
     name: String,
@@ -103,19 +103,21 @@ async fn control<K: OwnKind, R: Reconcile<K>>(
     let Observers { lists, status, metrics, on_start } = observers;
     let ownership = sharding.ownership;
     let writes = status.writes;
-    writes.start(config.own_writes_timeout, config.suppress_own_writes);
+    writes.set_limits(config.own_writes_timeout, config.suppress_own_writes);
     let mut stops = Stops::new(stops);
 
-    let lease = start.election();
+    let lease = start.election_status();
     let is_cold = start.is_cold;
     let mut start = Some(start).filter(Start::is_awaited);
     if is_cold && let Some(start) = start.take() {
         lists.expect_nothing();
-        let Some(reached) = stops.before(start.reached()).await else { return Ok(()) };
+        let Some(reached) = stops.unless_stopped(start.wait_for_start()).await else {
+            return Ok(());
+        };
         *right = reached;
     }
 
-    let scope = own.scope.as_ref().map_or_else(Scope::from_type::<K>, Scope::stated);
+    let scope = own.scope.as_ref().map_or_else(Scope::from_type::<K>, Scope::from_discovery);
     let shard = sharding.shard;
     let shard = shard.map(|shard| if scope.is_cluster() { shard.cluster_scoped() } else { shard });
     let objects = OwnStore::new(own.store.clone(), own.dyntype.clone(), shard, ownership);
@@ -123,8 +125,8 @@ async fn control<K: OwnKind, R: Reconcile<K>>(
     let enqueuer = Arc::new(Enqueuer::new(&config, &name, rules, objects, writes)?);
     enqueuer.attach_shards();
 
-    let series = Series::new(name, config.workers(), enqueuer.queue.clone());
-    metrics.iter().for_each(|metrics| metrics.show(&series));
+    let series = Series::new(name, config.worker_count(), enqueuer.queue.clone());
+    metrics.iter().for_each(|metrics| metrics.show_series(&series));
     if let Some(use_queue) = on_start {
         use_queue(enqueuer.queue.clone());
     }
@@ -133,9 +135,10 @@ async fn control<K: OwnKind, R: Reconcile<K>>(
     let times = ListTimes { timeout: config.cache_sync_timeout, period };
     let sources = [(own.make)(own.predicate)].into_iter().chain(others.watches);
     let errors = results.clone();
-    let failed = move |error| report(&errors, Err(Error::QueueError(error)));
+    let failed = move |error| report_item(&errors, Err(Error::QueueError(error)));
     let backoff = others.backoff;
-    let mut watches = Watches::begin(sources, &enqueuer, shard, backoff, &lists, times, failed);
+    let mut watches =
+        Watches::start_watches(sources, &enqueuer, shard, backoff, &lists, times, failed);
     for trigger in others.triggers {
         watches.others.spawn(trigger(Arc::clone(&enqueuer)));
     }
@@ -143,10 +146,10 @@ async fn control<K: OwnKind, R: Reconcile<K>>(
     let mut joining = None;
     let started = async {
         first_lists(Readiness::new(lists.clone()), config.cache_sync_timeout).await?;
-        started(start, group, &enqueuer, &store, &mut joining).await
+        wait_for_start(start, group, &enqueuer, &store, &mut joining).await
     };
-    let begun = stops.before(watches.until(started, right)).await;
-    abandon(joining, config.shutdown_timeout, stops.forced.clone()).await;
+    let begun = stops.unless_stopped(watches.until_started(started, right)).await;
+    abandon_join(joining, config.shutdown_timeout, stops.forced.clone()).await;
     let Some(begun) = begun else { return Ok(()) };
     if let Some(begun) = begun? {
         *right = begun;
@@ -168,7 +171,8 @@ async fn control<K: OwnKind, R: Reconcile<K>>(
         config,
     };
     // `panics` lives until the end: a closed channel would look like an event.
-    let result = work(Arc::new(attempts), right, stops, watches, panicked, &series.name).await;
+    let result =
+        run_workers(Arc::new(attempts), right, stops, watches, panicked, &series.name).await;
     drop(panics);
     result
 }
@@ -176,7 +180,7 @@ async fn control<K: OwnKind, R: Reconcile<K>>(
 /// Waits for the right to start, and for the membership in the shard group. The first lists come before:
 /// a replica that cannot list never leads and holds no shards. Returns `None` if there is nothing to
 /// wait for.
-async fn started<K: OwnKind>(
+async fn wait_for_start<K: OwnKind>(
     start: Option<Start>,
     group: Option<Group>,
     enqueuer: &Enqueuer,
@@ -185,18 +189,18 @@ async fn started<K: OwnKind>(
 ) -> Result<Option<Right>, RunnerError> {
     let mut right = None;
     if let Some(start) = start {
-        right = Some(start.reached().await);
+        right = Some(start.wait_for_start().await);
         enqueuer.end_standby(store);
     }
     if group.is_some() {
-        right = Some(Right::Free.joined(group, joining).await?);
+        right = Some(Right::Free.or_join(group, joining).await?);
     }
     Ok(right)
 }
 
 /// Runs the workers until an event ends the controller. The result names the objects that were
 /// still in flight.
-async fn work<K: OwnKind, R: Reconcile<K>>(
+async fn run_workers<K: OwnKind, R: Reconcile<K>>(
     attempts: Arc<Attempts<K, R>>,
     right: &Right,
     stops: Stops,
@@ -210,14 +214,14 @@ async fn work<K: OwnKind, R: Reconcile<K>>(
         let attempts = Arc::clone(&attempts);
         move |key, run| {
             let attempts = Arc::clone(&attempts);
-            async move { attempts.attempt(key, run).await }
+            async move { attempts.run_key(key, run).await }
         }
     };
     let finished = Arc::clone(&enqueuer);
     let config = &attempts.config;
     let workers = Workers::new(enqueuer.queue.clone(), handler)
         .on_finish(move |key| finished.run_finished(key))
-        .concurrency(config.workers())
+        .concurrency(config.worker_count())
         .grace(Duration::ZERO)
         .drain_timeout(config.shutdown_timeout)
         // Each attempt creates its own span.
@@ -251,7 +255,7 @@ async fn work<K: OwnKind, R: Reconcile<K>>(
     let mut lost = None;
     tokio::select! {
         biased;
-        error = right.lost() => lost = Some(error),
+        error = right.wait_for_loss() => lost = Some(error),
         () = &mut forced => {}
         panic = panicked.recv() => panic.map_or((), |panic| resume_unwind(panic)),
         drained = work => {
@@ -282,7 +286,7 @@ async fn until_stopped(
     let stopped = tokio::select! {
         biased;
         () = graceful => Ok(()),
-        ended = watches.ended() => match ended {
+        ended = watches.wait_for_end() => match ended {
             Ok(()) => {
                 enqueuer.end_waits();
                 return None;
@@ -308,7 +312,7 @@ impl Stops {
     }
 
     /// Waits for `future`. Returns `None` if the controller is stopped before that.
-    async fn before<T>(&mut self, future: impl Future<Output = T>) -> Option<T> {
+    async fn unless_stopped<T>(&mut self, future: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
             () = &mut self.forced => None,
@@ -333,7 +337,7 @@ struct Watches {
 }
 
 impl Watches {
-    fn begin(
+    fn start_watches(
         sources: impl Iterator<Item = Source>,
         enqueuer: &Arc<Enqueuer>,
         shard: Option<Shard>,
@@ -366,8 +370,8 @@ impl Watches {
                 others: Arc::clone(&others),
                 handling: None,
             };
-            lists.expect(number, source.name);
-            enqueuer.writes.watch(source.kind, number);
+            lists.expect_list(number, source.name);
+            enqueuer.writes.add_watch(source.kind, number);
             let follow = (source.follow)(following);
             let follow = async move {
                 let ended = follow.await;
@@ -380,22 +384,22 @@ impl Watches {
     }
 
     /// Waits for `started`. A lost right or a failed watch ends the wait with an error.
-    async fn until<T>(
+    async fn until_started<T>(
         &mut self,
         started: impl Future<Output = Result<T, RunnerError>>,
         right: &Right,
     ) -> Result<T, RunnerError> {
         tokio::select! {
             biased;
-            error = right.lost() => Err(error),
-            error = self.failed() => Err(error),
+            error = right.wait_for_loss() => Err(error),
+            error = self.wait_for_failure() => Err(error),
             started = started => started,
         }
     }
 
     /// Completes when no watch is left, or when one has failed permanently. Panics if a task has
     /// panicked, such as one that calls a mapper.
-    async fn ended(&mut self) -> Result<(), RunnerError> {
+    async fn wait_for_end(&mut self) -> Result<(), RunnerError> {
         loop {
             tokio::select! {
                 watch = self.watches.join_next() => match watch {
@@ -408,8 +412,8 @@ impl Watches {
     }
 
     /// Completes when a watch has failed permanently.
-    async fn failed(&mut self) -> RunnerError {
-        match self.ended().await {
+    async fn wait_for_failure(&mut self) -> RunnerError {
+        match self.wait_for_end().await {
             Ok(()) => future::pending().await,
             Err(error) => error,
         }

@@ -18,20 +18,20 @@ impl Scope {
     pub(crate) fn from_type<K: Resource + 'static>() -> Self {
         let scope = TypeId::of::<K::Scope>();
         if scope == TypeId::of::<ClusterResourceScope>() {
-            Self::stated(&discovery::Scope::Cluster)
+            Self::from_discovery(&discovery::Scope::Cluster)
         } else if scope == TypeId::of::<NamespaceResourceScope>() {
-            Self::stated(&discovery::Scope::Namespaced)
+            Self::from_discovery(&discovery::Scope::Namespaced)
         } else {
             Self(OnceLock::new())
         }
     }
 
-    pub(crate) fn stated(scope: &discovery::Scope) -> Self {
+    pub(crate) fn from_discovery(scope: &discovery::Scope) -> Self {
         Self(OnceLock::from(scope.clone()))
     }
 
     /// Learns the scope from an object of the kind.
-    pub(crate) fn learn(&self, object: &impl Resource) {
+    pub(crate) fn learn_from(&self, object: &impl Resource) {
         self.0.get_or_init(|| match object.meta().namespace {
             Some(_) => discovery::Scope::Namespaced,
             None => discovery::Scope::Cluster,
@@ -44,7 +44,7 @@ impl Scope {
     }
 
     /// Returns the one key of the object that `key` refers to.
-    pub(crate) fn normal(&self, key: ObjectKey) -> ObjectKey {
+    pub(crate) fn normalize(&self, key: ObjectKey) -> ObjectKey {
         match key.namespace() {
             Some(_) if self.is_cluster() => ObjectKey::new(None, key.name()),
             _ => key,
@@ -62,20 +62,20 @@ mod tests {
     #[test]
     fn an_object_of_the_cluster_has_one_key() {
         let scope = Scope::from_type::<Node>();
-        let keys = ["a", "b"].map(|ns| scope.normal(ObjectKey::new(Some(ns), "node")));
+        let keys = ["a", "b"].map(|ns| scope.normalize(ObjectKey::new(Some(ns), "node")));
         assert_eq!(keys, [ObjectKey::new(None, "node"), ObjectKey::new(None, "node")]);
         let scope = Scope::from_type::<ConfigMap>();
         let key = ObjectKey::new(Some("ns"), "a");
-        assert_eq!(scope.normal(key.clone()), key);
+        assert_eq!(scope.normalize(key.clone()), key);
     }
 
     #[test]
     fn who_knows_where_a_kind_lives_may_say_so() {
         let key = ObjectKey::new(Some("ns"), "a");
-        let cluster = Scope::stated(&discovery::Scope::Cluster);
-        assert_eq!(cluster.normal(key.clone()), ObjectKey::new(None, "a"));
-        let namespaced = Scope::stated(&discovery::Scope::Namespaced);
-        assert_eq!(namespaced.normal(key.clone()), key);
+        let cluster = Scope::from_discovery(&discovery::Scope::Cluster);
+        assert_eq!(cluster.normalize(key.clone()), ObjectKey::new(None, "a"));
+        let namespaced = Scope::from_discovery(&discovery::Scope::Namespaced);
+        assert_eq!(namespaced.normalize(key.clone()), key);
     }
 
     #[test]
@@ -83,11 +83,11 @@ mod tests {
         let key = ObjectKey::new(Some("ns"), "a");
         for (namespace, normal) in [(None, ObjectKey::new(None, "a")), (Some("ns"), key.clone())] {
             let scope = Scope::from_type::<DynamicObject>();
-            assert_eq!(scope.normal(key.clone()), key);
+            assert_eq!(scope.normalize(key.clone()), key);
             let mut object = DynamicObject::new("a", &ApiResource::erase::<ConfigMap>(&()));
             object.metadata.namespace = namespace.map(str::to_owned);
-            scope.learn(&object);
-            assert_eq!(scope.normal(key.clone()), normal);
+            scope.learn_from(&object);
+            assert_eq!(scope.normalize(key.clone()), normal);
         }
     }
 }

@@ -69,7 +69,7 @@ impl HeldShards {
         held.values().cloned().collect()
     }
 
-    pub(super) fn group(&self) -> Option<GroupStatus> {
+    pub(super) fn group_status(&self) -> Option<GroupStatus> {
         self.0.group.get().map(Observer::status)
     }
 
@@ -157,7 +157,7 @@ impl Group {
     ///
     /// The settings of the group are invalid, or there is no client.
     pub(crate) fn new(shards: ShardGroup, client: Option<Client>) -> Result<Self, RunnerError> {
-        shards.check().map_err(RunnerError::membership)?;
+        shards.check().map_err(RunnerError::from_membership)?;
         let client = shards.own_client().or(client).ok_or_else(|| {
             RunnerError::Config(
                 "the shard group has no client, and no controller of it has an `Api`; set one with \
@@ -169,7 +169,7 @@ impl Group {
     }
 
     /// Returns the retry period of the group.
-    pub(super) const fn period(&self) -> Duration {
+    pub(super) const fn retry_period(&self) -> Duration {
         self.shards.period()
     }
 
@@ -193,7 +193,7 @@ impl Group {
     pub(crate) async fn join(self, joining: &mut Option<Joining>) -> Result<Sharding, RunnerError> {
         let parts = std::mem::take(&mut *self.parts.lock());
         let joined = self.shards.join_by(self.client, joining).await;
-        let membership = joined.map_err(RunnerError::membership)?;
+        let membership = joined.map_err(RunnerError::from_membership)?;
         for held in &parts {
             // It is set only here: a controller starts once.
             _ = held.0.group.set(membership.observer().clone());
@@ -204,7 +204,7 @@ impl Group {
 
 /// Leaves the group after a join that did not complete. Otherwise the Lease would expire, and another
 /// replica might wait for that. After `limit`, or when `forced` completes, it continues in the background.
-pub(crate) async fn abandon(
+pub(crate) async fn abandon_join(
     joining: Option<Joining>,
     limit: Duration,
     forced: impl Future<Output = ()>,

@@ -57,15 +57,19 @@ impl Selected {
     }
 
     /// Returns `api` with lists and watches of these objects.
-    pub(super) fn select<O: Resource>(self, api: Api<O>, dyntype: &O::DynamicType) -> Api<O> {
+    pub(super) fn select_objects<O: Resource>(
+        self,
+        api: Api<O>,
+        dyntype: &O::DynamicType,
+    ) -> Api<O> {
         match self {
             Self::All | Self::Probe => api,
             Self::Shard(shard) => {
                 let selector = shard.selector();
                 select_shards(api, dyntype, move || (selector.clone(), pending().boxed()))
             }
-            Self::Held(selection) => match selection.by() {
-                Some(by) => select_shards(api, dyntype, move || selection.request(by)),
+            Self::Held(selection) => match selection.selectable_field() {
+                Some(by) => select_shards(api, dyntype, move || selection.next_selector(by)),
                 None => api,
             },
         }
@@ -73,7 +77,7 @@ impl Selected {
 
     /// Returns the configuration for a watch of these objects. A shard that was gained is listed by a
     /// consistent read: a cache may be behind the writes of its former holder.
-    pub(super) fn config(&self, wc: watcher::Config) -> watcher::Config {
+    pub(super) fn list_config(&self, wc: watcher::Config) -> watcher::Config {
         match self {
             Self::All | Self::Probe | Self::Shard(_) => wc,
             // A streaming list can begin in a cache, too.
@@ -133,7 +137,7 @@ pub(super) struct Following {
 
 /// Lists one object, and then waits forever. If the list fails, the next poll tries again, as in
 /// kube's watcher.
-pub(super) fn probe<O>(api: Api<O>, wc: &watcher::Config) -> Events<O>
+pub(super) fn probe_events<O>(api: Api<O>, wc: &watcher::Config) -> Events<O>
 where
     O: Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
 {
@@ -157,7 +161,7 @@ where
 impl<O> MakeEvents<O> {
     /// Returns a function that starts the events again, or the events themselves if they cannot start
     /// again.
-    pub(super) fn restartable(self) -> Result<StartWatch<O>, Events<O>> {
+    pub(super) fn into_restart(self) -> Result<StartWatch<O>, Events<O>> {
         match self {
             Self::Made(events) => Err(events),
             Self::Watch(start) | Self::Shared(start, _) => Ok(start),
@@ -173,9 +177,11 @@ impl<O> MakeEvents<O> {
 }
 
 impl<K: ObjectKind> MakeEvents<Object<K>> {
-    pub(super) fn shared(watch: &SharedWatch<K>) -> Self {
+    pub(super) fn from_shared(watch: &SharedWatch<K>) -> Self {
         let watch = watch.clone();
-        Self::Shared(Box::new(move |_, period| watch.events(period)), |object| object.is_merged)
+        Self::Shared(Box::new(move |_, period| watch.subscribed_events(period)), |object| {
+            object.is_merged
+        })
     }
 }
 
@@ -202,24 +208,24 @@ impl Following {
     /// # Errors
     ///
     /// The watch failed, and the backoff returned `None`.
-    pub(super) async fn follow<O: Resource>(
+    pub(super) async fn follow_events<O: Resource>(
         &mut self,
         events: MakeEvents<O>,
         selected: Selected,
         mut on_event: impl FnMut(Event<O>, Origin<'_>),
     ) -> Result<(), RunnerError> {
         let is_merged = events.is_merged();
-        let started = events.restartable().map(|mut start| start(selected, self.lists.period));
+        let started = events.into_restart().map(|mut start| start(selected, self.lists.period));
         let mut events = started.unwrap_or_else(|events| events);
         while let Some(event) = events.next().await {
-            self.handle(event, is_merged, &mut on_event).await?;
+            self.handle_event(event, is_merged, &mut on_event).await?;
         }
         tracing::debug!(watch = self.name, "a watch ended");
         Ok(())
     }
 
     /// Applies one event by `on_event`, or waits after an error.
-    pub(super) async fn handle<O: Resource>(
+    pub(super) async fn handle_event<O: Resource>(
         &mut self,
         event: watcher::Result<Event<O>>,
         is_merged: fn(&O) -> bool,
@@ -236,14 +242,14 @@ impl Following {
                 let is_listed = matches!(event, Event::InitDone);
                 let is_handled = !matches!(event, Event::Init | Event::InitApply(_));
                 let origin = Origin::from_event(&self.kind, &event, is_merged);
-                self.handling.get_or_insert_with(|| Handling::begin(&self.enqueuer));
+                self.handling.get_or_insert_with(|| Handling::begin_event(&self.enqueuer));
                 on_event(event, origin);
                 if is_handled {
                     self.handling = None;
                 }
                 self.enqueuer.watch_progressed(origin, self.number);
                 if is_listed {
-                    self.listed.listed(self.number);
+                    self.listed.mark_listed(self.number);
                 }
             }
             Err(error) if self.backoff.is_none() => (self.failed)(error),
@@ -251,14 +257,14 @@ impl Following {
                 // kube's watchers retry silently, even if permission is denied.
                 tracing::warn!(watch = self.name, %error, "a watch failed");
                 (self.failed)(error);
-                let Some(delay) = self.delay() else {
+                let Some(delay) = self.error_delay() else {
                     return Err(RunnerError::WatchEnded(self.name.clone()));
                 };
                 tokio::time::sleep(delay).await;
             }
         }
         let ownership = self.enqueuer.ownership();
-        if let Some(error) = ownership.and_then(|ownership| ownership.places().failure()) {
+        if let Some(error) = ownership.and_then(|ownership| ownership.places().function_error()) {
             return Err(error);
         }
         // A stream that is always ready must yield to other tasks.
@@ -270,11 +276,11 @@ impl Following {
     ///
     /// After an outage, kube's backoff is up to 30 s. An object of a shard without a holder would wait
     /// that long, although other requests of the process succeed.
-    fn delay(&self) -> Option<Duration> {
+    fn error_delay(&self) -> Option<Duration> {
         let delay = self.backoff.as_ref()?.lock().next()?;
         let ownership = self.enqueuer.ownership().filter(|_| self.number == 0);
         let is_awaited =
-            self.listed.awaits(self.number) || ownership.is_some_and(Ownership::awaits_list);
+            self.listed.awaits_list(self.number) || ownership.is_some_and(Ownership::awaits_list);
         Some(self.lists.period.filter(|_| is_awaited).map_or(delay, |period| delay.min(period)))
     }
 }

@@ -8,7 +8,7 @@ use tracing::{Span, field};
 
 use crate::metrics::Outcome;
 
-/// The span of one run. If it is dropped before [`end`](Self::end), its run was cancelled.
+/// The span of one run. If it is dropped before [`record_end`](Self::record_end), its run was cancelled.
 pub(super) struct RunSpan {
     pub(super) span: Span,
     is_over: bool,
@@ -43,7 +43,7 @@ impl RunSpan {
     }
 
     /// Records the result.
-    pub(super) fn end(&mut self, outcome: Outcome) {
+    pub(super) fn record_end(&mut self, outcome: Outcome) {
         self.is_over = true;
         self.span.record("result", outcome.name());
     }

@@ -39,16 +39,16 @@ impl Start {
     }
 
     /// Returns the status of the election, if the controller runs only while this process leads.
-    pub(super) fn election(&self) -> Option<Status> {
+    pub(super) fn election_status(&self) -> Option<Status> {
         self.elector.as_ref().map(LeaderElector::status).or_else(|| self.election.clone())
     }
 
     /// Waits until the controller may start. Dropping the future withdraws from the election.
-    pub(super) async fn reached(self) -> Right {
+    pub(super) async fn wait_for_start(self) -> Right {
         if let Some(on) = self.on {
             on.await;
         }
-        Right::elected(self.elector).await
+        Right::wait_for_term(self.elector).await
     }
 }
 
@@ -64,7 +64,7 @@ pub(crate) enum Right {
 
 impl Right {
     /// Waits until this process leads, if there is an election.
-    pub(crate) async fn elected(elector: Option<LeaderElector>) -> Self {
+    pub(crate) async fn wait_for_term(elector: Option<LeaderElector>) -> Self {
         match elector {
             Some(elector) => Self::Term(elector.acquire().await),
             None => Self::Free,
@@ -72,7 +72,7 @@ impl Right {
     }
 
     /// Joins the group, if there is one: see [`Group::join`].
-    pub(crate) async fn joined(
+    pub(crate) async fn or_join(
         self,
         group: Option<Group>,
         joining: &mut Option<Joining>,
@@ -84,11 +84,11 @@ impl Right {
     }
 
     /// Waits until the right is lost.
-    pub(crate) async fn lost(&self) -> RunnerError {
+    pub(crate) async fn wait_for_loss(&self) -> RunnerError {
         match self {
             Self::Free => pending().await,
             Self::Term(term) => RunnerError::leadership_lost(term.lost().await),
-            Self::Member(sharding) => RunnerError::membership(sharding.lost().await),
+            Self::Member(sharding) => RunnerError::from_membership(sharding.lost().await),
         }
     }
 

@@ -45,6 +45,6 @@ impl Status {
     /// Returns the state of the shard group, or `None` if the controller has not joined one.
     #[must_use]
     pub fn shard_group(&self) -> Option<GroupStatus> {
-        self.held.group()
+        self.held.group_status()
     }
 }

@@ -278,20 +278,20 @@ where
 
 /// Returns a future that completes at the first signal, and one that completes at the second. The second
 /// one must be polled for the first one to complete.
-pub(super) fn signals() -> (BoxFuture<'static, ()>, BoxFuture<'static, ()>) {
+pub(super) fn shutdown_signals() -> (BoxFuture<'static, ()>, BoxFuture<'static, ()>) {
     let (first, shutdown) = oneshot::channel();
     let second = async {
-        signal().await;
+        wait_for_signal().await;
         tracing::info!("shutting down; a second signal drops the runs in flight");
         // An error means that the shutdown has begun already.
         _ = first.send(());
-        signal().await;
+        wait_for_signal().await;
     };
     (shutdown.map(|_| ()).boxed(), second.boxed())
 }
 
 /// Completes at the next Ctrl-C or SIGTERM.
-async fn signal() {
+async fn wait_for_signal() {
     let interrupt = tokio::signal::ctrl_c().map(|received| {
         received
             .unwrap_or_else(|error| panic!("the handler for Ctrl-C cannot be installed: {error}"));

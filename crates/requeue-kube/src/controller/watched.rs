@@ -252,7 +252,7 @@ impl<O: Resource, S> Watched<O, S> {
                 }
                 enqueuer.related_changed(&changes, &resource, origin);
             };
-            following.follow(events, selected, on_event).await
+            following.follow_events(events, selected, on_event).await
         })
     }
 }
@@ -296,9 +296,9 @@ impl<O: 'static> FromApi<O> {
     {
         let client = api.clone().into_client();
         let dyntype = dyntype.clone();
-        let mut api = relist::consistent(api, &dyntype, &wc);
+        let mut api = relist::consistent_api(api, &dyntype, &wc);
         let select = move |selected: Selected| -> StartWatch<O> {
-            let api = selected.select(api(), &dyntype);
+            let api = selected.select_objects(api(), &dyntype);
             let wc = wc.clone();
             Box::new(move || start(api.clone(), wc.clone()))
         };
@@ -322,7 +322,7 @@ where
             if !is_optional {
                 return start();
             }
-            optional::events::<O, O>(watch.clone(), client.clone(), dyntype.clone(), start)
+            optional::optional_events::<O, O>(watch.clone(), client.clone(), dyntype.clone(), start)
         }))
     }
 }
@@ -341,6 +341,6 @@ impl<O: ObjectKind> EventSource<O> for SharedWatch<O> {
     type Object = Arc<O>;
 
     fn into_events(self, _: &str, _: &O::DynamicType) -> MakeEvents<Object<O>> {
-        MakeEvents::shared(&self)
+        MakeEvents::from_shared(&self)
     }
 }

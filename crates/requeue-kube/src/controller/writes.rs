@@ -204,13 +204,13 @@ impl Shown {
     fn from_meta(meta: &ObjectMeta, is_gone: bool) -> Option<Self> {
         Some(Self {
             uid: hash(&meta.uid),
-            version: version(meta)?,
+            version: numeric_version(meta)?,
             is_deleted: is_gone || meta.deletion_timestamp.is_some(),
         })
     }
 }
 
-fn version(meta: &ObjectMeta) -> Option<u64> {
+fn numeric_version(meta: &ObjectMeta) -> Option<u64> {
     meta.resource_version.as_ref()?.parse().ok()
 }
 
@@ -231,7 +231,7 @@ impl<'a> Origin<'a> {
         is_merged: fn(&O) -> bool,
     ) -> Self {
         let is_merged = matches!(event, Event::Apply(object) if is_merged(object));
-        Self { kind, progressed: Progressed::by(event), is_merged }
+        Self { kind, progressed: Progressed::from_event(event), is_merged }
     }
 
     /// Returns the version that the event shows, if it may show an own write and nothing else.
@@ -253,11 +253,11 @@ enum Progressed {
 }
 
 impl Progressed {
-    fn by<O: Resource>(event: &Event<O>) -> Option<Self> {
+    fn from_event<O: Resource>(event: &Event<O>) -> Option<Self> {
         match event {
             Event::Init => Some(Self::ListBegan),
             Event::InitApply(object) => {
-                version(object.meta()).map(|version| Self::Listed { version })
+                numeric_version(object.meta()).map(|version| Self::Listed { version })
             }
             Event::InitDone => Some(Self::ListEnded),
             Event::Apply(object) => Shown::from_meta(object.meta(), false).map(Self::Shown),
@@ -299,8 +299,8 @@ impl Writes {
 
     /// As [`record`](Self::record), for a kind that is known only at run time.
     pub fn record_with<O: Resource>(&self, written: &O, dyntype: &O::DynamicType) {
-        if let Some(key) = self.current() {
-            self.wrote(key, written, dyntype);
+        if let Some(key) = self.current_run() {
+            self.record_version(key, written, dyntype);
         }
     }
 
@@ -311,7 +311,7 @@ impl Writes {
         O: Resource,
         O::DynamicType: Default,
     {
-        self.wrote(ObjectKey::from(object), written, &O::DynamicType::default());
+        self.record_version(ObjectKey::from(object), written, &O::DynamicType::default());
     }
 
     /// Records the response of a deletion.
@@ -334,16 +334,16 @@ impl Writes {
         O: Resource,
         O::DynamicType: Default,
     {
-        let Some(key) = self.current() else { return };
+        let Some(key) = self.current_run() else { return };
         let kind = Kind::from_type::<O>(&O::DynamicType::default());
         match deleted {
             // The object continues for a while, and this version shows that.
             Either::Left(object) if object.meta().deletion_timestamp.is_some() => {
-                self.wrote(key, object, &O::DynamicType::default());
+                self.record_version(key, object, &O::DynamicType::default());
             }
             Either::Left(object) => {
                 let meta = object.meta();
-                self.open(key, &kind, (ObjectKey::from_meta(meta), hash(&meta.uid)), None);
+                self.open_write(key, &kind, (ObjectKey::from_meta(meta), hash(&meta.uid)), None);
             }
             Either::Right(status) => {
                 let details = status.details.as_ref();
@@ -351,14 +351,14 @@ impl Writes {
                     let name = details.map_or("", |it| &it.name);
                     // The response does not contain the namespace.
                     let object = ObjectKey::new(None, name);
-                    self.open(key, &kind, (object, hash(&Some(uid))), None);
+                    self.open_write(key, &kind, (object, hash(&Some(uid))), None);
                 }
             }
         }
     }
 
     /// Returns the object of the run that this task executes.
-    fn current(&self) -> Option<ObjectKey> {
+    fn current_run(&self) -> Option<ObjectKey> {
         let run =
             RUN.try_with(|(writes, key)| Arc::ptr_eq(&writes.0, &self.0).then(|| key.clone()));
         let key = run.ok().flatten();
@@ -371,22 +371,22 @@ impl Writes {
         key
     }
 
-    fn wrote<O: Resource>(&self, key: ObjectKey, written: &O, dyntype: &O::DynamicType) {
+    fn record_version<O: Resource>(&self, key: ObjectKey, written: &O, dyntype: &O::DynamicType) {
         let meta = written.meta();
-        if let (Some(_), Some(version)) = (&meta.uid, version(meta)) {
+        if let (Some(_), Some(version)) = (&meta.uid, numeric_version(meta)) {
             let object = (ObjectKey::from_meta(meta), hash(&meta.uid));
-            self.open(key, &Kind::from_type::<O>(dyntype), object, Some(version));
+            self.open_write(key, &Kind::from_type::<O>(dyntype), object, Some(version));
         }
     }
 
-    fn open(
+    fn open_write(
         &self,
         key: ObjectKey,
         kind: &Kind,
         (object, uid): (ObjectKey, u64),
         version: Option<u64>,
     ) {
-        self.0.lock().open(Write { key, object, uid, version, number: 0 }, kind);
+        self.0.lock().open_write(Write { key, object, uid, version, number: 0 }, kind);
     }
 
     /// Returns the last write for whose event the run of `key` waits.
@@ -408,24 +408,24 @@ impl Writes {
     }
 
     /// Sets the limit of a wait, and whether the events of own writes start no run.
-    pub(super) fn start(&self, timeout: Duration, suppress: bool) {
+    pub(super) fn set_limits(&self, timeout: Duration, suppress: bool) {
         let mut state = self.0.lock();
         state.timeout = timeout;
         state.suppresses = suppress;
     }
 
     /// Adds a watch of `kind`.
-    pub(super) fn watch(&self, kind: Kind, number: usize) {
+    pub(super) fn add_watch(&self, kind: Kind, number: usize) {
         self.0.lock().kinds.entry(kind).or_default().watches.insert(number, Progress::default());
     }
 
     /// Executes the run of `key`, whose writes are then recorded for it.
-    pub(super) async fn during<F: Future>(&self, key: ObjectKey, run: F) -> F::Output {
+    pub(super) async fn record_during<F: Future>(&self, key: ObjectKey, run: F) -> F::Output {
         RUN.scope((self.clone(), key), run).await
     }
 
     /// Called at the delivery of `key`.
-    pub(super) fn begin(&self, key: &ObjectKey) -> Freshness {
+    pub(super) fn begin_run(&self, key: &ObjectKey) -> Freshness {
         let mut state = self.0.lock();
         let state = &mut *state;
         let mut timed_out = false;
@@ -446,7 +446,7 @@ impl Writes {
     }
 
     /// Called after the run of `key`. Returns the adds that waited for its end.
-    pub(super) fn end(&self, key: &ObjectKey) -> Vec<Held> {
+    pub(super) fn end_run(&self, key: &ObjectKey) -> Vec<Held> {
         self.0.lock().in_flight.remove(key).unwrap_or_default()
     }
 
@@ -461,7 +461,7 @@ impl Writes {
 
     /// Keeps an add until the end of the run of `key`, if there is one, and if its event may show a
     /// write that the run has not recorded yet. Returns the add otherwise.
-    pub(super) fn hold(
+    pub(super) fn hold_add(
         &self,
         key: &ObjectKey,
         event: Origin<'_>,
@@ -480,7 +480,7 @@ impl Writes {
     }
 
     /// Forgets the open writes of an object that is gone, and the adds that wait for its run.
-    pub(super) fn forget(&self, key: &ObjectKey) {
+    pub(super) fn forget_writes(&self, key: &ObjectKey) {
         let mut state = self.0.lock();
         state.open.remove(key);
         if let Some(held) = state.in_flight.get_mut(key) {
@@ -490,7 +490,7 @@ impl Writes {
 
     /// Called when no watch is left: from now on nothing waits for an event. Returns the adds that
     /// waited for the ends of runs, with their objects, and the objects whose runs waited.
-    pub(super) fn close(&self) -> (Vec<(ObjectKey, Held)>, Vec<ObjectKey>) {
+    pub(super) fn stop_waits(&self) -> (Vec<(ObjectKey, Held)>, Vec<ObjectKey>) {
         let mut state = self.0.lock();
         // The writes of kinds that are not watched delay nothing.
         state.kinds.clear();
@@ -502,7 +502,7 @@ impl Writes {
         (held.collect(), waiting.collect())
     }
 
-    /// As [`forget`](Self::forget), for the objects for which `is_gone` returns true.
+    /// As [`forget_writes`](Self::forget_writes), for the objects for which `is_gone` returns true.
     pub(super) fn forget_all(&self, is_gone: impl Fn(&ObjectKey) -> bool) {
         let mut state = self.0.lock();
         state.open.retain(|key, _| !is_gone(key));
@@ -512,16 +512,16 @@ impl Writes {
 
     /// Called after an event was applied. Returns the objects whose runs wait for it, and can
     /// start.
-    pub(super) fn progressed(&self, event: Origin<'_>, watch: usize) -> Vec<ObjectKey> {
-        let progress = |progressed| self.0.lock().progressed(event.kind, watch, progressed);
+    pub(super) fn apply_progress(&self, event: Origin<'_>, watch: usize) -> Vec<ObjectKey> {
+        let progress = |progressed| self.0.lock().apply_progress(event.kind, watch, progressed);
         event.progressed.map(progress).unwrap_or_default()
     }
 }
 
 impl State {
-    fn open(&mut self, mut write: Write, kind: &Kind) {
+    fn open_write(&mut self, mut write: Write, kind: &Kind) {
         let now = Instant::now();
-        self.expire(now);
+        self.expire_writes(now);
         let Some(watched) = self.kinds.get_mut(kind) else { return };
         // A timeout that is out of range is as good as none.
         let until = now.checked_add(self.timeout).unwrap_or(now + Duration::from_secs(1 << 30));
@@ -549,7 +549,7 @@ impl State {
     }
 
     /// Forgets writes whose time limit has passed.
-    fn expire(&mut self, now: Instant) {
+    fn expire_writes(&mut self, now: Instant) {
         while self.limits.front().is_some_and(|(until, ..)| *until <= now) {
             let Some((_, kind, write)) = self.limits.pop_front() else { return };
             if let Some(open) = self.open.get_mut(&write.key) {
@@ -562,14 +562,14 @@ impl State {
             let Some(watched) = self.kinds.get_mut(&kind) else { continue };
             watched.deletions.retain(|other| other.number != write.number);
             if let Some(version) = write.version {
-                retain(&mut watched.versions, version, |other| other.number != write.number);
-                retain(&mut watched.own, version, |other| other.uid != write.uid);
+                retain_writes(&mut watched.versions, version, |other| other.number != write.number);
+                retain_writes(&mut watched.own, version, |other| other.uid != write.uid);
             }
         }
     }
 
     /// Closes a write. Returns its object if that was the last one, and a run waits for it.
-    fn close(&mut self, write: &Write) -> Option<ObjectKey> {
+    fn close_write(&mut self, write: &Write) -> Option<ObjectKey> {
         let open = self.open.get_mut(&write.key)?;
         open.writes.retain(|number| *number != write.number);
         if !open.writes.is_empty() {
@@ -579,7 +579,12 @@ impl State {
         open.waits.then(|| write.key.clone())
     }
 
-    fn progressed(&mut self, kind: &Kind, watch: usize, progressed: Progressed) -> Vec<ObjectKey> {
+    fn apply_progress(
+        &mut self,
+        kind: &Kind,
+        watch: usize,
+        progressed: Progressed,
+    ) -> Vec<ObjectKey> {
         let recorded = self.recorded;
         let Some(watched) = self.kinds.get_mut(kind) else { return Vec::new() };
         let Some(progress) = watched.watches.get_mut(&watch) else { return Vec::new() };
@@ -600,7 +605,7 @@ impl State {
                 let before = watched.watches.values().map(|progress| progress.listed).min();
                 let is_gone =
                     |write: &Write| write.version.is_none() && Some(write.number) <= before;
-                watched.take(is_gone, &mut shown);
+                watched.take_shown(is_gone, &mut shown);
             }
             Progressed::Shown(event) => {
                 progress.reached = progress.reached.max(event.version);
@@ -609,12 +614,12 @@ impl State {
                     watched.recent.pop_front();
                 }
                 if watched.watches.len() > 1 || event.is_deleted {
-                    watched.take(|write| event.shows(write), &mut shown);
+                    watched.take_shown(|write| event.shows_write(write), &mut shown);
                 }
             }
         }
         watched.take_reached(&mut shown);
-        let ready: HashSet<_> = shown.iter().filter_map(|write| self.close(write)).collect();
+        let ready: HashSet<_> = shown.iter().filter_map(|write| self.close_write(write)).collect();
         ready.into_iter().collect()
     }
 }
@@ -625,7 +630,7 @@ impl Shown {
         self.uid == write.uid && write.version == Some(self.version) && !self.is_deleted
     }
 
-    fn shows(&self, write: &Write) -> bool {
+    fn shows_write(&self, write: &Write) -> bool {
         self.uid == write.uid
             && match write.version {
                 Some(version) => version <= self.version,
@@ -636,17 +641,17 @@ impl Shown {
 
 impl Watched {
     /// Returns the highest version that all watches of the kind have shown.
-    fn reached(&self) -> u64 {
+    fn lowest_reached(&self) -> u64 {
         self.watches.values().map(|progress| progress.reached).min().unwrap_or(0)
     }
 
     fn has_shown(&self, write: &Write) -> bool {
-        write.version.is_some_and(|version| version <= self.reached())
-            || self.recent.iter().rev().any(|event| event.shows(write))
+        write.version.is_some_and(|version| version <= self.lowest_reached())
+            || self.recent.iter().rev().any(|event| event.shows_write(write))
     }
 
     /// Moves the writes that satisfy `is_shown` to `shown`.
-    fn take(&mut self, is_shown: impl Fn(&Write) -> bool, shown: &mut Vec<Write>) {
+    fn take_shown(&mut self, is_shown: impl Fn(&Write) -> bool, shown: &mut Vec<Write>) {
         self.versions.retain(|_, writes| {
             shown.extend(writes.extract_if(.., |write| is_shown(write)));
             !writes.is_empty()
@@ -656,7 +661,7 @@ impl Watched {
 
     /// Moves the writes that all watches have reached to `shown`.
     fn take_reached(&mut self, shown: &mut Vec<Write>) {
-        let reached = self.reached();
+        let reached = self.lowest_reached();
         while let Some(entry) = self.versions.first_entry().filter(|it| *it.key() <= reached) {
             shown.extend(entry.remove());
         }
@@ -667,7 +672,7 @@ impl Watched {
 }
 
 /// Keeps the values of a version that satisfy `keep`.
-fn retain<T>(map: &mut BTreeMap<u64, Vec<T>>, version: u64, keep: impl Fn(&T) -> bool) {
+fn retain_writes<T>(map: &mut BTreeMap<u64, Vec<T>>, version: u64, keep: impl Fn(&T) -> bool) {
     if let Entry::Occupied(mut values) = map.entry(version) {
         values.get_mut().retain(keep);
         if values.get().is_empty() {
@@ -687,26 +692,26 @@ mod tests {
     async fn writes_whose_events_never_come_take_no_memory_after_the_limit() {
         let writes = Writes::default();
         let kind = Kind::from_type::<ConfigMap>(&());
-        writes.start(Duration::from_secs(10), true);
-        writes.watch(kind.clone(), 0);
+        writes.set_limits(Duration::from_secs(10), true);
+        writes.add_watch(kind.clone(), 0);
         for number in 0..1000 {
             let key = ObjectKey::new(None, &number.to_string());
-            assert!(matches!(writes.begin(&key), Freshness::Fresh));
+            assert!(matches!(writes.begin_run(&key), Freshness::Fresh));
             let object = (ObjectKey::new(None, "written"), number);
-            writes.open(key.clone(), &kind, object.clone(), Some(number + 1));
-            writes.open(key.clone(), &kind, object, None);
-            assert!(matches!(writes.begin(&key), Freshness::Stale(_)));
-            assert!(writes.end(&key).is_empty());
+            writes.open_write(key.clone(), &kind, object.clone(), Some(number + 1));
+            writes.open_write(key.clone(), &kind, object, None);
+            assert!(matches!(writes.begin_run(&key), Freshness::Stale(_)));
+            assert!(writes.end_run(&key).is_empty());
             advance(Duration::from_secs(1)).await;
         }
         let mut state = writes.0.lock();
-        state.expire(Instant::now());
+        state.expire_writes(Instant::now());
         let watched = &state.kinds[&kind];
         assert!(state.limits.len() <= 30, "{}", state.limits.len());
         for count in [watched.versions.len(), watched.deletions.len(), watched.own.len()] {
             assert!(count <= 10, "{count}");
         }
         drop(state);
-        assert!(matches!(writes.begin(&ObjectKey::new(None, "0")), Freshness::TimedOut));
+        assert!(matches!(writes.begin_run(&ObjectKey::new(None, "0")), Freshness::TimedOut));
     }
 }

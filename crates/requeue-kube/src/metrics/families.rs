@@ -23,11 +23,11 @@ pub(super) struct Sample<'a> {
 }
 
 impl<'a> Sample<'a> {
-    pub(super) fn read(series: &'a Series) -> Self {
+    pub(super) fn read_series(series: &'a Series) -> Self {
         Self {
             series,
             meters: &series.meters,
-            depths: series.depths(),
+            depths: series.depths_by_priority(),
             counts: series.queue.totals(),
             times: series.queue.histograms(),
         }
@@ -55,7 +55,7 @@ enum Value {
 }
 
 impl Value {
-    const fn kind(&self) -> MetricType {
+    const fn metric_type(&self) -> MetricType {
         match self {
             Self::Results | Self::Count(_) => MetricType::Counter,
             Self::Gauge(_) | Self::Depths | Self::QueueAge(_) => MetricType::Gauge,
@@ -70,7 +70,7 @@ impl Family {
         samples: &[Sample<'_>],
         encoder: &mut DescriptorEncoder<'_>,
     ) -> fmt::Result {
-        let kind = self.value.kind();
+        let kind = self.value.metric_type();
         let mut to = encoder.encode_descriptor(self.name, self.help, None, kind)?;
         for sample in samples {
             let name = &*sample.series.name;
@@ -81,7 +81,7 @@ impl Family {
                 Value::Results => {
                     for (result, count) in RESULTS.iter().zip(&sample.meters.results) {
                         let labels = [("controller", name), ("result", result)];
-                        counter(to.encode_family(&labels)?, count.load(Relaxed))?;
+                        encode_counter(to.encode_family(&labels)?, count.load(Relaxed))?;
                     }
                 }
                 Value::Depths => {
@@ -90,7 +90,7 @@ impl Family {
                         to.encode_family(&labels)?.encode_gauge(depth)?;
                     }
                 }
-                Value::Count(read) => counter(to.encode_family(&labels)?, read(sample))?,
+                Value::Count(read) => encode_counter(to.encode_family(&labels)?, read(sample))?,
                 Value::Gauge(read) => {
                     to.encode_family(&labels)?.encode_gauge(&read(sample))?;
                 }
@@ -114,7 +114,7 @@ impl Family {
     }
 }
 
-fn counter(mut to: MetricEncoder<'_>, count: u64) -> fmt::Result {
+fn encode_counter(mut to: MetricEncoder<'_>, count: u64) -> fmt::Result {
     to.encode_counter(&count, None::<&Exemplar<NoLabelSet, u64>>)
 }
 

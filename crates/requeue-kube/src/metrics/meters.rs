@@ -32,7 +32,7 @@ impl Outcome {
     }
 
     /// Returns the index of the label `result` in [`RESULTS`].
-    pub(super) const fn result(self) -> usize {
+    pub(super) const fn result_label(self) -> usize {
         match self {
             Self::Success => 0,
             Self::Error | Self::Terminal | Self::Panic | Self::Timeout => 1,
@@ -80,13 +80,13 @@ impl Default for Times {
 
 impl Meters {
     /// Counts a run in flight until the result is dropped.
-    pub(crate) fn begin(&self) -> Active<'_> {
+    pub(crate) fn count_run(&self) -> Active<'_> {
         self.active.fetch_add(1, Relaxed);
         Active(self)
     }
 
-    pub(crate) fn end(&self, outcome: Outcome, took: Duration) {
-        self.results[outcome.result()].fetch_add(1, Relaxed);
+    pub(crate) fn count_end(&self, outcome: Outcome, took: Duration) {
+        self.results[outcome.result_label()].fetch_add(1, Relaxed);
         let of_a_kind = match outcome {
             Outcome::Terminal => Some(&self.terminal),
             Outcome::Panic => Some(&self.panics),

@@ -78,7 +78,7 @@ impl Metrics {
         Self(shown)
     }
 
-    pub(crate) fn show(&self, series: &Arc<Series>) {
+    pub(crate) fn show_series(&self, series: &Arc<Series>) {
         let mut controllers = self.0.controllers.lock();
         controllers.retain(|_, series| series.strong_count() > 0);
         controllers.insert(series.name.clone(), Arc::downgrade(series));
@@ -123,7 +123,7 @@ impl Series {
     }
 
     /// Returns the depth for each value of the label `priority`.
-    fn depths(&self) -> Vec<(String, usize)> {
+    fn depths_by_priority(&self) -> Vec<(String, usize)> {
         // One more than the limit, to detect that it is exceeded.
         let depths: BTreeMap<_, _> =
             self.queue.ready_and_dirty_by_priority(MOST_PRIORITIES + 1).into_iter().collect();
@@ -153,7 +153,7 @@ struct Shown {
 impl Collector for Shown {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let running: Vec<_> = self.controllers.lock().values().filter_map(Weak::upgrade).collect();
-        let samples: Vec<_> = running.iter().map(|series| Sample::read(series)).collect();
+        let samples: Vec<_> = running.iter().map(|series| Sample::read_series(series)).collect();
         for family in FAMILIES.iter().filter(|_| !samples.is_empty()) {
             family.encode(&samples, &mut encoder)?;
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use kube::runtime::watcher;
 
 /// Returns an error with the same kind and message.
-pub(super) fn copy(error: &Arc<watcher::Error>) -> watcher::Error {
+pub(super) fn copy_error(error: &Arc<watcher::Error>) -> watcher::Error {
     let copied = |cause: &kube::Error| match cause {
         kube::Error::Api(status) => kube::Error::Api(status.clone()),
         _ => kube::Error::Service(Box::new(Copied(Arc::clone(error)))),

@@ -77,7 +77,7 @@ impl<V: Hash + Eq + Clone, K> Index<V, K> {
 }
 
 impl<V: Hash + Eq + Clone, K> Entries<V, K> {
-    fn insert(&mut self, key: &ObjectKey, values: Vec<V>, object: &Arc<K>) {
+    fn insert_object(&mut self, key: &ObjectKey, values: Vec<V>, object: &Arc<K>) {
         for value in &values {
             let objects = self.objects.entry(value.clone()).or_default();
             objects.insert(key.clone(), Arc::clone(object));
@@ -87,7 +87,7 @@ impl<V: Hash + Eq + Clone, K> Entries<V, K> {
         }
     }
 
-    fn remove(&mut self, key: &ObjectKey) {
+    fn remove_object(&mut self, key: &ObjectKey) {
         for value in self.values.remove(key).into_iter().flatten() {
             if let Some(objects) = self.objects.get_mut(&value) {
                 objects.remove(key);
@@ -101,17 +101,17 @@ impl<V: Hash + Eq + Clone, K> Entries<V, K> {
 
 /// The updates of an index, whose type of values is not known to the watch.
 ///
-/// [`prepare`](Self::prepare) calls the function of the user, which may be slow, before the watch
+/// [`prepare_object`](Self::prepare_object) calls the function of the user, which may be slow, before the watch
 /// takes its lock. The other methods call it only for objects that were not prepared.
 pub(super) trait Update<K>: Send + Sync {
     /// Computes the values of an object that is about to be put, or is part of a list.
-    fn prepare(&self, key: &ObjectKey, object: &K);
+    fn prepare_object(&self, key: &ObjectKey, object: &K);
     /// Forgets the values that were computed and not used, because a list begins.
-    fn restart(&self);
-    fn put(&self, key: &ObjectKey, object: &Arc<K>);
-    fn remove(&self, key: &ObjectKey);
+    fn begin_list(&self);
+    fn put_object(&self, key: &ObjectKey, object: &Arc<K>);
+    fn remove_object(&self, key: &ObjectKey);
     /// Replaces all objects.
-    fn replace(&self, objects: &[(ObjectKey, Arc<K>)]);
+    fn replace_objects(&self, objects: &[(ObjectKey, Arc<K>)]);
 }
 
 /// An index, and its function.
@@ -129,7 +129,7 @@ struct Reader<V, F> {
 
 impl<V, F> Reader<V, F> {
     /// Returns the values of an object. If the function panics, the object has none.
-    fn read<K, I>(&self, key: &ObjectKey, object: &K) -> Vec<V>
+    fn read_values<K, I>(&self, key: &ObjectKey, object: &K) -> Vec<V>
     where
         F: Fn(&K) -> I,
         I: IntoIterator<Item = V>,
@@ -141,7 +141,7 @@ impl<V, F> Reader<V, F> {
         })
     }
 
-    fn take<K, I>(&mut self, key: &ObjectKey, object: &K) -> Vec<V>
+    fn take_values<K, I>(&mut self, key: &ObjectKey, object: &K) -> Vec<V>
     where
         K: Resource,
         F: Fn(&K) -> I,
@@ -149,7 +149,7 @@ impl<V, F> Reader<V, F> {
     {
         match self.prepared.remove(key) {
             Some((version, values)) if version == object.meta().resource_version => values,
-            _ => self.read(key, object),
+            _ => self.read_values(key, object),
         }
     }
 }
@@ -167,32 +167,32 @@ where
     F: Fn(&K) -> I + Send,
     I: IntoIterator<Item = V>,
 {
-    fn prepare(&self, key: &ObjectKey, object: &K) {
+    fn prepare_object(&self, key: &ObjectKey, object: &K) {
         let mut reader = self.reader.lock();
-        let values = reader.read(key, object);
+        let values = reader.read_values(key, object);
         reader.prepared.insert(key.clone(), (object.meta().resource_version.clone(), values));
     }
 
-    fn restart(&self) {
+    fn begin_list(&self) {
         self.reader.lock().prepared.clear();
     }
 
-    fn put(&self, key: &ObjectKey, object: &Arc<K>) {
-        let values = self.reader.lock().take(key, &**object);
+    fn put_object(&self, key: &ObjectKey, object: &Arc<K>) {
+        let values = self.reader.lock().take_values(key, &**object);
         let mut entries = self.index.0.write();
-        entries.remove(key);
-        entries.insert(key, values, object);
+        entries.remove_object(key);
+        entries.insert_object(key, values, object);
     }
 
-    fn remove(&self, key: &ObjectKey) {
-        self.index.0.write().remove(key);
+    fn remove_object(&self, key: &ObjectKey) {
+        self.index.0.write().remove_object(key);
     }
 
-    fn replace(&self, objects: &[(ObjectKey, Arc<K>)]) {
+    fn replace_objects(&self, objects: &[(ObjectKey, Arc<K>)]) {
         let mut fresh = Entries { objects: HashMap::new(), values: HashMap::new() };
         let mut reader = self.reader.lock();
         for (key, object) in objects {
-            fresh.insert(key, reader.take(key, &**object), object);
+            fresh.insert_object(key, reader.take_values(key, &**object), object);
         }
         reader.prepared = HashMap::new();
         *self.index.0.write() = fresh;

@@ -179,7 +179,7 @@ where
 
     /// As [`new`](Self::new), for a kind that is known only at run time.
     pub fn new_with(api: Api<K>, wc: watcher::Config, dyntype: K::DynamicType) -> Self {
-        Self::from_stream(relist::watch(api, &dyntype, wc), dyntype)
+        Self::from_stream(relist::consistent_watch(api, &dyntype, wc), dyntype)
     }
 
     /// As [`new_with`](Self::new_with), for a kind that may not be installed: see
@@ -201,10 +201,10 @@ where
     pub fn optional(api: Api<K>, wc: watcher::Config, dyntype: K::DynamicType) -> Self {
         let client = api.clone().into_client();
         let of = dyntype.clone();
-        let mut api = relist::consistent(api, &dyntype, &wc);
+        let mut api = relist::consistent_api(api, &dyntype, &wc);
         let make = move || watcher::watcher(api(), wc.clone()).boxed();
         let name = watch_name::<K>(&dyntype, "shared");
-        Self::from_stream(optional::events::<K, K>(name, client, of, make), dyntype)
+        Self::from_stream(optional::optional_events::<K, K>(name, client, of, make), dyntype)
     }
 }
 
@@ -246,7 +246,7 @@ where
             list_period: None,
             end: None,
         }));
-        let start = follow(Arc::clone(&fanout), events).boxed();
+        let start = follow_watch(Arc::clone(&fanout), events).boxed();
         let task = Mutex::new(JoinSet::new());
         Self(Arc::new(Inner { dyntype, fanout, start: Mutex::new(Some(start)), task }))
     }
@@ -271,7 +271,7 @@ where
     /// ```
     #[must_use]
     pub fn store(&self) -> Store<K> {
-        self.fanout().store.clone()
+        self.lock_fanout().store.clone()
     }
 
     /// Returns an index of the objects by the values that `f` returns for them: none, one or several.
@@ -299,10 +299,10 @@ where
     {
         let index = Index::new();
         let indexed = Arc::new(Indexed::new(index.clone(), f));
-        let objects = self.fanout().objects();
-        objects.iter().for_each(|(key, object)| indexed.prepare(key, object));
-        let mut fanout = self.fanout();
-        indexed.replace(&fanout.objects());
+        let objects = self.lock_fanout().stored_objects();
+        objects.iter().for_each(|(key, object)| indexed.prepare_object(key, object));
+        let mut fanout = self.lock_fanout();
+        indexed.replace_objects(&fanout.stored_objects());
         fanout.indexes.push(indexed);
         index
     }
@@ -313,20 +313,20 @@ where
 
     /// Returns the events of a new subscriber. The watch begins when the stream is first polled. With a
     /// period, its first list is repeated at least once per period.
-    pub(crate) fn events(
+    pub(crate) fn subscribed_events(
         &self,
         list_period: Option<Duration>,
     ) -> BoxStream<'static, watcher::Result<Event<Object<K>>>> {
         let (number, wake) = {
-            let mut fanout = self.fanout();
+            let mut fanout = self.lock_fanout();
             fanout.list_period = fanout.list_period.into_iter().chain(list_period).min();
-            fanout.subscribe()
+            fanout.add_subscriber()
         };
         let subscription = Subscription { shared: self.clone(), number };
         let events = stream! {
-            subscription.shared.begin();
+            subscription.shared.begin_watch();
             loop {
-                let (events, end) = subscription.next();
+                let (events, end) = subscription.unread_events();
                 match end {
                     Some(End::Ended) if events.is_empty() => return,
                     Some(End::Panicked) if events.is_empty() => {
@@ -343,12 +343,12 @@ where
         events.boxed()
     }
 
-    fn fanout(&self) -> MutexGuard<'_, Fanout<K>> {
+    fn lock_fanout(&self) -> MutexGuard<'_, Fanout<K>> {
         self.0.fanout.lock()
     }
 
     /// Starts the watch, unless it has begun.
-    fn begin(&self) {
+    fn begin_watch(&self) {
         let watch = self.0.start.lock().take();
         if let Some(watch) = watch {
             self.0.task.lock().spawn(watch);
@@ -357,7 +357,7 @@ where
 }
 
 /// Passes the events of the watch to the fanout, until the stream ends.
-async fn follow<K: ObjectKind>(
+async fn follow_watch<K: ObjectKind>(
     fanout: Arc<Mutex<Fanout<K>>>,
     events: impl Stream<Item = watcher::Result<Event<K>>> + Send,
 ) {
@@ -380,8 +380,8 @@ async fn follow<K: ObjectKind>(
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {
-                prepare(&fanout, &event);
-                fanout.lock().event(event);
+                prepare_indexes(&fanout, &event);
+                fanout.lock().apply_event(event);
             }
             Err(error) => {
                 tracing::warn!(watch, %error, "a shared watch failed");
@@ -421,57 +421,57 @@ impl<K: ObjectKind> Backoff for ListBackoff<K> {
 }
 
 /// Calls the functions of the indexes for the object of an event, without the lock of the fanout.
-fn prepare<K: ObjectKind>(fanout: &Mutex<Fanout<K>>, event: &Event<K>) {
+fn prepare_indexes<K: ObjectKind>(fanout: &Mutex<Fanout<K>>, event: &Event<K>) {
     let indexes = fanout.lock().indexes.clone();
     match event {
-        Event::Init => indexes.iter().for_each(|index| index.restart()),
+        Event::Init => indexes.iter().for_each(|index| index.begin_list()),
         Event::Apply(object) | Event::InitApply(object) => {
             let key = ObjectKey::from_object(object);
-            indexes.iter().for_each(|index| index.prepare(&key, object));
+            indexes.iter().for_each(|index| index.prepare_object(&key, object));
         }
         Event::InitDone | Event::Delete(_) => {}
     }
 }
 
 impl<K: ObjectKind> Fanout<K> {
-    fn event(&mut self, event: Event<K>) {
+    fn apply_event(&mut self, event: Event<K>) {
         self.writer.apply_watcher_event(&event);
         match event {
             Event::Init | Event::InitApply(_) => {}
             Event::InitDone => {
                 self.is_listed = true;
                 if !self.indexes.is_empty() {
-                    let objects = self.objects();
-                    self.indexes.iter().for_each(|index| index.replace(&objects));
+                    let objects = self.stored_objects();
+                    self.indexes.iter().for_each(|index| index.replace_objects(&objects));
                 }
-                self.subscribers.values_mut().for_each(Subscriber::list);
+                self.subscribers.values_mut().for_each(Subscriber::list_again);
             }
             Event::Apply(object) => {
                 let key = ObjectKey::from_object(&object);
-                if let Some(object) = self.get(&key) {
-                    self.indexes.iter().for_each(|index| index.put(&key, &object));
+                if let Some(object) = self.stored_object(&key) {
+                    self.indexes.iter().for_each(|index| index.put_object(&key, &object));
                 }
-                self.changed(&key, None);
+                self.notify_change(&key, None);
             }
             Event::Delete(object) => {
                 let key = ObjectKey::from_object(&object);
-                self.indexes.iter().for_each(|index| index.remove(&key));
-                self.changed(&key, Some(&Arc::new(object)));
+                self.indexes.iter().for_each(|index| index.remove_object(&key));
+                self.notify_change(&key, Some(&Arc::new(object)));
             }
         }
     }
 
-    fn changed(&mut self, key: &ObjectKey, deleted: Option<&Arc<K>>) {
+    fn notify_change(&mut self, key: &ObjectKey, deleted: Option<&Arc<K>>) {
         for subscriber in self.subscribers.values_mut() {
-            subscriber.change(key, deleted);
+            subscriber.add_change(key, deleted);
         }
     }
 
-    fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
+    fn stored_object(&self, key: &ObjectKey) -> Option<Arc<K>> {
         self.store.get(&key.to_ref(self.dyntype.clone()))
     }
 
-    fn objects(&self) -> Vec<(ObjectKey, Arc<K>)> {
+    fn stored_objects(&self) -> Vec<(ObjectKey, Arc<K>)> {
         self.store
             .state()
             .into_iter()
@@ -479,7 +479,7 @@ impl<K: ObjectKind> Fanout<K> {
             .collect()
     }
 
-    fn subscribe(&mut self) -> (u64, Arc<Notify>) {
+    fn add_subscriber(&mut self) -> (u64, Arc<Notify>) {
         self.numbers += 1;
         let wake = Arc::new(Notify::new());
         let subscriber = Subscriber {
@@ -494,10 +494,10 @@ impl<K: ObjectKind> Fanout<K> {
     }
 
     /// Returns the next events of a subscriber, or none if it has read all.
-    fn take(&mut self, number: u64) -> Vec<watcher::Result<Event<Object<K>>>> {
+    fn take_events(&mut self, number: u64) -> Vec<watcher::Result<Event<Object<K>>>> {
         let Some(subscriber) = self.subscribers.get_mut(&number) else { return Vec::new() };
         if let Some(error) = subscriber.error.take() {
-            return vec![Err(errors::copy(&error))];
+            return vec![Err(errors::copy_error(&error))];
         }
         if subscriber.lists && self.is_listed {
             subscriber.lists = false;
@@ -510,17 +510,18 @@ impl<K: ObjectKind> Fanout<K> {
                 .map(Ok)
                 .collect();
         }
-        let Some((key, changed)) = subscriber.pop() else { return Vec::new() };
+        let Some((key, changed)) = subscriber.pop_change() else { return Vec::new() };
         let Changed { deleted, is_merged } = changed;
         let deleted = deleted.map(|object| Event::Delete(object.into()));
-        let here = self.get(&key).map(|object| Event::Apply(Object { object, is_merged }));
+        let here =
+            self.stored_object(&key).map(|object| Event::Apply(Object { object, is_merged }));
         deleted.into_iter().chain(here).map(Ok).collect()
     }
 }
 
 impl<K> Subscriber<K> {
     /// Makes the subscriber read the whole store.
-    fn list(&mut self) {
+    fn list_again(&mut self) {
         self.lists = true;
         // The list also shows these changes.
         self.order.clear();
@@ -528,7 +529,7 @@ impl<K> Subscriber<K> {
         self.wake.notify_one();
     }
 
-    fn change(&mut self, key: &ObjectKey, deleted: Option<&Arc<K>>) {
+    fn add_change(&mut self, key: &ObjectKey, deleted: Option<&Arc<K>>) {
         if self.lists {
             return;
         }
@@ -549,7 +550,7 @@ impl<K> Subscriber<K> {
         }
     }
 
-    fn pop(&mut self) -> Option<(ObjectKey, Changed<K>)> {
+    fn pop_change(&mut self) -> Option<(ObjectKey, Changed<K>)> {
         let key = self.order.pop_front()?;
         let changed = self.changed.remove(&key)?;
         Some((key, changed))
@@ -564,15 +565,15 @@ struct Subscription<K: ObjectKind> {
 
 impl<K: ObjectKind> Subscription<K> {
     /// Returns the events that were not read, and the end of the watch.
-    fn next(&self) -> (Vec<watcher::Result<Event<Object<K>>>>, Option<End>) {
-        let mut fanout = self.shared.fanout();
-        (fanout.take(self.number), fanout.end)
+    fn unread_events(&self) -> (Vec<watcher::Result<Event<Object<K>>>>, Option<End>) {
+        let mut fanout = self.shared.lock_fanout();
+        (fanout.take_events(self.number), fanout.end)
     }
 }
 
 impl<K: ObjectKind> Drop for Subscription<K> {
     fn drop(&mut self) {
-        self.shared.fanout().subscribers.remove(&self.number);
+        self.shared.lock_fanout().subscribers.remove(&self.number);
     }
 }
 

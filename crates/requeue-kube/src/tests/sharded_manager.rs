@@ -324,7 +324,8 @@ async fn the_loss_of_the_membership_drops_the_runs_of_all_controllers() {
     let error = replica.ended.await.unwrap().unwrap_err();
     assert_eq!(
         error,
-        RunnerError::membership(MembershipError::Deleted { group: "things".to_owned() }).into()
+        RunnerError::from_membership(MembershipError::Deleted { group: "things".to_owned() })
+            .into()
     );
     assert!(error.to_string().contains("was deleted"), "{error}");
     assert!(replica.held.iter().all(|held| held.all().is_empty()));
@@ -341,7 +342,7 @@ async fn settings_that_do_not_fit_the_group_of_a_manager_are_refused() {
     };
     let manager = || Manager::new().shard_group(group(&api));
     let error = run(manager().shard_group(group(&api).count(3)), controller("a")).await;
-    assert_eq!(error, RunnerError::membership(MembershipError::Count(3)).into());
+    assert_eq!(error, RunnerError::from_membership(MembershipError::Count(3)).into());
 
     let error =
         run(Manager::new().shard_group(ShardGroup::new("things", "ns")), controller("a")).await;

@@ -71,7 +71,7 @@ struct Forgetting {
     gone: BTreeSet<ObjectKey>,
 }
 
-/// The access to the states of the shards that the caller of [`Places::learn`] has.
+/// The access to the states of the shards that the caller of [`Places::learn_shard`] has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Access {
     Shared,
@@ -79,7 +79,7 @@ pub(super) enum Access {
     Exclusive,
 }
 
-/// The effect of [`Places::learn`].
+/// The effect of [`Places::learn_shard`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in super::super) enum Learned {
     NotHeld,
@@ -130,7 +130,7 @@ impl Places {
     }
 
     /// Returns the error of the function, if it has failed.
-    pub(in super::super) fn failure(&self) -> Option<RunnerError> {
+    pub(in super::super) fn function_error(&self) -> Option<RunnerError> {
         let (key, cause) = self.failure.lock().clone()?;
         Some(RunnerError::Config(format!(
             "the function that assigns objects to shards failed for {key}: {cause}; it must return the \
@@ -158,7 +158,7 @@ impl Places {
     /// Remembers the shard of the object with this uid, if `is_held` returns true for the shard. If
     /// the shard was not known before, calls `new` with it. If another shard was known before, and
     /// `access` is shared, nothing changes, and the result is `None`.
-    pub(super) fn learn(
+    pub(super) fn learn_shard(
         &self,
         key: &ObjectKey,
         uid: &str,
@@ -197,7 +197,7 @@ impl Places {
         }
     }
 
-    /// As [`learn`](Self::learn), from the reference of an owned object. The owner may be an earlier
+    /// As [`learn_shard`](Self::learn_shard), from the reference of an owned object. The owner may be an earlier
     /// object of the same name, so a shard that is known does not change.
     pub(super) fn learn_owner(
         &self,
@@ -238,7 +238,7 @@ impl Places {
     }
 
     /// Returns the keys that may be in the group of a former shard.
-    pub(super) fn moved(&self) -> Vec<ObjectKey> {
+    pub(super) fn moved_keys(&self) -> Vec<ObjectKey> {
         self.moved.lock().iter().cloned().collect()
     }
 
@@ -247,7 +247,7 @@ impl Places {
         self.forgetting.lock().handled += 1;
     }
 
-    /// Called after an event or a list was handled. `is_gone` is as in [`forget`](Self::forget).
+    /// Called after an event or a list was handled. `is_gone` is as in [`forget_shard_of`](Self::forget_shard_of).
     pub(in super::super) fn end_event(&self, is_gone: impl Fn(&ObjectKey) -> bool) {
         let mut forgetting = self.forgetting.lock();
         forgetting.handled -= 1;
@@ -256,7 +256,11 @@ impl Places {
 
     /// Forgets the shard of an object as soon as no event is being handled. It does so only if
     /// `is_gone` then returns true: there is no object, and the key is not in the queue.
-    pub(in super::super) fn forget(&self, key: &ObjectKey, is_gone: impl Fn(&ObjectKey) -> bool) {
+    pub(in super::super) fn forget_shard_of(
+        &self,
+        key: &ObjectKey,
+        is_gone: impl Fn(&ObjectKey) -> bool,
+    ) {
         if let Rule::Hash(ShardBy::Uid) = self.rule {
             let mut forgetting = self.forgetting.lock();
             forgetting.gone.insert(key.clone());

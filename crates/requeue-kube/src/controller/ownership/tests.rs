@@ -495,7 +495,7 @@ fn the_uid_of_a_former_owner_does_not_change_the_shard_of_an_object() {
     ownership.gain([1, 2]);
     let key = ObjectKey::new(Some("any"), "object");
     let uid = |shard| format!("uid of {}", name_in(shard));
-    assert_eq!(ownership.learn(&key, &uid(1)), Learned::Held);
+    assert_eq!(ownership.learn_shard(&key, &uid(1)), Learned::Held);
     for former in [2, 3] {
         ownership.learn_owner(&key, &uid(former));
         assert_eq!(ownership.places().shard_of(&key), Some(1));
