@@ -25,6 +25,7 @@ pub(crate) fn end_body_when(
         let mut frames = BodyStream::new(body);
         let mut is_whole = true;
         let frames = stream::poll_fn(move |context| {
+            // Part of a line would be an error of the watch, which would then list again.
             if is_whole && end.poll_unpin(context).is_ready() {
                 return Poll::Ready(None);
             }

@@ -30,15 +30,15 @@
 //!     Ok(Action::await_change())
 //! }
 //!
-//! # async fn example() -> Result<(), kube::Error> {
+//! # let _ = async {
 //! let maps = Api::<ConfigMap>::all(Client::try_default().await?);
 //! Controller::new(maps, watcher::Config::default())
 //!     .shutdown_on_signal()
 //!     .run(reconcile, policy::backoff, Arc::new(()))
 //!     .for_each(async |result| println!("{result:?}"))
 //!     .await;
-//! # Ok(())
-//! # }
+//! # Ok::<(), kube::Error>(())
+//! # };
 //! ```
 //!
 //! # Common tasks

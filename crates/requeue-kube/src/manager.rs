@@ -113,9 +113,8 @@ impl Manager {
     /// # use k8s_openapi::api::core::v1::ConfigMap;
     /// # use requeue_kube::{Controller, Manager, controller::Action, policy};
     /// # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
-    /// # fn example(manager: &mut Manager, maps: Controller<ConfigMap>) {
+    /// # let (manager, maps): (&mut Manager, Controller<ConfigMap>) = todo!();
     /// manager.add(maps, |maps| maps.run(reconcile, policy::backoff, Arc::new(())));
-    /// # }
     /// ```
     pub fn add<K, E, S>(
         &mut self,
@@ -129,6 +128,7 @@ impl Manager {
     {
         let name = controller.effective_name();
         self.readiness.add_controller(&name, &controller.readiness());
+        // All requests of the group use one client, so that of the first controller is enough.
         self.client = self.client.take().or_else(|| controller.client().cloned());
         let label = name.clone();
         let start = |managed| follow_stream(label, run(controller.set_managed(managed))).boxed();
@@ -148,12 +148,10 @@ impl Manager {
     /// # use requeue_kube::{Controller, Manager};
     /// use requeue_kube::controller::Watched;
     ///
-    /// # fn example(manager: &mut Manager, maps: Controller<ConfigMap>, secrets: Api<Secret>) {
+    /// # let (manager, maps, secrets): (&mut Manager, Controller<ConfigMap>, Api<Secret>) = todo!();
     /// let secrets = manager.watch(secrets, watcher::Config::default());
     /// let maps = maps.watch_owned(Watched::shared(&secrets));
     /// let of_secrets = Controller::for_shared(&secrets);
-    /// # drop((maps, of_secrets));
-    /// # }
     /// ```
     pub fn watch<K>(&mut self, api: Api<K>, wc: watcher::Config) -> SharedWatch<K>
     where
@@ -215,7 +213,7 @@ impl Manager {
     ///
     /// # async fn map(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
     /// # async fn secret(_: Arc<Secret>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
-    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let _ = async {
     /// let config = kube::Config::infer().await?;
     /// let shards = ShardGroup::new("my-controllers", &config.default_namespace).by(ShardBy::Namespace);
     /// let own_connections = shards.client(config.clone())?;
@@ -229,8 +227,8 @@ impl Manager {
     /// let secrets = Controller::new(Api::<Secret>::all(client), wc);
     /// manager.add(secrets, |it| it.run(secret, policy::backoff, Arc::new(())));
     /// manager.run().await?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # };
     /// ```
     pub fn shard_group(mut self, shards: ShardGroup) -> Self {
         self.shards = Some(shards);
@@ -298,10 +296,11 @@ impl Manager {
     ///
     /// ```no_run
     /// # use requeue_kube::Manager;
-    /// # async fn example(manager: Manager) -> Result<(), Box<dyn std::error::Error>> {
+    /// # let _ = async {
+    /// # let manager: Manager = todo!();
     /// manager.shutdown_on_signal().run().await?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # };
     /// ```
     pub async fn run(mut self) -> Result<(), ManagerError> {
         let group = self.take_group()?;
@@ -328,6 +327,7 @@ impl Manager {
         let pass_on_stops = async {
             let graceful = any_of(stops.graceful).map(|()| stop.cancel());
             let forced = any_of(stops.forced).map(|()| force.cancel());
+            // Both are awaited: the forced stop must work during the graceful one.
             future::join(graceful, forced).await;
             future::pending::<Infallible>().await
         };
@@ -336,6 +336,7 @@ impl Manager {
             let mut joining = None;
             let right = tokio::select! {
                 biased;
+                // A controller that failed ends the wait: without it, the process must not lead.
                 done = &mut work => Err(done.ended),
                 right = acquire_right(elector, group, &readiness, &stop, &mut joining) => Ok(right?),
             };
@@ -347,6 +348,7 @@ impl Manager {
                     return ended;
                 }
             };
+            // From now on the controllers may reconcile. They were in standby until here.
             lead.cancel();
             let done = tokio::select! {
                 biased;
@@ -423,6 +425,7 @@ async fn run_controllers(
             Err(Ok(panic)) => resume_unwind(panic),
         };
         done.is_cut_off |= matches!(error, RunnerError::CutOff { .. });
+        // One error stops all: a process that works only in part would hide it.
         stop.cancel();
         if done.ended.is_ok() {
             done.ended = Err(ManagerError { controller: Some(name), error });

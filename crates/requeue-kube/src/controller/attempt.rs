@@ -202,11 +202,14 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
     ) -> Ended<R::Error> {
         let begun = Instant::now();
         let active = self.meters.count_run();
+        // The key is listed before the first poll of the run. If the run is dropped at any later
+        // `await`, the key is still there, and the error of the controller names it.
         self.running.lock().insert(key.clone());
         let mut listed = Listed { running: &self.running, key, run, is_over: false };
         let run_of_key =
             self.enqueuer.writes.record_during(key.clone(), self.call_reconciler(target));
         let ended = run_of_key.instrument(span.span.clone()).await;
+        // From here on, a cancellation no longer makes the run an interrupted one.
         listed.is_over = true;
         drop(listed);
         drop(active);
@@ -238,6 +241,7 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
             Ended::Failed(_, action) => (action, true),
             Ended::Panicked(_) | Ended::TimedOut(_) => (&Action::backoff(), true),
         };
+        // The store is read after the run: an object that the run itself deleted may be gone now.
         let is_gone = !self.enqueuer.runs_gone && self.store.get(&tried.object).is_none();
         let next = if is_gone {
             self.enqueuer.failures.forget_failures(&tried.key);

@@ -94,15 +94,14 @@ use crate::{ObjectKey, ObjectQueue, relist};
 /// use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 /// use kube::{Api, Client};
 /// use kube::runtime::watcher;
-/// use requeue_kube::controller::{Action, Controller};
-/// use requeue_kube::policy;
+/// use requeue_kube::{Controller, controller::Action, policy};
 ///
 /// async fn reconcile(map: Arc<ConfigMap>, client: Arc<Client>) -> Result<Action, kube::Error> {
 ///     // Make the Secrets match `map`.
 ///     Ok(Action::requeue_after(Duration::from_secs(3600)))
 /// }
 ///
-/// # async fn example() -> Result<(), kube::Error> {
+/// # let _ = async {
 /// let client = Client::try_default().await?;
 /// Controller::new(Api::<ConfigMap>::all(client.clone()), watcher::Config::default())
 ///     .owns(Api::<Secret>::all(client.clone()), watcher::Config::default())
@@ -113,8 +112,8 @@ use crate::{ObjectKey, ObjectQueue, relist};
 ///         Err(error) => eprintln!("{error}"),
 ///     })
 ///     .await;
-/// # Ok(())
-/// # }
+/// # Ok::<(), kube::Error>(())
+/// # };
 /// ```
 #[must_use = "a controller does nothing before its stream is polled"]
 pub struct Controller<K>
@@ -197,14 +196,12 @@ where
     /// use kube::runtime::{WatchStreamExt, reflector, watcher};
     /// use requeue_kube::Controller;
     ///
-    /// # fn example(api: Api<ConfigMap>) {
+    /// # let api: Api<ConfigMap> = todo!();
     /// let (reader, writer) = reflector::store();
     /// let events = watcher(api, watcher::Config::default())
     ///     .modify(|map: &mut ConfigMap| map.metadata.managed_fields = None)
     ///     .reflect(writer);
     /// let controller = Controller::for_stream(events, reader);
-    /// # drop(controller);
-    /// # }
     /// ```
     pub fn for_stream(
         events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
@@ -304,9 +301,9 @@ where
     ///
     /// use requeue_kube::controller::Config;
     ///
-    /// # fn example(controller: Controller<ConfigMap>) -> Controller<ConfigMap> {
-    /// controller.with_config(Config::default().concurrency(8).reconcile_timeout(Duration::from_secs(60)))
-    /// # }
+    /// # let controller: Controller<ConfigMap> = todo!();
+    /// let config = Config::default().concurrency(8).reconcile_timeout(Duration::from_secs(60));
+    /// let controller = controller.with_config(config);
     /// ```
     pub fn with_config(mut self, config: Config) -> Self {
         self.parts.config = config;
@@ -346,12 +343,10 @@ where
     /// # use requeue_kube::Controller;
     /// use requeue_kube::range::Shard;
     ///
-    /// # fn example(api: Api<ConfigMap>) -> Result<(), requeue_kube::range::ShardError> {
+    /// # let api: Api<ConfigMap> = todo!();
     /// let shard = Shard::new(0, 4)?;
     /// let controller = Controller::new(api, watcher::Config::default()).shard(shard);
-    /// # drop(controller);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), requeue_kube::range::ShardError>(())
     /// ```
     pub const fn shard(mut self, shard: Shard) -> Self {
         self.parts.sharding.shard = Some(shard);
@@ -416,7 +411,7 @@ where
     /// use requeue_kube::membership::ShardGroup;
     ///
     /// # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
-    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let _ = async {
     /// let config = kube::Config::infer().await?;
     /// let shards = ShardGroup::new("website", &config.default_namespace).count(64).by(ShardBy::Uid);
     /// let own_connections = shards.client(config.clone())?;
@@ -433,8 +428,8 @@ where
     ///         Err(error) => eprintln!("{error}"),
     ///     }
     /// }
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # };
     /// ```
     pub fn shard_group(mut self, shards: ShardGroup) -> Self {
         self.parts.sharding.shards = Some(shards);
@@ -489,6 +484,7 @@ where
         }
         self.parts.stops.graceful.push(graceful);
         self.parts.stops.forced.push(forced);
+        // Without metrics of the manager, those of the controller remain.
         if metrics.is_some() {
             self.parts.observers.metrics = metrics;
         }
@@ -518,12 +514,10 @@ where
     /// # use k8s_openapi::api::core::v1::ConfigMap;
     /// # use kube::runtime::reflector::ObjectRef;
     /// # use requeue_kube::Controller;
-    /// # fn example(controller: Controller<ConfigMap>) {
+    /// # let controller: Controller<ConfigMap> = todo!();
     /// let store = controller.store();
     /// // In the reconciler, without a request to the API server:
     /// let other: Option<Arc<ConfigMap>> = store.get(&ObjectRef::new("settings").within("default"));
-    /// # drop(other);
-    /// # }
     /// ```
     pub fn store(&self) -> Store<K> {
         self.parts.own.store.clone()
@@ -539,10 +533,9 @@ where
     /// use prometheus_client::registry::Registry;
     /// use requeue_kube::metrics::Metrics;
     ///
-    /// # fn example(controller: Controller<ConfigMap>) -> Controller<ConfigMap> {
+    /// # let controller: Controller<ConfigMap> = todo!();
     /// let mut registry = Registry::default();
-    /// controller.name("settings").metrics(&Metrics::register(&mut registry))
-    /// # }
+    /// let controller = controller.name("settings").metrics(&Metrics::register(&mut registry));
     /// ```
     pub fn metrics(mut self, metrics: &Metrics) -> Self {
         self.parts.observers.metrics = Some(metrics.clone());
@@ -558,11 +551,9 @@ where
     /// ```no_run
     /// # use k8s_openapi::api::core::v1::ConfigMap;
     /// # use requeue_kube::Controller;
-    /// # fn example(controller: Controller<ConfigMap>) -> Controller<ConfigMap> {
+    /// # let controller: Controller<ConfigMap> = todo!();
     /// let (send, queue) = std::sync::mpsc::channel();
-    /// # drop(queue);
-    /// controller.queue_on_start(move |queue| _ = send.send(queue))
-    /// # }
+    /// let controller = controller.queue_on_start(move |queue| _ = send.send(queue));
     /// ```
     pub fn queue_on_start(mut self, f: impl FnOnce(ObjectQueue) + Send + 'static) -> Self {
         self.parts.observers.on_start = Some(Box::new(f));
@@ -600,11 +591,9 @@ where
     /// use kube::runtime::{Predicate, predicates};
     /// use requeue_kube::Controller;
     ///
-    /// # fn example(controller: Controller<ConfigMap>) {
+    /// # let controller: Controller<ConfigMap> = todo!();
     /// let predicate = Predicate::<ConfigMap>::combine(predicates::generation, predicates::finalizers);
     /// let controller = controller.filter(predicate);
-    /// # drop(controller);
-    /// # }
     /// ```
     pub fn filter(mut self, predicate: impl Predicate<K> + Send + 'static) -> Self {
         self.parts.own.predicate = Some(Box::new(predicate));
@@ -649,10 +638,9 @@ where
     /// use kube::runtime::predicates;
     /// use requeue_kube::controller::Watched;
     ///
-    /// # fn example(controller: Controller<ConfigMap>, secrets: Api<Secret>) -> Controller<ConfigMap> {
+    /// # let (controller, secrets): (Controller<ConfigMap>, Api<Secret>) = todo!();
     /// let secrets = Watched::metadata(secrets, watcher::Config::default());
-    /// controller.watch_owned(secrets.filter(predicates::labels))
-    /// # }
+    /// let controller = controller.watch_owned(secrets.filter(predicates::labels));
     /// ```
     #[expect(private_bounds, reason = "only the constructors of `Watched` name sources")]
     pub fn watch_owned<Child, S>(self, watched: Watched<Child, S>) -> Self
@@ -747,12 +735,11 @@ where
     /// use requeue_kube::controller::Watched;
     /// use requeue_kube::shared::SharedWatch;
     ///
-    /// # fn example(controller: Controller<ConfigMap>, pods: &SharedWatch<Pod>) -> Controller<ConfigMap> {
-    /// controller.watch_mapped(Watched::shared(pods), |pod| {
+    /// # let (controller, pods): (Controller<ConfigMap>, &SharedWatch<Pod>) = todo!();
+    /// let controller = controller.watch_mapped(Watched::shared(pods), |pod| {
     ///     let namespace = pod.metadata.namespace.as_ref()?;
     ///     Some(ObjectRef::new("settings").within(namespace))
-    /// })
-    /// # }
+    /// });
     /// ```
     #[expect(private_bounds, reason = "only the constructors of `Watched` name sources")]
     pub fn watch_mapped<Other, S, I>(
@@ -812,10 +799,11 @@ where
     /// # use requeue_kube::controller::Action;
     /// # use requeue_kube::{Controller, policy};
     /// # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { Ok(Action::await_change()) }
-    /// # async fn example(controller: Controller<ConfigMap>) {
+    /// # let _ = async {
+    /// # let controller: Controller<ConfigMap> = todo!();
     /// let stream = controller.shutdown_on_signal().run(reconcile, policy::backoff, Arc::new(()));
     /// stream.for_each(async |result| println!("{result:?}")).await;
-    /// # }
+    /// # };
     /// ```
     pub fn run<ReconcilerFut, Ctx>(
         self,
@@ -874,10 +862,11 @@ where
     ///     Ok(Action::await_change())
     /// }
     ///
-    /// # async fn example(controller: Controller<ConfigMap>) {
+    /// # let _ = async {
+    /// # let controller: Controller<ConfigMap> = todo!();
     /// let store = Arc::new(controller.store());
     /// controller.run_refs(reconcile, policy::backoff, store).for_each(async |_| {}).await;
-    /// # }
+    /// # };
     /// ```
     pub fn run_refs<ReconcilerFut, Ctx>(
         self,

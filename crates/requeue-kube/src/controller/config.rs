@@ -34,6 +34,7 @@ type MakeLimiter = Arc<dyn Fn() -> Box<dyn RateLimiter<ObjectKey>> + Send + Sync
 ///     .fair_namespaces();
 /// # drop(config);
 /// ```
+// The struct is flat although it has many fields: each of them is one setting with one method.
 #[derive(Clone, Educe)]
 #[educe(Debug)]
 #[must_use = "a configuration does nothing until it is passed to a controller"]

@@ -134,6 +134,7 @@ impl Enqueuer {
     /// Connects the queue with the shards that are held, if they change while the controller runs.
     pub(super) fn attach_shards(self: &Arc<Self>) {
         let Some(ownership) = self.ownership() else { return };
+        // Weak references: the handle of the shards outlives the controller, and must not keep it.
         let forget = Arc::downgrade(self);
         let regroup = Arc::downgrade(self);
         ownership.attach_controller(
@@ -188,10 +189,13 @@ impl Enqueuer {
 
     /// Handles the completion of a run of `key`, after the queue has recorded it.
     pub(super) fn run_finished(&self, key: ObjectKey) {
+        // The order matters: a key must count as backing off before a new version can end its
+        // backoff.
         self.failures.begin_backoff(&key);
         if self.release_if_overtaken(&key) {
             self.add(key.clone(), ChangeKind::NewGeneration.priority(), Reason::Object, None);
         }
+        // The run can record no more writes. An event that no write explains is another client's.
         for held in self.writes.end_run(&key) {
             self.add(key.clone(), held.priority, held.reason, None);
         }
@@ -204,6 +208,7 @@ impl Enqueuer {
     pub(super) fn regroup(&self, key: &ObjectKey) {
         let Some(ownership) = self.ownership() else { return };
         let has_moved = ownership.places().regroup(key, || {
+            // A key in flight stays in its group until its run has ended. `run_finished` then tries again.
             self.queue.cancel(key);
             self.queue.look_up(key).is_none()
         });
@@ -295,6 +300,8 @@ impl Enqueuer {
             let targets = change.targets.iter();
             adds.extend(targets.map(|target| (change.priority_of(target), target, change)));
         }
+        // A target that several changes name is added once. The first of its adds has the highest
+        // priority.
         adds.sort_by_key(|(priority, ..)| Reverse(*priority));
         let (is_list, mut added) = (changes.len() > 1, HashSet::new());
         for (priority, target, change) in adds {
@@ -358,6 +365,8 @@ impl Enqueuer {
 
     /// Returns true in standby. It remembers a key that is not in the store then.
     fn waits_for_start(&self, key: &ObjectKey) -> bool {
+        // The lock is held until the key is remembered. Otherwise the end of the standby could miss
+        // it.
         let mut standby = self.standby.lock();
         let Some(gone) = &mut *standby else { return false };
         let is_held = || self.ownership().is_none_or(|ownership| ownership.is_held(key));
@@ -375,6 +384,7 @@ impl Enqueuer {
         for (key, held) in held {
             self.add(key, held.priority, held.reason, None);
         }
+        // The order of a hash map is random, and must not be that of the runs.
         keys.sort_unstable();
         for key in keys {
             self.make_ready(key);

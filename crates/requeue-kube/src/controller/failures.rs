@@ -132,6 +132,7 @@ impl Failures {
 
     /// Forgets the failures of the keys for which `is_gone` returns true.
     pub(super) fn forget_all(&self, is_gone: impl Fn(&ObjectKey) -> bool) {
+        // The keys are collected first, because the limiter must not be called under this lock.
         let gone: Vec<_> = self.keys.lock().keys().filter(|key| is_gone(key)).cloned().collect();
         gone.iter().for_each(|key| self.forget_failures(key));
     }
@@ -141,6 +142,8 @@ impl Failures {
     pub(super) fn begin_backoff(&self, key: &ObjectKey) {
         if let Some(failure) = self.keys.lock().get_mut(key) {
             let hurried = std::mem::take(&mut failure.hurried);
+            // A key that ran before its time waits for its whole delay, so that generations which the
+            // reconciler itself creates cannot undo the backoff.
             failure.wait = if hurried { Wait::UntilDue } else { Wait::UntilDueOrChanged };
         }
     }

@@ -17,6 +17,7 @@ pub(super) struct Name(String);
 impl Name {
     pub(super) fn claim_name(name: &str) -> Result<Self, RunnerError> {
         let name = name.to_owned();
+        // Names are labels of metrics, so they are unique in the process, not only in a manager.
         let is_free = NAMES.lock().insert(name.clone());
         if is_free { Ok(Self(name)) } else { Err(RunnerError::DuplicateName(name)) }
     }

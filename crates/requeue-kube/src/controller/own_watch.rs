@@ -108,6 +108,7 @@ impl<E: Resource> OwnWatch<E> {
     fn drop_released(&mut self, ownership: &Ownership) {
         let has_left = |key: &ObjectKey| !ownership.is_held(key);
         self.watch.forget_objects(has_left);
+        // The objects are collected before the writes, which change the store that is read here.
         let left = (self.objects.stored)(&has_left);
         left.into_iter().for_each(|object| (self.objects.write)(&Event::Delete(object)));
     }
@@ -144,6 +145,7 @@ impl ShardFilter {
             (Some(ownership), _) => {
                 let key = ObjectKey::from_meta(meta);
                 let uid = meta.uid.as_deref().unwrap_or_default();
+                // The shard is learned first. Without it, the add that follows would be dropped.
                 let learned = ownership.learn_shard(&key, uid);
                 let is_held = matches!(learned, Learned::Held | Learned::Moved);
                 // A released shard is selected until the next request of the watch.
@@ -234,6 +236,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
             has_ended: false,
             list_by: None,
         };
+        // The first list has a time limit, too, if the shards were gained before the start.
         watch.list_by = watch.list_deadline();
         watch
     }
@@ -255,10 +258,13 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
                 self.list_gained();
                 continue;
             }
+            // Changes of the shards come first: an event must not be applied by rules that are already
+            // outdated.
             tokio::select! {
                 biased;
                 Ok(()) = self.gains.changed() => self.list_by = self.list_deadline(),
                 Ok(()) = self.drops.changed(), if self.restart.is_some() => self.has_dropped = true,
+                // The controller may still gain shards for the watches of the other kinds.
                 () = self.following.others.closed(), if self.has_ended && self.is_complete() => {}
                 event = self.events.next(), if !self.has_ended => match event {
                     Some(event) => self.handle_event(event).await?,
@@ -298,6 +304,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
             (self.is_listing, self.has_ended) = (true, false);
             return;
         }
+        // Until the whole list is applied, no shard of its objects is forgotten.
         let _handling = Handling::begin_event(&self.own.enqueuer);
         let listed = (self.own.objects.stored)(&|_| true).into_iter().map(Event::InitApply);
         for event in [Event::Init].into_iter().chain(listed).chain([Event::InitDone]) {
@@ -339,6 +346,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
     fn end_list(&mut self) {
         debug_assert!(!self.is_listing, "a list that is in progress is not complete");
         self.ownership.mark_listed(self.list.gains);
+        // A later list of this watch follows an outage. Its unchanged objects count as usual.
         self.list.is_restart = false;
         self.list_by = None;
         self.list_by = self.list_deadline();

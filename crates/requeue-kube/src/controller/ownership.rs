@@ -184,6 +184,7 @@ impl Ownership {
 
     /// Returns true if no run of the shard is in flight.
     pub(super) fn is_idle(&self, shard: u32) -> bool {
+        // Both counts are needed: a key is in flight before its run begins here, and after its end.
         self.0.runs.keys_of(&[shard]).is_empty()
             && self.group_of_shard(shard).is_none_or(|group| group.states().in_flight == 0)
     }
@@ -208,12 +209,15 @@ impl Ownership {
                 State::Dropping { gained } => *gained = true,
                 state => {
                     *state = State::Gained(gain);
+                    // The states are locked: no key of the shard is delivered between the gain and its
+                    // list.
                     self.pause_group(shard);
                     changes = true;
                 }
             }
         }
         if changes {
+            // This comes after the states: a watch that sees the number must see the gained shards.
             self.0.gains.send_replace(gain);
         }
     }
@@ -252,6 +256,7 @@ impl Ownership {
         // This comes after the pause: no further key of these groups is delivered.
         let groups = left.iter().filter_map(|&shard| self.group_of_shard(shard));
         let completed: Vec<_> = groups.map(|group| group.none_in_flight()).collect();
+        // The future owns a handle, so that it can be awaited after the controller has ended.
         let this = self.clone();
         async move {
             this.0.runs.wait_for_none(&left).await;
@@ -289,6 +294,8 @@ impl Ownership {
         let any_left = shards.states.contains(&State::Left);
         if any_left && !std::mem::replace(&mut shards.is_dropping, true) {
             let this = self.clone();
+            // The walk examines each key of the queue, and would block the other tasks of the
+            // runtime.
             tokio::task::spawn_blocking(move || this.drop_left());
         }
     }
@@ -305,6 +312,7 @@ impl Ownership {
             for &shard in &left {
                 shards.states[shard as usize] = State::Dropping { gained: false };
             }
+            // The walk runs without the lock. `Dropping` keeps the shards from being gained meanwhile.
             drop(shards);
             // The rate limiter may be user code.
             if catch_unwind(AssertUnwindSafe(|| self.drop_keys(&left))).is_err() {
@@ -315,6 +323,7 @@ impl Ownership {
             for &shard in &left {
                 shards.states[shard as usize] = State::Free;
             }
+            // Gains that arrived during the walk take effect now, under the same lock.
             self.gain_locked(&mut shards, gained);
             drop(shards);
             self.0.drops.send_modify(|drops| *drops += 1);
@@ -368,6 +377,7 @@ impl Ownership {
         let attached = self.0.controller.set(Attached { queue, forget, regroup });
         // A release would not wait for the runs of a second controller.
         assert!(attached.is_ok(), "two controllers have one handle of their shards");
+        // The states are locked, so that no gain or release comes between these two steps.
         for (shard, state) in (0..).zip(&shards.states) {
             if *state != State::Free {
                 self.pause_group(shard);
@@ -489,6 +499,7 @@ impl Ownership {
             !shards.is_disjoint(&held) && !shards.is_subset(&held)
         };
         if is_outdated {
+            // The lock of the requested shards is free here: the watch takes it for its next request.
             self.0.narrowed.send_replace(());
         }
     }
@@ -533,6 +544,7 @@ impl Ownership {
             if matches!(state, State::Gained(gain) if *gain <= gains) {
                 *state = State::Held;
                 if let Some(group) = self.group_of_shard(shard) {
+                    // The states are still locked. A release that follows pauses the group again.
                     group.resume();
                 }
             }

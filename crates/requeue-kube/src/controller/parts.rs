@@ -72,6 +72,7 @@ impl<K: ObjectKind> Parts<K> {
                 let plural = K::plural(&self.own.dyntype);
                 let group = K::group(&self.own.dyntype);
                 let dot = if group.is_empty() { "" } else { "." };
+                // A group without its own metrics is shown with the controller.
                 let metrics = self.observers.metrics.as_ref().map(AsRef::as_ref);
                 let shards = shards.for_controller(format!("{plural}{dot}{group}"), metrics);
                 (Group::new(shards, self.sharding.client.take())?, true)

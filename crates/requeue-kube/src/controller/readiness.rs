@@ -16,7 +16,7 @@ use tokio::sync::watch;
 /// use requeue_kube::Controller;
 ///
 /// # fn serve(_: impl Fn() -> Result<(), String>) {}
-/// # fn example(api: kube::Api<ConfigMap>) {
+/// # let api: kube::Api<ConfigMap> = todo!();
 /// let controller = Controller::new(api, Default::default());
 /// let readiness = controller.readiness();
 /// // In the handler of `/readyz`:
@@ -24,7 +24,6 @@ use tokio::sync::watch;
 ///     watches if watches.is_empty() => Ok(()),
 ///     watches => Err(format!("waiting for the first list of {}", watches.join(", "))),
 /// });
-/// # }
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Readiness(Arc<Mutex<Vec<(String, Lists)>>>);
@@ -97,6 +96,7 @@ impl Lists {
     }
 
     pub(super) fn mark_listed(&self, number: usize) {
+        // Later lists of the same watch must wake nobody.
         self.0.send_if_modified(|waiting| waiting.remove(&number).is_some());
     }
 }

@@ -41,6 +41,7 @@ pub(super) struct Details(Mutex<HashMap<ObjectKey, Reason>>);
 impl Details {
     pub(super) fn note_detail(&self, key: &ObjectKey, reason: Reason) {
         if reason.bit() == DETAILED {
+            // The first detail counts: a run has one reason in kube's terms.
             self.0.lock().entry(key.clone()).or_insert(reason);
         }
     }

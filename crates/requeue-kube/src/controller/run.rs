@@ -53,11 +53,13 @@ pub(super) fn controller_stream<K: OwnKind, R: Reconcile<K>>(
             }
         };
         let (results, mut items) = mpsc::channel(RESULTS);
+        // Dropping the set with the stream aborts the controller.
         let mut tasks = JoinSet::new();
         tasks.spawn(run_and_release(parts, reconciler, name, results).in_current_span());
         while let Some(item) = items.recv().await {
             yield item;
         }
+        // The reader may start the next controller of this name as soon as the stream has ended.
         drop(claimed);
         if let Some(Err(error)) = tasks.join_next().await
             && let Ok(panic) = error.try_into_panic()
@@ -128,6 +130,7 @@ async fn run_controller<K: OwnKind, R: Reconcile<K>>(
     let series = Series::new(name, config.worker_count(), enqueuer.queue.clone());
     metrics.iter().for_each(|metrics| metrics.show_series(&series));
     if let Some(use_queue) = on_start {
+        // The callback comes before the watches, so that it sees the queue without keys.
         use_queue(enqueuer.queue.clone());
     }
 
@@ -145,10 +148,12 @@ async fn run_controller<K: OwnKind, R: Reconcile<K>>(
 
     let mut joining = None;
     let started = async {
+        // A replica that cannot list must neither lead nor hold shards.
         first_lists(Readiness::new(lists.clone()), config.cache_sync_timeout).await?;
         wait_for_start(start, group, &enqueuer, &store, &mut joining).await
     };
     let begun = stops.unless_stopped(watches.until_started(started, right)).await;
+    // After a stop, the membership that was requested may still come into being.
     abandon_join(joining, config.shutdown_timeout, stops.forced.clone()).await;
     let Some(begun) = begun else { return Ok(()) };
     if let Some(begun) = begun? {
@@ -222,6 +227,7 @@ async fn run_workers<K: OwnKind, R: Reconcile<K>>(
     let workers = Workers::new(enqueuer.queue.clone(), handler)
         .on_finish(move |key| finished.run_finished(key))
         .concurrency(config.worker_count())
+        // The time limit is that of the drain. After it, runs are dropped without a further wait.
         .grace(Duration::ZERO)
         .drain_timeout(config.shutdown_timeout)
         // Each attempt creates its own span.
@@ -254,6 +260,7 @@ async fn run_workers<K: OwnKind, R: Reconcile<K>>(
     };
     let mut lost = None;
     tokio::select! {
+        // The loss comes first: a run must not count as completed after its right was lost.
         biased;
         error = right.wait_for_loss() => lost = Some(error),
         () = &mut forced => {}
@@ -262,6 +269,7 @@ async fn run_workers<K: OwnKind, R: Reconcile<K>>(
             tracing::debug!(controller = name, dropped = drained.dropped.len(), "shut down");
         }
     }
+    // The workers were dropped. The key of each run that had not ended is still in the list.
     let mut keys = running();
     if let Some(error) = lost {
         return Err(error.with_interrupted(keys));
@@ -294,6 +302,7 @@ async fn until_stopped(
             Err(error) => Err(error),
         },
     };
+    // Ready keys stay in the queue: after a shutdown begins, no run starts.
     enqueuer.queue.pause();
     Some(stopped)
 }
@@ -315,6 +324,7 @@ impl Stops {
     async fn unless_stopped<T>(&mut self, future: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
+            // If both have completed, the forced stop counts.
             () = &mut self.forced => None,
             () = &mut self.graceful => None,
             value = future => Some(value),
@@ -370,11 +380,13 @@ impl Watches {
                 others: Arc::clone(&others),
                 handling: None,
             };
+            // Both come before the watch begins, so that its first list cannot be missed.
             lists.expect_list(number, source.name);
             enqueuer.writes.add_watch(source.kind, number);
             let follow = (source.follow)(following);
             let follow = async move {
                 let ended = follow.await;
+                // Without these receivers, the watch of the own kind sees that no other is left.
                 drop(other);
                 ended
             };

@@ -32,6 +32,7 @@ impl Scope {
 
     /// Learns the scope from an object of the kind.
     pub(crate) fn learn_from(&self, object: &impl Resource) {
+        // The first object decides. All objects of a kind have the same scope.
         self.0.get_or_init(|| match object.meta().namespace {
             Some(_) => discovery::Scope::Namespaced,
             None => discovery::Scope::Cluster,

@@ -191,6 +191,7 @@ impl Group {
     /// Joins the group, and applies its changes to the controllers, which must have started, from now
     /// on. If the future is dropped during the join, `joining` contains the attempt.
     pub(crate) async fn join(self, joining: &mut Option<Joining>) -> Result<Sharding, RunnerError> {
+        // All controllers have started, so no part is added after this.
         let parts = std::mem::take(&mut *self.parts.lock());
         let joined = self.shards.join_by(self.client, joining).await;
         let membership = joined.map_err(RunnerError::from_membership)?;
@@ -210,6 +211,7 @@ pub(crate) async fn abandon_join(
     forced: impl Future<Output = ()>,
 ) {
     let Some(joining) = joining else { return };
+    // A separate task, because the process continues to leave after the time limit.
     let left = tokio::spawn(joining.leave().in_current_span());
     tokio::select! {
         biased;

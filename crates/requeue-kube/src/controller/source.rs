@@ -243,12 +243,16 @@ impl Following {
                 let is_handled = !matches!(event, Event::Init | Event::InitApply(_));
                 let origin = Origin::from_event(&self.kind, &event, is_merged);
                 self.handling.get_or_insert_with(|| Handling::begin_event(&self.enqueuer));
+                // The event is applied before the writes that it shows are closed. A run that
+                // waited for them then reads the new store.
                 on_event(event, origin);
                 if is_handled {
                     self.handling = None;
                 }
                 self.enqueuer.watch_progressed(origin, self.number);
                 if is_listed {
+                    // Readiness comes last: the objects of the list are in the store, and their
+                    // keys in the queue.
                     self.listed.mark_listed(self.number);
                 }
             }

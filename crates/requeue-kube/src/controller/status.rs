@@ -39,6 +39,7 @@ impl Status {
     /// For all other reasons see [`Entry::explain`](requeue::Entry::explain).
     #[must_use]
     pub fn why_waits(&self, object: &ObjectKey) -> Option<String> {
+        // The shard comes first: while it moves, the writes of its objects decide nothing.
         self.held.wait_of(object).or_else(|| self.writes.wait_of(object))
     }
 

@@ -36,14 +36,13 @@ where
     ///
     /// use futures_util::stream;
     ///
-    /// # fn example(controller: Controller<ConfigMap>) -> Controller<ConfigMap> {
+    /// # let controller: Controller<ConfigMap> = todo!();
     /// // A comparison of all objects every hour.
     /// let hours = stream::unfold((), async |()| {
     ///     tokio::time::sleep(Duration::from_secs(3600)).await;
     ///     Some(((), ()))
     /// });
-    /// controller.reconcile_all_on(hours)
-    /// # }
+    /// let controller = controller.reconcile_all_on(hours);
     /// ```
     pub fn reconcile_all_on(mut self, trigger: impl Stream<Item = ()> + Send + 'static) -> Self {
         let store = self.store();
@@ -74,11 +73,10 @@ where
     /// use futures_util::stream;
     /// use kube::runtime::reflector::ObjectRef;
     ///
-    /// # fn example(controller: Controller<ConfigMap>) -> Controller<ConfigMap> {
+    /// # let controller: Controller<ConfigMap> = todo!();
     /// // For example the names in a stream of webhooks.
     /// let names = stream::iter(["a", "b"].map(|name| ObjectRef::new(name).within("default")));
-    /// controller.reconcile_on(names)
-    /// # }
+    /// let controller = controller.reconcile_on(names);
     /// ```
     pub fn reconcile_on<R>(mut self, trigger: impl Stream<Item = R> + Send + 'static) -> Self
     where
@@ -113,11 +111,10 @@ where
     /// # use requeue_kube::Controller;
     /// use tokio_util::sync::CancellationToken;
     ///
-    /// # fn example(controller: Controller<ConfigMap>) -> Controller<ConfigMap> {
+    /// # let controller: Controller<ConfigMap> = todo!();
     /// let stop = CancellationToken::new();
-    /// controller.graceful_shutdown_on(stop.clone().cancelled_owned())
+    /// let controller = controller.graceful_shutdown_on(stop.clone().cancelled_owned());
     /// // Later: `stop.cancel()`.
-    /// # }
     /// ```
     pub fn graceful_shutdown_on(
         mut self,
@@ -146,11 +143,12 @@ where
     /// # use requeue_kube::controller::Action;
     /// # use requeue_kube::{Controller, policy};
     /// # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { Ok(Action::await_change()) }
-    /// # async fn example(controller: Controller<ConfigMap>) {
+    /// # let _ = async {
+    /// # let controller: Controller<ConfigMap> = todo!();
     /// let stream = controller.shutdown_on_signal().run(reconcile, policy::backoff, Arc::new(()));
     /// stream.for_each(async |result| println!("{result:?}")).await;
     /// println!("all runs have ended");
-    /// # }
+    /// # };
     /// ```
     pub fn shutdown_on_signal(mut self) -> Self {
         self.parts.stops.add_signals();
@@ -184,7 +182,8 @@ where
     /// use requeue_kube::leader::LeaderElector;
     ///
     /// # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
-    /// # async fn example(client: Client, elector: LeaderElector, stop: CancellationToken) -> Result<(), Box<dyn std::error::Error>> {
+    /// # let _ = async {
+    /// # let (client, elector, stop): (Client, LeaderElector, CancellationToken) = todo!();
     /// let lead = CancellationToken::new();
     /// let mut work = pin!(
     ///     Controller::new(Api::<ConfigMap>::all(client), watcher::Config::default())
@@ -212,8 +211,8 @@ where
     ///         term.release().await?;
     ///     }
     /// }
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # };
     /// ```
     pub fn start_on(mut self, trigger: impl Future<Output = ()> + Send + 'static) -> Self {
         self.parts.start.on = Some(trigger.boxed());
@@ -248,7 +247,7 @@ where
     /// use requeue_kube::leader::{Config, LeaderElector};
     ///
     /// # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
-    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let _ = async {
     /// let config = kube::Config::infer().await?;
     /// let election = Config::new(&config.default_namespace, "web-controller");
     /// let elector = LeaderElector::new(election.client(config.clone())?, election)?;
@@ -258,8 +257,8 @@ where
     ///     .run(reconcile, policy::backoff, Arc::new(()))
     ///     .for_each(async |result| println!("{result:?}"))
     ///     .await;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # };
     /// ```
     pub fn leader_election(mut self, elector: LeaderElector) -> Self {
         self.parts.start.elector = Some(elector);
@@ -279,6 +278,7 @@ where
 /// Returns a future that completes at the first signal, and one that completes at the second. The second
 /// one must be polled for the first one to complete.
 pub(super) fn shutdown_signals() -> (BoxFuture<'static, ()>, BoxFuture<'static, ()>) {
+    // One future waits for both signals: two handlers would both see the first signal.
     let (first, shutdown) = oneshot::channel();
     let second = async {
         wait_for_signal().await;

@@ -145,13 +145,11 @@ impl<O: Resource> Watched<O, Events<O>> {
     /// # use requeue_kube::Controller;
     /// use requeue_kube::controller::Watched;
     ///
-    /// # fn example(controller: Controller<ConfigMap>, api: Api<Secret>) {
+    /// # let (controller, api): (Controller<ConfigMap>, Api<Secret>) = todo!();
     /// let (secrets, writer) = reflector::store();
     /// let events = watcher(api, watcher::Config::default()).reflect(writer);
     /// // The reconciler reads `secrets`.
     /// let controller = controller.watch_owned(Watched::stream(events));
-    /// # drop((secrets, controller));
-    /// # }
     /// ```
     pub fn stream(events: impl Stream<Item = watcher::Result<Event<O>>> + Send + 'static) -> Self
     where
@@ -242,11 +240,13 @@ impl<O: Resource, S> Watched<O, S> {
                     let observation = Observation::from_meta(item.meta()).property(property);
                     let targets = targets(item, shard, &enqueuer);
                     let priority = |(key, priority): &Target| Some((key.clone(), (*priority)?));
+                    // Most mappers set no priorities, and then nothing is allocated for them.
                     let priorities: Vec<_> = targets.iter().filter_map(priority).collect();
                     let targets = targets.into_iter().map(|(key, _)| key);
                     observation.concerning(targets).priorities(priorities)
                 });
                 if role == Role::Mapped {
+                    // A mapper does not know the shards. The store is asked after the event was applied.
                     let targets = changes.iter_mut().map(|change| &mut change.targets);
                     targets.for_each(|targets| targets.retain(|target| enqueuer.is_ours(target)));
                 }

@@ -284,10 +284,11 @@ impl Writes {
     /// use kube::api::{Api, PostParams};
     /// use requeue_kube::controller::Writes;
     ///
-    /// # async fn example(secrets: Api<Secret>, writes: Writes) -> Result<(), kube::Error> {
+    /// # let _ = async {
+    /// # let (secrets, writes): (Api<Secret>, Writes) = todo!();
     /// writes.record(&secrets.create(&PostParams::default(), &Secret::default()).await?);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), kube::Error>(())
+    /// # };
     /// ```
     pub fn record<O>(&self, written: &O)
     where
@@ -324,10 +325,11 @@ impl Writes {
     /// use kube::api::{Api, DeleteParams};
     /// use requeue_kube::controller::Writes;
     ///
-    /// # async fn example(secrets: Api<Secret>, writes: Writes) -> Result<(), kube::Error> {
+    /// # let _ = async {
+    /// # let (secrets, writes): (Api<Secret>, Writes) = todo!();
     /// writes.record_deletion(&secrets.delete("a", &DeleteParams::default()).await?);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), kube::Error>(())
+    /// # };
     /// ```
     pub fn record_deletion<O>(&self, deleted: &Either<O, Status>)
     where
@@ -359,6 +361,7 @@ impl Writes {
 
     /// Returns the object of the run that this task executes.
     fn current_run(&self) -> Option<ObjectKey> {
+        // A reconciler may hold the record of another controller, which has no part in this run.
         let run =
             RUN.try_with(|(writes, key)| Arc::ptr_eq(&writes.0, &self.0).then(|| key.clone()));
         let key = run.ok().flatten();
@@ -494,6 +497,7 @@ impl Writes {
         let mut state = self.0.lock();
         // The writes of kinds that are not watched delay nothing.
         state.kinds.clear();
+        // Nothing is held from now on: no event will end the wait.
         state.suppresses = false;
         let in_flight = std::mem::take(&mut state.in_flight).into_iter();
         let held =
@@ -528,10 +532,14 @@ impl State {
         if let (true, Some(version)) = (self.suppresses, write.version) {
             watched.own.entry(version).or_default().push(write.clone());
             if let Some(held) = self.in_flight.get_mut(&write.key) {
+                // The event of this write has arrived before its response: it starts no run.
                 held.retain(|held| held.kind != *kind || !held.shown.is_version(&write));
             }
+            // The event may come late, so the write is remembered for longer than its run waits. It
+            // may also never come, so there is a limit.
             self.limits.push_back((until.max(now + SUPPRESSED), kind.clone(), write.clone()));
         }
+        // The event can arrive before the response does.
         if watched.has_shown(&write) {
             return;
         }
@@ -613,6 +621,7 @@ impl State {
                 if watched.recent.len() > RECENT {
                     watched.recent.pop_front();
                 }
+                // With one watch, the version that it has reached is enough, and needs no search.
                 if watched.watches.len() > 1 || event.is_deleted {
                     watched.take_shown(|write| event.shows_write(write), &mut shown);
                 }
@@ -642,6 +651,7 @@ impl Shown {
 impl Watched {
     /// Returns the highest version that all watches of the kind have shown.
     fn lowest_reached(&self) -> u64 {
+        // Versions of different objects arrive in order only within one watch.
         self.watches.values().map(|progress| progress.reached).min().unwrap_or(0)
     }
 
@@ -665,6 +675,7 @@ impl Watched {
         while let Some(entry) = self.versions.first_entry().filter(|it| *it.key() <= reached) {
             shown.extend(entry.remove());
         }
+        // The event of the version that was just reached may still be compared with these.
         while let Some(entry) = self.own.first_entry().filter(|it| *it.key() < reached) {
             entry.remove();
         }

@@ -86,6 +86,7 @@ impl Meters {
     }
 
     pub(crate) fn count_end(&self, outcome: Outcome, took: Duration) {
+        // Relaxed: a scrape may see one of these counters before another.
         self.results[outcome.result_label()].fetch_add(1, Relaxed);
         let of_a_kind = match outcome {
             Outcome::Terminal => Some(&self.terminal),

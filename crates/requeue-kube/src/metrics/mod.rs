@@ -80,6 +80,7 @@ impl Metrics {
 
     pub(crate) fn show_series(&self, series: &Arc<Series>) {
         let mut controllers = self.0.controllers.lock();
+        // Weak references: the series of a controller end with it, not with the registry.
         controllers.retain(|_, series| series.strong_count() > 0);
         controllers.insert(series.name.clone(), Arc::downgrade(series));
     }
@@ -129,6 +130,7 @@ impl Series {
             self.queue.ready_and_dirty_by_priority(MOST_PRIORITIES + 1).into_iter().collect();
         let mut priorities = self.priorities.lock();
         priorities.seen.extend(depths.keys());
+        // Once exceeded, the limit stays exceeded: series must not come and go.
         priorities.exceeded |= priorities.seen.len() > MOST_PRIORITIES;
         if priorities.exceeded {
             priorities.seen.clear();

@@ -10,6 +10,7 @@ use kube::runtime::watcher;
 pub(super) fn copy_error(error: &Arc<watcher::Error>) -> watcher::Error {
     let copied = |cause: &kube::Error| match cause {
         kube::Error::Api(status) => kube::Error::Api(status.clone()),
+        // The other errors of kube cannot be cloned.
         _ => kube::Error::Service(Box::new(Copied(Arc::clone(error)))),
     };
     match &**error {

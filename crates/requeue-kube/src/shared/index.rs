@@ -178,6 +178,7 @@ where
     }
 
     fn put_object(&self, key: &ObjectKey, object: &Arc<K>) {
+        // The values come before the lock of the entries: a look-up must not wait for a function.
         let values = self.reader.lock().take_values(key, &**object);
         let mut entries = self.index.0.write();
         entries.remove_object(key);
@@ -189,6 +190,7 @@ where
     }
 
     fn replace_objects(&self, objects: &[(ObjectKey, Arc<K>)]) {
+        // Look-ups use the old entries until the new ones are complete.
         let mut fresh = Entries { objects: HashMap::new(), values: HashMap::new() };
         let mut reader = self.reader.lock();
         for (key, object) in objects {

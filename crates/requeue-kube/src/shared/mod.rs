@@ -217,17 +217,16 @@ where
     ///
     /// `dyntype` is `()` for a kind that is known at compile time.
     ///
-    /// ```
+    /// ```no_run
     /// use k8s_openapi::api::core::v1::ConfigMap;
     /// use kube::Api;
     /// use kube::runtime::{WatchStreamExt, watcher};
     /// use requeue_kube::shared::SharedWatch;
     ///
-    /// # fn example(api: Api<ConfigMap>) -> SharedWatch<ConfigMap> {
+    /// # let api: Api<ConfigMap> = todo!();
     /// let events = watcher(api, watcher::Config::default())
     ///     .modify(|map: &mut ConfigMap| map.metadata.managed_fields = None);
-    /// SharedWatch::from_stream(events, ())
-    /// # }
+    /// let maps = SharedWatch::from_stream(events, ());
     /// ```
     pub fn from_stream(
         events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
@@ -264,10 +263,8 @@ where
     /// # use requeue_kube::shared::SharedWatch;
     /// use kube::runtime::reflector::ObjectRef;
     ///
-    /// # fn example(maps: &SharedWatch<ConfigMap>) {
+    /// # let maps: &SharedWatch<ConfigMap> = todo!();
     /// let settings = maps.store().get(&ObjectRef::new("settings").within("default"));
-    /// # drop(settings);
-    /// # }
     /// ```
     #[must_use]
     pub fn store(&self) -> Store<K> {
@@ -319,6 +316,7 @@ where
     ) -> BoxStream<'static, watcher::Result<Event<Object<K>>>> {
         let (number, wake) = {
             let mut fanout = self.lock_fanout();
+            // The subscriber with the shortest period decides: all of them wait for the same list.
             fanout.list_period = fanout.list_period.into_iter().chain(list_period).min();
             fanout.add_subscriber()
         };
@@ -326,7 +324,11 @@ where
         let events = stream! {
             subscription.shared.begin_watch();
             loop {
-                let (events, end) = subscription.unread_events();
+                // Both are read under one lock. Otherwise the last events could be lost at the end.
+                let (events, end) = {
+                    let mut fanout = subscription.shared.lock_fanout();
+                    (fanout.take_events(subscription.number), fanout.end)
+                };
                 match end {
                     Some(End::Ended) if events.is_empty() => return,
                     Some(End::Panicked) if events.is_empty() => {
@@ -349,6 +351,7 @@ where
 
     /// Starts the watch, unless it has begun.
     fn begin_watch(&self) {
+        // Only the first caller receives the watch, and starts it.
         let watch = self.0.start.lock().take();
         if let Some(watch) = watch {
             self.0.task.lock().spawn(watch);
@@ -380,6 +383,7 @@ async fn follow_watch<K: ObjectKind>(
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {
+                // The functions of the user run before the lock, which all subscribers need.
                 prepare_indexes(&fanout, &event);
                 fanout.lock().apply_event(event);
             }
@@ -435,6 +439,8 @@ fn prepare_indexes<K: ObjectKind>(fanout: &Mutex<Fanout<K>>, event: &Event<K>) {
 
 impl<K: ObjectKind> Fanout<K> {
     fn apply_event(&mut self, event: Event<K>) {
+        // The store changes under the lock of the subscribers. So each sees the change either in its
+        // list or as a key, and never in both.
         self.writer.apply_watcher_event(&event);
         match event {
             Event::Init | Event::InitApply(_) => {}
@@ -496,6 +502,7 @@ impl<K: ObjectKind> Fanout<K> {
     /// Returns the next events of a subscriber, or none if it has read all.
     fn take_events(&mut self, number: u64) -> Vec<watcher::Result<Event<Object<K>>>> {
         let Some(subscriber) = self.subscribers.get_mut(&number) else { return Vec::new() };
+        // An error is passed on first, also before a list that the subscriber has not read.
         if let Some(error) = subscriber.error.take() {
             return vec![Err(errors::copy_error(&error))];
         }
@@ -535,6 +542,7 @@ impl<K> Subscriber<K> {
         }
         match self.changed.entry(key.clone()) {
             Entry::Vacant(entry) => {
+                // The state is read from the store later, so a slow subscriber keeps no old states.
                 entry.insert(Changed { deleted: deleted.cloned(), is_merged: false });
                 self.order.push_back(key.clone());
                 self.wake.notify_one();
@@ -561,14 +569,6 @@ impl<K> Subscriber<K> {
 struct Subscription<K: ObjectKind> {
     shared: SharedWatch<K>,
     number: u64,
-}
-
-impl<K: ObjectKind> Subscription<K> {
-    /// Returns the events that were not read, and the end of the watch.
-    fn unread_events(&self) -> (Vec<watcher::Result<Event<Object<K>>>>, Option<End>) {
-        let mut fanout = self.shared.lock_fanout();
-        (fanout.take_events(self.number), fanout.end)
-    }
 }
 
 impl<K: ObjectKind> Drop for Subscription<K> {

@@ -96,6 +96,7 @@ impl Places {
         Self {
             count,
             rule,
+            // A random hasher: users cannot choose names that all share one part and its lock.
             known: Known { parts, hasher: RandomState::new() },
             moved: Mutex::default(),
             forgetting: Mutex::default(),
@@ -118,6 +119,8 @@ impl Places {
                     }
                     Err(panic) => format!("it panicked: {}", panic_message(&*panic)),
                 };
+                // The first error is kept. The watch ends the controller with it after the present
+                // event.
                 self.failure.lock().get_or_insert_with(|| (key.clone(), cause));
                 None
             }
@@ -175,6 +178,7 @@ impl Places {
         let before = known.get(key).copied().filter(|&before| before != shard);
         match (is_held(shard), before) {
             (true, None) => {
+                // The part stays locked, so that a run which begins now counts for the new shard.
                 if known.insert(key.clone(), shard).is_none() {
                     new(shard);
                 }
@@ -182,6 +186,7 @@ impl Places {
             }
             (true, Some(_)) if access == Access::Exclusive => {
                 known.insert(key.clone(), shard);
+                // The queue may still have the key in its former group. `regroup` moves it.
                 self.moved.lock().insert(key.clone());
                 new(shard);
                 Some(Learned::Moved)
@@ -250,6 +255,7 @@ impl Places {
     /// Called after an event or a list was handled. `is_gone` is as in [`forget_shard_of`](Self::forget_shard_of).
     pub(in super::super) fn end_event(&self, is_gone: impl Fn(&ObjectKey) -> bool) {
         let mut forgetting = self.forgetting.lock();
+        // This lock comes before all others, because `is_gone` reads the store and the queue.
         forgetting.handled -= 1;
         self.forget_gone(&mut forgetting, is_gone);
     }
