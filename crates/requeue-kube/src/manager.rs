@@ -337,7 +337,7 @@ impl Manager {
             let right = tokio::select! {
                 biased;
                 // A controller that failed ends the wait: without it, the process must not lead.
-                done = &mut work => Err(done.ended),
+                (ended, _) = &mut work => Err(ended),
                 right = acquire_right(elector, group, &readiness, &stop, &mut joining) => Ok(right?),
             };
             let right = match right {
@@ -350,7 +350,7 @@ impl Manager {
             };
             // From now on the controllers may reconcile. They were in standby until here.
             lead.cancel();
-            let done = tokio::select! {
+            let (ended, is_cut_off) = tokio::select! {
                 biased;
                 // Returning drops the controllers.
                 error = right.wait_for_loss() => return Err(error.into()),
@@ -359,13 +359,13 @@ impl Manager {
             };
             match right {
                 // The API server may still execute the requests of dropped runs, so the lease expires.
-                Right::Term(_) if !done.is_cut_off => right.release_lease().await,
-                Right::Member(sharding) if !(done.is_cut_off && force.is_cancelled()) => {
+                Right::Term(_) if !is_cut_off => right.release_lease().await,
+                Right::Member(sharding) if !(is_cut_off && force.is_cancelled()) => {
                     sharding.leave_now().await;
                 }
                 _ => {}
             }
-            done.ended
+            ended
         };
         tokio::select! {
             biased;
@@ -405,35 +405,29 @@ where
     Ok(())
 }
 
-/// The end of all controllers.
-struct Done {
-    ended: Result<(), ManagerError>,
-    /// Runs were dropped.
-    is_cut_off: bool,
-}
-
-/// Waits for all controllers. The first that fails stops the others.
+/// Waits for all controllers. The first that fails stops the others. Also returns true if runs were
+/// dropped.
 async fn run_controllers(
     mut tasks: JoinSet<(String, Result<(), RunnerError>)>,
     stop: &CancellationToken,
-) -> Done {
-    let mut done = Done { ended: Ok(()), is_cut_off: false };
+) -> (Result<(), ManagerError>, bool) {
+    let (mut all_ended, mut is_cut_off) = (Ok(()), false);
     while let Some(joined) = tasks.join_next().await {
         let (name, error) = match joined.map_err(JoinError::try_into_panic) {
             Ok((_, Ok(()))) | Err(Err(_)) => continue,
             Ok((name, Err(error))) => (name, error),
             Err(Ok(panic)) => resume_unwind(panic),
         };
-        done.is_cut_off |= matches!(error, RunnerError::CutOff { .. });
+        is_cut_off |= matches!(error, RunnerError::CutOff { .. });
         // One error stops all: a process that works only in part would hide it.
         stop.cancel();
-        if done.ended.is_ok() {
-            done.ended = Err(ManagerError { controller: Some(name), error });
+        if all_ended.is_ok() {
+            all_ended = Err(ManagerError { controller: Some(name), error });
         } else {
             tracing::error!(controller = name, %error, "another controller has failed, too");
         }
     }
-    done
+    (all_ended, is_cut_off)
 }
 
 /// Waits until the controllers may start: with an election or a shard group, until all of them are

@@ -11,6 +11,7 @@ use kube::api::Api;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, DefaultBackoff, Event};
 use kube::{Client, Resource};
+use tokio::time::{sleep, timeout};
 
 use crate::relist::Events;
 
@@ -30,11 +31,16 @@ where
 {
     let events = stream! {
         let mut is_listed = false;
-        // `Some` while the kind is not served.
-        let mut absence: Option<Absence> = None;
+        // The changes of the definition, and the backoff, while the kind is not served.
+        let mut absence = None;
         loop {
-            if let Some(absence) = &mut absence {
-                absence.wait_for_retry().await;
+            if let Some((changes, backoff)) = &mut absence {
+                // The backoff never ends.
+                let delay = Iterator::next(backoff).unwrap_or_default();
+                if timeout(delay, StreamExt::next(changes)).await.is_ok() {
+                    // The API server serves the kind a moment after its definition has changed.
+                    *backoff = DefaultBackoff::default();
+                }
             }
             let mut running = make();
             let mut is_served = false;
@@ -51,15 +57,14 @@ where
                     Err(error) if status_code(&error) == Some(404) => {
                         if is_served {
                             // Only a list shows that the kind is gone.
-                            tokio::time::sleep(Duration::from_secs(1)).await;
+                            sleep(Duration::from_secs(1)).await;
                         } else if absence.is_none() {
                             tracing::info!(
                                 watch,
                                 "the kind is not installed: it is watched once it is"
                             );
                             let changes = definition_changes::<K>(&client, &dyntype);
-                            let backoff = DefaultBackoff::default();
-                            absence = Some(Absence { changes, backoff });
+                            absence = Some((changes, DefaultBackoff::default()));
                             is_listed = true;
                             yield Ok(Event::Init);
                             yield Ok(Event::InitDone);
@@ -106,24 +111,6 @@ fn definition_changes<O: Resource>(
         })
         .map(|_| ());
     changes.chain(stream::pending()).boxed()
-}
-
-/// A kind that is not served.
-struct Absence {
-    changes: BoxStream<'static, ()>,
-    backoff: DefaultBackoff,
-}
-
-impl Absence {
-    /// Waits until the kind may be served.
-    async fn wait_for_retry(&mut self) {
-        // The backoff never ends.
-        let delay = self.backoff.next().unwrap_or_default();
-        if tokio::time::timeout(delay, self.changes.next()).await.is_ok() {
-            // The API server serves the kind a moment after its definition has changed.
-            self.backoff = DefaultBackoff::default();
-        }
-    }
 }
 
 /// Returns the HTTP status code of a response that was an error.

@@ -54,7 +54,7 @@ pub struct Config {
     pub(super) suppress_own_writes: bool,
     rerun: InFlightPolicy,
     #[educe(Debug(ignore))]
-    rate_limiter: MakeLimiter,
+    pub(super) rate_limiter: MakeLimiter,
     oldest_every: u32,
     fair_namespaces: bool,
     namespace_limit: Option<u32>,
@@ -324,15 +324,7 @@ impl Config {
     }
 
     pub(super) fn worker_count(&self) -> usize {
-        match self.concurrency {
-            0 => 256,
-            concurrency => usize::from(concurrency),
-        }
-    }
-
-    /// Creates the limiter, which counts failures and computes their delays.
-    pub(super) fn new_limiter(&self) -> Box<dyn RateLimiter<ObjectKey>> {
-        (self.rate_limiter)()
+        if self.concurrency == 0 { 256 } else { self.concurrency.into() }
     }
 
     /// Returns a builder for the queue that this configuration describes. With `places`, the group of a

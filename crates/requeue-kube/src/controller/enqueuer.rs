@@ -123,7 +123,7 @@ impl Enqueuer {
             change: Add::debounce(config.debounce).at_most(most),
             runs_gone: rules.runs_gone,
             runs_unchanged: config.reconcile_unchanged,
-            failures: Failures::new(config.new_limiter()),
+            failures: Failures::new((config.rate_limiter)()),
             writes,
             store,
             generations: config.clear_on_new_generation,

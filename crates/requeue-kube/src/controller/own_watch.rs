@@ -48,9 +48,8 @@ where
         let enqueuer = Arc::clone(&following.enqueuer);
         let ownership = enqueuer.ownership().cloned();
         let shard = following.shard;
-        let name = &following.name;
         let is_watch = matches!(events, MakeEvents::Watch(_));
-        let filter = ShardFilter::new(shard, ownership.clone(), name, is_watch);
+        let filter = ShardFilter::new(shard, ownership.clone(), &following.name, is_watch);
         let is_merged = events.is_merged();
         let mut own = OwnWatch { enqueuer, watch: Watch::new(), filter, is_merged, objects };
         match ownership {

@@ -394,7 +394,7 @@ impl Ownership {
     /// until the result is dropped. `None` if the replica does not hold the shard, if the shard is not
     /// listed yet, or if an event will show another object. The key runs after the list or the event.
     pub(super) fn begin_run(&self, key: &ObjectKey, uid: Option<&str>) -> Option<InFlight> {
-        // `leave` holds this lock, so that no run begins after a release.
+        // `release` holds this lock, so that no run begins after it.
         let shards = self.0.shards.read();
         let places = &self.0.places;
         let shard = places.with_shard_of(key, uid, |shard| {
@@ -414,25 +414,31 @@ impl Ownership {
 
     /// Remembers the shard of the object with this uid, if the shard is held.
     pub(super) fn learn_shard(&self, key: &ObjectKey, uid: &str) -> Learned {
-        let learn = |shards: &Shards, access: Access| {
-            let is_held = |shard: u32| shards.states[shard as usize].admits_keys();
-            // A run in flight may be for a former object.
-            let new = |shard| self.0.runs.count_for(key, shard);
-            self.0.places.learn_shard(key, uid, is_held, new, access)
-        };
-        let learned = learn(&self.0.shards.read(), Access::Shared);
+        let learned = self.learn_with(&self.0.shards.read(), key, uid, Access::Shared);
         if let Some(learned) = learned {
             return learned;
         }
         // With this lock, no add to the group of the former shard is in progress.
-        learn(&self.0.shards.write(), Access::Exclusive).unwrap_or(Learned::NotHeld)
+        let learned = self.learn_with(&self.0.shards.write(), key, uid, Access::Exclusive);
+        learned.unwrap_or(Learned::NotHeld)
     }
 
     /// Remembers the shard of an owner that an owned object names by its uid, if the shard is held.
     pub(super) fn learn_owner(&self, key: &ObjectKey, uid: &str) {
-        let shards = self.0.shards.read();
+        self.learn_with(&self.0.shards.read(), key, uid, Access::Reference);
+    }
+
+    fn learn_with(
+        &self,
+        shards: &Shards,
+        key: &ObjectKey,
+        uid: &str,
+        access: Access,
+    ) -> Option<Learned> {
         let is_held = |shard: u32| shards.states[shard as usize].admits_keys();
-        self.0.places.learn_owner(key, uid, is_held, |shard| self.0.runs.count_for(key, shard));
+        // A run in flight may be for a former object.
+        let new = |shard| self.0.runs.count_for(key, shard);
+        self.0.places.learn_shard(key, uid, is_held, new, access)
     }
 
     /// Returns true if the object's shard is known and held.
@@ -470,11 +476,7 @@ impl Ownership {
     /// are none.
     pub(super) fn select_held(&self) -> Option<Selection> {
         let shards = self.held();
-        if shards.is_empty() {
-            return None;
-        }
-        *self.0.requested.lock() = Requested::new(shards.clone());
-        Some(Selection { ownership: self.clone(), shards })
+        (!shards.is_empty()).then(|| Selection { ownership: self.clone(), shards })
     }
 
     /// Returns true if the watch requested the shard of the object with this uid and namespace from

@@ -11,7 +11,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, select_all};
 use futures_util::stream::Stream;
 use kube::runtime::reflector::Store;
-use kube::runtime::watcher;
+use kube::runtime::watcher::{self, DefaultBackoff};
 use parking_lot::Mutex;
 use requeue::workers::Workers;
 use tokio::sync::{mpsc, watch};
@@ -27,7 +27,7 @@ use super::readiness::{Lists, Readiness};
 use super::reconcile::{OwnKind, Reconcile};
 use super::scope::Scope;
 use super::sharding::{Group, abandon_join};
-use super::source::{Following, ListTimes, Source, TriggerBackoff, default_backoff};
+use super::source::{Following, ListTimes, Source, TriggerBackoff};
 use super::start_gate::{Right, Start};
 use crate::membership::Joining;
 use crate::metrics::Series;
@@ -364,8 +364,11 @@ impl Watches {
             let other = (number > 0).then(|| others.subscribe());
             let following = Following {
                 enqueuer: Arc::clone(enqueuer),
-                backoff: (!source.is_shared)
-                    .then(|| backoff.clone().unwrap_or_else(default_backoff)),
+                backoff: (!source.is_shared).then(|| {
+                    backoff
+                        .clone()
+                        .unwrap_or_else(|| Arc::new(Mutex::new(DefaultBackoff::default())))
+                }),
                 listed: lists.clone(),
                 number,
                 name: source.name.clone(),
@@ -404,7 +407,8 @@ impl Watches {
         tokio::select! {
             biased;
             error = right.wait_for_loss() => Err(error),
-            error = self.wait_for_failure() => Err(error),
+            // The end of all watches is no failure, and does not end the wait.
+            Err(error) = self.wait_for_end() => Err(error),
             started = started => started,
         }
     }
@@ -420,14 +424,6 @@ impl Watches {
                 },
                 Some(ended) = self.others.join_next() => { pass_on(ended); }
             }
-        }
-    }
-
-    /// Completes when a watch has failed permanently.
-    async fn wait_for_failure(&mut self) -> RunnerError {
-        match self.wait_for_end().await {
-            Ok(()) => future::pending().await,
-            Err(error) => error,
         }
     }
 }

@@ -11,7 +11,7 @@ use futures_util::{FutureExt, StreamExt};
 use kube::api::{Api, ListParams, Resource};
 use kube::runtime::Predicate;
 use kube::runtime::utils::Backoff;
-use kube::runtime::watcher::{self, DefaultBackoff, Event};
+use kube::runtime::watcher::{self, Event};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
@@ -292,7 +292,3 @@ impl Following {
 /// The backoff of a watch after an error. By default each watch has its own, with kube's times. A
 /// backoff of the user is shared by all watches.
 pub(super) type TriggerBackoff = Arc<Mutex<dyn Backoff>>;
-
-pub(super) fn default_backoff() -> TriggerBackoff {
-    Arc::new(Mutex::new(DefaultBackoff::default()))
-}

@@ -11,12 +11,11 @@ use prometheus_client::metrics::exemplar::Exemplar;
 use requeue::{BUCKETS, Histogram, Histograms, Totals};
 
 use super::Series;
-use super::meters::{Meters, RESULTS};
+use super::meters::RESULTS;
 
 /// The values of a controller at one moment.
 pub(super) struct Sample<'a> {
     series: &'a Series,
-    meters: &'a Meters,
     depths: Vec<(String, usize)>,
     counts: Totals,
     times: Histograms,
@@ -26,7 +25,6 @@ impl<'a> Sample<'a> {
     pub(super) fn read_series(series: &'a Series) -> Self {
         Self {
             series,
-            meters: &series.meters,
             depths: series.depths_by_priority(),
             counts: series.queue.totals(),
             times: series.queue.histograms(),
@@ -79,7 +77,7 @@ impl Family {
             let labels = if is_of_queue { &labels[..] } else { &labels[1..] };
             match &self.value {
                 Value::Results => {
-                    for (result, count) in RESULTS.iter().zip(&sample.meters.results) {
+                    for (result, count) in RESULTS.iter().zip(&sample.series.meters.results) {
                         let labels = [("controller", name), ("result", result)];
                         encode_counter(to.encode_family(&labels)?, count.load(Relaxed))?;
                     }
@@ -95,7 +93,7 @@ impl Family {
                     to.encode_family(&labels)?.encode_gauge(&read(sample))?;
                 }
                 Value::ReconcileTime => {
-                    sample.meters.times.0.encode(to.encode_family(&labels)?)?;
+                    sample.series.meters.times.0.encode(to.encode_family(&labels)?)?;
                 }
                 Value::QueueAge(read) => {
                     to.encode_family(&labels)?.encode_gauge(&read(sample).as_secs_f64())?;
@@ -127,34 +125,34 @@ pub(super) const FAMILIES: [Family; 17] = [
     Family {
         name: "controller_runtime_reconcile_errors",
         help: "Total number of reconciliation errors per controller",
-        value: Value::Count(|of| of.meters.results[1].load(Relaxed)),
+        value: Value::Count(|of| of.series.meters.results[1].load(Relaxed)),
     },
     Family {
         name: "controller_runtime_terminal_reconcile_errors",
         help: "Total number of terminal reconciliation errors per controller",
-        value: Value::Count(|of| of.meters.terminal.load(Relaxed)),
+        value: Value::Count(|of| of.series.meters.terminal.load(Relaxed)),
     },
     Family {
         name: "controller_runtime_reconcile_panics",
         help: "Total number of reconciliation panics per controller",
-        value: Value::Count(|of| of.meters.panics.load(Relaxed)),
+        value: Value::Count(|of| of.series.meters.panics.load(Relaxed)),
     },
     Family {
         name: "controller_runtime_reconcile_timeouts",
         help: "Total number of reconciliation timeouts per controller",
-        value: Value::Count(|of| of.meters.timeouts.load(Relaxed)),
+        value: Value::Count(|of| of.series.meters.timeouts.load(Relaxed)),
     },
     Family {
         name: "stale_sync_skips",
         help: "Total number of deliveries that waited because a watch had not shown the controller's \
                own writes",
-        value: Value::Count(|of| of.meters.stale_skips.load(Relaxed)),
+        value: Value::Count(|of| of.series.meters.stale_skips.load(Relaxed)),
     },
     Family {
         name: "stale_sync_timeouts",
         help: "Total number of reconciliations that started although a watch had not shown the \
                controller's own writes within the time limit",
-        value: Value::Count(|of| of.meters.stale_starts.load(Relaxed)),
+        value: Value::Count(|of| of.series.meters.stale_starts.load(Relaxed)),
     },
     Family {
         name: "controller_runtime_reconcile_time_seconds",
@@ -169,7 +167,7 @@ pub(super) const FAMILIES: [Family; 17] = [
     Family {
         name: "controller_runtime_active_workers",
         help: "Number of currently used workers per controller",
-        value: Value::Gauge(|of| of.meters.active.load(Relaxed)),
+        value: Value::Gauge(|of| of.series.meters.active.load(Relaxed)),
     },
     Family {
         name: "workqueue_depth",
@@ -207,6 +205,6 @@ pub(super) const FAMILIES: [Family; 17] = [
         name: "workqueue_retries",
         help: "Total number of items added to the workqueue with a non-zero delay (rate-limited \
                requeues, explicit RequeueAfter or AddAfter calls)",
-        value: Value::Count(|of| of.meters.retries.load(Relaxed)),
+        value: Value::Count(|of| of.series.meters.retries.load(Relaxed)),
     },
 ];

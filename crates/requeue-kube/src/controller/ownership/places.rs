@@ -1,6 +1,5 @@
 //! The shards of objects.
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -75,6 +74,9 @@ struct Forgetting {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Access {
     Shared,
+    /// As `Shared`, and the uid is that of a reference. The object may be an earlier one of the same
+    /// name, so a shard that is known does not change.
+    Reference,
     /// No add to a group is in progress, so an object may move to another one.
     Exclusive,
 }
@@ -175,6 +177,9 @@ impl Places {
         }
         let shard = index_of(uid, self.count);
         let mut known = self.known.lock_part(key);
+        if access == Access::Reference && known.contains_key(key) {
+            return None;
+        }
         let before = known.get(key).copied().filter(|&before| before != shard);
         match (is_held(shard), before) {
             (true, None) => {
@@ -198,26 +203,6 @@ impl Places {
                 // The key leaves its group, so that it is not there when this shard is gained.
                 self.moved.lock().insert(key.clone());
                 Some(Learned::Left)
-            }
-        }
-    }
-
-    /// As [`learn_shard`](Self::learn_shard), from the reference of an owned object. The owner may be an earlier
-    /// object of the same name, so a shard that is known does not change.
-    pub(super) fn learn_owner(
-        &self,
-        key: &ObjectKey,
-        uid: &str,
-        is_held: impl FnOnce(u32) -> bool,
-        new: impl FnOnce(u32),
-    ) {
-        if let Rule::Hash(ShardBy::Uid) = self.rule {
-            let shard = index_of(uid, self.count);
-            if is_held(shard)
-                && let Entry::Vacant(entry) = self.known.lock_part(key).entry(key.clone())
-            {
-                entry.insert(shard);
-                new(shard);
             }
         }
     }
