@@ -22,6 +22,7 @@ mod request;
 mod run;
 mod scope;
 mod sharding;
+mod signals;
 mod source;
 mod span;
 mod start_gate;
