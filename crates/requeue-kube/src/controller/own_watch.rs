@@ -35,15 +35,12 @@ pub(super) struct OwnObjects<E> {
 }
 
 /// Returns the watch of the controller's own kind.
-pub(super) fn own_source<E>(
+pub(super) fn own_source<E: Resource + Send + 'static>(
     name: String,
     kind: Kind,
     events: MakeEvents<E>,
     objects: OwnObjects<E>,
-) -> Source
-where
-    E: Resource + Send + 'static,
-{
+) -> Source {
     Source::new(name, kind, events, |mut following, events| async move {
         let enqueuer = Arc::clone(&following.enqueuer);
         let ownership = enqueuer.ownership().cloned();

@@ -65,8 +65,7 @@ impl HeldShards {
     /// Returns all shards that this process holds, in order.
     #[must_use]
     pub fn all(&self) -> Vec<HeldShard> {
-        let held = self.0.held.read();
-        held.values().cloned().collect()
+        self.0.held.read().values().cloned().collect()
     }
 
     pub(super) fn group_status(&self) -> Option<GroupStatus> {

@@ -32,9 +32,10 @@ pub struct Status {
 }
 
 impl Status {
-    /// Returns the reason why the run of an object waits, if the queue does not know this reason: a
-    /// watch has not shown a [write](Writes) of its last run yet, or its shard is being listed or
-    /// handed over.
+    /// Returns the reason why the run of an object waits, if the queue does not know this reason.
+    ///
+    /// A watch has not shown a [write](Writes) of the object's last run yet, or its shard is being
+    /// listed or handed over.
     ///
     /// For all other reasons see [`Entry::explain`](requeue::Entry::explain).
     #[must_use]
