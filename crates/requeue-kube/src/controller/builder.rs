@@ -376,8 +376,8 @@ where
     ///   and then the shards are handed over. If a stream ends before the group has assigned
     ///   shards, the controller waits for the assignment.
     /// - **Loss of the membership.** All runs in flight are dropped immediately, each at an `await`. The
-    ///   stream ends with [`RunnerError::Shards`] before another replica takes over. The process should
-    ///   then exit, or create another controller.
+    ///   stream ends with [`RunnerError::Membership`](super::RunnerError::Membership) before another
+    ///   replica takes over. The process should then exit, or create another controller.
     /// - **Writes.** The [fence](crate::membership::HeldShard::fence) of a shard rejects late writes of a
     ///   former holder: see [`held_shards`](Self::held_shards).
     /// - **Watches.** As with [`shard`](Self::shard), an API server that can select shards sends
@@ -395,10 +395,9 @@ where
     /// [metrics](ShardGroup::metrics) are those of the controller.
     ///
     /// Invalid settings, missing [permissions](crate::membership#permissions) and a group with another number of
-    /// shards end the stream with [`RunnerError::Shards`]. A program should then exit with an error, as
-    /// in this example. Settings of the controller that do not fit end
-    /// it with [`RunnerError::ShardsConflict`], [`RunnerError::ShardsWithNamespaces`] or
-    /// [`RunnerError::ShardsWithoutClient`].
+    /// shards end the stream with [`RunnerError::Membership`](super::RunnerError::Membership). A program
+    /// should then exit with an error, as in this example. Settings of the controller that do not fit
+    /// end it with [`RunnerError::Config`](super::RunnerError::Config).
     ///
     /// ```no_run
     /// # use std::sync::Arc;
@@ -464,7 +463,8 @@ where
     /// The default is its kind in lower case.
     ///
     /// Two controllers of a process cannot have the same name at the same time: the second one ends
-    /// with [`RunnerError::DuplicateName`]. A name is free once its stream has ended or is dropped.
+    /// with [`RunnerError::DuplicateName`](super::RunnerError::DuplicateName). A name is free once its
+    /// stream has ended or is dropped.
     ///
     /// When a stream is dropped, its runs continue up to their next `await`. For a moment they can
     /// overlap with the runs of the next controller of the same name. To prevent that, end the
@@ -499,7 +499,7 @@ where
     /// By default, each watch has its own backoff, from 0.8 s to 30 s with jitter. With an election or a
     /// shard group, a list that the controller awaits before it can take part is repeated at least once
     /// per retry period of that election or group. If `backoff` returns `None`, the controller shuts down
-    /// with [`RunnerError::WatchEnded`].
+    /// with [`RunnerError::WatchEnded`](super::RunnerError::WatchEnded).
     pub fn trigger_backoff(mut self, backoff: impl Backoff + 'static) -> Self {
         self.parts.others.backoff = Some(Arc::new(Mutex::new(backoff)));
         self
