@@ -137,10 +137,13 @@ impl StopTriggers {
     }
 }
 
+/// Receives the queue of a controller that starts.
+pub(super) type OnStart = Box<dyn FnOnce(ObjectQueue) + Send>;
+
 /// The parts that show the controller to others.
 pub(super) struct Observers {
     pub(super) lists: Lists,
     pub(super) status: Status,
     pub(super) metrics: Option<Metrics>,
-    pub(super) on_start: Option<Box<dyn FnOnce(ObjectQueue) + Send>>,
+    pub(super) on_start: Option<OnStart>,
 }

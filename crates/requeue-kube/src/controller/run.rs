@@ -22,7 +22,7 @@ use super::attempt::{Attempts, Item, report_item};
 use super::enqueuer::{Enqueuer, OwnStore, Rules};
 use super::error::{Error, RunnerError};
 use super::names::Name;
-use super::parts::{Observers, Parts, StopTriggers};
+use super::parts::{Observers, OnStart, Parts, StopTriggers};
 use super::readiness::{Lists, Readiness};
 use super::reconcile::{OwnKind, Reconcile};
 use super::scope::Scope;
@@ -30,7 +30,7 @@ use super::sharding::{Group, abandon_join};
 use super::source::{Following, ListTimes, Source, TriggerBackoff};
 use super::start_gate::{Right, Start};
 use crate::membership::Joining;
-use crate::metrics::Series;
+use crate::metrics::{Metrics, Series};
 use crate::range::Shard;
 
 /// The number of results that wait for a reader of the stream. Further results are dropped.
@@ -103,7 +103,6 @@ async fn run_controller<K: OwnKind, R: Reconcile<K>>(
     let group = parts.take_group()?;
     let Parts { config, own, others, sharding, start, stops, observers, .. } = parts;
     let Observers { lists, status, metrics, on_start } = observers;
-    let ownership = sharding.ownership;
     let writes = status.writes;
     writes.set_limits(config.own_writes_timeout, config.suppress_own_writes);
     let mut stops = Stops::new(stops);
@@ -122,17 +121,13 @@ async fn run_controller<K: OwnKind, R: Reconcile<K>>(
     let scope = own.scope.as_ref().map_or_else(Scope::from_type::<K>, Scope::from_discovery);
     let shard = sharding.shard;
     let shard = shard.map(|shard| if scope.is_cluster() { shard.cluster_scoped() } else { shard });
-    let objects = OwnStore::new(own.store.clone(), own.dyntype.clone(), shard, ownership);
+    let objects = OwnStore::new(own.store.clone(), own.dyntype.clone(), shard, sharding.ownership);
     let rules = Rules { scope, runs_gone: reconciler.runs_gone(), in_standby: start.is_some() };
     let enqueuer = Arc::new(Enqueuer::new(&config, &name, rules, objects, writes)?);
     enqueuer.attach_shards();
 
     let series = Series::new(name, config.worker_count(), enqueuer.queue.clone());
-    metrics.iter().for_each(|metrics| metrics.show_series(&series));
-    if let Some(use_queue) = on_start {
-        // The callback comes before the watches, so that it sees the queue without keys.
-        use_queue(enqueuer.queue.clone());
-    }
+    show_start(&series, metrics, on_start);
 
     let store = own.store;
     let times = ListTimes { timeout: config.cache_sync_timeout, period };
@@ -147,11 +142,9 @@ async fn run_controller<K: OwnKind, R: Reconcile<K>>(
     }
 
     let mut joining = None;
-    let started = async {
-        // A replica that cannot list must neither lead nor hold shards.
-        first_lists(Readiness::new(lists.clone()), config.cache_sync_timeout).await?;
-        wait_for_start(start, group, &enqueuer, &store, &mut joining).await
-    };
+    let readiness = Readiness::new(lists.clone());
+    let started =
+        wait_for_start(readiness, times.timeout, start, group, &enqueuer, &store, &mut joining);
     let begun = stops.unless_stopped(watches.until_started(started, right)).await;
     // After a stop, the membership that was requested may still come into being.
     abandon_join(joining, config.shutdown_timeout, stops.forced.clone()).await;
@@ -176,22 +169,34 @@ async fn run_controller<K: OwnKind, R: Reconcile<K>>(
         config,
     };
     // `panics` lives until the end: a closed channel would look like an event.
-    let result =
-        run_workers(Arc::new(attempts), right, stops, watches, panicked, &series.name).await;
-    drop(panics);
-    result
+    run_workers(Arc::new(attempts), right, stops, watches, panicked, &series.name).await
+}
+
+/// Shows a controller that starts to its observers.
+fn show_start(series: &Arc<Series>, metrics: Option<Metrics>, on_start: Option<OnStart>) {
+    metrics.iter().for_each(|metrics| metrics.show_series(series));
+    if let Some(use_queue) = on_start {
+        // The callback comes before the watches, so that it sees the queue without keys.
+        use_queue(series.queue.clone());
+    }
 }
 
 /// Waits for the right to start, and for the membership in the shard group. The first lists come before:
 /// a replica that cannot list never leads and holds no shards. Returns `None` if there is nothing to
 /// wait for.
 async fn wait_for_start<K: OwnKind>(
+    readiness: Readiness,
+    timeout: Duration,
     start: Option<Start>,
     group: Option<Group>,
     enqueuer: &Enqueuer,
     store: &Store<K>,
     joining: &mut Option<Joining>,
 ) -> Result<Option<Right>, RunnerError> {
+    // A replica that cannot list must neither lead nor hold shards.
+    tokio::time::timeout(timeout, readiness.ready())
+        .await
+        .map_err(|_| RunnerError::CacheSync { watches: readiness.waiting_for(), timeout })?;
     let mut right = None;
     if let Some(start) = start {
         right = Some(start.wait_for_start().await);
@@ -330,13 +335,6 @@ impl Stops {
             value = future => Some(value),
         }
     }
-}
-
-/// Waits for the first list of each watch.
-async fn first_lists(readiness: Readiness, timeout: Duration) -> Result<(), RunnerError> {
-    tokio::time::timeout(timeout, readiness.ready())
-        .await
-        .map_err(|_| RunnerError::CacheSync { watches: readiness.waiting_for(), timeout })
 }
 
 /// The tasks that detect changes. They stop when this is dropped.
