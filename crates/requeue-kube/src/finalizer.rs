@@ -66,6 +66,7 @@ where
 {
     // kube's action cannot be inspected, so our action does not pass through kube's function.
     let mut action = Action::await_change();
+    // kube calls the function at most once, so this is the action of that call.
     let said = &mut action;
     let reconcile = |event| {
         reconcile(event).map_ok(|action| {

@@ -12,18 +12,20 @@ use kube::api::Api;
 use kube::client::Body;
 use kube::{Client, Resource};
 
-use crate::range::Shard;
-
 /// The body of a response, which may end early.
 pub(crate) type Until = StreamBody<BoxStream<'static, <BodyStream<Body> as Stream>::Item>>;
 
 /// Returns the response with a body that ends after a complete line when `end` has completed. kube's
 /// watchers continue a watch that ends by another request, from the version of its last event.
-pub(crate) fn until(response: Response<Body>, mut end: BoxFuture<'static, ()>) -> Response<Until> {
+pub(crate) fn end_body_when(
+    response: Response<Body>,
+    mut end: BoxFuture<'static, ()>,
+) -> Response<Until> {
     response.map(|body| {
         let mut frames = BodyStream::new(body);
         let mut is_whole = true;
         let frames = stream::poll_fn(move |context| {
+            // Part of a line would be an error of the watch, which would then list again.
             if is_whole && end.poll_unpin(context).is_ready() {
                 return Poll::Ready(None);
             }
@@ -39,12 +41,12 @@ pub(crate) fn until(response: Response<Body>, mut end: BoxFuture<'static, ()>) -
 }
 
 /// Returns the response unchanged.
-pub(crate) fn whole(response: Response<Body>) -> Response<Until> {
-    until(response, pending().boxed())
+pub(crate) fn unchanged_body(response: Response<Body>) -> Response<Until> {
+    end_body_when(response, pending().boxed())
 }
 
 /// Returns `api` with lists and watches that `send` sends. All other requests are sent unchanged.
-pub(crate) fn intercept<K, F>(
+pub(crate) fn intercept_requests<K, F>(
     api: Api<K>,
     dyntype: &K::DynamicType,
     send: impl Fn(Client, Request<Body>) -> F + Send + 'static,
@@ -63,10 +65,10 @@ where
         let client = client.clone();
         if request.uri().path() == everywhere {
             let query = request.uri().query().unwrap_or_default().to_owned();
-            set(&mut request, &path, &query);
+            set_uri(&mut request, &path, &query);
             Either::Left(send(client, request))
         } else {
-            Either::Right(async move { client.send(request).await.map(whole) })
+            Either::Right(async move { client.send(request).await.map(unchanged_body) })
         }
     });
     Api::all_with(Client::new(service, namespace), dyntype)
@@ -75,7 +77,7 @@ where
 /// Replaces the query of a request.
 pub(crate) fn set_query(request: &mut Request<Body>, query: &str) {
     let path = request.uri().path().to_owned();
-    set(request, &path, query);
+    set_uri(request, &path, query);
 }
 
 /// Returns `api` with a selector of shards in each list and watch. `selector` is called for each
@@ -87,7 +89,7 @@ pub(crate) fn select_shards<K: Resource>(
     dyntype: &K::DynamicType,
     selector: impl Fn() -> (String, BoxFuture<'static, ()>) + Send + 'static,
 ) -> Api<K> {
-    intercept(api, dyntype, move |client, mut request| {
+    intercept_requests(api, dyntype, move |client, mut request| {
         let (selector, is_outdated) = selector();
         let selector = selector.replace(' ', "").replace('\'', "%27").replace('|', "%7C");
         let query = request.uri().query().unwrap_or_default();
@@ -96,21 +98,11 @@ pub(crate) fn select_shards<K: Resource>(
         set_query(&mut request, &query);
         // A list that ended early would be incomplete.
         let end = if is_watch { is_outdated } else { pending().boxed() };
-        async move { Ok(until(client.send(request).await?, end)) }
+        async move { Ok(end_body_when(client.send(request).await?, end)) }
     })
 }
 
-/// Returns `api` with lists and watches of this shard only: see [`select_shards`].
-pub(crate) fn select_shard<K: Resource>(
-    shard: Shard,
-    api: Api<K>,
-    dyntype: &K::DynamicType,
-) -> Api<K> {
-    let selector = shard.selector();
-    select_shards(api, dyntype, move || (selector.clone(), pending().boxed()))
-}
-
-fn set(request: &mut Request<Body>, path: &str, query: &str) {
+fn set_uri(request: &mut Request<Body>, path: &str, query: &str) {
     // The parts were valid before, or consist of characters that are valid in a query.
     if let Ok(uri) = format!("{path}?{query}").parse() {
         *request.uri_mut() = uri;
@@ -139,7 +131,7 @@ mod tests {
         let client = Client::new(service, "ns");
         let (send, end) = oneshot::channel::<()>();
         let response = client.send(Request::new(Body::empty())).await.unwrap();
-        let mut response = until(response, end.map(drop).boxed()).into_body();
+        let mut response = end_body_when(response, end.map(drop).boxed()).into_body();
         for data in ["one\ntw", "o\n", "three\n"] {
             body.send_data(data.into()).await.unwrap();
         }

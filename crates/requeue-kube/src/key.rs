@@ -52,7 +52,7 @@ impl ObjectKey {
     #[must_use]
     pub fn new(namespace: Option<&str>, name: &str) -> Self {
         Self(match namespace {
-            Some(namespace) if !namespace.is_empty() => join(namespace, name),
+            Some(namespace) if !namespace.is_empty() => join_parts(namespace, name),
             _ => name.into(),
         })
     }
@@ -117,10 +117,11 @@ impl ObjectKey {
 }
 
 /// Joins the parts as `namespace/name`, with one allocation: each event creates a key.
-fn join(namespace: &str, name: &str) -> Arc<str> {
+fn join_parts(namespace: &str, name: &str) -> Arc<str> {
     thread_local! {
         static JOINED: RefCell<String> = const { RefCell::new(String::new()) };
     }
+    // The buffer is reused, so that only the shared text is allocated.
     JOINED.with_borrow_mut(|joined| {
         joined.clear();
         for part in [namespace, "/", name] {
@@ -169,16 +170,9 @@ impl FromStr for ObjectKey {
 }
 
 /// The text is not an [`ObjectKey`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid object key {0:?}: expected `name` or `namespace/name`")]
 pub struct ParseKeyError(String);
-
-impl fmt::Display for ParseKeyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "invalid object key {:?}: expected `name` or `namespace/name`", self.0)
-    }
-}
-
-impl std::error::Error for ParseKeyError {}
 
 #[cfg(test)]
 mod tests {

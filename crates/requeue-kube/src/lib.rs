@@ -23,23 +23,22 @@
 //! use k8s_openapi::api::core::v1::ConfigMap;
 //! use kube::runtime::watcher;
 //! use kube::{Api, Client};
-//! use requeue_kube::controller::{Action, Controller};
-//! use requeue_kube::policy;
+//! use requeue_kube::{Controller, controller::Action, policy};
 //!
 //! async fn reconcile(map: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> {
 //!     println!("{:?} contains {:?}", map.metadata.name, map.data);
 //!     Ok(Action::await_change())
 //! }
 //!
-//! # async fn example() -> Result<(), kube::Error> {
+//! # let _ = async {
 //! let maps = Api::<ConfigMap>::all(Client::try_default().await?);
 //! Controller::new(maps, watcher::Config::default())
 //!     .shutdown_on_signal()
 //!     .run(reconcile, policy::backoff, Arc::new(()))
 //!     .for_each(async |result| println!("{result:?}"))
 //!     .await;
-//! # Ok(())
-//! # }
+//! # Ok::<(), kube::Error>(())
+//! # };
 //! ```
 //!
 //! # Common tasks
@@ -48,7 +47,7 @@
 //! |---|---|
 //! | reconcile the owner when an object that it owns changes | [`Controller::owns`] |
 //! | reconcile when another object changes | [`Controller::watches`], [`Controller::reconcile_on`] |
-//! | clean up before an object is deleted | [`finalizer()`] |
+//! | clean up before an object is deleted | [`finalizer`](finalizer::finalizer) |
 //! | run several replicas, of which one is active | [`Controller::leader_election`], [`leader`] |
 //! | run several controllers in one process | [`Manager`] |
 //! | share the objects between replicas | [`Controller::shard_group`], [`Manager::shard_group`], [`membership`] |
@@ -61,10 +60,10 @@
 //! # Migrating from kube's controller
 //!
 //! To migrate from kube's controller, change the imports and the error policy. Replace
-//! `kube::runtime::controller::{Action, Config, Controller, Error}` and `kube::runtime::finalizer`
-//! by [`controller::{Action, Config, Controller, Error}`](controller) and [`finalizer()`]. Replace
-//! an error policy that returns a fixed delay by [`policy::backoff`]. `Action::requeue` is
-//! [`requeue_after`](controller::Action::requeue_after) here.
+//! `kube::runtime::{Controller, controller, finalizer}` by [`Controller`], [`controller`] and
+//! [`finalizer`], whose items have the same names. Replace an error policy that returns a fixed delay
+//! by [`policy::backoff`]. `Action::requeue` is [`requeue_after`](controller::Action::requeue_after)
+//! here.
 //!
 //! The reconciler, its policy and their context run on tasks. They must therefore be `'static`, and
 //! a closure that borrows must `move`. `docs/kube/migration.md` lists all differences from kube and from
@@ -86,7 +85,7 @@
 //! ```
 //!
 //! The requests of its reconciler need further permissions, such as `patch` of `websites/status`.
-//! [Leader election](requeue_leases::leader#permissions) and [shards](membership#permissions) need
+//! [Leader election](leader#permissions) and [shards](membership#permissions) need
 //! further permissions, too. The tests against an API
 //! server run with exactly these permissions.
 
@@ -98,8 +97,7 @@ pub mod controller;
 pub mod finalizer;
 mod intercept;
 mod key;
-pub mod leader;
-pub mod manager;
+mod manager;
 pub mod metrics;
 mod optional;
 pub mod policy;
@@ -111,12 +109,11 @@ mod tests;
 #[doc(hidden)]
 pub mod watch;
 
-pub use crate::controller::Controller;
-pub use crate::finalizer::finalizer;
+pub use crate::controller::builder::Controller;
 pub use crate::key::{ObjectKey, ObjectQueue, ParseKeyError};
-pub use crate::manager::Manager;
+pub use crate::manager::{Manager, ManagerError};
 #[doc(inline)]
-pub use requeue_leases::{ConfigError, membership, range};
+pub use requeue_leases::{ConfigError, leader, membership, range};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -9,7 +9,6 @@ use std::future::Future;
 use std::hash::Hash;
 use std::panic::resume_unwind;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, Stream, StreamExt, future};
@@ -24,10 +23,11 @@ use tracing::Instrument;
 
 use crate::Controller;
 use crate::controller::{
-    self, Action, CommonGroup, Error, Managed, RunnerError, abandon, any_of, signals,
+    self, Action, Error, Group, Managed, Readiness, Right, RunnerError, StopTriggers, abandon_join,
+    any_of,
 };
-use crate::leader::{LeaderElector, LeadershipLost, Term};
-use crate::membership::{Joining, MembershipError, ShardGroup, Sharding};
+use crate::leader::LeaderElector;
+use crate::membership::{Joining, ShardGroup};
 use crate::metrics::Metrics;
 use crate::shared::SharedWatch;
 
@@ -53,8 +53,8 @@ use crate::shared::SharedWatch;
 /// use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 /// use kube::runtime::watcher;
 /// use kube::{Api, Client};
-/// use requeue_kube::controller::{Action, Controller, Watched};
-/// use requeue_kube::{Manager, policy};
+/// use requeue_kube::controller::{Action, Watched};
+/// use requeue_kube::{Controller, Manager, policy};
 ///
 /// # async fn map(_: Arc<ConfigMap>, _: Arc<Client>) -> Result<Action, kube::Error> { unimplemented!() }
 /// # async fn secret(_: Arc<Secret>, _: Arc<Client>) -> Result<Action, kube::Error> { unimplemented!() }
@@ -87,8 +87,7 @@ pub struct Manager {
     /// The client of the first controller that has one.
     client: Option<Client>,
     metrics: Option<Metrics>,
-    graceful: Vec<BoxFuture<'static, ()>>,
-    forced: Vec<BoxFuture<'static, ()>>,
+    stops: StopTriggers,
 }
 
 /// Returns the work of a controller.
@@ -114,9 +113,8 @@ impl Manager {
     /// # use k8s_openapi::api::core::v1::ConfigMap;
     /// # use requeue_kube::{Controller, Manager, controller::Action, policy};
     /// # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
-    /// # fn example(manager: &mut Manager, maps: Controller<ConfigMap>) {
+    /// # let (manager, maps): (&mut Manager, Controller<ConfigMap>) = todo!();
     /// manager.add(maps, |maps| maps.run(reconcile, policy::backoff, Arc::new(())));
-    /// # }
     /// ```
     pub fn add<K, E, S>(
         &mut self,
@@ -129,15 +127,18 @@ impl Manager {
         S: Stream<Item = Result<(ObjectRef<K>, Action), Error<E, watcher::Error>>> + Send + 'static,
     {
         let name = controller.effective_name();
-        self.readiness.add(name.clone(), controller.readiness());
+        self.readiness.add_controller(&name, &controller.readiness());
+        // All requests of the group use one client, so that of the first controller is enough.
         self.client = self.client.take().or_else(|| controller.client().cloned());
         let label = name.clone();
-        let start = |managed| follow_stream(label, run(controller.managed(managed))).boxed();
+        let start = |managed| follow_stream(label, run(controller.set_managed(managed))).boxed();
         self.controllers.push((name, Box::new(start)));
     }
 
     /// Returns the shared watch of the objects that `api` and `wc` select: the same one each time, for
     /// the same kind, namespace and configuration. It uses the client of the first call.
+    ///
+    /// For a kind that is known only at run time, share clones of one [`SharedWatch`].
     ///
     /// # Examples
     ///
@@ -147,36 +148,20 @@ impl Manager {
     /// # use requeue_kube::{Controller, Manager};
     /// use requeue_kube::controller::Watched;
     ///
-    /// # fn example(manager: &mut Manager, maps: Controller<ConfigMap>, secrets: Api<Secret>) {
+    /// # let (manager, maps, secrets): (&mut Manager, Controller<ConfigMap>, Api<Secret>) = todo!();
     /// let secrets = manager.watch(secrets, watcher::Config::default());
     /// let maps = maps.watch_owned(Watched::shared(&secrets));
     /// let of_secrets = Controller::for_shared(&secrets);
-    /// # drop((maps, of_secrets));
-    /// # }
     /// ```
     pub fn watch<K>(&mut self, api: Api<K>, wc: watcher::Config) -> SharedWatch<K>
     where
         K: Clone + Resource + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
         K::DynamicType: Default + Eq + Hash + Clone,
     {
-        self.watch_with(api, wc, K::DynamicType::default())
-    }
-
-    /// As [`watch`](Self::watch), for a kind that is known only at run time.
-    pub fn watch_with<K>(
-        &mut self,
-        api: Api<K>,
-        wc: watcher::Config,
-        dyntype: K::DynamicType,
-    ) -> SharedWatch<K>
-    where
-        K: Clone + Resource + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
-        K::DynamicType: Eq + Hash + Clone,
-    {
         let objects = (TypeId::of::<K>(), format!("{} {wc:?}", api.resource_url()));
         let known = self.watches.get(&objects).and_then(|watch| watch.downcast_ref());
         known.cloned().unwrap_or_else(|| {
-            let watch = SharedWatch::new_with(api, wc, dyntype);
+            let watch = SharedWatch::new(api, wc);
             self.watches.insert(objects, Box::new(watch.clone()));
             watch
         })
@@ -210,7 +195,7 @@ impl Manager {
     ///   A forced shutdown that drops runs leaves the shards without a holder until the member
     ///   Lease has expired.
     /// - The loss of the membership drops the runs of all controllers, and ends [`run`](Self::run)
-    ///   with [`ManagerError::Shards`].
+    ///   with [`RunnerError::Membership`].
     ///
     /// The requests of the group use the client of [`ShardGroup::with_client`]. Without one, they use
     /// that of the first controller that has an `Api`. The group has no [kind](ShardGroup::objects) by
@@ -228,7 +213,7 @@ impl Manager {
     ///
     /// # async fn map(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
     /// # async fn secret(_: Arc<Secret>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
-    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let _ = async {
     /// let config = kube::Config::infer().await?;
     /// let shards = ShardGroup::new("my-controllers", &config.default_namespace).by(ShardBy::Namespace);
     /// let own_connections = shards.client(config.clone())?;
@@ -242,8 +227,8 @@ impl Manager {
     /// let secrets = Controller::new(Api::<Secret>::all(client), wc);
     /// manager.add(secrets, |it| it.run(secret, policy::backoff, Arc::new(())));
     /// manager.run().await?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # };
     /// ```
     pub fn shard_group(mut self, shards: ShardGroup) -> Self {
         self.shards = Some(shards);
@@ -259,11 +244,8 @@ impl Manager {
 
     /// Drops the runs of all controllers when `trigger` completes, as a second signal does.
     #[cfg(test)]
-    pub(crate) fn forced_shutdown_on(
-        mut self,
-        trigger: impl Future<Output = ()> + Send + 'static,
-    ) -> Self {
-        self.forced.push(trigger.boxed());
+    pub(crate) fn forced_shutdown_on(mut self, trigger: BoxFuture<'static, ()>) -> Self {
+        self.stops.forced.push(trigger);
         self
     }
 
@@ -273,7 +255,7 @@ impl Manager {
         mut self,
         trigger: impl Future<Output = ()> + Send + 'static,
     ) -> Self {
-        self.graceful.push(trigger.boxed());
+        self.stops.graceful.push(trigger.boxed());
         self
     }
 
@@ -284,9 +266,7 @@ impl Manager {
     ///
     /// [`run`](Self::run) panics if a signal handler cannot be installed.
     pub fn shutdown_on_signal(mut self) -> Self {
-        let (first, second) = signals();
-        self.graceful.push(first);
-        self.forced.push(second);
+        self.stops.add_signals();
         self
     }
 
@@ -316,14 +296,15 @@ impl Manager {
     ///
     /// ```no_run
     /// # use requeue_kube::Manager;
-    /// # async fn example(manager: Manager) -> Result<(), Box<dyn std::error::Error>> {
+    /// # let _ = async {
+    /// # let manager: Manager = todo!();
     /// manager.shutdown_on_signal().run().await?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # };
     /// ```
     pub async fn run(mut self) -> Result<(), ManagerError> {
         let group = self.take_group()?;
-        let Self { controllers, readiness, watches, elector, metrics, graceful, forced, .. } = self;
+        let Self { controllers, readiness, watches, elector, metrics, stops, .. } = self;
         // From now on, only the controllers keep the watches.
         drop(watches);
         let [lead, stop, force] = std::array::from_fn(|_| CancellationToken::new());
@@ -343,9 +324,10 @@ impl Manager {
             });
             tasks.spawn(async { (name, running.await) }.in_current_span());
         }
-        let stops = async {
-            let graceful = any_of(graceful).map(|()| stop.cancel());
-            let forced = any_of(forced).map(|()| force.cancel());
+        let pass_on_stops = async {
+            let graceful = any_of(stops.graceful).map(|()| stop.cancel());
+            let forced = any_of(stops.forced).map(|()| force.cancel());
+            // Both are awaited: the forced stop must work during the graceful one.
             future::join(graceful, forced).await;
             future::pending::<Infallible>().await
         };
@@ -354,52 +336,52 @@ impl Manager {
             let mut joining = None;
             let right = tokio::select! {
                 biased;
-                done = &mut work => Err(done.ended),
+                // A controller that failed ends the wait: without it, the process must not lead.
+                (ended, _) = &mut work => Err(ended),
                 right = acquire_right(elector, group, &readiness, &stop, &mut joining) => Ok(right?),
             };
             let right = match right {
                 Ok(right) => right,
                 Err(ended) => {
                     let limit = controller::Config::default().shutdown_timeout;
-                    abandon(joining, limit, force.cancelled()).await;
+                    abandon_join(joining, limit, force.cancelled()).await;
                     return ended;
                 }
             };
+            // From now on the controllers may reconcile. They were in standby until here.
             lead.cancel();
-            let done = tokio::select! {
+            let (ended, is_cut_off) = tokio::select! {
                 biased;
                 // Returning drops the controllers.
-                error = right.lost() => return Err(error),
-                never = right.leaves_after(&stop) => match never {},
+                error = right.wait_for_loss() => return Err(error.into()),
+                never = leave_after(&right, &stop) => match never {},
                 done = &mut work => done,
             };
-            let dropped = match (done.is_cut_off, force.is_cancelled()) {
-                (false, _) => Dropped::Nothing,
-                (true, false) => Dropped::AfterTimeout,
-                (true, true) => Dropped::ByForce,
-            };
-            right.give_back(dropped).await;
-            done.ended
+            match right {
+                // The API server may still execute the requests of dropped runs, so the lease expires.
+                Right::Term(_) if !is_cut_off => right.release_lease().await,
+                Right::Member(sharding) if !(is_cut_off && force.is_cancelled()) => {
+                    sharding.leave_now().await;
+                }
+                _ => {}
+            }
+            ended
         };
         tokio::select! {
             biased;
-            never = stops => match never {},
+            never = pass_on_stops => match never {},
             ended = controlled => ended,
         }
     }
-}
 
-impl Manager {
     /// Takes the shard group, if there is one.
-    fn take_group(&mut self) -> Result<Option<CommonGroup>, ManagerError> {
+    fn take_group(&mut self) -> Result<Option<Group>, RunnerError> {
         let Some(shards) = self.shards.take() else { return Ok(None) };
         if self.elector.is_some() {
-            return Err(ManagerError::ShardsConflict { setting: "leader election" });
+            return Err(RunnerError::group_conflict("manager", "leader election"));
         }
-        let client = shards.own_client().or_else(|| self.client.take());
-        let client = client.ok_or(ManagerError::ShardsWithoutClient)?;
         let shards = shards.for_controller(String::new(), self.metrics.as_ref().map(AsRef::as_ref));
-        CommonGroup::new(shards, client).map(Some).map_err(ManagerError::Shards)
+        Group::new(shards, self.client.take()).map(Some)
     }
 }
 
@@ -423,49 +405,29 @@ where
     Ok(())
 }
 
-/// The end of all controllers.
-struct Done {
-    ended: Result<(), ManagerError>,
-    /// Runs were dropped.
-    is_cut_off: bool,
-}
-
-/// Waits for all controllers. The first that fails stops the others.
+/// Waits for all controllers. The first that fails stops the others. Also returns true if runs were
+/// dropped.
 async fn run_controllers(
     mut tasks: JoinSet<(String, Result<(), RunnerError>)>,
     stop: &CancellationToken,
-) -> Done {
-    let mut done = Done { ended: Ok(()), is_cut_off: false };
+) -> (Result<(), ManagerError>, bool) {
+    let (mut all_ended, mut is_cut_off) = (Ok(()), false);
     while let Some(joined) = tasks.join_next().await {
         let (name, error) = match joined.map_err(JoinError::try_into_panic) {
             Ok((_, Ok(()))) | Err(Err(_)) => continue,
             Ok((name, Err(error))) => (name, error),
             Err(Ok(panic)) => resume_unwind(panic),
         };
-        done.is_cut_off |= matches!(error, RunnerError::CutOff { .. });
+        is_cut_off |= matches!(error, RunnerError::CutOff { .. });
+        // One error stops all: a process that works only in part would hide it.
         stop.cancel();
-        if done.ended.is_ok() {
-            done.ended = Err(ManagerError::Controller { name, error });
+        if all_ended.is_ok() {
+            all_ended = Err(ManagerError { controller: Some(name), error });
         } else {
             tracing::error!(controller = name, %error, "another controller has failed, too");
         }
     }
-    done
-}
-
-/// The runs that were dropped during the shutdown.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Dropped {
-    Nothing,
-    AfterTimeout,
-    ByForce,
-}
-
-/// The right of this process to run its controllers.
-enum Right {
-    Free,
-    Term(Term),
-    Member(Sharding),
+    (all_ended, is_cut_off)
 }
 
 /// Waits until the controllers may start: with an election or a shard group, until all of them are
@@ -473,22 +435,16 @@ enum Right {
 /// contains the join that did not complete.
 async fn acquire_right(
     elector: Option<LeaderElector>,
-    group: Option<CommonGroup>,
+    group: Option<Group>,
     readiness: &Readiness,
     stop: &CancellationToken,
     joining: &mut Option<Joining>,
-) -> Result<Right, ManagerError> {
+) -> Result<Right, RunnerError> {
     let acquired = async {
         if elector.is_some() || group.is_some() {
             readiness.ready().await;
         }
-        Ok(match (elector, group) {
-            (Some(elector), _) => Right::Term(elector.acquire().await),
-            (None, Some(group)) => {
-                Right::Member(group.join(joining).await.map_err(ManagerError::Shards)?)
-            }
-            (None, None) => Right::Free,
-        })
+        Right::wait_for_term(elector).await.or_join(group, joining).await
     };
     tokio::select! {
         biased;
@@ -497,39 +453,13 @@ async fn acquire_right(
     }
 }
 
-impl Right {
-    /// Waits until it is lost.
-    async fn lost(&self) -> ManagerError {
-        match self {
-            Self::Free => future::pending().await,
-            Self::Term(term) => ManagerError::LeadershipLost(term.lost().await),
-            Self::Member(sharding) => ManagerError::Shards(sharding.lost().await),
-        }
+/// Waits for the stop. From then on, hands each shard over when its runs have ended.
+async fn leave_after(right: &Right, stop: &CancellationToken) -> Infallible {
+    stop.cancelled().await;
+    if let Right::Member(sharding) = right {
+        sharding.begin_to_leave();
     }
-
-    /// Waits for the stop. From then on, hands each shard over when its runs have ended.
-    async fn leaves_after(&self, stop: &CancellationToken) -> Infallible {
-        stop.cancelled().await;
-        if let Self::Member(sharding) = self {
-            sharding.begin_to_leave();
-        }
-        future::pending().await
-    }
-
-    /// Gives the right back after all controllers have ended. If runs were dropped, the API server
-    /// may still execute their requests. The lease is then not released, and expires. After a
-    /// forced shutdown, the Lease of a member expires as well.
-    async fn give_back(self, dropped: Dropped) {
-        match self {
-            Self::Term(term) if dropped == Dropped::Nothing => {
-                if let Err(error) = term.release().await {
-                    tracing::warn!(%error, "the lease was not released, and expires");
-                }
-            }
-            Self::Member(sharding) if dropped != Dropped::ByForce => sharding.leave_now().await,
-            _ => {}
-        }
-    }
+    future::pending().await
 }
 
 impl fmt::Debug for Manager {
@@ -539,115 +469,26 @@ impl fmt::Debug for Manager {
     }
 }
 
-/// Reports whether all controllers of a [`Manager`] have received the first lists of their watches.
-///
-/// Use it for a readiness probe. A process in standby is ready, too.
-///
-/// ```
-/// use requeue_kube::Manager;
-///
-/// let manager = Manager::new();
-/// let readiness = manager.readiness();
-/// // In the handler of `/readyz`:
-/// let answer = match readiness.waiting_for() {
-///     watches if watches.is_empty() => Ok(()),
-///     watches => Err(format!("waiting for the first list of {}", watches.join(", "))),
-/// };
-/// # assert_eq!(answer, Ok(()));
-/// ```
-#[derive(Clone, Debug, Default)]
-pub struct Readiness(Arc<Mutex<Vec<(String, controller::Readiness)>>>);
-
-impl Readiness {
-    fn add(&self, name: String, readiness: controller::Readiness) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((name, readiness));
-    }
-
-    fn all(&self) -> Vec<(String, controller::Readiness)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Returns true if every controller is ready.
-    #[must_use]
-    pub fn is_ready(&self) -> bool {
-        self.all().iter().all(|(_, readiness)| readiness.is_ready())
-    }
-
-    /// Returns the watches that have not received their first list, with their controllers, as in
-    /// `website: ConfigMap.v1 (owned)`.
-    #[must_use]
-    pub fn waiting_for(&self) -> Vec<String> {
-        let of = |(name, readiness): (String, controller::Readiness)| {
-            readiness.waiting_for().into_iter().map(move |watch| format!("{name}: {watch}"))
-        };
-        self.all().into_iter().flat_map(of).collect()
-    }
-
-    /// Waits until every controller is ready.
-    ///
-    /// # Cancel safety
-    ///
-    /// It can be dropped and called again.
-    pub async fn ready(&self) {
-        for (_, readiness) in self.all() {
-            readiness.ready().await;
-        }
-    }
-}
-
 /// The reason why a [`Manager`] could not continue.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{}{error}", name_controller(controller.as_deref()))]
 #[non_exhaustive]
-pub enum ManagerError {
-    /// This controller could not continue. The others were shut down.
-    Controller {
-        /// The [name](Controller::name) of the controller.
-        name: String,
-        /// Its error.
-        error: RunnerError,
-    },
-    /// The process is no longer the leader. All runs in flight were dropped at an `await`.
-    LeadershipLost(LeadershipLost),
-    /// The process cannot join its [shard group](Manager::shard_group), or is no longer a member. All
-    /// runs in flight were dropped at an `await`.
-    Shards(MembershipError),
-    /// This setting cannot be combined with a [shard group](Manager::shard_group).
-    ShardsConflict {
-        /// The setting.
-        setting: &'static str,
-    },
-    /// None of the controllers has a client for the [shard group](Manager::shard_group).
-    ShardsWithoutClient,
+pub struct ManagerError {
+    /// The [name](Controller::name) of the controller that could not continue. The others were shut
+    /// down. `None` if the manager lost its lease or its membership, or could not join its shard
+    /// group: all runs in flight were then dropped at an `await`.
+    pub controller: Option<String>,
+    /// The reason. The message of this error contains it.
+    pub error: RunnerError,
 }
 
-impl fmt::Display for ManagerError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Controller { name, error } => write!(f, "controller {name:?}: {error}"),
-            Self::LeadershipLost(lost) => lost.fmt(f),
-            Self::Shards(error) => error.fmt(f),
-            Self::ShardsConflict { setting } => write!(
-                f,
-                "a manager with a shard group cannot have {setting}: the group replaces it; remove \
-                 one of the two settings"
-            ),
-            Self::ShardsWithoutClient => f.write_str(
-                "the shard group has no client, and no controller of the manager has an `Api`; set \
-                 one with `ShardGroup::with_client`",
-            ),
-        }
+impl From<RunnerError> for ManagerError {
+    fn from(error: RunnerError) -> Self {
+        Self { controller: None, error }
     }
 }
 
-impl StdError for ManagerError {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        match self {
-            // The message contains that of the error.
-            Self::Controller { error, .. } => error.source(),
-            Self::Shards(error) => error.source(),
-            Self::LeadershipLost(_) | Self::ShardsConflict { .. } | Self::ShardsWithoutClient => {
-                None
-            }
-        }
-    }
+/// Returns the begin of a message.
+fn name_controller(controller: Option<&str>) -> String {
+    controller.map(|name| format!("controller {name:?}: ")).unwrap_or_default()
 }

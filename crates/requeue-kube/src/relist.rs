@@ -15,7 +15,7 @@ use kube::api::Api;
 use kube::runtime::watcher::{self, Event, InitialListStrategy, ListSemantic};
 use serde::de::DeserializeOwned;
 
-use crate::intercept::{intercept, set_query, whole};
+use crate::intercept::{intercept_requests, set_query, unchanged_body};
 
 /// The raw events of a watch.
 pub(crate) type Events<O> = BoxStream<'static, watcher::Result<Event<O>>>;
@@ -26,7 +26,7 @@ pub(crate) type Events<O> = BoxStream<'static, watcher::Result<Event<O>>>;
 ///
 /// The function must be called in a runtime, because it starts a task for the client of the `Api`.
 /// A controller may be created outside a runtime.
-pub(crate) fn consistent<K: Resource + Clone>(
+pub(crate) fn consistent_api<K: Resource + Clone>(
     api: Api<K>,
     dyntype: &K::DynamicType,
     wc: &watcher::Config,
@@ -38,23 +38,27 @@ where
         && wc.initial_list_strategy == InitialListStrategy::ListWatch;
     let dyntype = dyntype.clone();
     let mut made = is_consistent.then(|| api.clone());
-    move || made.get_or_insert_with(|| intercepted(api.clone(), &dyntype)).clone()
+    move || made.get_or_insert_with(|| intercepted_api(api.clone(), &dyntype)).clone()
 }
 
-/// Returns a [consistent] watch of the objects of `api`. Its client is created when the watch is
+/// Returns a [consistent_api] watch of the objects of `api`. Its client is created when the watch is
 /// first polled.
-pub(crate) fn watch<K>(api: Api<K>, dyntype: &K::DynamicType, wc: watcher::Config) -> Events<K>
+pub(crate) fn consistent_watch<K>(
+    api: Api<K>,
+    dyntype: &K::DynamicType,
+    wc: watcher::Config,
+) -> Events<K>
 where
     K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
     K::DynamicType: Clone,
 {
-    let mut api = consistent(api, dyntype, &wc);
+    let mut api = consistent_api(api, dyntype, &wc);
     stream::once(async move { watcher::watcher(api(), wc) }).flatten().boxed()
 }
 
-fn intercepted<K: Resource>(api: Api<K>, dyntype: &K::DynamicType) -> Api<K> {
+fn intercepted_api<K: Resource>(api: Api<K>, dyntype: &K::DynamicType) -> Api<K> {
     let listed = Arc::new(AtomicBool::new(false));
-    intercept(api, dyntype, move |client, mut request| {
+    intercept_requests(api, dyntype, move |client, mut request| {
         let is_list = is_of_any_version(request.uri());
         if is_list && listed.load(Ordering::Relaxed) {
             let query = most_recent(request.uri().query().unwrap_or_default());
@@ -64,9 +68,10 @@ fn intercepted<K: Resource>(api: Api<K>, dyntype: &K::DynamicType) -> Api<K> {
         async move {
             let response = client.send(request).await?;
             if is_list && response.status().is_success() {
+                // Relaxed is enough: the flag guards no other data, and one task sends these requests.
                 listed.store(true, Ordering::Relaxed);
             }
-            Ok(whole(response))
+            Ok(unchanged_body(response))
         }
     })
 }

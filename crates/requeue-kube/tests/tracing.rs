@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use futures_util::{Stream, StreamExt, stream};
 use k8s_openapi::api::core::v1::ConfigMap;
+use kube::runtime::controller::{ReconcileReason, ReconcileRequest};
 use kube::runtime::reflector::{ObjectRef, store};
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
-use requeue_kube::controller::{Action, Config, ReconcileReason, ReconcileRequest, Watched};
+use requeue_kube::controller::{Action, Config, Watched};
 use requeue_kube::{Controller, policy};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};

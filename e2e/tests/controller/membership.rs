@@ -180,7 +180,7 @@ async fn a_controller_that_loses_its_membership_drops_its_runs_and_another_one_c
     let member = members.iter().find(|lease| lease.name_any() != "maps").unwrap().name_any();
     leases.delete(&member, &Default::default()).await.unwrap();
     let errors = lost.task.await.unwrap();
-    let [RunnerError::Shards { error: MembershipError::Lost(_), keys: cut_off }] = &errors[..]
+    let [RunnerError::Membership { error: MembershipError::Lost(_), keys: cut_off }] = &errors[..]
     else {
         panic!("{errors:?}");
     };

@@ -4,13 +4,14 @@ use std::any::Any;
 use std::collections::BTreeSet;
 use std::future::{self, Future};
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use kube::Resource;
 use kube::runtime::reflector::{Lookup, ObjectRef, Store};
 use kube::runtime::watcher;
+use parking_lot::Mutex;
 use requeue::workers::{self, Context};
 use requeue::{Add, CancelReason, Completion};
 use tokio::sync::mpsc;
@@ -21,8 +22,7 @@ use super::action::Action;
 use super::config::Config;
 use super::enqueuer::Enqueuer;
 use super::error::{Error, panic_message};
-use super::failures::{Begin as Decision, Version};
-use super::ownership::Begin;
+use super::failures::Version;
 use super::reconcile::{OwnKind, Reconcile};
 use super::sharding::HeldShards;
 use super::span::RunSpan;
@@ -80,7 +80,7 @@ impl Drop for Listed<'_> {
         let was_cancelled =
             matches!(reason, Some(CancelReason::Cancelled | CancelReason::Restarted));
         if self.is_over || was_cancelled {
-            self.running.lock().unwrap_or_else(PoisonError::into_inner).remove(self.key);
+            self.running.lock().remove(self.key);
         }
     }
 }
@@ -114,7 +114,7 @@ impl<E> Ended<E> {
 
 impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
     /// Reconciles the object of `key`, and returns the completion for the queue.
-    pub(super) async fn attempt(
+    pub(super) async fn run_key(
         &self,
         key: ObjectKey,
         run: Context,
@@ -123,22 +123,22 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
             // A process that was frozen can get here before it is notified that the term has ended.
             return future::pending().await;
         }
-        let normal = self.enqueuer.scope.normal(key.clone());
+        let normal = self.enqueuer.scope.normalize(key.clone());
         if normal != key {
             // The key was added before it was known that its kind has no namespaces.
             let add = Add::now().priority(run.priority()).reason(run.reasons());
-            self.enqueuer.details.rename(&key, &normal);
-            self.enqueuer.put(normal, add);
+            self.enqueuer.details.rename_key(&key, &normal);
+            self.enqueuer.add_if_held(normal, add);
             return Ok(workers::Action::succeed());
         }
         let object = key.to_ref::<K>(self.dyntype.clone());
         let (in_flight, seen) = match self.enqueuer.ownership() {
             Some(ownership) => {
                 let seen = uid_of(self.store.get(&object).as_deref());
-                match ownership.begin(&key, seen.as_deref()) {
-                    Begin::Run(in_flight) => (Some(in_flight), seen),
-                    Begin::Later | Begin::Drop => return Ok(workers::Action::succeed()),
-                }
+                let Some(in_flight) = ownership.begin_run(&key, seen.as_deref()) else {
+                    return Ok(workers::Action::succeed());
+                };
+                (Some(in_flight), seen)
             }
             None => (None, None),
         };
@@ -146,11 +146,11 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
             // As above, for the membership in a group. The loss of the shard cancels this run.
             return future::pending().await;
         }
-        let attempt = match self.begin(&key, &run) {
+        let attempt = match self.begin_attempt(&key, &run) {
             Ok(attempt) => attempt,
             Err(action) => return Ok(action),
         };
-        let reason = self.enqueuer.details.take(&key, run.reasons(), attempt);
+        let reason = self.enqueuer.details.take_reason(&key, run.reasons(), attempt);
         // The store is read again, because it may have been stale before.
         let found = self.store.get(&object);
         if in_flight.is_some() && uid_of(found.as_deref()) != seen {
@@ -159,9 +159,9 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
         }
         let generations = self.config.clear_on_new_generation;
         let version = found.as_ref().map(|found| Version::from_meta(found.meta(), generations));
-        let Some(target) = self.reconciler.target(&object, found) else {
-            self.enqueuer.failures.forget(&key);
-            self.report(Err(Error::ObjectNotFound(Box::new(object.erase()))));
+        let Some(target) = self.reconciler.target_of(&object, found) else {
+            self.enqueuer.failures.forget_failures(&key);
+            report_item(&self.results, Err(Error::ObjectNotFound(Box::new(object.erase()))));
             return Ok(workers::Action::succeed());
         };
         let mut span = RunSpan::new(&self.parent, &object, &reason, attempt, &run);
@@ -169,14 +169,14 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
         // The shard can be handed over from now on.
         drop(in_flight);
         let tried = Tried { key, object, version, attempt, adds: run.adds(), span };
-        let next = self.next(&ended, &tried);
-        tried.span.span().in_scope(|| self.report_run(ended, tried.object));
+        let next = self.completion_of(&ended, &tried);
+        tried.span.span.in_scope(|| self.report_run(ended, tried.object));
         next
     }
 
     /// Returns the number of this attempt, or the completion of a key that does not run now.
-    fn begin(&self, key: &ObjectKey, run: &Context) -> Result<u32, workers::Action> {
-        match self.enqueuer.writes.begin(key) {
+    fn begin_attempt(&self, key: &ObjectKey, run: &Context) -> Result<u32, workers::Action> {
+        match self.enqueuer.writes.begin_run(key) {
             Freshness::Fresh => {}
             Freshness::TimedOut => self.meters.started_stale(),
             Freshness::Stale(limit) => {
@@ -185,15 +185,11 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
                 return Err(workers::Action::release_after(limit));
             }
         }
-        match self.enqueuer.failures.begin(key, run.adds(), run.attempt() > 1) {
-            Decision::Attempt(attempt) => Ok(attempt),
-            Decision::Nothing => {
-                if self.enqueuer.version(key).is_none() {
-                    self.enqueuer.failures.forget(key);
-                }
-                Err(workers::Action::succeed())
-            }
+        let attempt = self.enqueuer.failures.begin_attempt(key, run.adds(), run.attempt() > 1);
+        if attempt.is_none() && self.enqueuer.stored_version(key).is_none() {
+            self.enqueuer.failures.forget_failures(key);
         }
+        attempt.ok_or_else(workers::Action::succeed)
     }
 
     /// Runs the reconciler. The run is listed, counted and traced.
@@ -205,27 +201,28 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
         span: &mut RunSpan,
     ) -> Ended<R::Error> {
         let begun = Instant::now();
-        let active = self.meters.begin();
-        self.running().insert(key.clone());
+        let active = self.meters.count_run();
+        // The key is listed before the first poll of the run. If the run is dropped at any later
+        // `await`, the key is still there, and the error of the controller names it.
+        self.running.lock().insert(key.clone());
         let mut listed = Listed { running: &self.running, key, run, is_over: false };
-        let run_of_key = self.enqueuer.writes.during(key.clone(), self.run(target));
-        let ended = run_of_key.instrument(span.span().clone()).await;
+        let run_of_key =
+            self.enqueuer.writes.record_during(key.clone(), self.call_reconciler(target));
+        let ended = run_of_key.instrument(span.span.clone()).await;
+        // From here on, a cancellation no longer makes the run an interrupted one.
         listed.is_over = true;
         drop(listed);
         drop(active);
-        span.end(ended.outcome());
-        self.meters.end(ended.outcome(), begun.elapsed());
+        span.record_end(ended.outcome());
+        self.meters.count_end(ended.outcome(), begun.elapsed());
         ended
     }
 
-    pub(super) fn running(&self) -> MutexGuard<'_, BTreeSet<ObjectKey>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn run(&self, target: R::Target) -> Ended<R::Error> {
+    async fn call_reconciler(&self, target: R::Target) -> Ended<R::Error> {
         // The call itself may also panic or take long.
         let run = async { self.reconciler.reconcile(target).await };
-        match within(self.config.reconcile_timeout, AssertUnwindSafe(run).catch_unwind()).await {
+        match run_within(self.config.reconcile_timeout, AssertUnwindSafe(run).catch_unwind()).await
+        {
             Ok(Ok(Ok(action))) => Ended::Ok(action),
             Ok(Ok(Err((error, action)))) => Ended::Failed(error, action),
             Ok(Err(panic)) => Ended::Panicked(panic),
@@ -234,7 +231,7 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
     }
 
     /// Returns the completion of the key.
-    fn next(
+    fn completion_of(
         &self,
         ended: &Ended<R::Error>,
         tried: &Tried<K>,
@@ -244,15 +241,23 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
             Ended::Failed(_, action) => (action, true),
             Ended::Panicked(_) | Ended::TimedOut(_) => (&Action::backoff(), true),
         };
-        let next = if self.is_over(&tried.object) {
-            self.enqueuer.failures.forget(&tried.key);
+        // The store is read after the run: an object that the run itself deleted may be gone now.
+        let is_gone = !self.enqueuer.runs_gone && self.store.get(&tried.object).is_none();
+        let next = if is_gone {
+            self.enqueuer.failures.forget_failures(&tried.key);
             Ok(workers::Action::succeed())
         } else if failed || action.completion == Completion::Retry {
-            Err(workers::Error::retry_after(self.wait(action.completion, tried), "has failed"))
+            Err(workers::Error::retry_after(
+                self.delay_after(action.completion, tried),
+                "has failed",
+            ))
         } else {
-            self.enqueuer.failures.forget(&tried.key);
+            self.enqueuer.failures.forget_failures(&tried.key);
             Ok(match action.completion {
-                Completion::RequeueAfter(delay) => self.after(delay, tried),
+                Completion::RequeueAfter(delay) => {
+                    self.show_delay(delay, tried);
+                    workers::Action::requeue_after(delay)
+                }
                 _ => workers::Action::succeed(),
             })
         };
@@ -264,7 +269,7 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
     }
 
     /// Records a failure, and returns the delay before the next run.
-    fn wait(&self, completion: Completion, tried: &Tried<K>) -> Duration {
+    fn delay_after(&self, completion: Completion, tried: &Tried<K>) -> Duration {
         let Tried { key, version, attempt, adds, .. } = tried;
         let failures = &self.enqueuer.failures;
         let version = *version;
@@ -278,26 +283,20 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
         if self.config.max_retries.is_some_and(|most| *attempt > most) {
             return failures.record_give_up(key, version, *adds, now);
         }
-        let delay = failures.fail(key, version, said, now);
-        self.meters.comes_back(delay);
-        tried.span.requeued_after(delay);
+        let delay = failures.record_failure(key, version, said, now);
+        self.show_delay(delay, tried);
         delay
     }
 
-    fn after(&self, delay: Duration, tried: &Tried<K>) -> workers::Action {
+    /// Counts a key that comes back after a delay.
+    fn show_delay(&self, delay: Duration, tried: &Tried<K>) {
         self.meters.comes_back(delay);
         tried.span.requeued_after(delay);
-        workers::Action::requeue_after(delay)
-    }
-
-    /// Returns true if the object is gone and needs no further run.
-    fn is_over(&self, object: &ObjectRef<K>) -> bool {
-        !self.enqueuer.runs_gone && self.store.get(object).is_none()
     }
 
     /// Logs the result, and passes it to the stream.
     fn report_run(&self, ended: Ended<R::Error>, object: ObjectRef<K>) {
-        self.report(match ended {
+        let item = match ended {
             Ended::Ok(action) => Ok((object, action)),
             Ended::Failed(error, _) => {
                 tracing::debug!(%error, "a reconciler failed");
@@ -316,16 +315,13 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
                 tracing::debug!(?timeout, "a reconciler timed out");
                 Err(Error::ReconcilerTimedOut(timeout, Box::new(object.erase())))
             }
-        });
-    }
-
-    fn report(&self, item: Item<K, R::Error>) {
-        report(&self.results, item);
+        };
+        report_item(&self.results, item);
     }
 }
 
 /// Puts `item` into the stream. Drops it if the stream is full: a slow reader must not delay a run.
-pub(super) fn report<T>(results: &mpsc::Sender<T>, item: T) {
+pub(super) fn report_item<T>(results: &mpsc::Sender<T>, item: T) {
     if let Err(mpsc::error::TrySendError::Full(_)) = results.try_send(item) {
         tracing::debug!("dropped a result: the controller's stream is full; read it continuously");
     }
@@ -337,7 +333,10 @@ fn uid_of(object: Option<&impl Resource>) -> Option<String> {
 }
 
 /// Waits for `future` for at most `timeout`.
-async fn within<F: Future>(timeout: Option<Duration>, future: F) -> Result<F::Output, Duration> {
+async fn run_within<F: Future>(
+    timeout: Option<Duration>,
+    future: F,
+) -> Result<F::Output, Duration> {
     match timeout {
         None => Ok(future.await),
         Some(timeout) => tokio::time::timeout(timeout, future).await.map_err(|_| timeout),

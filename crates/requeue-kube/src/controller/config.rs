@@ -1,10 +1,10 @@
 //! The configuration of a controller.
 
-use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
+use educe::Educe;
 use requeue::clock::TokioClock;
 use requeue::limiter::BackoffLimiter;
 use requeue::{Builder, GroupId, InFlightPolicy, Order, Pace, Queue, RateLimiter};
@@ -34,7 +34,9 @@ type MakeLimiter = Arc<dyn Fn() -> Box<dyn RateLimiter<ObjectKey>> + Send + Sync
 ///     .fair_namespaces();
 /// # drop(config);
 /// ```
-#[derive(Clone)]
+// The struct is flat although it has many fields: each of them is one setting with one method.
+#[derive(Clone, Educe)]
+#[educe(Debug)]
 #[must_use = "a configuration does nothing until it is passed to a controller"]
 pub struct Config {
     pub(super) concurrency: u16,
@@ -51,7 +53,8 @@ pub struct Config {
     pub(super) own_writes_timeout: Duration,
     pub(super) suppress_own_writes: bool,
     rerun: InFlightPolicy,
-    rate_limiter: Option<MakeLimiter>,
+    #[educe(Debug(ignore))]
+    pub(super) rate_limiter: MakeLimiter,
     oldest_every: u32,
     fair_namespaces: bool,
     namespace_limit: Option<u32>,
@@ -74,7 +77,10 @@ impl Default for Config {
             own_writes_timeout: Duration::from_secs(10),
             suppress_own_writes: false,
             rerun: InFlightPolicy::After,
-            rate_limiter: None,
+            rate_limiter: Arc::new(|| {
+                let (base, max) = (Duration::from_millis(5), Duration::from_secs(300));
+                Box::new(BackoffLimiter::with_hasher(base, max, RandomState::new()))
+            }),
             oldest_every: 10,
             fair_namespaces: false,
             namespace_limit: None,
@@ -285,7 +291,7 @@ impl Config {
     where
         L: RateLimiter<ObjectKey> + 'static,
     {
-        self.rate_limiter = Some(Arc::new(move || Box::new(make())));
+        self.rate_limiter = Arc::new(move || Box::new(make()));
         self
     }
 
@@ -317,23 +323,8 @@ impl Config {
         self
     }
 
-    pub(super) fn workers(&self) -> usize {
-        match self.concurrency {
-            0 => 256,
-            concurrency => usize::from(concurrency),
-        }
-    }
-
-    /// Creates the limiter, which counts failures and computes their delays.
-    pub(super) fn limiter(&self) -> Box<dyn RateLimiter<ObjectKey>> {
-        match &self.rate_limiter {
-            Some(make) => make(),
-            None => {
-                let base = Duration::from_millis(5);
-                let max = Duration::from_secs(300);
-                Box::new(BackoffLimiter::with_hasher(base, max, RandomState::new()))
-            }
-        }
+    pub(super) fn worker_count(&self) -> usize {
+        if self.concurrency == 0 { 256 } else { self.concurrency.into() }
     }
 
     /// Returns a builder for the queue that this configuration describes. With `places`, the group of a
@@ -343,7 +334,7 @@ impl Config {
     /// # Panics
     ///
     /// Outside a tokio runtime.
-    pub(super) fn queue(
+    pub(super) fn queue_builder(
         &self,
         places: Option<Arc<Places>>,
     ) -> Result<Builder<ObjectKey, RandomState>, RunnerError> {
@@ -357,7 +348,13 @@ impl Config {
         }
         let by_namespace = self.fair_namespaces || self.namespace_limit.is_some();
         match places {
-            Some(_) if by_namespace => return Err(RunnerError::ShardsWithNamespaces),
+            Some(_) if by_namespace => {
+                return Err(RunnerError::Config(
+                    "a controller whose shards change cannot have fair namespaces or a limit of a \
+                     namespace; remove one of the two settings"
+                        .to_owned(),
+                ));
+            }
             Some(places) => queue = queue.group_by(move |key: &ObjectKey| places.group_of(key)),
             None if by_namespace => {
                 // With a random hasher, users cannot choose the name of a namespace so that it
@@ -379,17 +376,6 @@ impl Config {
     }
 }
 
-impl fmt::Debug for Config {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config")
-            .field("concurrency", &self.concurrency)
-            .field("debounce", &self.debounce)
-            .field("max_retries", &self.max_retries)
-            .field("reconcile_timeout", &self.reconcile_timeout)
-            .finish_non_exhaustive()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::any::type_name_of_val;
@@ -401,8 +387,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_object_that_runs_too_often_waits() {
         let minute = Duration::from_secs(60);
-        let queue =
-            Config::default().pace(Pace::new(2, minute)).queue(None).unwrap().build().unwrap();
+        let queue = Config::default()
+            .pace(Pace::new(2, minute))
+            .queue_builder(None)
+            .unwrap()
+            .build()
+            .unwrap();
         let object = || ObjectKey::new(Some("ns"), "name");
         for _ in 0..2 {
             queue.add(object());
@@ -412,13 +402,15 @@ mod tests {
         assert!(queue.try_get().is_none());
         tokio::time::advance(minute).await;
         assert!(queue.try_get().is_some());
-        let none = Config::default().pace(Pace::new(0, minute)).queue(None).unwrap().build();
+        let none =
+            Config::default().pace(Pace::new(0, minute)).queue_builder(None).unwrap().build();
         assert!(none.is_err());
     }
 
     #[tokio::test]
     async fn a_controller_hashes_keys_with_siphash() {
-        let queue = Config::default().fair_namespaces().queue(None).unwrap().build().unwrap();
+        let queue =
+            Config::default().fair_namespaces().queue_builder(None).unwrap().build().unwrap();
         let name = type_name_of_val(&queue);
         assert!(name.contains("std::hash::random::RandomState"), "{name}");
     }

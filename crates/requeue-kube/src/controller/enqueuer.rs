@@ -3,15 +3,16 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use kube::core::ApiResource;
+use kube::core::{ApiResource, ObjectMeta};
 use kube::runtime::reflector::Store;
+use parking_lot::Mutex;
 use requeue::Add;
 
 use super::config::Config;
 use super::error::RunnerError;
-use super::failures::{Failures, Version, Versions, versions};
+use super::failures::{Failures, Version};
 use super::ownership::Ownership;
 use super::reason::{Details, Reason};
 use super::scope::Scope;
@@ -21,40 +22,37 @@ use crate::range::Shard;
 use crate::watch::{Change, ChangeKind, LOW_PRIORITY};
 use crate::{ObjectKey, ObjectQueue};
 
-/// Looks objects up in the controller's store.
-pub(super) struct Lookups {
-    pub(super) versions: Versions,
-    /// Returns true if an object is in the store and in the controller's shard. `None` without a
-    /// shard.
-    pub(super) is_ours: Option<IsOurs>,
+/// Calls a function with the metadata of an object in the controller's store, if it is there.
+type LookUp = Box<dyn Fn(&ObjectKey, &mut dyn FnMut(&ObjectMeta)) + Send + Sync>;
+
+/// The objects of the controller: those in its store, and in its shards if it has any.
+pub(super) struct OwnStore {
+    look_up: LookUp,
+    shard: Option<Shard>,
     /// The shards that are held, if they change while the controller runs.
-    pub(super) ownership: Option<Ownership>,
+    ownership: Option<Ownership>,
 }
 
-impl Lookups {
+impl OwnStore {
     pub(super) fn new<K: ObjectKind>(
-        store: &Store<K>,
-        dyntype: &K::DynamicType,
-        config: &Config,
+        store: Store<K>,
+        dyntype: K::DynamicType,
         shard: Option<Shard>,
         ownership: Option<Ownership>,
     ) -> Self {
-        let generations = config.clear_on_new_generation;
-        let versions = versions(store.clone(), dyntype.clone(), generations);
-        let is_ours: Option<IsOurs> = (shard.is_some() || ownership.is_some()).then(|| {
-            let store = store.clone();
-            let dyntype = dyntype.clone();
-            let ownership = ownership.clone();
-            let is_ours = move |key: &ObjectKey| {
-                let object = store.get(&key.to_ref(dyntype.clone()));
-                object.is_some_and(|object| match &ownership {
-                    Some(ownership) => ownership.is_held(key),
-                    None => shard.is_none_or(|shard| shard.contains(object.meta())),
-                })
-            };
-            Box::new(is_ours) as _
-        });
-        Self { versions, is_ours, ownership }
+        let look_up = move |key: &ObjectKey, use_meta: &mut dyn FnMut(&ObjectMeta)| {
+            if let Some(object) = store.get(&key.to_ref(dyntype.clone())) {
+                use_meta(object.meta());
+            }
+        };
+        Self { look_up: Box::new(look_up), shard, ownership }
+    }
+
+    /// Returns a part of the metadata of an object, or `None` if it is not in the store.
+    fn read_meta<T>(&self, key: &ObjectKey, read: impl Fn(&ObjectMeta) -> T) -> Option<T> {
+        let mut found = None;
+        (self.look_up)(key, &mut |meta| found = Some(read(meta)));
+        found
     }
 }
 
@@ -66,8 +64,6 @@ pub(super) struct Rules {
     /// Nothing is added before [`Enqueuer::end_standby`].
     pub(super) in_standby: bool,
 }
-
-pub(super) type IsOurs = Box<dyn Fn(&ObjectKey) -> bool + Send + Sync>;
 
 pub(super) struct Enqueuer {
     pub(super) queue: ObjectQueue,
@@ -81,7 +77,9 @@ pub(super) struct Enqueuer {
     runs_unchanged: bool,
     pub(super) failures: Failures,
     pub(super) writes: Writes,
-    lookups: Lookups,
+    store: OwnStore,
+    /// New generations end a backoff.
+    generations: bool,
     /// `Some` in standby. Then nothing is added to the queue. It contains the keys to add at the
     /// end of the standby that are not in the store.
     standby: Mutex<Option<BTreeSet<ObjectKey>>>,
@@ -91,7 +89,7 @@ pub(super) struct Enqueuer {
 pub(super) struct Handling(Arc<Enqueuer>);
 
 impl Handling {
-    pub(super) fn begin(enqueuer: &Arc<Enqueuer>) -> Self {
+    pub(super) fn begin_event(enqueuer: &Arc<Enqueuer>) -> Self {
         if let Some(ownership) = enqueuer.ownership() {
             ownership.places().begin_event();
         }
@@ -112,21 +110,23 @@ impl Enqueuer {
         config: &Config,
         name: &str,
         rules: Rules,
-        lookups: Lookups,
+        store: OwnStore,
         writes: Writes,
     ) -> Result<Self, RunnerError> {
-        let places = lookups.ownership.as_ref().map(|ownership| Arc::clone(ownership.places()));
+        let places = store.ownership.as_ref().map(|ownership| Arc::clone(ownership.places()));
         let most = config.debounce_max.unwrap_or(config.debounce.saturating_mul(10));
+        let queue = config.queue_builder(places)?.name(name).track_times().build();
         Ok(Self {
-            queue: config.queue(places)?.name(name).track_times().build()?,
+            queue: queue.map_err(|error| RunnerError::Config(error.to_string()))?,
             details: Details::default(),
             scope: rules.scope,
             change: Add::debounce(config.debounce).at_most(most),
             runs_gone: rules.runs_gone,
             runs_unchanged: config.reconcile_unchanged,
-            failures: Failures::new(config.limiter()),
+            failures: Failures::new((config.rate_limiter)()),
             writes,
-            lookups,
+            store,
+            generations: config.clear_on_new_generation,
             standby: Mutex::new(rules.in_standby.then(BTreeSet::new)),
         })
     }
@@ -134,9 +134,10 @@ impl Enqueuer {
     /// Connects the queue with the shards that are held, if they change while the controller runs.
     pub(super) fn attach_shards(self: &Arc<Self>) {
         let Some(ownership) = self.ownership() else { return };
+        // Weak references: the handle of the shards outlives the controller, and must not keep it.
         let forget = Arc::downgrade(self);
         let regroup = Arc::downgrade(self);
-        ownership.attach(
+        ownership.attach_controller(
             self.queue.clone(),
             Box::new(move |is_gone| {
                 forget.upgrade().iter().for_each(|enqueuer| enqueuer.forget_all(is_gone));
@@ -149,7 +150,7 @@ impl Enqueuer {
     pub(super) fn end_standby<K: ObjectKind>(&self, store: &Store<K>) {
         // This comes first: an object that is seen between the two steps is added twice, but never
         // missed.
-        let gone = self.standby().take();
+        let gone = self.standby.lock().take();
         self.add_all(store);
         for key in gone.into_iter().flatten() {
             self.add(key, LOW_PRIORITY, Reason::Bulk, None);
@@ -180,7 +181,7 @@ impl Enqueuer {
             return;
         }
         if kind == ChangeKind::Deleted && !self.runs_gone {
-            return self.cancel(&key);
+            return self.cancel_key(&key);
         }
         self.release_if_overtaken(&key);
         self.add(key, kind.priority(), Reason::Object, Some(event));
@@ -188,11 +189,14 @@ impl Enqueuer {
 
     /// Handles the completion of a run of `key`, after the queue has recorded it.
     pub(super) fn run_finished(&self, key: ObjectKey) {
-        self.failures.entered(&key);
+        // The order matters: a key must count as backing off before a new version can end its
+        // backoff.
+        self.failures.begin_backoff(&key);
         if self.release_if_overtaken(&key) {
             self.add(key.clone(), ChangeKind::NewGeneration.priority(), Reason::Object, None);
         }
-        for held in self.writes.end(&key) {
+        // The run can record no more writes. An event that no write explains is another client's.
+        for held in self.writes.end_run(&key) {
             self.add(key.clone(), held.priority, held.reason, None);
         }
         self.regroup(&key);
@@ -204,6 +208,7 @@ impl Enqueuer {
     pub(super) fn regroup(&self, key: &ObjectKey) {
         let Some(ownership) = self.ownership() else { return };
         let has_moved = ownership.places().regroup(key, || {
+            // A key in flight stays in its group until its run has ended. `run_finished` then tries again.
             self.queue.cancel(key);
             self.queue.look_up(key).is_none()
         });
@@ -211,7 +216,7 @@ impl Enqueuer {
             // The key had a pending run, or another object, which has not run yet.
             self.add(key.clone(), ChangeKind::Created.priority(), Reason::Object, None);
         } else if has_moved {
-            self.forget(key);
+            self.forget_key(key);
         }
     }
 
@@ -220,18 +225,18 @@ impl Enqueuer {
         if let Some(ownership) = self.ownership()
             && self.is_gone(key)
         {
-            ownership.places().forget(key, |key| self.is_gone(key));
+            ownership.places().forget_shard_of(key, |key| self.is_gone(key));
         }
     }
 
     /// Returns true if there is no object, and the key is not in the queue.
     fn is_gone(&self, key: &ObjectKey) -> bool {
-        self.version(key).is_none() && self.queue.look_up(key).is_none()
+        self.stored_version(key).is_none() && self.queue.look_up(key).is_none()
     }
 
     /// Handles the progress of a watch: objects whose runs wait for an event run.
     pub(super) fn watch_progressed(&self, event: Origin<'_>, watch: usize) {
-        for key in self.writes.progressed(event, watch) {
+        for key in self.writes.apply_progress(event, watch) {
             self.make_ready(key);
         }
     }
@@ -239,18 +244,18 @@ impl Enqueuer {
     /// Makes a waiting key ready now.
     fn make_ready(&self, key: ObjectKey) {
         // The lowest priority, so that the key keeps the one it has.
-        self.put(key, Add::now().priority(i32::MIN));
+        self.add_if_held(key, Add::now().priority(i32::MIN));
     }
 
     /// Adds a key to the queue, unless its shard is not held.
-    pub(super) fn put(&self, key: ObjectKey, add: Add) {
-        self.admit(&key, || _ = self.queue.add_with(key.clone(), add));
+    pub(super) fn add_if_held(&self, key: ObjectKey, add: Add) {
+        self.call_if_held(&key, || _ = self.queue.add_with(key.clone(), add));
     }
 
     /// Calls `add`, unless the key's shard is not held. No release of the shard begins during the call.
-    fn admit(&self, key: &ObjectKey, add: impl FnOnce()) {
+    fn call_if_held(&self, key: &ObjectKey, add: impl FnOnce()) {
         match self.ownership() {
-            Some(ownership) => _ = ownership.admit(key, add),
+            Some(ownership) => _ = ownership.call_if_held(key, add),
             None => add(),
         }
     }
@@ -261,7 +266,7 @@ impl Enqueuer {
         self.writes.forget_all(is_gone);
         self.failures.forget_all(is_gone);
         self.details.forget_all(is_gone);
-        if let Some(gone) = &mut *self.standby() {
+        if let Some(gone) = &mut *self.standby.lock() {
             gone.retain(|key| !is_gone(key));
         }
     }
@@ -270,12 +275,12 @@ impl Enqueuer {
     /// failed.
     fn release_if_overtaken(&self, key: &ObjectKey) -> bool {
         let release = || self.queue.forget(key);
-        self.failures.compare(key, || self.version(key), release)
+        self.failures.end_wait_if_changed(key, || self.stored_version(key), release)
     }
 
     /// Returns the version of the object of `key` in the store.
-    pub(super) fn version(&self, key: &ObjectKey) -> Option<Version> {
-        (self.lookups.versions)(key)
+    pub(super) fn stored_version(&self, key: &ObjectKey) -> Option<Version> {
+        self.store.read_meta(key, |meta| Version::from_meta(meta, self.generations))
     }
 
     /// Handles changes of objects of `kind` that concern other objects. All changes are from one
@@ -295,6 +300,8 @@ impl Enqueuer {
             let targets = change.targets.iter();
             adds.extend(targets.map(|target| (change.priority_of(target), target, change)));
         }
+        // A target that several changes name is added once. The first of its adds has the highest
+        // priority.
         adds.sort_by_key(|(priority, ..)| Reverse(*priority));
         let (is_list, mut added) = (changes.len() > 1, HashSet::new());
         for (priority, target, change) in adds {
@@ -309,18 +316,25 @@ impl Enqueuer {
 
     /// Returns true if this controller reconciles an object that a mapper or a trigger names.
     pub(super) fn is_ours(&self, key: &ObjectKey) -> bool {
-        self.lookups.is_ours.as_ref().is_none_or(|is_ours| is_ours(&self.scope.normal(key.clone())))
+        let OwnStore { shard, ownership, .. } = &self.store;
+        if shard.is_none() && ownership.is_none() {
+            return true;
+        }
+        let key = self.scope.normalize(key.clone());
+        let is_in_shard = |meta: &ObjectMeta| shard.is_none_or(|shard| shard.contains(meta));
+        self.store.read_meta(&key, is_in_shard).unwrap_or(false)
+            && ownership.as_ref().is_none_or(|ownership| ownership.is_held(&key))
     }
 
     /// Returns the shards that are held, if they change while the controller runs.
     pub(super) const fn ownership(&self) -> Option<&Ownership> {
-        self.lookups.ownership.as_ref()
+        self.store.ownership.as_ref()
     }
 
     /// Remembers the shard of an owner that an owned object names, if the shard is held.
     pub(super) fn learn_owner(&self, key: &ObjectKey, uid: &str) {
         if let Some(ownership) = self.ownership() {
-            ownership.learn_owner(&self.scope.normal(key.clone()), uid);
+            ownership.learn_owner(&self.scope.normalize(key.clone()), uid);
         }
     }
 
@@ -333,29 +347,31 @@ impl Enqueuer {
         mut reason: Reason,
         event: Option<Origin<'_>>,
     ) {
-        let key = self.scope.normal(key);
+        let key = self.scope.normalize(key);
         if let Some(event) = event {
-            let Some(kept) = self.writes.hold(&key, event, priority, reason) else { return };
+            let Some(kept) = self.writes.hold_add(&key, event, priority, reason) else { return };
             reason = kept;
         }
         if self.waits_for_start(&key) {
             return;
         }
-        self.admit(&key, || {
+        self.call_if_held(&key, || {
             let add = self.change.priority(priority).reason(reason.bit());
             // The details come first: a worker may take the key immediately.
-            self.details.note(&key, reason);
+            self.details.note_detail(&key, reason);
             self.queue.add_with(key.clone(), add);
         });
     }
 
     /// Returns true in standby. It remembers a key that is not in the store then.
     fn waits_for_start(&self, key: &ObjectKey) -> bool {
-        let mut standby = self.standby();
+        // The lock is held until the key is remembered. Otherwise the end of the standby could miss
+        // it.
+        let mut standby = self.standby.lock();
         let Some(gone) = &mut *standby else { return false };
         let is_held = || self.ownership().is_none_or(|ownership| ownership.is_held(key));
         // All other objects are in the store.
-        if self.runs_gone && is_held() && self.version(key).is_none() {
+        if self.runs_gone && is_held() && self.stored_version(key).is_none() {
             gone.insert(key.clone());
         }
         true
@@ -364,10 +380,11 @@ impl Enqueuer {
     /// Makes all keys ready now that wait for further changes or for events of own writes: none will
     /// follow.
     pub(super) fn end_waits(&self) {
-        let (held, mut keys) = self.writes.close();
+        let (held, mut keys) = self.writes.stop_waits();
         for (key, held) in held {
             self.add(key, held.priority, held.reason, None);
         }
+        // The order of a hash map is random, and must not be that of the runs.
         keys.sort_unstable();
         for key in keys {
             self.make_ready(key);
@@ -375,20 +392,16 @@ impl Enqueuer {
         self.queue.flush_debounced();
     }
 
-    fn standby(&self) -> MutexGuard<'_, Option<BTreeSet<ObjectKey>>> {
-        self.standby.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn cancel(&self, key: &ObjectKey) {
+    fn cancel_key(&self, key: &ObjectKey) {
         self.queue.cancel(key);
-        self.forget(key);
+        self.forget_key(key);
         self.forget_place(key);
     }
 
     /// Forgets everything about a key, except for the parts of the queue and of the shards.
-    fn forget(&self, key: &ObjectKey) {
-        self.writes.forget(key);
-        self.failures.forget(key);
-        self.details.forget(key);
+    fn forget_key(&self, key: &ObjectKey) {
+        self.writes.forget_writes(key);
+        self.failures.forget_failures(key);
+        self.details.forget_detail(key);
     }
 }

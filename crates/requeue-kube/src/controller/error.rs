@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use kube::core::DynamicObject;
 use kube::runtime::reflector::ObjectRef;
-use requeue::BuildError;
 
 use crate::ObjectKey;
 use crate::leader::LeadershipLost;
@@ -63,21 +62,26 @@ impl<R: StdError + 'static, Q: StdError + 'static> StdError for Error<R, Q> {
             // The message of the error itself is already part of ours.
             Self::ReconcilerFailed(error, _) => error.source(),
             Self::QueueError(error) => error.source(),
-            Self::RunnerError(error) => error.source(),
             Self::ObjectNotFound(_)
             | Self::ReconcilerPanicked(..)
-            | Self::ReconcilerTimedOut(..) => None,
+            | Self::ReconcilerTimedOut(..)
+            | Self::RunnerError(_) => None,
         }
     }
 }
 
-/// The reason why a controller could not continue.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// The reason why a controller, or a [`Manager`](crate::Manager), could not continue.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunnerError {
     /// These watches did not list their objects, or those of a gained shard, within the [time
     /// limit](super::Config::cache_sync_timeout). The API server cannot be reached, does not know
     /// the kind, or does not permit listing it.
+    #[error(
+        "no first list within {timeout:?} of {}; check the connection to the API server, the kind, \
+         and the permission to list it",
+        watches.join(", ")
+    )]
     CacheSync {
         /// The watches, as in `ConfigMap.v1 (owned)`.
         watches: Vec<String>,
@@ -85,108 +89,88 @@ pub enum RunnerError {
         timeout: Duration,
     },
     /// Another controller of this [name](crate::Controller::name) runs in this process.
+    #[error(
+        "a controller named {0:?} already runs in this process; give one of them another name with \
+         `Controller::name`"
+    )]
     DuplicateName(String),
-    /// The [configuration](super::Config) is invalid.
-    Config(BuildError),
+    /// The [configuration](super::Config) or the use of a [shard
+    /// group](crate::Controller::shard_group) is invalid. The text names the setting and the next
+    /// step.
+    ///
+    /// This includes settings that cannot be combined, and a function that assigns objects to shards
+    /// and fails.
+    #[error("{0}")]
+    Config(String),
     /// This watch, named as in [`CacheSync`](Self::CacheSync), failed, and
     /// [`trigger_backoff`](crate::Controller::trigger_backoff) returned `None`. Runs in flight have
     /// completed.
+    #[error("the watch of {0} failed, and its backoff allows no restart")]
     WatchEnded(String),
     /// The shutdown dropped runs at an `await`: it exceeded its
     /// [limit](super::Config::shutdown_timeout), or a second signal arrived. The API server may
     /// still execute the requests of these runs.
+    #[error("the shutdown interrupted the reconciliation of {}", join_keys(keys))]
     CutOff {
         /// The objects in flight, in order.
         keys: Vec<ObjectKey>,
     },
-    /// The function that assigns objects to shards panicked, or returned a number that is out of range.
-    ShardFunction {
-        /// The object.
-        key: ObjectKey,
-        /// The message of the panic, or the number.
-        cause: String,
-    },
-    /// The keys of the controller have one group each: their namespace, for
-    /// [fair namespaces](super::Config::fair_namespaces) and a
-    /// [limit](super::Config::namespace_limit), or their shard.
-    ShardsWithNamespaces,
-    /// The controller cannot join its [shard group](crate::Controller::shard_group), or is no longer a member.
-    Shards {
+    /// The process cannot join its [shard group](crate::Controller::shard_group), or is no longer a
+    /// member.
+    #[error("{}{error}", describe_interrupted(keys))]
+    Membership {
         /// The reason. The message of this error contains it.
         error: MembershipError,
         /// The objects in flight, in order. Their runs were dropped at an `await`, as in
-        /// [`CutOff`](Self::CutOff).
+        /// [`CutOff`](Self::CutOff). Empty in the error of a manager.
         keys: Vec<ObjectKey>,
     },
-    /// This setting cannot be combined with a [shard group](crate::Controller::shard_group).
-    ShardsConflict {
-        /// The setting.
-        setting: &'static str,
-    },
-    /// A controller of a stream or of a shared watch has no client for its [shard
-    /// group](crate::Controller::shard_group).
-    ShardsWithoutClient,
     /// The process is no longer the leader, and the controller runs only [while it
     /// leads](crate::Controller::leader_election).
+    #[error("{}{lost}", describe_interrupted(keys))]
     LeadershipLost {
         /// The reason.
         lost: LeadershipLost,
-        /// The objects in flight, in order. Their runs were dropped at an `await`, as in
-        /// [`CutOff`](Self::CutOff).
+        /// The objects in flight, as in [`Membership`](Self::Membership).
         keys: Vec<ObjectKey>,
     },
 }
 
-impl fmt::Display for RunnerError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::CacheSync { watches, timeout } => {
-                write!(
-                    f,
-                    "no first list within {timeout:?} of {}; check the connection to the API server, \
-                     the kind, and the permission to list it",
-                    watches.join(", ")
-                )
-            }
-            Self::DuplicateName(name) => write!(
-                f,
-                "a controller named {name:?} already runs in this process; give one of them \
-                 another name with `Controller::name`"
-            ),
-            Self::Config(error) => error.fmt(f),
-            Self::WatchEnded(watch) => {
-                write!(f, "the watch of {watch} failed, and its backoff allows no restart")
-            }
-            Self::CutOff { keys } => {
-                write!(f, "the shutdown interrupted the reconciliation of {}", list(keys))
-            }
-            Self::ShardFunction { key, cause } => write!(
-                f,
-                "the function that assigns objects to shards failed for {key}: {cause}; it must \
-                 return the number of a shard for every object"
-            ),
-            Self::ShardsWithNamespaces => f.write_str(
-                "a controller whose shards change cannot have fair namespaces or a limit of a \
-                 namespace; remove one of the two settings",
-            ),
-            Self::Shards { error, keys } if keys.is_empty() => error.fmt(f),
-            Self::Shards { error, keys } => {
-                write!(f, "the reconciliation of {} was interrupted: {error}", list(keys))
-            }
-            Self::ShardsConflict { setting } => write!(
-                f,
-                "a controller with a shard group cannot have {setting}: the group replaces it; \
-                 remove one of the two settings"
-            ),
-            Self::ShardsWithoutClient => f.write_str(
-                "the shard group has no client, and a controller of a stream or of a shared watch \
-                 has none; set one with `ShardGroup::with_client`",
-            ),
-            Self::LeadershipLost { lost, keys } if keys.is_empty() => lost.fmt(f),
-            Self::LeadershipLost { lost, keys } => {
-                write!(f, "the reconciliation of {} was interrupted: {lost}", list(keys))
-            }
+impl RunnerError {
+    pub(crate) const fn from_membership(error: MembershipError) -> Self {
+        Self::Membership { error, keys: Vec::new() }
+    }
+
+    pub(crate) const fn leadership_lost(lost: LeadershipLost) -> Self {
+        Self::LeadershipLost { lost, keys: Vec::new() }
+    }
+
+    /// `owner` is a controller or a manager.
+    pub(crate) fn group_conflict(owner: &str, setting: &str) -> Self {
+        Self::Config(format!(
+            "a {owner} with a shard group cannot have {setting}: the group replaces it; remove one of \
+             the two settings"
+        ))
+    }
+
+    /// Names the objects whose runs were dropped because a right was lost.
+    pub(super) fn with_interrupted(mut self, interrupted: Vec<ObjectKey>) -> Self {
+        if let Self::Membership { keys, .. } | Self::LeadershipLost { keys, .. } = &mut self {
+            *keys = interrupted;
         }
+        self
+    }
+}
+
+fn join_keys(keys: &[ObjectKey]) -> String {
+    keys.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Returns the begin of a message. Advice at the end of a reason must stay the end of the message.
+fn describe_interrupted(keys: &[ObjectKey]) -> String {
+    match keys {
+        [] => String::new(),
+        _ => format!("the reconciliation of {} was interrupted: ", join_keys(keys)),
     }
 }
 
@@ -195,32 +179,6 @@ pub(super) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let message = panic.downcast_ref::<&str>().copied();
     let message = message.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     message.unwrap_or("(no message)").to_owned()
-}
-
-fn list(keys: &[ObjectKey]) -> String {
-    keys.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-}
-
-impl StdError for RunnerError {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        match self {
-            // The message contains that of the error.
-            Self::Shards { error, .. } => error.source(),
-            _ => None,
-        }
-    }
-}
-
-impl RunnerError {
-    pub(super) const fn shards(error: MembershipError) -> Self {
-        Self::Shards { error, keys: Vec::new() }
-    }
-}
-
-impl From<BuildError> for RunnerError {
-    fn from(error: BuildError) -> Self {
-        Self::Config(error)
-    }
 }
 
 #[cfg(test)]
@@ -242,13 +200,15 @@ mod tests {
         }
     }
 
-    /// Advice at the end of a reason must stay the end of the message.
     #[test]
     fn a_message_about_interrupted_runs_ends_with_the_reason() {
         let keys = vec![ObjectKey::new(Some("ns"), "a"), ObjectKey::new(Some("ns"), "b")];
         let (error, lost) = (MembershipError::Deleted("web".to_owned()), LeadershipLost::Deleted);
         for (interrupted, reason) in [
-            (RunnerError::Shards { error: error.clone(), keys: keys.clone() }, error.to_string()),
+            (
+                RunnerError::Membership { error: error.clone(), keys: keys.clone() },
+                error.to_string(),
+            ),
             (RunnerError::LeadershipLost { lost: lost.clone(), keys }, lost.to_string()),
         ] {
             let expected = format!("the reconciliation of ns/a, ns/b was interrupted: {reason}");
@@ -271,7 +231,9 @@ mod tests {
             (Error::QueueError(outer()), true),
             (Error::RunnerError(RunnerError::WatchEnded("pods".to_owned())), false),
             (
-                Error::RunnerError(RunnerError::shards(MembershipError::Deleted("a".to_owned()))),
+                Error::RunnerError(RunnerError::from_membership(MembershipError::Deleted(
+                    "a".to_owned(),
+                ))),
                 false,
             ),
         ] {

@@ -4,14 +4,12 @@
 //! waits for its whole delay. The limiter forgets a key only once until its object succeeds.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kube::core::ObjectMeta;
-use kube::runtime::reflector::Store;
+use parking_lot::Mutex;
 use requeue::{RateLimiter, Time};
 
-use crate::key::ObjectKind;
 use crate::{ObjectKey, watch};
 
 /// The version of an object that failed: a generation of one object, not of another under its name.
@@ -28,20 +26,6 @@ impl Version {
         let generation = meta.generation.filter(|_| generations);
         Self { uid: watch::hash(&meta.uid), generation }
     }
-}
-
-/// Returns the version of an object in the store, or `None` if it is not there.
-pub(super) type Versions = Box<dyn Fn(&ObjectKey) -> Option<Version> + Send + Sync>;
-
-pub(super) fn versions<K: ObjectKind>(
-    store: Store<K>,
-    dyntype: K::DynamicType,
-    generations: bool,
-) -> Versions {
-    Box::new(move |key| {
-        let object = store.get(&key.to_ref(dyntype.clone()))?;
-        Some(Version::from_meta(object.meta(), generations))
-    })
 }
 
 /// The failures of each key: the rate limiter, and the state that decides when a key comes back.
@@ -84,43 +68,27 @@ enum Wait {
     UntilDue,
 }
 
-/// The decision at the start of a run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Begin {
-    /// Run, as this attempt.
-    Attempt(u32),
-    /// Do not run: the key was given up, and was not added since.
-    Nothing,
-}
-
 impl Failures {
     pub(super) fn new(limiter: Box<dyn RateLimiter<ObjectKey>>) -> Self {
         Self { limiter: Mutex::new(limiter), keys: Mutex::default() }
     }
 
-    fn keys(&self) -> MutexGuard<'_, HashMap<ObjectKey, Failure>> {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn limiter(&self) -> MutexGuard<'_, Box<dyn RateLimiter<ObjectKey>>> {
-        self.limiter.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Called at the delivery of a key, with its number of adds. `is_retry` is false if the key was
-    /// removed from the queue since its failure.
-    pub(super) fn begin(&self, key: &ObjectKey, adds: u32, is_retry: bool) -> Begin {
-        let mut keys = self.keys();
-        let Some(failure) = keys.get_mut(key) else { return Begin::Attempt(1) };
+    /// removed from the queue since its failure. Returns the number of the attempt, or `None` if the
+    /// key does not run: it was given up, and was not added since.
+    pub(super) fn begin_attempt(&self, key: &ObjectKey, adds: u32, is_retry: bool) -> Option<u32> {
+        let mut keys = self.keys.lock();
+        let Some(failure) = keys.get_mut(key) else { return Some(1) };
         failure.wait = Wait::No;
         if failure.parked.take() == Some(adds) && is_retry {
-            return Begin::Nothing;
+            return None;
         }
-        Begin::Attempt(failure.count.saturating_add(1))
+        Some(failure.count.saturating_add(1))
     }
 
     /// Records a failure of `version`, and returns the delay: `delay` if it is given, otherwise the
     /// limiter's.
-    pub(super) fn fail(
+    pub(super) fn record_failure(
         &self,
         key: &ObjectKey,
         version: Option<Version>,
@@ -129,8 +97,8 @@ impl Failures {
     ) -> Duration {
         // This comes first, so that the limiter never counts a failure of a key that has no entry
         // to forget.
-        let delay = delay.unwrap_or_else(|| self.limiter().delay(key, now));
-        let mut keys = self.keys();
+        let delay = delay.unwrap_or_else(|| self.limiter.lock().delay(key, now));
+        let mut keys = self.keys.lock();
         let failure = keys.entry(key.clone()).or_default();
         failure.count = failure.count.saturating_add(1);
         failure.version = version;
@@ -146,40 +114,43 @@ impl Failures {
         adds: u32,
         now: Time,
     ) -> Duration {
-        let delay = self.limiter().delay(key, now);
-        let mut keys = self.keys();
+        let delay = self.limiter.lock().delay(key, now);
+        let mut keys = self.keys.lock();
         let failure = keys.entry(key.clone()).or_default();
         *failure = Failure { count: 0, version, parked: Some(adds), ..std::mem::take(failure) };
         delay
     }
 
     /// Forgets the failures of a key that has succeeded, or whose object is gone.
-    pub(super) fn forget(&self, key: &ObjectKey) {
+    pub(super) fn forget_failures(&self, key: &ObjectKey) {
         // The lock is released before the limiter is called.
-        let known = self.keys().remove(key);
+        let known = self.keys.lock().remove(key);
         if known.is_some() {
-            self.limiter().forget(key);
+            self.limiter.lock().forget(key);
         }
     }
 
     /// Forgets the failures of the keys for which `is_gone` returns true.
     pub(super) fn forget_all(&self, is_gone: impl Fn(&ObjectKey) -> bool) {
-        let gone: Vec<_> = self.keys().keys().filter(|key| is_gone(key)).cloned().collect();
-        gone.iter().for_each(|key| self.forget(key));
+        // The keys are collected first, because the limiter must not be called under this lock.
+        let gone: Vec<_> = self.keys.lock().keys().filter(|key| is_gone(key)).cloned().collect();
+        gone.iter().for_each(|key| self.forget_failures(key));
     }
 
     /// Called when the queue has recorded the completion. If it was a failure, the key now backs
     /// off.
-    pub(super) fn entered(&self, key: &ObjectKey) {
-        if let Some(failure) = self.keys().get_mut(key) {
+    pub(super) fn begin_backoff(&self, key: &ObjectKey) {
+        if let Some(failure) = self.keys.lock().get_mut(key) {
             let hurried = std::mem::take(&mut failure.hurried);
+            // A key that ran before its time waits for its whole delay, so that generations which the
+            // reconciler itself creates cannot undo the backoff.
             failure.wait = if hurried { Wait::UntilDue } else { Wait::UntilDueOrChanged };
         }
     }
 
     /// Ends the wait of the key if the version that failed is not `version`. It then calls
     /// `release` under the lock of `keys`, and returns true. Neither closure may run user code.
-    pub(super) fn compare(
+    pub(super) fn end_wait_if_changed(
         &self,
         key: &ObjectKey,
         version: impl Fn() -> Option<Version>,
@@ -187,7 +158,7 @@ impl Failures {
     ) -> bool {
         let mut limiter_forgot = false;
         loop {
-            let mut keys = self.keys();
+            let mut keys = self.keys.lock();
             let Some(failure) = keys.get_mut(key) else { return false };
             if failure.wait != Wait::UntilDueOrChanged {
                 return false;
@@ -205,7 +176,7 @@ impl Failures {
             // lock. In the meantime the key may have become due or been released. Everything is
             // therefore compared again.
             drop(keys);
-            self.limiter().forget(key);
+            self.limiter.lock().forget(key);
             limiter_forgot = true;
         }
     }

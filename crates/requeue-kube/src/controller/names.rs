@@ -3,30 +3,28 @@
 //! Each name is in use at most once.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::Mutex;
 
 use super::error::RunnerError;
 
 static NAMES: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-
-fn names() -> MutexGuard<'static, BTreeSet<String>> {
-    NAMES.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Reserves a name until it is dropped.
 #[derive(Debug)]
 pub(super) struct Name(String);
 
 impl Name {
-    pub(super) fn claim(name: &str) -> Result<Self, RunnerError> {
+    pub(super) fn claim_name(name: &str) -> Result<Self, RunnerError> {
         let name = name.to_owned();
-        let is_free = names().insert(name.clone());
+        // Names are labels of metrics, so they are unique in the process, not only in a manager.
+        let is_free = NAMES.lock().insert(name.clone());
         if is_free { Ok(Self(name)) } else { Err(RunnerError::DuplicateName(name)) }
     }
 }
 
 impl Drop for Name {
     fn drop(&mut self) {
-        names().remove(&self.0);
+        NAMES.lock().remove(&self.0);
     }
 }

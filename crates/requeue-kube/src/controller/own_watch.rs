@@ -1,17 +1,19 @@
 //! The watch of the controller's own kind, whose objects are in the controller's store.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream;
 use kube::Resource;
 use kube::runtime::watcher::{self, Event};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::enqueuer::{Enqueuer, Handling};
 use super::error::RunnerError;
 use super::ownership::{Learned, Ownership};
-use super::source::{Following, MakeEvents, MakeSelected, Selected, Source};
+use super::source::{Following, MakeEvents, Selected, Source, StartWatch};
 use super::writes::{Kind, Origin};
 use crate::ObjectKey;
 use crate::range::Shard;
@@ -33,29 +35,27 @@ pub(super) struct OwnObjects<E> {
 }
 
 /// Returns the watch of the controller's own kind.
-pub(super) fn own_source<E>(
+pub(super) fn own_source<E: Resource + Send + 'static>(
     name: String,
     kind: Kind,
     events: MakeEvents<E>,
     objects: OwnObjects<E>,
-) -> Source
-where
-    E: Resource + Send + 'static,
-{
+) -> Source {
     Source::new(name, kind, events, |mut following, events| async move {
         let enqueuer = Arc::clone(&following.enqueuer);
         let ownership = enqueuer.ownership().cloned();
         let shard = following.shard;
-        let name = &following.name;
         let is_watch = matches!(events, MakeEvents::Watch(_));
-        let filter = ShardFilter::new(shard, ownership.clone(), name, is_watch);
+        let filter = ShardFilter::new(shard, ownership.clone(), &following.name, is_watch);
         let is_merged = events.is_merged();
         let mut own = OwnWatch { enqueuer, watch: Watch::new(), filter, is_merged, objects };
         match ownership {
-            Some(ownership) => ShardedWatch::new(following, own, ownership, events).follow().await,
+            Some(ownership) => {
+                ShardedWatch::new(following, own, ownership, events).follow_shards().await
+            }
             None => {
-                let apply = move |event, origin: Origin<'_>| own.apply(event, origin, None);
-                following.follow(events, Selected::from_shard(shard), apply).await
+                let apply = move |event, origin: Origin<'_>| own.apply_event(event, origin, None);
+                following.follow_events(events, Selected::from_shard(shard), apply).await
             }
         }
     })
@@ -72,18 +72,18 @@ struct OwnWatch<E> {
 
 impl<E: Resource> OwnWatch<E> {
     /// Applies an event. The last one of a list of shards has the state of the list.
-    fn apply(&mut self, event: Event<E>, origin: Origin<'_>, list: Option<Listing>) {
+    fn apply_event(&mut self, event: Event<E>, origin: Origin<'_>, list: Option<Listing>) {
         let Self { enqueuer, watch, filter, objects, .. } = self;
-        let Some(event) = filter.keep_own(event) else {
+        if !filter.keeps_event(&event) {
             return filter.moved.drain(..).for_each(|key| enqueuer.regroup(&key));
-        };
+        }
         if let (Event::Init, Some(ownership)) = (&event, enqueuer.ownership()) {
             // The objects of the other shards were gained or have left.
-            watch.forget(|key| !ownership.is_listed(key));
+            watch.forget_objects(|key| !ownership.is_listed(key));
         }
         // This comes first: the scope must be known before the object is in the store.
         if let Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) = &event {
-            enqueuer.scope.learn(object);
+            enqueuer.scope.learn_from(object);
         }
         // The store comes before the queue, so that it has every object that is delivered.
         (objects.write)(&event);
@@ -95,7 +95,7 @@ impl<E: Resource> OwnWatch<E> {
             Observation::from_meta(object.meta()).property((objects.property)(&object))
         });
         if let (Some(list), Some(ownership)) = (list, enqueuer.ownership()) {
-            changes.retain_mut(|change| list.keeps(change, ownership));
+            changes.retain_mut(|change| list.keeps_change(change, ownership));
         }
         changes.into_iter().for_each(|change| enqueuer.own_changed(change, origin));
     }
@@ -103,7 +103,8 @@ impl<E: Resource> OwnWatch<E> {
     /// Removes the objects of released shards from the store. Their keys were dropped.
     fn drop_released(&mut self, ownership: &Ownership) {
         let has_left = |key: &ObjectKey| !ownership.is_held(key);
-        self.watch.forget(has_left);
+        self.watch.forget_objects(has_left);
+        // The objects are collected before the writes, which change the store that is read here.
         let left = (self.objects.stored)(&has_left);
         left.into_iter().for_each(|object| (self.objects.write)(&Event::Delete(object)));
     }
@@ -123,42 +124,40 @@ struct ShardFilter {
 impl ShardFilter {
     /// `is_watch` is false for a shared watch and for a stream of the user.
     fn new(shard: Option<Shard>, ownership: Option<Ownership>, name: &str, is_watch: bool) -> Self {
-        let is_by_hash = ownership.as_ref().map_or(shard.is_some(), |it| it.by().is_some());
+        let is_by_hash =
+            ownership.as_ref().map_or(shard.is_some(), |it| it.selectable_field().is_some());
         let name = (is_watch && is_by_hash).then(|| name.to_owned());
         Self { shard, ownership, name, moved: Vec::new() }
     }
 
-    /// Returns the event, unless its object is in another shard.
-    fn keep_own<O: Resource>(&mut self, event: Event<O>) -> Option<Event<O>> {
-        let is_change = matches!(event, Event::Apply(_) | Event::Delete(_));
-        let (own, is_selected) = match (&self.ownership, self.shard) {
-            (Some(ownership), _) => match &event {
-                Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) => {
-                    let meta = object.meta();
-                    let key = ObjectKey::from_meta(meta);
-                    let uid = meta.uid.as_deref().unwrap_or_default();
-                    let learned = ownership.learn(&key, uid);
-                    let is_held = matches!(learned, Learned::Held | Learned::Moved);
-                    // A released shard is selected until the next request of the watch.
-                    let is_selected = !is_held && ownership.is_selected(uid, &key);
-                    if matches!(learned, Learned::Left | Learned::Moved) {
-                        self.moved.push(key);
-                    }
-                    (is_held.then_some(event), is_selected)
-                }
-                Event::Init | Event::InitDone => (Some(event), true),
-            },
-            (None, Some(shard)) => (shard.own(event), false),
-            (None, None) => return Some(event),
+    /// Returns false for an event of an object in another shard.
+    fn keeps_event<O: Resource>(&mut self, event: &Event<O>) -> bool {
+        let (Event::Apply(object) | Event::InitApply(object) | Event::Delete(object)) = event
+        else {
+            return true;
         };
-        if own.is_none()
-            && is_selected
-            && is_change
-            && let (Some(_), Some(ownership)) = (&self.name, &self.ownership)
-        {
-            ownership.narrow();
-        }
-        if own.is_none()
+        let meta = object.meta();
+        let (is_own, is_selected) = match (&self.ownership, self.shard) {
+            (Some(ownership), _) => {
+                let key = ObjectKey::from_meta(meta);
+                let uid = meta.uid.as_deref().unwrap_or_default();
+                // The shard is learned first. Without it, the add that follows would be dropped.
+                let learned = ownership.learn_shard(&key, uid);
+                let is_held = matches!(learned, Learned::Held | Learned::Moved);
+                // A released shard is selected until the next request of the watch.
+                let is_selected = !is_held && ownership.is_selected(uid, &key);
+                if is_selected && self.name.is_some() && !matches!(event, Event::InitApply(_)) {
+                    ownership.narrow_selector();
+                }
+                if matches!(learned, Learned::Left | Learned::Moved) {
+                    self.moved.push(key);
+                }
+                (is_held, is_selected)
+            }
+            (None, Some(shard)) => (shard.contains(meta), false),
+            (None, None) => (true, false),
+        };
+        if !is_own
             && !is_selected
             && let Some(watch) = self.name.take()
         {
@@ -168,7 +167,7 @@ impl ShardFilter {
                  an API server limits them with the feature gate ShardedListAndWatch"
             );
         }
-        own
+        is_own
     }
 }
 
@@ -184,12 +183,11 @@ struct ShardedWatch<E> {
     ownership: Ownership,
     events: Events<E>,
     /// Starts the events again. `None` for a stream of the user.
-    restart: Option<MakeSelected<E>>,
+    restart: Option<StartWatch<E>>,
     list: Listing,
-    /// The gains that have been noticed. `list.gains` are those that the list includes.
-    gains: u64,
-    /// The walks that have been noticed.
-    drops: u64,
+    /// The gains. `list.gains` are those that the list includes.
+    gains: watch::Receiver<u64>,
+    drops: watch::Receiver<u64>,
     /// Keys of released shards were dropped, and their objects are in the store.
     has_dropped: bool,
     is_listing: bool,
@@ -208,13 +206,15 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
         // These come first, so that the list of the watch includes the gains.
         let gains = ownership.gains();
         let drops = ownership.drops();
-        let (events, restart) = match events.selected(following.lists.period) {
-            Ok(mut watch) => {
+        let first_gains = *gains.borrow();
+        let period = following.lists.period;
+        let (events, restart) = match events.into_restart() {
+            Ok(mut start) => {
                 let events = match ownership.held().is_empty() {
-                    true => watch(Selected::Probe),
-                    false => watch_held(&mut watch, &ownership),
+                    true => start(Selected::Probe, period),
+                    false => watch_held(&mut start, &ownership, period),
                 };
-                (events, Some(watch))
+                (events, Some(start))
             }
             Err(events) => (events, None),
         };
@@ -224,7 +224,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
             ownership,
             events,
             restart,
-            list: Listing { gains, is_restart: false },
+            list: Listing { gains: first_gains, is_restart: false },
             gains,
             drops,
             has_dropped: false,
@@ -232,7 +232,8 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
             has_ended: false,
             list_by: None,
         };
-        watch.list_by = watch.deadline();
+        // The first list has a time limit, too, if the shards were gained before the start.
+        watch.list_by = watch.list_deadline();
         watch
     }
 
@@ -240,31 +241,29 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
     ///
     /// # Errors
     ///
-    /// As [`Following::follow`], or if a gained shard is not listed in time. No process reconciles its
+    /// As [`Following::follow_events`], or if a gained shard is not listed in time. No process reconciles its
     /// objects until the controller leaves the group.
-    async fn follow(mut self) -> Result<(), RunnerError> {
+    async fn follow_shards(mut self) -> Result<(), RunnerError> {
         while !self.has_ended || !self.following.others.is_closed() || !self.is_complete() {
             // A list in progress is useless if all of its shards have left.
             if self.has_dropped && (!self.is_listing || self.ownership.held().is_empty()) {
                 self.drop_released();
             }
             // A list in progress is completed. Otherwise its shards would wait for the next list.
-            if self.gains != self.list.gains && !self.is_listing {
+            if *self.gains.borrow() != self.list.gains && !self.is_listing {
                 self.list_gained();
                 continue;
             }
+            // Changes of the shards come first: an event must not be applied by rules that are already
+            // outdated.
             tokio::select! {
                 biased;
-                () = self.ownership.gained_since(self.gains) => {
-                    self.gains = self.ownership.gains();
-                    self.list_by = self.deadline();
-                }
-                () = self.ownership.dropped_since(self.drops), if self.restart.is_some() => {
-                    (self.drops, self.has_dropped) = (self.ownership.drops(), true);
-                }
+                Ok(()) = self.gains.changed() => self.list_by = self.list_deadline(),
+                Ok(()) = self.drops.changed(), if self.restart.is_some() => self.has_dropped = true,
+                // The controller may still gain shards for the watches of the other kinds.
                 () = self.following.others.closed(), if self.has_ended && self.is_complete() => {}
                 event = self.events.next(), if !self.has_ended => match event {
-                    Some(event) => self.event(event).await?,
+                    Some(event) => self.handle_event(event).await?,
                     None => (self.has_ended, self.is_listing) = (true, false),
                 },
                 () = sleep_until(self.list_by.unwrap_or_else(Instant::now)), if self.list_by.is_some() => self.check_deadline()?,
@@ -278,41 +277,41 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
     /// that are gained while other watches live. If it ends before the first gain, the objects that it
     /// has listed have not run yet.
     fn is_complete(&self) -> bool {
-        self.list.gains != 0 && self.list.gains == self.ownership.gains()
+        self.list.gains != 0 && self.list.gains == *self.gains.borrow()
     }
 
     fn drop_released(&mut self) {
         self.has_dropped = false;
         self.own.drop_released(&self.ownership);
-        if let Some(watch) = &mut self.restart
+        if let Some(start) = &mut self.restart
             && self.ownership.held().is_empty()
             && !self.has_ended
         {
-            self.events = watch_held(watch, &self.ownership);
+            self.events = watch_held(start, &self.ownership, self.following.lists.period);
             self.is_listing = true;
         }
     }
 
     /// Lists the shards that were gained.
     fn list_gained(&mut self) {
-        self.gains = self.ownership.gains();
-        self.list = Listing { gains: self.gains, is_restart: true };
-        if let Some(watch) = &mut self.restart {
-            self.events = watch_held(watch, &self.ownership);
+        self.list = Listing { gains: *self.gains.borrow(), is_restart: true };
+        if let Some(start) = &mut self.restart {
+            self.events = watch_held(start, &self.ownership, self.following.lists.period);
             (self.is_listing, self.has_ended) = (true, false);
             return;
         }
-        let _handling = Handling::begin(&self.own.enqueuer);
+        // Until the whole list is applied, no shard of its objects is forgotten.
+        let _handling = Handling::begin_event(&self.own.enqueuer);
         let listed = (self.own.objects.stored)(&|_| true).into_iter().map(Event::InitApply);
         for event in [Event::Init].into_iter().chain(listed).chain([Event::InitDone]) {
             let end = matches!(event, Event::InitDone).then_some(self.list);
             let origin = Origin::from_event(&self.following.kind, &event, self.own.is_merged);
-            self.own.apply(event, origin, end);
+            self.own.apply_event(event, origin, end);
         }
-        self.listed();
+        self.end_list();
     }
 
-    async fn event(&mut self, event: watcher::Result<Event<E>>) -> Result<(), RunnerError> {
+    async fn handle_event(&mut self, event: watcher::Result<Event<E>>) -> Result<(), RunnerError> {
         let is_end = matches!(event, Ok(Event::InitDone));
         match event {
             Ok(Event::Init) => self.is_listing = true,
@@ -325,8 +324,8 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
         let list_by = self.list_by;
         let is_merged = self.own.is_merged;
         let Self { following, own, .. } = self;
-        let apply = |event, origin: Origin<'_>| own.apply(event, origin, end);
-        let handle = following.handle(event, is_merged, apply);
+        let apply = |event, origin: Origin<'_>| own.apply_event(event, origin, end);
+        let handle = following.handle_event(event, is_merged, apply);
         tokio::select! {
             biased;
             handled = handle => handled?,
@@ -334,22 +333,23 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
             () = sleep_until(list_by.unwrap_or_else(Instant::now)), if list_by.is_some() => self.check_deadline()?,
         }
         if is_end {
-            self.listed();
+            self.end_list();
         }
         Ok(())
     }
 
     /// Permits the runs in the shards that were listed.
-    fn listed(&mut self) {
+    fn end_list(&mut self) {
         debug_assert!(!self.is_listing, "a list that is in progress is not complete");
-        self.ownership.listed(self.list.gains);
+        self.ownership.mark_listed(self.list.gains);
+        // A later list of this watch follows an outage. Its unchanged objects count as usual.
         self.list.is_restart = false;
         self.list_by = None;
-        self.list_by = self.deadline();
+        self.list_by = self.list_deadline();
     }
 
     /// Returns the time until which the gained shards must be listed, if there are any.
-    fn deadline(&self) -> Option<Instant> {
+    fn list_deadline(&self) -> Option<Instant> {
         if !self.ownership.awaits_list() {
             return None;
         }
@@ -357,7 +357,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
     }
 
     fn check_deadline(&mut self) -> Result<(), RunnerError> {
-        self.list_by = self.deadline();
+        self.list_by = self.list_deadline();
         match self.list_by {
             Some(_) => Err(RunnerError::CacheSync {
                 watches: vec![self.following.name.clone()],
@@ -370,11 +370,12 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
 
 /// Starts a watch of the shards that are held.
 fn watch_held<O: Send + 'static>(
-    watch: &mut (impl FnMut(Selected) -> Events<O> + ?Sized),
+    start: &mut StartWatch<O>,
     ownership: &Ownership,
+    list_period: Option<Duration>,
 ) -> Events<O> {
-    match ownership.select() {
-        Some(selection) => watch(Selected::Held(selection)),
+    match ownership.select_held() {
+        Some(selection) => start(Selected::Held(selection), list_period),
         None => {
             let nothing = [Ok(Event::Init), Ok(Event::InitDone)];
             stream::iter(nothing).chain(stream::pending()).boxed()
@@ -394,7 +395,7 @@ struct Listing {
 impl Listing {
     /// Returns true if the change counts. In a shard that was gained, each object counts as in a first
     /// list.
-    fn keeps(self, change: &mut Change, ownership: &Ownership) -> bool {
+    fn keeps_change(self, change: &mut Change, ownership: &Ownership) -> bool {
         if ownership.is_gained(&change.key) {
             let is_here = change.kind != ChangeKind::Deleted;
             change.kind = ChangeKind::Listed;

@@ -8,7 +8,7 @@
 //! **A key runs only while its replica holds the shard of the object that the run sees. A shard is
 //! released only when none of its objects has a run in flight.** Two functions ensure this:
 //!
-//! - [`begin`](Ownership::begin) permits a run only if the shard is held and listed, and if the
+//! - [`begin`](Ownership::begin_run) permits a run only if the shard is held and listed, and if the
 //!   known shard is that of the object in the store. It counts the run for that shard. It holds the
 //!   lock under which the states of shards change. If the object is replaced during the run by one
 //!   in another shard, the run counts for both shards.
@@ -54,12 +54,11 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::hash::RandomState;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{
-    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
-};
+use std::sync::{Arc, OnceLock};
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
+use parking_lot::{Mutex, RwLock};
 use requeue::{GroupHandle, GroupId};
 use tokio::sync::watch;
 
@@ -101,7 +100,7 @@ struct Requested {
 
 impl Requested {
     fn new(shards: BTreeSet<u32>) -> Self {
-        Self { ranges: ranges::ranges(&shards), shards }
+        Self { ranges: ranges::ranges_of(&shards), shards }
     }
 }
 
@@ -138,7 +137,7 @@ enum State {
 
 impl State {
     /// Returns true if keys of the shard are added to the queue.
-    const fn admits(self) -> bool {
+    const fn admits_keys(self) -> bool {
         matches!(self, Self::Gained(_) | Self::Held)
     }
 }
@@ -146,25 +145,6 @@ impl State {
 /// Returns the shards whose states satisfy `is`.
 fn shards_in(states: &[State], is: impl Fn(State) -> bool) -> BTreeSet<u32> {
     (0..).zip(states).filter(|(_, state)| is(**state)).map(|(shard, _)| shard).collect()
-}
-
-/// The effect on the runs in flight of a shard that is left.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Leave {
-    /// They complete.
-    Drain,
-    /// Each is dropped at an `await`.
-    Cancel,
-}
-
-/// The decision before a run.
-pub(super) enum Begin {
-    /// The key may run. The run is in flight until this value is dropped.
-    Run(InFlight),
-    /// The shard is not listed yet. The key runs after that.
-    Later,
-    /// The replica does not hold the shard, or an event will show another object.
-    Drop,
 }
 
 /// A run in flight.
@@ -199,28 +179,29 @@ impl Ownership {
 
     /// Returns the number of shards.
     pub(crate) fn count(&self) -> u32 {
-        self.0.places.count()
+        self.0.places.count
     }
 
     /// Returns true if no run of the shard is in flight.
     pub(super) fn is_idle(&self, shard: u32) -> bool {
+        // Both counts are needed: a key is in flight before its run begins here, and after its end.
         self.0.runs.keys_of(&[shard]).is_empty()
-            && self.group(shard).is_none_or(|group| group.states().in_flight == 0)
+            && self.group_of_shard(shard).is_none_or(|group| group.states().in_flight == 0)
     }
 
     /// Returns the shards that are held, whether they were listed or not.
     pub(crate) fn held(&self) -> BTreeSet<u32> {
-        shards_in(&self.shards().states, State::admits)
+        shards_in(&self.0.shards.read().states, State::admits_keys)
     }
 
     /// Takes shards over. Their objects are listed, and then reconciled with low priority, as after a
     /// start. Shards that are held already do not change.
     pub(crate) fn gain(&self, gained: impl IntoIterator<Item = u32>) {
-        self.gain_locked(&mut self.shards_mut(), gained);
+        self.gain_locked(&mut self.0.shards.write(), gained);
     }
 
     fn gain_locked(&self, shards: &mut Shards, gained: impl IntoIterator<Item = u32>) {
-        let gain = self.gains() + 1;
+        let gain = *self.0.gains.borrow() + 1;
         let mut changes = false;
         for shard in gained.into_iter().filter(|&shard| shard < self.count()) {
             match &mut shards.states[shard as usize] {
@@ -228,12 +209,15 @@ impl Ownership {
                 State::Dropping { gained } => *gained = true,
                 state => {
                     *state = State::Gained(gain);
-                    self.pause(shard);
+                    // The states are locked: no key of the shard is delivered between the gain and its
+                    // list.
+                    self.pause_group(shard);
                     changes = true;
                 }
             }
         }
         if changes {
+            // This comes after the states: a watch that sees the number must see the gained shards.
             self.0.gains.send_replace(gain);
         }
     }
@@ -253,7 +237,33 @@ impl Ownership {
         &self,
         released: impl IntoIterator<Item = u32>,
     ) -> impl Future<Output = ()> + Send + 'static {
-        self.leave(released, Leave::Drain)
+        let mut left = Vec::new();
+        let mut shards = self.0.shards.write();
+        // This is where a release begins. `call_if_held` and `begin` hold the same lock, so no add and no start
+        // of a run follows.
+        for shard in released.into_iter().filter(|&shard| shard < self.count()) {
+            match &mut shards.states[shard as usize] {
+                State::Free | State::Left => {}
+                State::Dropping { gained } => *gained = false,
+                state => {
+                    *state = State::Leaving;
+                    self.pause_group(shard);
+                    left.push(shard);
+                }
+            }
+        }
+        drop(shards);
+        // This comes after the pause: no further key of these groups is delivered.
+        let groups = left.iter().filter_map(|&shard| self.group_of_shard(shard));
+        let completed: Vec<_> = groups.map(|group| group.none_in_flight()).collect();
+        // The future owns a handle, so that it can be awaited after the controller has ended.
+        let this = self.clone();
+        async move {
+            this.0.runs.wait_for_none(&left).await;
+            // The queue has recorded the completions, so no key of the shard is added by a retry.
+            join_all(completed).await;
+            this.mark_left(&left);
+        }
     }
 
     /// As [`release`](Self::release), but cancels the runs in flight immediately: each is dropped at an
@@ -262,52 +272,19 @@ impl Ownership {
         &self,
         lost: impl IntoIterator<Item = u32>,
     ) -> impl Future<Output = ()> + Send + 'static {
-        self.leave(lost, Leave::Cancel)
-    }
-
-    fn leave(
-        &self,
-        leaving: impl IntoIterator<Item = u32>,
-        how: Leave,
-    ) -> impl Future<Output = ()> + Send + 'static {
-        let mut left = Vec::new();
-        let mut shards = self.shards_mut();
-        // This is where a release begins. `admit` and `begin` hold the same lock, so no add and no start
-        // of a run follows.
-        for shard in leaving.into_iter().filter(|&shard| shard < self.count()) {
-            match &mut shards.states[shard as usize] {
-                State::Free | State::Left => {}
-                State::Dropping { gained } => *gained = false,
-                state => {
-                    *state = State::Leaving;
-                    self.pause(shard);
-                    left.push(shard);
-                }
-            }
-        }
-        drop(shards);
-        if how == Leave::Cancel
-            && let Some(controller) = self.0.controller.get()
-        {
-            // A key that was delivered, but does not run yet, will not run.
-            let runs = self.0.runs.keys_of(&left);
+        let lost: Vec<u32> = lost.into_iter().collect();
+        // This comes first: a key that was delivered, but does not run yet, will not run.
+        let released = self.release(lost.clone());
+        if let Some(controller) = self.0.controller.get() {
+            let runs = self.0.runs.keys_of(&lost);
             runs.iter().for_each(|key| _ = controller.queue.cancel_running(key));
         }
-        // This comes after the pause: no further key of these groups is delivered.
-        let groups = left.iter().filter_map(|&shard| self.group(shard));
-        let completed: Vec<_> = groups.map(|group| group.none_in_flight()).collect();
-        let this = self.clone();
-        async move {
-            this.0.runs.wait_for_none(&left).await;
-            // The queue has recorded the completions, so no key of the shard is added by a retry.
-            join_all(completed).await;
-            this.left(&left);
-        }
+        released
     }
 
     /// Marks shards without runs as left, and starts the task that drops their keys.
-    fn left(&self, left: &[u32]) {
-        let mut shards = self.shards_mut();
+    fn mark_left(&self, left: &[u32]) {
+        let mut shards = self.0.shards.write();
         for &shard in left {
             // The shard may have been gained and released again in the meantime, with new runs.
             if shards.states[shard as usize] == State::Leaving && self.is_idle(shard) {
@@ -317,6 +294,8 @@ impl Ownership {
         let any_left = shards.states.contains(&State::Left);
         if any_left && !std::mem::replace(&mut shards.is_dropping, true) {
             let this = self.clone();
+            // The walk examines each key of the queue, and would block the other tasks of the
+            // runtime.
             tokio::task::spawn_blocking(move || this.drop_left());
         }
     }
@@ -324,7 +303,7 @@ impl Ownership {
     /// Drops the keys of all left shards, until there are no left shards.
     fn drop_left(&self) {
         loop {
-            let mut shards = self.shards_mut();
+            let mut shards = self.0.shards.write();
             let left = shards_in(&shards.states, |state| state == State::Left);
             if left.is_empty() {
                 shards.is_dropping = false;
@@ -333,16 +312,18 @@ impl Ownership {
             for &shard in &left {
                 shards.states[shard as usize] = State::Dropping { gained: false };
             }
+            // The walk runs without the lock. `Dropping` keeps the shards from being gained meanwhile.
             drop(shards);
             // The rate limiter may be user code.
             if catch_unwind(AssertUnwindSafe(|| self.drop_keys(&left))).is_err() {
                 tracing::error!("a panic while the keys of shards without runs were dropped");
             }
-            let mut shards = self.shards_mut();
+            let mut shards = self.0.shards.write();
             let gained = shards_in(&shards.states, |it| it == State::Dropping { gained: true });
             for &shard in &left {
                 shards.states[shard as usize] = State::Free;
             }
+            // Gains that arrived during the walk take effect now, under the same lock.
             self.gain_locked(&mut shards, gained);
             drop(shards);
             self.0.drops.send_modify(|drops| *drops += 1);
@@ -361,18 +342,18 @@ impl Ownership {
         });
         self.0.places.forget_shards(left);
         // These keys may have been in the cancelled groups, or may belong to these shards.
-        self.0.places.moved().iter().for_each(&controller.regroup);
+        self.0.places.moved_keys().iter().for_each(&controller.regroup);
     }
 
     /// Pauses the keys of a shard, if the controller runs.
-    fn pause(&self, shard: u32) {
-        if let Some(group) = self.group(shard) {
+    fn pause_group(&self, shard: u32) {
+        if let Some(group) = self.group_of_shard(shard) {
             group.pause();
         }
     }
 
     /// Returns the keys of a shard in the queue, if the controller runs.
-    fn group(&self, shard: u32) -> Option<GroupHandle<'_, ObjectKey, RandomState>> {
+    fn group_of_shard(&self, shard: u32) -> Option<GroupHandle<'_, ObjectKey, RandomState>> {
         self.0.controller.get()?.queue.group(GroupId::new(shard.into())).ok()
     }
 }
@@ -385,20 +366,21 @@ impl Ownership {
     /// # Panics
     ///
     /// Panics if another controller has used the handle.
-    pub(super) fn attach(
+    pub(super) fn attach_controller(
         &self,
         queue: ObjectQueue,
         forget: Forget,
         regroup: impl Fn(&ObjectKey) + Send + Sync + 'static,
     ) {
-        let shards = self.shards_mut();
+        let shards = self.0.shards.write();
         let regroup = Box::new(regroup);
         let attached = self.0.controller.set(Attached { queue, forget, regroup });
         // A release would not wait for the runs of a second controller.
         assert!(attached.is_ok(), "two controllers have one handle of their shards");
+        // The states are locked, so that no gain or release comes between these two steps.
         for (shard, state) in (0..).zip(&shards.states) {
             if *state != State::Free {
-                self.pause(shard);
+                self.pause_group(shard);
             }
         }
     }
@@ -408,175 +390,167 @@ impl Ownership {
         &self.0.places
     }
 
-    /// Begins a run of `key`, which sees the object with this uid, or no object.
-    pub(super) fn begin(&self, key: &ObjectKey, uid: Option<&str>) -> Begin {
-        let shards = self.shards();
-        let begun =
-            self.0.places.with_shard_of(key, uid, |shard| match shards.states[shard as usize] {
-                State::Held => {
-                    self.0.runs.begin_run(key, shard);
-                    Begin::Run(InFlight { inner: Arc::clone(&self.0), key: key.clone() })
-                }
-                State::Gained(_) => Begin::Later,
-                _ => Begin::Drop,
-            });
-        if let Some(Begin::Later) = begun {
+    /// Begins a run of `key`, which sees the object with this uid, or no object. The run is in flight
+    /// until the result is dropped. `None` if the replica does not hold the shard, if the shard is not
+    /// listed yet, or if an event will show another object. The key runs after the list or the event.
+    pub(super) fn begin_run(&self, key: &ObjectKey, uid: Option<&str>) -> Option<InFlight> {
+        // `release` holds this lock, so that no run begins after it.
+        let shards = self.0.shards.read();
+        let places = &self.0.places;
+        let shard = places.with_shard_of(key, uid, |shard| {
+            let is_held = shards.states[shard as usize] == State::Held;
+            if is_held {
+                self.0.runs.begin_run(key, shard);
+            }
+            (shard, is_held)
+        });
+        let (shard, is_held) = shard?;
+        if matches!(shards.states[shard as usize], State::Gained(_)) {
             // The key is in the group of another shard, or was delivered before the pause.
-            self.0.places.mark_moved(key);
+            places.mark_moved(key);
         }
-        begun.unwrap_or(Begin::Drop)
+        is_held.then(|| InFlight { inner: Arc::clone(&self.0), key: key.clone() })
     }
 
     /// Remembers the shard of the object with this uid, if the shard is held.
-    pub(super) fn learn(&self, key: &ObjectKey, uid: &str) -> Learned {
-        let learn = |shards: &Shards, access: Access| {
-            let is_held = |shard: u32| shards.states[shard as usize].admits();
-            // A run in flight may be for a former object.
-            let new = |shard| self.0.runs.count_for(key, shard);
-            self.0.places.learn(key, uid, is_held, new, access)
-        };
-        let learned = learn(&self.shards(), Access::Shared);
+    pub(super) fn learn_shard(&self, key: &ObjectKey, uid: &str) -> Learned {
+        let learned = self.learn_with(&self.0.shards.read(), key, uid, Access::Shared);
         if let Some(learned) = learned {
             return learned;
         }
         // With this lock, no add to the group of the former shard is in progress.
-        learn(&self.shards_mut(), Access::Exclusive).unwrap_or(Learned::NotHeld)
+        let learned = self.learn_with(&self.0.shards.write(), key, uid, Access::Exclusive);
+        learned.unwrap_or(Learned::NotHeld)
     }
 
     /// Remembers the shard of an owner that an owned object names by its uid, if the shard is held.
     pub(super) fn learn_owner(&self, key: &ObjectKey, uid: &str) {
-        let shards = self.shards();
-        let is_held = |shard: u32| shards.states[shard as usize].admits();
-        self.0.places.learn_owner(key, uid, is_held, |shard| self.0.runs.count_for(key, shard));
+        self.learn_with(&self.0.shards.read(), key, uid, Access::Reference);
+    }
+
+    fn learn_with(
+        &self,
+        shards: &Shards,
+        key: &ObjectKey,
+        uid: &str,
+        access: Access,
+    ) -> Option<Learned> {
+        let is_held = |shard: u32| shards.states[shard as usize].admits_keys();
+        // A run in flight may be for a former object.
+        let new = |shard| self.0.runs.count_for(key, shard);
+        self.0.places.learn_shard(key, uid, is_held, new, access)
     }
 
     /// Returns true if the object's shard is known and held.
     pub(super) fn is_held(&self, key: &ObjectKey) -> bool {
-        self.admit(key, || ()).is_some()
+        self.call_if_held(key, || ()).is_some()
     }
 
     /// Calls `add` if the object's shard is held. No release of the shard begins during the call.
-    pub(super) fn admit<T>(&self, key: &ObjectKey, add: impl FnOnce() -> T) -> Option<T> {
-        let shards = self.shards();
+    pub(super) fn call_if_held<T>(&self, key: &ObjectKey, add: impl FnOnce() -> T) -> Option<T> {
+        let shards = self.0.shards.read();
         let shard = self.0.places.shard_of(key)?;
-        shards.states[shard as usize].admits().then(add)
+        shards.states[shard as usize].admits_keys().then(add)
     }
 
-    /// Returns the number of gains so far.
-    pub(super) fn gains(&self) -> u64 {
-        *self.0.gains.borrow()
-    }
-
-    /// Waits for another gain than the first `gains`.
-    pub(super) async fn gained_since(&self, gains: u64) {
-        // It cannot fail: the sender is in `self`.
-        _ = self.0.gains.subscribe().wait_for(|&now| now != gains).await;
+    /// Returns the number of gains.
+    pub(super) fn gains(&self) -> watch::Receiver<u64> {
+        self.0.gains.subscribe()
     }
 
     /// Returns the number of walks that have dropped keys.
-    pub(super) fn drops(&self) -> u64 {
-        *self.0.drops.borrow()
-    }
-
-    /// Waits until another walk than the first `drops` has dropped keys.
-    pub(super) async fn dropped_since(&self, drops: u64) {
-        // It cannot fail: the sender is in `self`.
-        _ = self.0.drops.subscribe().wait_for(|&now| now != drops).await;
+    pub(super) fn drops(&self) -> watch::Receiver<u64> {
+        self.0.drops.subscribe()
     }
 
     /// Returns the field by which the API server can select the shards, or `None` if a function of
     /// the user determines them.
-    pub(super) fn by(&self) -> Option<ShardBy> {
-        match self.0.places.rule() {
-            Rule::Hash(by) => Some(*by),
+    pub(super) fn selectable_field(&self) -> Option<ShardBy> {
+        match self.0.places.rule {
+            Rule::Hash(by) => Some(by),
             Rule::Function(_) => None,
         }
     }
 
     /// Returns the selection for a watch that starts: the shards that are held, or `None` if there
     /// are none.
-    pub(super) fn select(&self) -> Option<Selection> {
+    pub(super) fn select_held(&self) -> Option<Selection> {
         let shards = self.held();
-        if shards.is_empty() {
-            return None;
-        }
-        *self.requested() = Requested::new(shards.clone());
-        Some(Selection { ownership: self.clone(), shards })
+        (!shards.is_empty()).then(|| Selection { ownership: self.clone(), shards })
     }
 
     /// Returns true if the watch requested the shard of the object with this uid and namespace from
     /// the API server.
     pub(super) fn is_selected(&self, uid: &str, key: &ObjectKey) -> bool {
-        let shard = match self.0.places.rule() {
+        let shard = match self.0.places.rule {
             Rule::Hash(ShardBy::Uid) => Some(index_of(uid, self.count())),
             _ => self.0.places.shard_of(key),
         };
-        let requested = self.requested();
+        let requested = self.0.requested.lock();
         let contains =
             |shard| requested.ranges.iter().any(|(from, to)| (*from..*to).contains(&shard));
         shard.is_some_and(contains)
     }
 
     /// Continues the watch with a narrower selector, if shards of the present one were released.
-    pub(super) fn narrow(&self) {
+    pub(super) fn narrow_selector(&self) {
         let held = self.held();
         let is_outdated = {
-            let Requested { shards, .. } = &*self.requested();
+            let Requested { shards, .. } = &*self.0.requested.lock();
             // If all of its shards were released, another watch replaces this one.
             !shards.is_disjoint(&held) && !shards.is_subset(&held)
         };
         if is_outdated {
+            // The lock of the requested shards is free here: the watch takes it for its next request.
             self.0.narrowed.send_replace(());
         }
     }
 
-    fn requested(&self) -> MutexGuard<'_, Requested> {
-        self.0.requested.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns true if a shard was gained and has not been listed since.
     pub(super) fn awaits_list(&self) -> bool {
-        self.shards().states.iter().any(|state| matches!(state, State::Gained(_)))
+        self.0.shards.read().states.iter().any(|state| matches!(state, State::Gained(_)))
     }
 
     /// Returns true if the object's shard was gained and has not been listed since.
     pub(super) fn is_gained(&self, key: &ObjectKey) -> bool {
-        let shard = self.0.places.shard_of(key);
-        let shards = self.shards();
-        shard.is_some_and(|shard| matches!(shards.states[shard as usize], State::Gained(_)))
-    }
-
-    /// Returns true if the object's shard is being released.
-    pub(super) fn is_leaving(&self, key: &ObjectKey) -> bool {
-        let shard = self.0.places.shard_of(key);
-        shard.is_some_and(|shard| self.shards().states[shard as usize] == State::Leaving)
+        self.state_of(key).is_some_and(|state| matches!(state, State::Gained(_)))
     }
 
     /// Returns true if the object's shard is held and was listed.
     pub(super) fn is_listed(&self, key: &ObjectKey) -> bool {
-        let shard = self.0.places.shard_of(key);
-        shard.is_some_and(|shard| self.shards().states[shard as usize] == State::Held)
+        self.state_of(key) == Some(State::Held)
+    }
+
+    /// Returns the reason why an object waits, if its shard is being gained or released.
+    pub(super) fn wait_of(&self, key: &ObjectKey) -> Option<String> {
+        let shard = self.0.places.shard_of(key)?;
+        match self.state_of(key)? {
+            State::Leaving => {
+                Some(format!("shard {shard} is being handed over to another replica"))
+            }
+            State::Gained(_) => Some(format!("waits for the list of shard {shard}")),
+            _ => None,
+        }
+    }
+
+    /// Returns the state of the object's shard, if it is known.
+    fn state_of(&self, key: &ObjectKey) -> Option<State> {
+        let shard = self.0.places.shard_of(key)?;
+        Some(self.0.shards.read().states[shard as usize])
     }
 
     /// Permits runs in the shards of the first `gains`, which were listed.
-    pub(super) fn listed(&self, gains: u64) {
-        let mut shards = self.shards_mut();
+    pub(super) fn mark_listed(&self, gains: u64) {
+        let mut shards = self.0.shards.write();
         for (shard, state) in (0..).zip(&mut shards.states) {
             if matches!(state, State::Gained(gain) if *gain <= gains) {
                 *state = State::Held;
-                if let Some(group) = self.group(shard) {
+                if let Some(group) = self.group_of_shard(shard) {
+                    // The states are still locked. A release that follows pauses the group again.
                     group.resume();
                 }
             }
         }
-    }
-
-    fn shards(&self) -> RwLockReadGuard<'_, Shards> {
-        self.0.shards.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn shards_mut(&self) -> RwLockWriteGuard<'_, Shards> {
-        self.0.shards.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -587,9 +561,9 @@ pub(super) struct Selection {
 }
 
 impl Selection {
-    /// As [`Ownership::by`].
-    pub(super) fn by(&self) -> Option<ShardBy> {
-        self.ownership.by()
+    /// As [`Ownership::selectable_field`].
+    pub(super) fn selectable_field(&self) -> Option<ShardBy> {
+        self.ownership.selectable_field()
     }
 
     /// Returns the selector for the next request of the watch, and a future that completes when the
@@ -598,13 +572,13 @@ impl Selection {
     ///
     /// The selector has no shard that was gained after the start of the watch, because the watch has not
     /// listed such a shard. A gain starts another watch.
-    pub(super) fn request(&self, by: ShardBy) -> (String, BoxFuture<'static, ()>) {
+    pub(super) fn next_selector(&self, by: ShardBy) -> (String, BoxFuture<'static, ()>) {
         // It is created first, so that it notices each narrowing after the choice of the shards.
         let mut narrowed = self.ownership.0.narrowed.subscribe();
         let held: BTreeSet<_> = self.shards.intersection(&self.ownership.held()).copied().collect();
         let requested = Requested::new(if held.is_empty() { self.shards.clone() } else { held });
-        let selector = ranges::selector(by, self.ownership.count(), &requested.ranges);
-        *self.ownership.requested() = requested;
+        let selector = ranges::selector_of_ranges(by, self.ownership.count(), &requested.ranges);
+        *self.ownership.0.requested.lock() = requested;
         // It fails when the controller has ended.
         let is_outdated = async move { drop(narrowed.changed().await) };
         (selector, is_outdated.boxed())

@@ -1,11 +1,9 @@
 //! The parts of a controller that has not started, in groups.
 
-use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use kube::api::Resource;
 use kube::runtime::reflector::Store;
 use kube::{Client, discovery};
 
@@ -13,12 +11,14 @@ use super::config::Config;
 use super::enqueuer::Enqueuer;
 use super::error::RunnerError;
 use super::ownership::Ownership;
-use super::readiness::Readiness;
-use super::sharding::{CommonGroup, Group};
+use super::readiness::Lists;
+use super::sharding::Group;
+use super::signals::shutdown_signals;
 use super::source::{AnyPredicate, Source, TriggerBackoff};
 use super::start_gate::Start;
 use super::status::Status;
 use crate::ObjectQueue;
+use crate::key::ObjectKind;
 use crate::membership::ShardGroup;
 use crate::metrics::Metrics;
 use crate::range::Shard;
@@ -28,11 +28,7 @@ pub(super) type MakeOwn<K> = Box<dyn FnOnce(Option<AnyPredicate<K>>) -> Source +
 pub(super) type Trigger = Box<dyn FnOnce(Arc<Enqueuer>) -> BoxFuture<'static, ()> + Send>;
 
 /// The settings of a controller.
-pub(super) struct Parts<K>
-where
-    K: Resource + 'static,
-    K::DynamicType: Eq + Hash,
-{
+pub(super) struct Parts<K: ObjectKind> {
     pub(super) name: Option<String>,
     pub(super) config: Config,
     pub(super) own: Own<K>,
@@ -43,11 +39,7 @@ where
     pub(super) observers: Observers,
 }
 
-impl<K> Parts<K>
-where
-    K: Resource + 'static,
-    K::DynamicType: Eq + Hash,
-{
+impl<K: ObjectKind> Parts<K> {
     /// Returns the name of the controller, or the default.
     pub(super) fn effective_name(&self) -> String {
         self.name.clone().unwrap_or_else(|| K::kind(&self.own.dyntype).to_lowercase())
@@ -55,13 +47,13 @@ where
 
     /// Returns the retry period of the controller's group or election, if it has one.
     pub(super) fn retry_period(&self) -> Option<Duration> {
-        let common = self.sharding.common_group.as_ref().map(CommonGroup::shards);
-        let shards = self.sharding.shards.as_ref().or(common);
-        shards.map(ShardGroup::period).or_else(|| self.start.retry_period())
+        let common = self.sharding.common_group.as_ref().map(Group::retry_period);
+        let own = self.sharding.shards.as_ref().map(ShardGroup::period);
+        own.or(common).or_else(|| Some(self.start.election_status()?.retry_period()))
     }
 
-    /// Returns the group that the controller joins, if it has one. In the group of a manager, the
-    /// controller only takes its part.
+    /// Takes the controller's part in its group, if it has one. Returns the group if the controller
+    /// itself must join it. A manager joins its group for all of its controllers.
     ///
     /// # Errors
     ///
@@ -69,44 +61,36 @@ where
     pub(super) fn take_group(&mut self) -> Result<Option<Group>, RunnerError> {
         let common = self.sharding.common_group.take();
         let shards = self.sharding.shards.take();
-        if common.is_none() && shards.is_none() {
-            return Ok(None);
-        }
-        let conflict = |setting| Err(RunnerError::ShardsConflict { setting });
+        let conflict = |setting| Err(RunnerError::group_conflict("controller", setting));
+        let (group, joins) = match (common, shards) {
+            (None, None) => return Ok(None),
+            (Some(_), Some(_)) => {
+                return conflict("Controller::shard_group beside Manager::shard_group");
+            }
+            (Some(common), None) => (common, false),
+            (None, Some(shards)) => {
+                let plural = K::plural(&self.own.dyntype);
+                let group = K::group(&self.own.dyntype);
+                let dot = if group.is_empty() { "" } else { "." };
+                // A group without its own metrics is shown with the controller.
+                let metrics = self.observers.metrics.as_ref().map(AsRef::as_ref);
+                let shards = shards.for_controller(format!("{plural}{dot}{group}"), metrics);
+                (Group::new(shards, self.sharding.client.take())?, true)
+            }
+        };
         if self.sharding.shard.is_some() {
             return conflict("Controller::shard");
         }
-        if self.start.has_election() {
+        if self.start.election_status().is_some() {
             return conflict("leader election");
         }
-        let held = self.observers.status.held.clone();
-        if let Some(common) = common {
-            if shards.is_some() {
-                return conflict("Controller::shard_group beside Manager::shard_group");
-            }
-            self.sharding.ownership = Some(common.take_part(held));
-            return Ok(None);
-        }
-        let Some(shards) = shards else { return Ok(None) };
-        let plural = K::plural(&self.own.dyntype);
-        let group = K::group(&self.own.dyntype);
-        let dot = if group.is_empty() { "" } else { "." };
-        let metrics = self.observers.metrics.as_ref();
-        let shards =
-            shards.for_controller(format!("{plural}{dot}{group}"), metrics.map(AsRef::as_ref));
-        shards.check().map_err(RunnerError::shards)?;
-        let client = shards.own_client().or_else(|| self.sharding.client.take());
-        let client = client.ok_or(RunnerError::ShardsWithoutClient)?;
-        Ok(Some(Group::new(shards, client, held)))
+        self.sharding.ownership = Some(group.add_part(self.observers.status.held.clone()));
+        Ok(joins.then_some(group))
     }
 }
 
 /// The controller's own kind.
-pub(super) struct Own<K>
-where
-    K: Resource + 'static,
-    K::DynamicType: Eq + Hash,
-{
+pub(super) struct Own<K: ObjectKind> {
     pub(super) dyntype: K::DynamicType,
     pub(super) scope: Option<discovery::Scope>,
     pub(super) store: Store<K>,
@@ -129,25 +113,37 @@ pub(super) struct Others {
 pub(super) struct ShardSettings {
     pub(super) shard: Option<Shard>,
     pub(super) shards: Option<ShardGroup>,
-    pub(super) common_group: Option<CommonGroup>,
+    pub(super) common_group: Option<Group>,
     pub(super) ownership: Option<Ownership>,
     /// The client of the main `Api`.
     pub(super) client: Option<Client>,
 }
 
-/// The events that stop the controller.
+/// The events that stop a controller, or those of a manager.
 #[derive(Default)]
-pub(super) struct StopTriggers {
+pub(crate) struct StopTriggers {
     /// No new run starts.
-    pub(super) graceful: Vec<BoxFuture<'static, ()>>,
+    pub(crate) graceful: Vec<BoxFuture<'static, ()>>,
     /// Runs in flight are dropped, too.
-    pub(super) forced: Vec<BoxFuture<'static, ()>>,
+    pub(crate) forced: Vec<BoxFuture<'static, ()>>,
 }
+
+impl StopTriggers {
+    /// Adds Ctrl-C and SIGTERM. The second signal forces the stop.
+    pub(crate) fn add_signals(&mut self) {
+        let (first, second) = shutdown_signals();
+        self.graceful.push(first);
+        self.forced.push(second);
+    }
+}
+
+/// Receives the queue of a controller that starts.
+pub(super) type OnStart = Box<dyn FnOnce(ObjectQueue) + Send>;
 
 /// The parts that show the controller to others.
 pub(super) struct Observers {
-    pub(super) readiness: Readiness,
+    pub(super) lists: Lists,
     pub(super) status: Status,
     pub(super) metrics: Option<Metrics>,
-    pub(super) on_start: Option<Box<dyn FnOnce(ObjectQueue) + Send>>,
+    pub(super) on_start: Option<OnStart>,
 }

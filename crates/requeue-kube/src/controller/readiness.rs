@@ -3,19 +3,20 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
-/// Reports whether all watches of a [`Controller`](crate::Controller) have received their first
-/// list.
+/// Reports whether all watches of a [`Controller`](crate::Controller), or of all controllers of a
+/// [`Manager`](crate::Manager), have received their first list.
 ///
-/// Use it for a readiness probe. A controller in standby is ready, too.
+/// Use it for a readiness probe. A process in standby is ready, too.
 ///
 /// ```no_run
 /// use k8s_openapi::api::core::v1::ConfigMap;
 /// use requeue_kube::Controller;
 ///
 /// # fn serve(_: impl Fn() -> Result<(), String>) {}
-/// # fn example(api: kube::Api<ConfigMap>) {
+/// # let api: kube::Api<ConfigMap> = todo!();
 /// let controller = Controller::new(api, Default::default());
 /// let readiness = controller.readiness();
 /// // In the handler of `/readyz`:
@@ -23,26 +24,42 @@ use tokio::sync::watch;
 ///     watches if watches.is_empty() => Ok(()),
 ///     watches => Err(format!("waiting for the first list of {}", watches.join(", "))),
 /// });
-/// # }
 /// ```
-#[derive(Clone, Debug)]
-pub struct Readiness(Arc<watch::Sender<BTreeMap<usize, String>>>);
+#[derive(Clone, Debug, Default)]
+pub struct Readiness(Arc<Mutex<Vec<(String, Lists)>>>);
 
 impl Readiness {
-    pub(super) fn new() -> Self {
-        Self(Arc::new(watch::Sender::new(BTreeMap::new())))
+    /// Returns the readiness of one controller.
+    pub(super) fn new(lists: Lists) -> Self {
+        Self(Arc::new(Mutex::new(vec![(String::new(), lists)])))
+    }
+
+    /// Adds a controller of a manager.
+    pub(crate) fn add_controller(&self, controller: &str, added: &Self) {
+        let named = |(_, lists)| (format!("{controller}: "), lists);
+        self.0.lock().extend(added.lists().into_iter().map(named));
+    }
+
+    /// Returns the lists of each controller, with the beginning of the names of its watches.
+    fn lists(&self) -> Vec<(String, Lists)> {
+        self.0.lock().clone()
     }
 
     /// Returns true if all watches have received their first list.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.0.borrow().is_empty()
+        self.lists().iter().all(|(_, lists)| lists.0.borrow().is_empty())
     }
 
-    /// Returns the watches that have not received their first list, as in `ConfigMap.v1 (owned)`.
+    /// Returns the watches that have not received their first list, as in `ConfigMap.v1 (owned)`, and
+    /// for a manager as in `website: ConfigMap.v1 (owned)`.
     #[must_use]
     pub fn waiting_for(&self) -> Vec<String> {
-        self.0.borrow().values().cloned().collect()
+        let mut waiting = Vec::new();
+        for (controller, lists) in self.lists() {
+            waiting.extend(lists.0.borrow().values().map(|watch| format!("{controller}{watch}")));
+        }
+        waiting
     }
 
     /// Waits until all watches have received their first list.
@@ -51,11 +68,19 @@ impl Readiness {
     ///
     /// It can be dropped and called again.
     pub async fn ready(&self) {
-        // It cannot fail: the sender is in `self`.
-        _ = self.0.subscribe().wait_for(BTreeMap::is_empty).await;
+        for (_, lists) in self.lists() {
+            // It cannot fail: the sender is in `lists`.
+            _ = lists.0.subscribe().wait_for(BTreeMap::is_empty).await;
+        }
     }
+}
 
-    pub(super) fn expect(&self, number: usize, watch: String) {
+/// The watches of a controller that have not received their first list, by their numbers.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lists(Arc<watch::Sender<BTreeMap<usize, String>>>);
+
+impl Lists {
+    pub(super) fn expect_list(&self, number: usize, watch: String) {
         self.0.send_modify(|waiting| {
             waiting.insert(number, watch);
         });
@@ -66,11 +91,12 @@ impl Readiness {
         self.0.send_modify(BTreeMap::clear);
     }
 
-    pub(super) fn awaits(&self, number: usize) -> bool {
+    pub(super) fn awaits_list(&self, number: usize) -> bool {
         self.0.borrow().contains_key(&number)
     }
 
-    pub(super) fn listed(&self, number: usize) {
+    pub(super) fn mark_listed(&self, number: usize) {
+        // Later lists of the same watch must wake nobody.
         self.0.send_if_modified(|waiting| waiting.remove(&number).is_some());
     }
 }

@@ -1,10 +1,11 @@
 //! The reasons why an object is reconciled.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use kube::core::{ApiResource, DynamicObject};
 use kube::runtime::controller::ReconcileReason;
+use parking_lot::Mutex;
 
 use crate::ObjectKey;
 
@@ -38,28 +39,25 @@ const DETAILED: u32 = 1 << 3;
 pub(super) struct Details(Mutex<HashMap<ObjectKey, Reason>>);
 
 impl Details {
-    fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, Reason>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn note(&self, key: &ObjectKey, reason: Reason) {
+    pub(super) fn note_detail(&self, key: &ObjectKey, reason: Reason) {
         if reason.bit() == DETAILED {
-            self.lock().entry(key.clone()).or_insert(reason);
+            // The first detail counts: a run has one reason in kube's terms.
+            self.0.lock().entry(key.clone()).or_insert(reason);
         }
     }
 
-    pub(super) fn forget(&self, key: &ObjectKey) {
-        self.lock().remove(key);
+    pub(super) fn forget_detail(&self, key: &ObjectKey) {
+        self.0.lock().remove(key);
     }
 
     /// Forgets the details of the keys for which `is_gone` returns true.
     pub(super) fn forget_all(&self, is_gone: impl Fn(&ObjectKey) -> bool) {
-        self.lock().retain(|key, _| !is_gone(key));
+        self.0.lock().retain(|key, _| !is_gone(key));
     }
 
     /// Moves the details of a key to the other key of the same object.
-    pub(super) fn rename(&self, from: &ObjectKey, to: &ObjectKey) {
-        let mut details = self.lock();
+    pub(super) fn rename_key(&self, from: &ObjectKey, to: &ObjectKey) {
+        let mut details = self.0.lock();
         if let Some(reason) = details.remove(from) {
             details.entry(to.clone()).or_insert(reason);
         }
@@ -67,8 +65,8 @@ impl Details {
 
     /// Returns the reason of an attempt, in kube's terms. If there are several, it is the first in
     /// this list.
-    pub(super) fn take(&self, key: &ObjectKey, bits: u32, attempt: u32) -> ReconcileReason {
-        let detail = if bits & DETAILED == 0 { None } else { self.lock().remove(key) };
+    pub(super) fn take_reason(&self, key: &ObjectKey, bits: u32, attempt: u32) -> ReconcileReason {
+        let detail = if bits & DETAILED == 0 { None } else { self.0.lock().remove(key) };
         let has = |reason: Reason| bits & reason.bit() != 0;
         if attempt > 1 {
             ReconcileReason::ErrorPolicyRequestedRetry

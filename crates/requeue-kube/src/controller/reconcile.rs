@@ -27,7 +27,7 @@ pub(super) trait Reconcile<K: OwnKind>: Send + Sync + 'static {
 
     /// Returns the reconciler's argument, or `None` if there is nothing to reconcile. `found` is the
     /// object in the store.
-    fn target(&self, object: &ObjectRef<K>, found: Option<Arc<K>>) -> Option<Self::Target>;
+    fn target_of(&self, object: &ObjectRef<K>, found: Option<Arc<K>>) -> Option<Self::Target>;
 
     /// Calls the reconciler, and after a failure the error policy.
     fn reconcile(
@@ -36,7 +36,7 @@ pub(super) trait Reconcile<K: OwnKind>: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Action, (Self::Error, Action)>> + Send;
 }
 
-/// The arguments of [`run`](super::Controller::run) or [`run_refs`](super::Controller::run_refs).
+/// The arguments of [`run`](crate::Controller::run) or [`run_refs`](crate::Controller::run_refs).
 pub(super) struct Reconciler<K: Resource, T, F, P, C> {
     pub(super) to_target: fn(&ObjectRef<K>, Option<Arc<K>>) -> Option<T>,
     pub(super) runs_gone: bool,
@@ -62,7 +62,7 @@ where
         self.runs_gone
     }
 
-    fn target(&self, object: &ObjectRef<K>, found: Option<Arc<K>>) -> Option<T> {
+    fn target_of(&self, object: &ObjectRef<K>, found: Option<Arc<K>>) -> Option<T> {
         (self.to_target)(object, found)
     }
 

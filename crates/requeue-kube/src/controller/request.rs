@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use educe::Educe;
 use kube::Resource;
 use kube::runtime::controller::{ReconcileReason, ReconcileRequest};
 use kube::runtime::reflector::ObjectRef;
@@ -28,6 +29,8 @@ use crate::ObjectKey;
 /// };
 /// # drop(mapper);
 /// ```
+#[derive(Educe)]
+#[educe(Clone(bound(K::DynamicType: Clone)), Debug(bound(K::DynamicType: fmt::Debug)))]
 #[must_use = "a request does nothing until it is returned by a mapper or a stream"]
 pub struct Request<K: Resource> {
     object: ObjectRef<K>,
@@ -78,28 +81,5 @@ impl<K: Resource> From<ReconcileRequest<K>> for Request<K> {
             _ => None,
         };
         Self { object: request.obj_ref, reason, priority: None }
-    }
-}
-
-impl<K: Resource> Clone for Request<K>
-where
-    K::DynamicType: Clone,
-{
-    fn clone(&self) -> Self {
-        let Self { object, reason, priority } = self;
-        Self { object: object.clone(), reason: reason.clone(), priority: *priority }
-    }
-}
-
-impl<K: Resource> fmt::Debug for Request<K>
-where
-    K::DynamicType: fmt::Debug,
-{
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Request")
-            .field("object", &self.object)
-            .field("reason", &self.reason)
-            .field("priority", &self.priority)
-            .finish()
     }
 }

@@ -3,149 +3,154 @@
 use std::any::Any;
 use std::future::{self, Future};
 use std::panic::resume_unwind;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use async_stream::stream;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, select_all};
-use futures_util::stream::{self, Stream};
+use futures_util::stream::Stream;
 use kube::runtime::reflector::Store;
-use kube::runtime::watcher;
+use kube::runtime::watcher::{self, DefaultBackoff};
+use parking_lot::Mutex;
 use requeue::workers::Workers;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 use tracing::{Instrument, Span};
 
-use super::attempt::{Attempts, Item, report};
-use super::enqueuer::{Enqueuer, Lookups, Rules};
+use super::attempt::{Attempts, Item, report_item};
+use super::enqueuer::{Enqueuer, OwnStore, Rules};
 use super::error::{Error, RunnerError};
 use super::names::Name;
-use super::parts::{Observers, Parts, StopTriggers, Trigger};
-use super::readiness::Readiness;
+use super::parts::{Observers, OnStart, Parts, StopTriggers};
+use super::readiness::{Lists, Readiness};
 use super::reconcile::{OwnKind, Reconcile};
 use super::scope::Scope;
-use super::sharding::{Group, abandon};
+use super::sharding::{Group, abandon_join};
 use super::source::{Following, ListTimes, Source, TriggerBackoff};
-use super::start_gate::{Permit, Start};
-use crate::leader::LeadershipLost;
-use crate::membership::{Joining, MembershipError, Sharding};
-use crate::metrics::Series;
+use super::start_gate::{Right, Start};
+use crate::membership::Joining;
+use crate::metrics::{Metrics, Series};
 use crate::range::Shard;
 
 /// The number of results that wait for a reader of the stream. Further results are dropped.
 const RESULTS: usize = 1024;
 
-/// The parts that outlive the controller's run.
-struct Run<'a, T> {
-    name: String,
-    results: &'a mpsc::Sender<T>,
-    /// The right to run, once the controller has it.
-    permit: &'a mut Permit,
-}
-
 /// Returns the controller's stream. It starts the controller when it is polled, and stops it when it
 /// is dropped.
-pub(super) fn stream<K: OwnKind, R: Reconcile<K>>(
+pub(super) fn controller_stream<K: OwnKind, R: Reconcile<K>>(
     parts: Parts<K>,
     reconciler: R,
 ) -> impl Stream<Item = Item<K, R::Error>> + Send {
-    let (results, stream) = mpsc::channel(RESULTS);
     let name = parts.effective_name();
-    let claim = name.clone();
-    let engine = async move {
-        let mut permit = Permit::default();
-        let run = Run { name, results: &results, permit: &mut permit };
-        let ended = control(parts, reconciler, run).await;
-        if let Err(error) = permit.end(ended).await {
-            // This is the last item, so it waits for space in the stream.
-            _ = results.send(Err(Error::RunnerError(error))).await;
-        }
-    };
-    let state = Running {
-        begins: Some((claim, engine.boxed())),
-        name: None,
-        tasks: JoinSet::new(),
-        stream,
-    };
-    stream::unfold(state, |mut state| async move {
-        if let Some((name, engine)) = state.begins.take() {
-            match Name::claim(&name) {
-                Ok(name) => state.name = Some(name),
-                Err(error) => return Some((Err(Error::RunnerError(error)), state)),
+    stream! {
+        // The name is free as soon as the stream is dropped.
+        let claimed = match Name::claim_name(&name) {
+            Ok(claimed) => claimed,
+            Err(error) => {
+                yield Err(Error::RunnerError(error));
+                return;
             }
-            state.tasks.spawn(engine.in_current_span());
+        };
+        let (results, mut items) = mpsc::channel(RESULTS);
+        // Dropping the set with the stream aborts the controller.
+        let mut tasks = JoinSet::new();
+        tasks.spawn(run_and_release(parts, reconciler, name, results).in_current_span());
+        while let Some(item) = items.recv().await {
+            yield item;
         }
-        if let Some(item) = state.stream.recv().await {
-            return Some((item, state));
-        }
-        state.name = None;
-        if let Some(Err(error)) = state.tasks.join_next().await
+        // The reader may start the next controller of this name as soon as the stream has ended.
+        drop(claimed);
+        if let Some(Err(error)) = tasks.join_next().await
             && let Ok(panic) = error.try_into_panic()
         {
             resume_unwind(panic);
         }
-        None
-    })
+    }
 }
 
-/// Runs a controller: it waits for its right to start, then for its lists, and then it works.
-async fn control<K: OwnKind, R: Reconcile<K>>(
+/// Runs a controller, and releases its lease.
+async fn run_and_release<K: OwnKind, R: Reconcile<K>>(
+    parts: Parts<K>,
+    reconciler: R,
+    name: String,
+    results: mpsc::Sender<Item<K, R::Error>>,
+) {
+    let mut right = Right::Free;
+    let ended = run_controller(parts, reconciler, name, &results, &mut right).await;
+    // The API server may still execute the requests of dropped runs. The lease then expires.
+    let may_run =
+        matches!(ended, Err(RunnerError::CutOff { .. } | RunnerError::LeadershipLost { .. }));
+    if !may_run {
+        right.release_lease().await;
+    }
+    if let Err(error) = ended {
+        // This is the last item, so it waits for space in the stream.
+        _ = results.send(Err(Error::RunnerError(error))).await;
+    }
+}
+
+/// Waits for the right to start, then for the lists, and then works. `right` is the right to run, once
+/// the controller has it.
+async fn run_controller<K: OwnKind, R: Reconcile<K>>(
     mut parts: Parts<K>,
     reconciler: R,
-    run: Run<'_, Item<K, R::Error>>,
+    name: String,
+    results: &mpsc::Sender<Item<K, R::Error>>,
+    right: &mut Right,
 ) -> Result<(), RunnerError> {
-    let Run { name, results, permit } = run;
     let period = parts.retry_period();
     let group = parts.take_group()?;
     let Parts { config, own, others, sharding, start, stops, observers, .. } = parts;
-    let Observers { readiness, status, metrics, on_start } = observers;
-    let ownership = group.as_ref().map(|group| group.ownership().clone()).or(sharding.ownership);
+    let Observers { lists, status, metrics, on_start } = observers;
     let writes = status.writes;
-    writes.start(config.own_writes_timeout, config.suppress_own_writes);
+    writes.set_limits(config.own_writes_timeout, config.suppress_own_writes);
     let mut stops = Stops::new(stops);
 
+    let lease = start.election_status();
     let is_cold = start.is_cold;
     let mut start = Some(start).filter(Start::is_awaited);
     if is_cold && let Some(start) = start.take() {
-        readiness.expect_nothing();
-        let Some(begun) = stops.before(start.reached()).await else { return Ok(()) };
-        *permit = begun;
+        lists.expect_nothing();
+        let Some(reached) = stops.unless_stopped(start.wait_for_start()).await else {
+            return Ok(());
+        };
+        *right = reached;
     }
 
-    let scope = own.scope.as_ref().map_or_else(Scope::from_type::<K>, Scope::stated);
+    let scope = own.scope.as_ref().map_or_else(Scope::from_type::<K>, Scope::from_discovery);
     let shard = sharding.shard;
     let shard = shard.map(|shard| if scope.is_cluster() { shard.cluster_scoped() } else { shard });
-    let lookups = Lookups::new(&own.store, &own.dyntype, &config, shard, ownership);
+    let objects = OwnStore::new(own.store.clone(), own.dyntype.clone(), shard, sharding.ownership);
     let rules = Rules { scope, runs_gone: reconciler.runs_gone(), in_standby: start.is_some() };
-    let enqueuer = Arc::new(Enqueuer::new(&config, &name, rules, lookups, writes)?);
+    let enqueuer = Arc::new(Enqueuer::new(&config, &name, rules, objects, writes)?);
     enqueuer.attach_shards();
 
-    let series = Series::new(name, config.workers(), enqueuer.queue.clone());
-    metrics.iter().for_each(|metrics| metrics.show(&series));
-    if let Some(use_queue) = on_start {
-        use_queue(enqueuer.queue.clone());
-    }
+    let series = Series::new(name, config.worker_count(), enqueuer.queue.clone());
+    show_start(&series, metrics, on_start);
 
     let store = own.store;
-    let lists = ListTimes { timeout: config.cache_sync_timeout, period };
+    let times = ListTimes { timeout: config.cache_sync_timeout, period };
     let sources = [(own.make)(own.predicate)].into_iter().chain(others.watches);
     let errors = results.clone();
-    let failed = move |error| report(&errors, Err(Error::QueueError(error)));
+    let failed = move |error| report_item(&errors, Err(Error::QueueError(error)));
     let backoff = others.backoff;
-    let mut watches = Watches::begin(sources, &enqueuer, shard, backoff, &readiness, lists, failed);
-    watches.begin_triggers(others.triggers, &enqueuer);
+    let mut watches =
+        Watches::start_watches(sources, &enqueuer, shard, backoff, &lists, times, failed);
+    for trigger in others.triggers {
+        watches.others.spawn(trigger(Arc::clone(&enqueuer)));
+    }
 
     let mut joining = None;
-    let started = async {
-        first_lists(&readiness, config.cache_sync_timeout).await?;
-        started(start, group, &enqueuer, &store, &mut joining).await
-    };
-    let begun = stops.before(watches.until(started, permit)).await;
-    abandon(joining, config.shutdown_timeout, stops.forced.clone()).await;
+    let readiness = Readiness::new(lists.clone());
+    let started =
+        wait_for_start(readiness, times.timeout, start, group, &enqueuer, &store, &mut joining);
+    let begun = stops.unless_stopped(watches.until_started(started, right)).await;
+    // After a stop, the membership that was requested may still come into being.
+    abandon_join(joining, config.shutdown_timeout, stops.forced.clone()).await;
     let Some(begun) = begun else { return Ok(()) };
-    let (begun, sharding) = begun?;
-    if let Some(begun) = begun {
-        *permit = begun;
+    if let Some(begun) = begun? {
+        *right = begun;
     }
 
     let (panics, panicked) = mpsc::unbounded_channel();
@@ -155,7 +160,7 @@ async fn control<K: OwnKind, R: Reconcile<K>>(
         dyntype: own.dyntype,
         reconciler,
         meters: Arc::clone(&series.meters),
-        lease: permit.status(),
+        lease,
         held: status.held,
         running: Mutex::default(),
         parent: Span::current(),
@@ -163,42 +168,51 @@ async fn control<K: OwnKind, R: Reconcile<K>>(
         panics: (!config.recover_panic).then(|| panics.clone()),
         config,
     };
-    let rights = Rights { permit, sharding: sharding.as_ref() };
     // `panics` lives until the end: a closed channel would look like an event.
-    let result = work(Arc::new(attempts), rights, stops, watches, panicked, &series.name).await;
-    drop(panics);
-    result
+    run_workers(Arc::new(attempts), right, stops, watches, panicked, &series.name).await
+}
+
+/// Shows a controller that starts to its observers.
+fn show_start(series: &Arc<Series>, metrics: Option<Metrics>, on_start: Option<OnStart>) {
+    metrics.iter().for_each(|metrics| metrics.show_series(series));
+    if let Some(use_queue) = on_start {
+        // The callback comes before the watches, so that it sees the queue without keys.
+        use_queue(series.queue.clone());
+    }
 }
 
 /// Waits for the right to start, and for the membership in the shard group. The first lists come before:
-/// a replica that cannot list never leads and holds no shards.
-async fn started<K: OwnKind>(
+/// a replica that cannot list never leads and holds no shards. Returns `None` if there is nothing to
+/// wait for.
+async fn wait_for_start<K: OwnKind>(
+    readiness: Readiness,
+    timeout: Duration,
     start: Option<Start>,
     group: Option<Group>,
     enqueuer: &Enqueuer,
     store: &Store<K>,
     joining: &mut Option<Joining>,
-) -> Result<(Option<Permit>, Option<Sharding>), RunnerError> {
-    let permit = match start {
-        Some(start) => {
-            let permit = start.reached().await;
-            enqueuer.end_standby(store);
-            Some(permit)
-        }
-        None => None,
-    };
-    let sharding = match group {
-        Some(group) => Some(group.join(joining).await?),
-        None => None,
-    };
-    Ok((permit, sharding))
+) -> Result<Option<Right>, RunnerError> {
+    // A replica that cannot list must neither lead nor hold shards.
+    tokio::time::timeout(timeout, readiness.ready())
+        .await
+        .map_err(|_| RunnerError::CacheSync { watches: readiness.waiting_for(), timeout })?;
+    let mut right = None;
+    if let Some(start) = start {
+        right = Some(start.wait_for_start().await);
+        enqueuer.end_standby(store);
+    }
+    if group.is_some() {
+        right = Some(Right::Free.or_join(group, joining).await?);
+    }
+    Ok(right)
 }
 
 /// Runs the workers until an event ends the controller. The result names the objects that were
 /// still in flight.
-async fn work<K: OwnKind, R: Reconcile<K>>(
+async fn run_workers<K: OwnKind, R: Reconcile<K>>(
     attempts: Arc<Attempts<K, R>>,
-    rights: Rights<'_>,
+    right: &Right,
     stops: Stops,
     mut watches: Watches,
     mut panicked: mpsc::UnboundedReceiver<Box<dyn Any + Send>>,
@@ -210,26 +224,28 @@ async fn work<K: OwnKind, R: Reconcile<K>>(
         let attempts = Arc::clone(&attempts);
         move |key, run| {
             let attempts = Arc::clone(&attempts);
-            async move { attempts.attempt(key, run).await }
+            async move { attempts.run_key(key, run).await }
         }
     };
     let finished = Arc::clone(&enqueuer);
     let config = &attempts.config;
     let workers = Workers::new(enqueuer.queue.clone(), handler)
         .on_finish(move |key| finished.run_finished(key))
-        .concurrency(config.workers())
+        .concurrency(config.worker_count())
+        // The time limit is that of the drain. After it, runs are dropped without a further wait.
         .grace(Duration::ZERO)
         .drain_timeout(config.shutdown_timeout)
         // Each attempt creates its own span.
         .span(|_, _| Span::none());
-    let running = || attempts.running().iter().cloned().collect::<Vec<_>>();
+    let running = || attempts.running.lock().iter().cloned().collect::<Vec<_>>();
     let mut ended = Ok(());
     let mut cut_off = Vec::new();
-    let begun = &mut false;
+    let is_leaving = &mut false;
     let mut hand_over = async || {
-        let Some(sharding) = rights.sharding.filter(|_| !std::mem::replace(begun, true)) else {
+        let Right::Member(sharding) = right else { return };
+        if std::mem::replace(is_leaving, true) {
             return;
-        };
+        }
         if !sharding.leave(config.shutdown_timeout).await {
             cut_off = running();
             sharding.cut_off().await;
@@ -238,7 +254,7 @@ async fn work<K: OwnKind, R: Reconcile<K>>(
     let work = async {
         let shutdown = async {
             // At the end of all watches, the shards are held until the remaining keys have run.
-            if let Stopped::Early(result) = until_stopped(&enqueuer, graceful, &mut watches).await {
+            if let Some(result) = until_stopped(&enqueuer, graceful, &mut watches).await {
                 ended = result;
                 hand_over().await;
             }
@@ -249,19 +265,19 @@ async fn work<K: OwnKind, R: Reconcile<K>>(
     };
     let mut lost = None;
     tokio::select! {
+        // The loss comes first: a run must not count as completed after its right was lost.
         biased;
-        why = rights.lost() => lost = Some(why),
+        error = right.wait_for_loss() => lost = Some(error),
         () = &mut forced => {}
         panic = panicked.recv() => panic.map_or((), |panic| resume_unwind(panic)),
         drained = work => {
             tracing::debug!(controller = name, dropped = drained.dropped.len(), "shut down");
         }
     }
+    // The workers were dropped. The key of each run that had not ended is still in the list.
     let mut keys = running();
-    match lost {
-        Some(Lost::Leadership(lost)) => return Err(RunnerError::LeadershipLost { lost, keys }),
-        Some(Lost::Shards(error)) => return Err(RunnerError::Shards { error, keys }),
-        None => {}
+    if let Some(error) = lost {
+        return Err(error.with_interrupted(keys));
     }
     // Some of them may still be running.
     keys.extend(cut_off);
@@ -273,61 +289,27 @@ async fn work<K: OwnKind, R: Reconcile<K>>(
     }
 }
 
-/// The rights that a controller must have while it runs.
-struct Rights<'a> {
-    permit: &'a Permit,
-    sharding: Option<&'a Sharding>,
-}
-
-enum Lost {
-    Leadership(LeadershipLost),
-    Shards(MembershipError),
-}
-
-impl Rights<'_> {
-    /// Waits until one of them is lost.
-    async fn lost(&self) -> Lost {
-        let shards = async {
-            match self.sharding {
-                Some(sharding) => sharding.lost().await,
-                None => future::pending().await,
-            }
-        };
-        tokio::select! {
-            biased;
-            lost = self.permit.lost() => Lost::Leadership(lost),
-            error = shards => Lost::Shards(error),
-        }
-    }
-}
-
-/// The cause of a shutdown.
-enum Stopped {
-    /// Every watch has ended by itself. The remaining keys still run.
-    AtEndOfWatches,
-    /// The caller has stopped the controller, or a watch has failed. The queue is paused.
-    Early(Result<(), RunnerError>),
-}
-
-/// Waits for a graceful shutdown, or for the end of all watches.
+/// Waits for a graceful shutdown, or for the end of all watches. After a shutdown, the queue is paused.
+/// Returns `None` at the end of all watches: the remaining keys still run.
 async fn until_stopped(
     enqueuer: &Enqueuer,
     graceful: impl Future<Output = ()>,
     watches: &mut Watches,
-) -> Stopped {
-    let result = tokio::select! {
+) -> Option<Result<(), RunnerError>> {
+    let stopped = tokio::select! {
         biased;
         () = graceful => Ok(()),
-        ended = watches.ended() => match ended {
+        ended = watches.wait_for_end() => match ended {
             Ok(()) => {
                 enqueuer.end_waits();
-                return Stopped::AtEndOfWatches;
+                return None;
             }
             Err(error) => Err(error),
         },
     };
+    // Ready keys stay in the queue: after a shutdown begins, no run starts.
     enqueuer.queue.pause();
-    Stopped::Early(result)
+    Some(stopped)
 }
 
 /// The two ways in which a caller stops a controller.
@@ -344,31 +326,15 @@ impl Stops {
     }
 
     /// Waits for `future`. Returns `None` if the controller is stopped before that.
-    async fn before<T>(&mut self, future: impl Future<Output = T>) -> Option<T> {
+    async fn unless_stopped<T>(&mut self, future: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
+            // If both have completed, the forced stop counts.
             () = &mut self.forced => None,
             () = &mut self.graceful => None,
             value = future => Some(value),
         }
     }
-}
-
-/// The state of the controller's stream. Dropping it stops the controller.
-struct Running<T> {
-    /// The name and the task of the controller, before it starts.
-    begins: Option<(String, BoxFuture<'static, ()>)>,
-    /// Kept here, so that the name is free as soon as the stream is dropped.
-    name: Option<Name>,
-    tasks: JoinSet<()>,
-    stream: mpsc::Receiver<T>,
-}
-
-/// Waits for the first list of each watch.
-async fn first_lists(readiness: &Readiness, timeout: Duration) -> Result<(), RunnerError> {
-    tokio::time::timeout(timeout, readiness.ready())
-        .await
-        .map_err(|_| RunnerError::CacheSync { watches: readiness.waiting_for(), timeout })
 }
 
 /// The tasks that detect changes. They stop when this is dropped.
@@ -379,13 +345,13 @@ struct Watches {
 }
 
 impl Watches {
-    fn begin(
+    fn start_watches(
         sources: impl Iterator<Item = Source>,
         enqueuer: &Arc<Enqueuer>,
         shard: Option<Shard>,
         backoff: Option<TriggerBackoff>,
-        readiness: &Readiness,
-        lists: ListTimes,
+        lists: &Lists,
+        times: ListTimes,
         failed: impl Fn(watcher::Error) + Send + Sync + 'static,
     ) -> Self {
         let failed = Arc::new(failed);
@@ -396,26 +362,32 @@ impl Watches {
             let other = (number > 0).then(|| others.subscribe());
             let following = Following {
                 enqueuer: Arc::clone(enqueuer),
-                backoff: (!source.is_shared).then(|| backoff.clone().unwrap_or_default()),
-                readiness: readiness.clone(),
+                backoff: (!source.is_shared).then(|| {
+                    backoff
+                        .clone()
+                        .unwrap_or_else(|| Arc::new(Mutex::new(DefaultBackoff::default())))
+                }),
+                listed: lists.clone(),
                 number,
                 name: source.name.clone(),
                 kind: source.kind.clone(),
                 shard,
                 lists: ListTimes {
                     // The user's backoff applies to all attempts, but no shared watch uses it.
-                    period: lists.period.filter(|_| source.is_shared || backoff.is_none()),
-                    ..lists
+                    period: times.period.filter(|_| source.is_shared || backoff.is_none()),
+                    ..times
                 },
                 failed: Arc::clone(&failed) as _,
                 others: Arc::clone(&others),
                 handling: None,
             };
-            readiness.expect(number, source.name);
-            enqueuer.writes.watch(source.kind, number);
+            // Both come before the watch begins, so that its first list cannot be missed.
+            lists.expect_list(number, source.name);
+            enqueuer.writes.add_watch(source.kind, number);
             let follow = (source.follow)(following);
             let follow = async move {
                 let ended = follow.await;
+                // Without these receivers, the watch of the own kind sees that no other is left.
                 drop(other);
                 ended
             };
@@ -424,30 +396,24 @@ impl Watches {
         Self { watches, others: JoinSet::new() }
     }
 
-    /// Starts the triggers.
-    fn begin_triggers(&mut self, triggers: Vec<Trigger>, enqueuer: &Arc<Enqueuer>) {
-        for trigger in triggers {
-            self.others.spawn(trigger(Arc::clone(enqueuer)));
-        }
-    }
-
-    /// Waits for `started`. A lost permit or a failed watch ends the wait with an error.
-    async fn until<T>(
+    /// Waits for `started`. A lost right or a failed watch ends the wait with an error.
+    async fn until_started<T>(
         &mut self,
         started: impl Future<Output = Result<T, RunnerError>>,
-        permit: &Permit,
+        right: &Right,
     ) -> Result<T, RunnerError> {
         tokio::select! {
             biased;
-            lost = permit.lost() => Err(RunnerError::LeadershipLost { lost, keys: Vec::new() }),
-            error = self.failed() => Err(error),
+            error = right.wait_for_loss() => Err(error),
+            // The end of all watches is no failure, and does not end the wait.
+            Err(error) = self.wait_for_end() => Err(error),
             started = started => started,
         }
     }
 
     /// Completes when no watch is left, or when one has failed permanently. Panics if a task has
     /// panicked, such as one that calls a mapper.
-    async fn ended(&mut self) -> Result<(), RunnerError> {
+    async fn wait_for_end(&mut self) -> Result<(), RunnerError> {
         loop {
             tokio::select! {
                 watch = self.watches.join_next() => match watch {
@@ -456,14 +422,6 @@ impl Watches {
                 },
                 Some(ended) = self.others.join_next() => { pass_on(ended); }
             }
-        }
-    }
-
-    /// Completes when a watch has failed permanently.
-    async fn failed(&mut self) -> RunnerError {
-        match self.ended().await {
-            Ok(()) => future::pending().await,
-            Err(error) => error,
         }
     }
 }

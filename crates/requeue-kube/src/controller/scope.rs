@@ -1,7 +1,7 @@
 //! The scope of a kind: whether its objects live in namespaces.
 
 use std::any::TypeId;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::OnceLock;
 
 use kube::core::{ClusterResourceScope, NamespaceResourceScope};
 use kube::{Resource, discovery};
@@ -12,50 +12,42 @@ use crate::ObjectKey;
 /// be the same for all namespaces from which it is owned.
 ///
 /// If the kind is known only at run time, the first object that is seen shows its scope.
-pub(crate) struct Scope(AtomicU8);
-
-const UNKNOWN: u8 = 0;
-const NAMESPACED: u8 = 1;
-const CLUSTER: u8 = 2;
+pub(crate) struct Scope(OnceLock<discovery::Scope>);
 
 impl Scope {
     pub(crate) fn from_type<K: Resource + 'static>() -> Self {
         let scope = TypeId::of::<K::Scope>();
-        Self(AtomicU8::new(if scope == TypeId::of::<ClusterResourceScope>() {
-            CLUSTER
+        if scope == TypeId::of::<ClusterResourceScope>() {
+            Self::from_discovery(&discovery::Scope::Cluster)
         } else if scope == TypeId::of::<NamespaceResourceScope>() {
-            NAMESPACED
+            Self::from_discovery(&discovery::Scope::Namespaced)
         } else {
-            UNKNOWN
-        }))
+            Self(OnceLock::new())
+        }
     }
 
-    pub(crate) const fn stated(scope: &discovery::Scope) -> Self {
-        Self(AtomicU8::new(match scope {
-            discovery::Scope::Cluster => CLUSTER,
-            discovery::Scope::Namespaced => NAMESPACED,
-        }))
+    pub(crate) fn from_discovery(scope: &discovery::Scope) -> Self {
+        Self(OnceLock::from(scope.clone()))
     }
 
     /// Learns the scope from an object of the kind.
-    pub(crate) fn learn(&self, object: &impl Resource) {
-        if self.0.load(Ordering::Relaxed) == UNKNOWN {
-            let scope = if object.meta().namespace.is_some() { NAMESPACED } else { CLUSTER };
-            self.0.store(scope, Ordering::Relaxed);
-        }
+    pub(crate) fn learn_from(&self, object: &impl Resource) {
+        // The first object decides. All objects of a kind have the same scope.
+        self.0.get_or_init(|| match object.meta().namespace {
+            Some(_) => discovery::Scope::Namespaced,
+            None => discovery::Scope::Cluster,
+        });
     }
 
     /// Returns true if it is known that the objects have no namespaces.
     pub(crate) fn is_cluster(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == CLUSTER
+        self.0.get() == Some(&discovery::Scope::Cluster)
     }
 
     /// Returns the one key of the object that `key` refers to.
-    pub(crate) fn normal(&self, key: ObjectKey) -> ObjectKey {
+    pub(crate) fn normalize(&self, key: ObjectKey) -> ObjectKey {
         match key.namespace() {
-            Some(_) if self.0.load(Ordering::Relaxed) == CLUSTER => {
-                ObjectKey::new(None, key.name())
-            }
+            Some(_) if self.is_cluster() => ObjectKey::new(None, key.name()),
             _ => key,
         }
     }
@@ -71,20 +63,20 @@ mod tests {
     #[test]
     fn an_object_of_the_cluster_has_one_key() {
         let scope = Scope::from_type::<Node>();
-        let keys = ["a", "b"].map(|ns| scope.normal(ObjectKey::new(Some(ns), "node")));
+        let keys = ["a", "b"].map(|ns| scope.normalize(ObjectKey::new(Some(ns), "node")));
         assert_eq!(keys, [ObjectKey::new(None, "node"), ObjectKey::new(None, "node")]);
         let scope = Scope::from_type::<ConfigMap>();
         let key = ObjectKey::new(Some("ns"), "a");
-        assert_eq!(scope.normal(key.clone()), key);
+        assert_eq!(scope.normalize(key.clone()), key);
     }
 
     #[test]
     fn who_knows_where_a_kind_lives_may_say_so() {
         let key = ObjectKey::new(Some("ns"), "a");
-        let cluster = Scope::stated(&discovery::Scope::Cluster);
-        assert_eq!(cluster.normal(key.clone()), ObjectKey::new(None, "a"));
-        let namespaced = Scope::stated(&discovery::Scope::Namespaced);
-        assert_eq!(namespaced.normal(key.clone()), key);
+        let cluster = Scope::from_discovery(&discovery::Scope::Cluster);
+        assert_eq!(cluster.normalize(key.clone()), ObjectKey::new(None, "a"));
+        let namespaced = Scope::from_discovery(&discovery::Scope::Namespaced);
+        assert_eq!(namespaced.normalize(key.clone()), key);
     }
 
     #[test]
@@ -92,11 +84,11 @@ mod tests {
         let key = ObjectKey::new(Some("ns"), "a");
         for (namespace, normal) in [(None, ObjectKey::new(None, "a")), (Some("ns"), key.clone())] {
             let scope = Scope::from_type::<DynamicObject>();
-            assert_eq!(scope.normal(key.clone()), key);
+            assert_eq!(scope.normalize(key.clone()), key);
             let mut object = DynamicObject::new("a", &ApiResource::erase::<ConfigMap>(&()));
             object.metadata.namespace = namespace.map(str::to_owned);
-            scope.learn(&object);
-            assert_eq!(scope.normal(key.clone()), normal);
+            scope.learn_from(&object);
+            assert_eq!(scope.normalize(key.clone()), normal);
         }
     }
 }

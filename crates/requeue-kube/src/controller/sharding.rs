@@ -6,22 +6,21 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
 use kube::Client;
+use parking_lot::{Mutex, RwLock};
 use tokio::time::timeout;
 use tracing::Instrument;
 
 use super::error::RunnerError;
 use super::ownership::{Ownership, Rule};
-use super::wait::Wait;
 use crate::ObjectKey;
 use crate::membership::{
-    GroupStatus, HeldShard, Joining, Membership, MembershipError, Observer, ShardGroup,
-    ShardedWork, Sharding,
+    GroupStatus, HeldShard, Joining, Observer, ShardGroup, ShardedWork, Sharding,
 };
 
 /// The shards that a [sharded](crate::Controller::shard_group) controller holds.
@@ -60,31 +59,22 @@ impl HeldShards {
     #[must_use]
     pub fn for_object(&self, object: &ObjectKey) -> Option<HeldShard> {
         let shard = self.0.ownership.get()?.places().shard_of(object)?;
-        self.0.held.read().unwrap_or_else(PoisonError::into_inner).get(&shard).cloned()
+        self.0.held.read().get(&shard).cloned()
     }
 
     /// Returns all shards that this process holds, in order.
     #[must_use]
     pub fn all(&self) -> Vec<HeldShard> {
-        let held = self.0.held.read().unwrap_or_else(PoisonError::into_inner);
-        held.values().cloned().collect()
+        self.0.held.read().values().cloned().collect()
     }
 
-    pub(super) fn group(&self) -> Option<GroupStatus> {
+    pub(super) fn group_status(&self) -> Option<GroupStatus> {
         self.0.group.get().map(Observer::status)
     }
 
     /// Returns the reason why an object waits, if its shard is being gained or released.
-    pub(super) fn wait_of(&self, object: &ObjectKey) -> Option<Wait> {
-        let ownership = self.0.ownership.get()?;
-        let shard = ownership.places().shard_of(object)?;
-        if ownership.is_leaving(object) {
-            Some(Wait::ShardReleased { shard })
-        } else if ownership.is_gained(object) {
-            Some(Wait::ShardGained { shard })
-        } else {
-            None
-        }
+    pub(super) fn wait_of(&self, object: &ObjectKey) -> Option<String> {
+        self.0.ownership.get()?.wait_of(object)
     }
 
     /// Returns true if the member Lease has expired by this process's clock. The group has not yet
@@ -99,10 +89,6 @@ impl HeldShards {
             }
         }
     }
-
-    fn change(&self, change: impl FnOnce(&mut BTreeMap<u32, HeldShard>)) {
-        change(&mut self.0.held.write().unwrap_or_else(PoisonError::into_inner));
-    }
 }
 
 impl fmt::Debug for HeldShards {
@@ -111,150 +97,120 @@ impl fmt::Debug for HeldShards {
     }
 }
 
-/// The part of one controller in a group.
-pub(super) struct Part {
-    held: HeldShards,
-    ownership: Ownership,
-}
+/// The shards of all controllers in a group.
+struct Parts(Vec<HeldShards>);
 
-impl Part {
-    fn new(shards: &ShardGroup, held: HeldShards) -> Self {
-        let rule = match shards.function() {
-            Some(function) => {
-                Rule::Function(Box::new(move |key| function(key.namespace(), key.name())))
-            }
-            None => Rule::Hash(shards.field()),
-        };
-        let ownership = Ownership::new(shards.size(), rule);
-        // It is set only here: a controller starts once.
-        _ = held.0.ownership.set(ownership.clone());
-        Self { held, ownership }
+impl Parts {
+    /// Each controller has its handle since it joined the parts of the group.
+    fn ownerships(&self) -> impl Iterator<Item = &Ownership> {
+        self.0.iter().filter_map(|held| held.0.ownership.get())
     }
 }
 
-/// The parts of all controllers in a group.
-struct Parts(Vec<Part>);
-
 impl ShardedWork for Parts {
     fn gain(&self, gained: &[HeldShard]) {
-        for Part { held, ownership } in &self.0 {
-            // The shards count as held before a run of them begins.
-            held.change(|held| held.extend(gained.iter().map(|it| (it.index(), it.clone()))));
+        // The shards count as held before a run of them begins.
+        for held in &self.0 {
+            let gained = gained.iter().map(|it| (it.index(), it.clone()));
+            held.0.held.write().extend(gained);
+        }
+        for ownership in self.ownerships() {
             ownership.gain(gained.iter().map(HeldShard::index));
         }
     }
 
     fn is_idle(&self, shard: u32) -> bool {
-        self.0.iter().all(|part| part.ownership.is_idle(shard))
+        self.ownerships().all(|ownership| ownership.is_idle(shard))
     }
 
     fn release(&self, shards: &[u32]) -> BoxFuture<'static, ()> {
-        let released = self.0.iter().map(|part| part.ownership.release(shards.iter().copied()));
+        let released = self.ownerships().map(|it| it.release(shards.iter().copied()));
         join_all(released.collect::<Vec<_>>()).map(drop).boxed()
     }
 
     fn cancel(&self, shards: &[u32]) -> BoxFuture<'static, ()> {
-        let lost = self.0.iter().map(|part| part.ownership.lose(shards.iter().copied()));
+        let lost = self.ownerships().map(|it| it.lose(shards.iter().copied()));
         join_all(lost.collect::<Vec<_>>()).map(drop).boxed()
     }
 
     fn forget(&self, shards: &[u32]) {
-        for Part { held, .. } in &self.0 {
-            held.change(|held| held.retain(|shard, _| !shards.contains(shard)));
+        for held in &self.0 {
+            held.0.held.write().retain(|shard, _| !shards.contains(shard));
         }
     }
 }
 
-/// Applies the changes of the group to the controllers from now on.
-fn begin(membership: Membership, parts: Vec<Part>) -> Sharding {
-    for part in &parts {
-        // It is set only here: a controller starts once.
-        _ = part.held.0.group.set(membership.observer().clone());
-    }
-    Sharding::begin(membership, Arc::new(Parts(parts)))
-}
-
-/// A group that the controller joins when its watches have listed.
-pub(super) struct Group {
-    shards: ShardGroup,
-    client: Client,
-    part: Part,
-}
-
-impl Group {
-    pub(super) fn new(shards: ShardGroup, client: Client, held: HeldShards) -> Self {
-        let part = Part::new(&shards, held);
-        Self { shards, client, part }
-    }
-
-    pub(super) const fn ownership(&self) -> &Ownership {
-        &self.part.ownership
-    }
-}
-
-/// The group of a manager's controllers. All clones are the same group.
+/// The group of a controller, or of a manager's controllers. All clones are the same group.
 #[derive(Clone)]
-pub(crate) struct CommonGroup {
+pub(crate) struct Group {
     shards: ShardGroup,
     client: Client,
     /// The controllers that have started.
-    parts: Arc<Mutex<Vec<Part>>>,
-}
-
-impl CommonGroup {
-    /// # Errors
-    ///
-    /// The settings of the group are invalid.
-    pub(crate) fn new(shards: ShardGroup, client: Client) -> Result<Self, MembershipError> {
-        shards.check()?;
-        Ok(Self { shards, client, parts: Arc::default() })
-    }
-
-    /// Joins the group for all controllers, which must have started. If the future is dropped during
-    /// the join, `joining` contains the attempt.
-    pub(crate) async fn join(
-        self,
-        joining: &mut Option<Joining>,
-    ) -> Result<Sharding, MembershipError> {
-        let parts = std::mem::take(&mut *self.parts());
-        Ok(begin(self.shards.join_by(self.client, joining).await?, parts))
-    }
-
-    pub(super) const fn shards(&self) -> &ShardGroup {
-        &self.shards
-    }
-
-    /// Adds the part of a controller that starts, and returns its handle.
-    pub(super) fn take_part(&self, held: HeldShards) -> Ownership {
-        let part = Part::new(&self.shards, held);
-        let ownership = part.ownership.clone();
-        self.parts().push(part);
-        ownership
-    }
-
-    fn parts(&self) -> MutexGuard<'_, Vec<Part>> {
-        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    parts: Arc<Mutex<Vec<HeldShards>>>,
 }
 
 impl Group {
-    /// Joins the group, and applies its changes from now on. If the future is dropped during the
-    /// join, `joining` contains the attempt.
-    pub(super) async fn join(self, joining: &mut Option<Joining>) -> Result<Sharding, RunnerError> {
-        let Self { shards, client, part } = self;
-        let membership = shards.join_by(client, joining).await.map_err(RunnerError::shards)?;
-        Ok(begin(membership, vec![part]))
+    /// Creates a group whose requests use its own client, or else `client`.
+    ///
+    /// # Errors
+    ///
+    /// The settings of the group are invalid, or there is no client.
+    pub(crate) fn new(shards: ShardGroup, client: Option<Client>) -> Result<Self, RunnerError> {
+        shards.check().map_err(RunnerError::from_membership)?;
+        let client = shards.own_client().or(client).ok_or_else(|| {
+            RunnerError::Config(
+                "the shard group has no client, and no controller of it has an `Api`; set one with \
+                 `ShardGroup::with_client`"
+                    .to_owned(),
+            )
+        })?;
+        Ok(Self { shards, client, parts: Arc::default() })
+    }
+
+    /// Returns the retry period of the group.
+    pub(super) const fn retry_period(&self) -> Duration {
+        self.shards.period()
+    }
+
+    /// Adds the part of a controller that starts, and returns its handle.
+    pub(super) fn add_part(&self, held: HeldShards) -> Ownership {
+        let rule = match self.shards.function() {
+            Some(function) => {
+                Rule::Function(Box::new(move |key| function(key.namespace(), key.name())))
+            }
+            None => Rule::Hash(self.shards.field()),
+        };
+        let ownership = Ownership::new(self.shards.size(), rule);
+        // It is set only here: a controller starts once.
+        _ = held.0.ownership.set(ownership.clone());
+        self.parts.lock().push(held);
+        ownership
+    }
+
+    /// Joins the group, and applies its changes to the controllers, which must have started, from now
+    /// on. If the future is dropped during the join, `joining` contains the attempt.
+    pub(crate) async fn join(self, joining: &mut Option<Joining>) -> Result<Sharding, RunnerError> {
+        // All controllers have started, so no part is added after this.
+        let parts = std::mem::take(&mut *self.parts.lock());
+        let joined = self.shards.join_by(self.client, joining).await;
+        let membership = joined.map_err(RunnerError::from_membership)?;
+        for held in &parts {
+            // It is set only here: a controller starts once.
+            _ = held.0.group.set(membership.observer().clone());
+        }
+        Ok(Sharding::begin(membership, Arc::new(Parts(parts))))
     }
 }
 
 /// Leaves the group after a join that did not complete. Otherwise the Lease would expire, and another
 /// replica might wait for that. After `limit`, or when `forced` completes, it continues in the background.
-pub(crate) async fn abandon(
+pub(crate) async fn abandon_join(
     joining: Option<Joining>,
     limit: Duration,
     forced: impl Future<Output = ()>,
 ) {
     let Some(joining) = joining else { return };
+    // A separate task, because the process continues to leave after the time limit.
     let left = tokio::spawn(joining.leave().in_current_span());
     tokio::select! {
         biased;

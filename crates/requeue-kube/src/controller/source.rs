@@ -2,43 +2,43 @@
 
 use std::fmt;
 use std::future::pending;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use async_stream::stream;
 use futures_util::future::BoxFuture;
-use futures_util::{StreamExt, stream};
+use futures_util::{FutureExt, StreamExt};
 use kube::api::{Api, ListParams, Resource};
 use kube::runtime::Predicate;
 use kube::runtime::utils::Backoff;
-use kube::runtime::watcher::{self, DefaultBackoff, Event};
+use kube::runtime::watcher::{self, Event};
+use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use super::enqueuer::{Enqueuer, Handling};
 use super::error::RunnerError;
 use super::ownership::{Ownership, Selection};
-use super::readiness::Readiness;
+use super::readiness::Lists;
 use super::writes::{Kind, Origin};
 use crate::ObjectKey;
-use crate::intercept::{select_shard, select_shards};
+use crate::intercept::select_shards;
 use crate::key::ObjectKind;
 use crate::range::Shard;
 use crate::relist::Events;
 use crate::shared::{Object, SharedWatch};
 
-type Subscribe<O> = Box<dyn FnMut(Option<Duration>) -> Events<O> + Send>;
-pub(super) type MakeSelected<O> = Box<dyn FnMut(Selected) -> Events<O> + Send>;
+/// Starts a watch of what a selector selects. A shared watch has no selector, and takes the
+/// [period](ListTimes::period) of its list.
+pub(super) type StartWatch<O> = Box<dyn FnMut(Selected, Option<Duration>) -> Events<O> + Send>;
 
 /// The events of a watch.
 pub(super) enum MakeEvents<O> {
     /// A stream of the user, which has all objects.
     Made(Events<O>),
-    /// Creates the stream of what a selector selects.
-    Watch(MakeSelected<O>),
-    /// Subscribes to a shared watch, which has no selector, with a
-    /// [period](ListTimes::period). The function returns true for an object of an event that
-    /// stands for several changes.
-    Shared(Subscribe<O>, fn(&O) -> bool),
+    Watch(StartWatch<O>),
+    /// The function returns true for an object of an event that stands for several changes.
+    Shared(StartWatch<O>, fn(&O) -> bool),
 }
 
 /// The objects that the API server is asked for.
@@ -57,12 +57,19 @@ impl Selected {
     }
 
     /// Returns `api` with lists and watches of these objects.
-    pub(super) fn select<O: Resource>(self, api: Api<O>, dyntype: &O::DynamicType) -> Api<O> {
+    pub(super) fn select_objects<O: Resource>(
+        self,
+        api: Api<O>,
+        dyntype: &O::DynamicType,
+    ) -> Api<O> {
         match self {
             Self::All | Self::Probe => api,
-            Self::Shard(shard) => select_shard(shard, api, dyntype),
-            Self::Held(selection) => match selection.by() {
-                Some(by) => select_shards(api, dyntype, move || selection.request(by)),
+            Self::Shard(shard) => {
+                let selector = shard.selector();
+                select_shards(api, dyntype, move || (selector.clone(), pending().boxed()))
+            }
+            Self::Held(selection) => match selection.selectable_field() {
+                Some(by) => select_shards(api, dyntype, move || selection.next_selector(by)),
                 None => api,
             },
         }
@@ -70,7 +77,7 @@ impl Selected {
 
     /// Returns the configuration for a watch of these objects. A shard that was gained is listed by a
     /// consistent read: a cache may be behind the writes of its former holder.
-    pub(super) fn config(&self, wc: watcher::Config) -> watcher::Config {
+    pub(super) fn list_config(&self, wc: watcher::Config) -> watcher::Config {
         match self {
             Self::All | Self::Probe | Self::Shard(_) => wc,
             // A streaming list can begin in a cache, too.
@@ -113,7 +120,7 @@ pub(super) struct Following {
     pub(super) enqueuer: Arc<Enqueuer>,
     /// `None` for a shared watch.
     pub(super) backoff: Option<TriggerBackoff>,
-    pub(super) readiness: Readiness,
+    pub(super) listed: Lists,
     /// The name of the watch.
     pub(super) name: String,
     pub(super) number: usize,
@@ -130,7 +137,7 @@ pub(super) struct Following {
 
 /// Lists one object, and then waits forever. If the list fails, the next poll tries again, as in
 /// kube's watcher.
-pub(super) fn probe<O>(api: Api<O>, wc: &watcher::Config) -> Events<O>
+pub(super) fn probe_events<O>(api: Api<O>, wc: &watcher::Config) -> Events<O>
 where
     O: Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
 {
@@ -140,44 +147,25 @@ where
         limit: Some(1),
         ..ListParams::default()
     };
-    let lists = stream::unfold((api, params, false), |(api, params, is_listed)| async move {
-        if is_listed {
-            pending::<()>().await;
+    let events = stream! {
+        yield Ok(Event::Init);
+        while let Err(error) = api.list(&params).await {
+            yield Err(watcher::Error::InitialListFailed(error));
         }
-        let listed = api.list(&params).await.map_err(watcher::Error::InitialListFailed);
-        let is_listed = listed.is_ok();
-        Some((listed.map(|_| Event::InitDone), (api, params, is_listed)))
-    });
-    stream::iter([Ok(Event::Init)]).chain(lists).boxed()
+        yield Ok(Event::InitDone);
+        pending::<()>().await;
+    };
+    events.boxed()
 }
 
 impl<O> MakeEvents<O> {
-    fn start(self, selected: Selected, list_period: Option<Duration>) -> Events<O> {
-        match self {
-            Self::Made(events) => events,
-            Self::Watch(mut watch) => watch(selected),
-            Self::Shared(mut subscribe, _) => subscribe(list_period),
-        }
-    }
-
     /// Returns a function that starts the events again, or the events themselves if they cannot start
     /// again.
-    pub(super) fn selected(
-        self,
-        list_period: Option<Duration>,
-    ) -> Result<MakeSelected<O>, Events<O>>
-    where
-        O: 'static,
-    {
+    pub(super) fn into_restart(self) -> Result<StartWatch<O>, Events<O>> {
         match self {
             Self::Made(events) => Err(events),
-            Self::Watch(watch) => Ok(watch),
-            Self::Shared(mut subscribe, _) => Ok(Box::new(move |_| subscribe(list_period))),
+            Self::Watch(start) | Self::Shared(start, _) => Ok(start),
         }
-    }
-
-    const fn is_shared(&self) -> bool {
-        matches!(self, Self::Shared(..))
     }
 
     pub(super) fn is_merged(&self) -> fn(&O) -> bool {
@@ -189,9 +177,11 @@ impl<O> MakeEvents<O> {
 }
 
 impl<K: ObjectKind> MakeEvents<Object<K>> {
-    pub(super) fn shared(watch: &SharedWatch<K>) -> Self {
+    pub(super) fn from_shared(watch: &SharedWatch<K>) -> Self {
         let watch = watch.clone();
-        Self::Shared(Box::new(move |period| watch.events(period)), |object| object.is_merged)
+        Self::Shared(Box::new(move |_, period| watch.subscribed_events(period)), |object| {
+            object.is_merged
+        })
     }
 }
 
@@ -206,7 +196,7 @@ impl Source {
     where
         F: Future<Output = Result<(), RunnerError>> + Send + 'static,
     {
-        let is_shared = events.is_shared();
+        let is_shared = matches!(events, MakeEvents::Shared(..));
         let follow = Box::new(|following| Box::pin(follow(following, events)) as _);
         Self { name, kind, follow, is_shared }
     }
@@ -218,23 +208,24 @@ impl Following {
     /// # Errors
     ///
     /// The watch failed, and the backoff returned `None`.
-    pub(super) async fn follow<O: Resource>(
+    pub(super) async fn follow_events<O: Resource>(
         &mut self,
         events: MakeEvents<O>,
         selected: Selected,
         mut on_event: impl FnMut(Event<O>, Origin<'_>),
     ) -> Result<(), RunnerError> {
         let is_merged = events.is_merged();
-        let mut events = events.start(selected, self.lists.period);
+        let started = events.into_restart().map(|mut start| start(selected, self.lists.period));
+        let mut events = started.unwrap_or_else(|events| events);
         while let Some(event) = events.next().await {
-            self.handle(event, is_merged, &mut on_event).await?;
+            self.handle_event(event, is_merged, &mut on_event).await?;
         }
         tracing::debug!(watch = self.name, "a watch ended");
         Ok(())
     }
 
     /// Applies one event by `on_event`, or waits after an error.
-    pub(super) async fn handle<O: Resource>(
+    pub(super) async fn handle_event<O: Resource>(
         &mut self,
         event: watcher::Result<Event<O>>,
         is_merged: fn(&O) -> bool,
@@ -246,19 +237,23 @@ impl Following {
                 if let Some(backoff) = &self.backoff
                     && !matches!(event, Event::Init | Event::InitApply(_))
                 {
-                    backoff.reset();
+                    backoff.lock().reset();
                 }
                 let is_listed = matches!(event, Event::InitDone);
                 let is_handled = !matches!(event, Event::Init | Event::InitApply(_));
                 let origin = Origin::from_event(&self.kind, &event, is_merged);
-                self.handling.get_or_insert_with(|| Handling::begin(&self.enqueuer));
+                self.handling.get_or_insert_with(|| Handling::begin_event(&self.enqueuer));
+                // The event is applied before the writes that it shows are closed. A run that
+                // waited for them then reads the new store.
                 on_event(event, origin);
                 if is_handled {
                     self.handling = None;
                 }
                 self.enqueuer.watch_progressed(origin, self.number);
                 if is_listed {
-                    self.readiness.listed(self.number);
+                    // Readiness comes last: the objects of the list are in the store, and their
+                    // keys in the queue.
+                    self.listed.mark_listed(self.number);
                 }
             }
             Err(error) if self.backoff.is_none() => (self.failed)(error),
@@ -266,14 +261,14 @@ impl Following {
                 // kube's watchers retry silently, even if permission is denied.
                 tracing::warn!(watch = self.name, %error, "a watch failed");
                 (self.failed)(error);
-                let Some(delay) = self.delay() else {
+                let Some(delay) = self.error_delay() else {
                     return Err(RunnerError::WatchEnded(self.name.clone()));
                 };
                 tokio::time::sleep(delay).await;
             }
         }
         let ownership = self.enqueuer.ownership();
-        if let Some(error) = ownership.and_then(|ownership| ownership.places().failure()) {
+        if let Some(error) = ownership.and_then(|ownership| ownership.places().function_error()) {
             return Err(error);
         }
         // A stream that is always ready must yield to other tasks.
@@ -285,36 +280,15 @@ impl Following {
     ///
     /// After an outage, kube's backoff is up to 30 s. An object of a shard without a holder would wait
     /// that long, although other requests of the process succeed.
-    fn delay(&self) -> Option<Duration> {
-        let delay = self.backoff.as_ref()?.next()?;
+    fn error_delay(&self) -> Option<Duration> {
+        let delay = self.backoff.as_ref()?.lock().next()?;
         let ownership = self.enqueuer.ownership().filter(|_| self.number == 0);
         let is_awaited =
-            self.readiness.awaits(self.number) || ownership.is_some_and(Ownership::awaits_list);
+            self.listed.awaits_list(self.number) || ownership.is_some_and(Ownership::awaits_list);
         Some(self.lists.period.filter(|_| is_awaited).map_or(delay, |period| delay.min(period)))
     }
 }
 
 /// The backoff of a watch after an error. By default each watch has its own, with kube's times. A
 /// backoff of the user is shared by all watches.
-#[derive(Clone)]
-pub(super) struct TriggerBackoff(Arc<Mutex<dyn Backoff>>);
-
-impl TriggerBackoff {
-    pub(super) fn new(backoff: impl Backoff + 'static) -> Self {
-        Self(Arc::new(Mutex::new(backoff)))
-    }
-
-    fn next(&self) -> Option<Duration> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).next()
-    }
-
-    fn reset(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).reset();
-    }
-}
-
-impl Default for TriggerBackoff {
-    fn default() -> Self {
-        Self::new(DefaultBackoff::default())
-    }
-}
+pub(super) type TriggerBackoff = Arc<Mutex<dyn Backoff>>;

@@ -8,9 +8,9 @@ use tracing::{Span, field};
 
 use crate::metrics::Outcome;
 
-/// The span of one run. If it is dropped before [`end`](Self::end), its run was cancelled.
+/// The span of one run. If it is dropped before [`record_end`](Self::record_end), its run was cancelled.
 pub(super) struct RunSpan {
-    span: Span,
+    pub(super) span: Span,
     is_over: bool,
 }
 
@@ -37,17 +37,13 @@ impl RunSpan {
         Self { span, is_over: false }
     }
 
-    pub(super) const fn span(&self) -> &Span {
-        &self.span
-    }
-
     /// Records the delay before the next run.
     pub(super) fn requeued_after(&self, delay: Duration) {
         self.span.record("requeue_after_seconds", delay.as_secs_f64());
     }
 
     /// Records the result.
-    pub(super) fn end(&mut self, outcome: Outcome) {
+    pub(super) fn record_end(&mut self, outcome: Outcome) {
         self.is_over = true;
         self.span.record("result", outcome.name());
     }

@@ -1,13 +1,13 @@
-//! The conditions for the start of a controller, and its right to run after that.
+//! The conditions for the start of controllers, and the right to run after it.
 
-use std::future;
-use std::time::Duration;
+use std::future::pending;
 
 use futures_util::future::BoxFuture;
 
 use super::error::RunnerError;
-use super::sharding::CommonGroup;
-use crate::leader::{LeaderElector, LeadershipLost, Status, Term};
+use super::sharding::Group;
+use crate::leader::{LeaderElector, Status, Term};
+use crate::membership::{Joining, Sharding};
 use crate::metrics::Metrics;
 
 /// The parts that a manager sets for its controllers.
@@ -16,7 +16,7 @@ pub(crate) struct Managed {
     /// term ends.
     pub(crate) lead: Option<(BoxFuture<'static, ()>, Status)>,
     /// The shard group of all controllers, which the manager joins.
-    pub(crate) group: Option<CommonGroup>,
+    pub(crate) group: Option<Group>,
     pub(crate) graceful: BoxFuture<'static, ()>,
     pub(crate) forced: BoxFuture<'static, ()>,
     pub(crate) metrics: Option<Metrics>,
@@ -38,64 +38,66 @@ impl Start {
         self.on.is_some() || self.elector.is_some()
     }
 
-    /// Returns true if the controller runs only while this process leads.
-    pub(super) fn has_election(&self) -> bool {
-        self.elector.is_some() || self.election.is_some()
-    }
-
-    /// Returns the retry period of the election.
-    pub(super) fn retry_period(&self) -> Option<Duration> {
-        let own = self.elector.as_ref().map(LeaderElector::status);
-        own.or_else(|| self.election.clone()).map(|election| election.retry_period())
+    /// Returns the status of the election, if the controller runs only while this process leads.
+    pub(super) fn election_status(&self) -> Option<Status> {
+        self.elector.as_ref().map(LeaderElector::status).or_else(|| self.election.clone())
     }
 
     /// Waits until the controller may start. Dropping the future withdraws from the election.
-    pub(super) async fn reached(self) -> Permit {
+    pub(super) async fn wait_for_start(self) -> Right {
         if let Some(on) = self.on {
             on.await;
         }
-        match self.elector {
-            Some(elector) => {
-                let status = Some(elector.status());
-                Permit { status, term: Some(elector.acquire().await) }
-            }
-            None => Permit { status: self.election, term: None },
-        }
+        Right::wait_for_term(self.elector).await
     }
 }
 
-/// The right to run: for one term, or permanently if there is no election.
+/// The right of this process to run a controller, or those of a manager.
 #[derive(Default)]
-pub(super) struct Permit {
-    /// The term that this controller holds.
-    term: Option<Term>,
-    status: Option<Status>,
+pub(crate) enum Right {
+    /// There is neither an election nor a group.
+    #[default]
+    Free,
+    Term(Term),
+    Member(Sharding),
 }
 
-impl Permit {
-    /// Returns the status of the election, or `None` if the permit never expires.
-    pub(super) fn status(&self) -> Option<Status> {
-        self.status.clone()
-    }
-
-    /// Waits until the permit is lost.
-    pub(super) async fn lost(&self) -> LeadershipLost {
-        match &self.term {
-            Some(term) => term.lost().await,
-            None => future::pending().await,
+impl Right {
+    /// Waits until this process leads, if there is an election.
+    pub(crate) async fn wait_for_term(elector: Option<LeaderElector>) -> Self {
+        match elector {
+            Some(elector) => Self::Term(elector.acquire().await),
+            None => Self::Free,
         }
     }
 
-    /// Releases the lease after the controller has ended with `ended`. If work may still be
-    /// running, it does not release the lease, which then expires.
-    pub(super) async fn end(self, ended: Result<(), RunnerError>) -> Result<(), RunnerError> {
-        let Some(term) = self.term else { return ended };
-        if let Err(RunnerError::CutOff { .. } | RunnerError::LeadershipLost { .. }) = ended {
-            return ended;
+    /// Joins the group, if there is one: see [`Group::join`].
+    pub(crate) async fn or_join(
+        self,
+        group: Option<Group>,
+        joining: &mut Option<Joining>,
+    ) -> Result<Self, RunnerError> {
+        match group {
+            Some(group) => group.join(joining).await.map(Self::Member),
+            None => Ok(self),
         }
-        if let Err(error) = term.release().await {
+    }
+
+    /// Waits until the right is lost.
+    pub(crate) async fn wait_for_loss(&self) -> RunnerError {
+        match self {
+            Self::Free => pending().await,
+            Self::Term(term) => RunnerError::leadership_lost(term.lost().await),
+            Self::Member(sharding) => RunnerError::from_membership(sharding.lost().await),
+        }
+    }
+
+    /// Releases the lease of a term.
+    pub(crate) async fn release_lease(self) {
+        if let Self::Term(term) = self
+            && let Err(error) = term.release().await
+        {
             tracing::warn!(%error, "the lease was not released, and expires");
         }
-        ended
     }
 }

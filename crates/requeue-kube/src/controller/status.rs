@@ -1,7 +1,6 @@
 //! The state of a controller as others see it.
 
 use super::sharding::HeldShards;
-use super::wait::Wait;
 use super::writes::Writes;
 use crate::ObjectKey;
 use crate::membership::GroupStatus;
@@ -35,15 +34,19 @@ pub struct Status {
 impl Status {
     /// Returns the reason why the run of an object waits, if the queue does not know this reason.
     ///
+    /// A watch has not shown a [write](Writes) of the object's last run yet, or its shard is being
+    /// listed or handed over.
+    ///
     /// For all other reasons see [`Entry::explain`](requeue::Entry::explain).
     #[must_use]
-    pub fn why_waits(&self, object: &ObjectKey) -> Option<Wait> {
+    pub fn why_waits(&self, object: &ObjectKey) -> Option<String> {
+        // The shard comes first: while it moves, the writes of its objects decide nothing.
         self.held.wait_of(object).or_else(|| self.writes.wait_of(object))
     }
 
     /// Returns the state of the shard group, or `None` if the controller has not joined one.
     #[must_use]
     pub fn shard_group(&self) -> Option<GroupStatus> {
-        self.held.group()
+        self.held.group_status()
     }
 }

@@ -5,14 +5,12 @@ use std::future::Future;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use futures_util::future::{BoxFuture, select};
 use futures_util::{FutureExt, Stream, StreamExt};
 use kube::api::Resource;
 use serde::de::DeserializeOwned;
-use tokio::sync::oneshot;
 use tokio::task::consume_budget;
 
-use super::Controller;
+use super::builder::Controller;
 use super::enqueuer::Enqueuer;
 use super::request::Request;
 use crate::leader::LeaderElector;
@@ -36,14 +34,13 @@ where
     ///
     /// use futures_util::stream;
     ///
-    /// # fn example(controller: Controller<ConfigMap>) -> Controller<ConfigMap> {
+    /// # let controller: Controller<ConfigMap> = todo!();
     /// // A comparison of all objects every hour.
     /// let hours = stream::unfold((), async |()| {
     ///     tokio::time::sleep(Duration::from_secs(3600)).await;
     ///     Some(((), ()))
     /// });
-    /// controller.reconcile_all_on(hours)
-    /// # }
+    /// let controller = controller.reconcile_all_on(hours);
     /// ```
     pub fn reconcile_all_on(mut self, trigger: impl Stream<Item = ()> + Send + 'static) -> Self {
         let store = self.store();
@@ -61,7 +58,7 @@ where
     /// Reconciles the objects that `trigger` yields.
     ///
     /// Its items are [`ObjectRef`](kube::runtime::reflector::ObjectRef)s,
-    /// [`ReconcileRequest`](super::ReconcileRequest)s, which also have a reason, or [`Request`]s, which
+    /// [`ReconcileRequest`](kube::runtime::controller::ReconcileRequest)s, which also have a reason, or [`Request`]s, which
     /// can have a priority.
     ///
     /// In kube this method is unstable, and takes only `ObjectRef`s.
@@ -74,11 +71,10 @@ where
     /// use futures_util::stream;
     /// use kube::runtime::reflector::ObjectRef;
     ///
-    /// # fn example(controller: Controller<ConfigMap>) -> Controller<ConfigMap> {
+    /// # let controller: Controller<ConfigMap> = todo!();
     /// // For example the names in a stream of webhooks.
     /// let names = stream::iter(["a", "b"].map(|name| ObjectRef::new(name).within("default")));
-    /// controller.reconcile_on(names)
-    /// # }
+    /// let controller = controller.reconcile_on(names);
     /// ```
     pub fn reconcile_on<R>(mut self, trigger: impl Stream<Item = R> + Send + 'static) -> Self
     where
@@ -113,11 +109,10 @@ where
     /// # use requeue_kube::Controller;
     /// use tokio_util::sync::CancellationToken;
     ///
-    /// # fn example(controller: Controller<ConfigMap>) -> Controller<ConfigMap> {
+    /// # let controller: Controller<ConfigMap> = todo!();
     /// let stop = CancellationToken::new();
-    /// controller.graceful_shutdown_on(stop.clone().cancelled_owned())
+    /// let controller = controller.graceful_shutdown_on(stop.clone().cancelled_owned());
     /// // Later: `stop.cancel()`.
-    /// # }
     /// ```
     pub fn graceful_shutdown_on(
         mut self,
@@ -146,16 +141,15 @@ where
     /// # use requeue_kube::controller::Action;
     /// # use requeue_kube::{Controller, policy};
     /// # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { Ok(Action::await_change()) }
-    /// # async fn example(controller: Controller<ConfigMap>) {
+    /// # let _ = async {
+    /// # let controller: Controller<ConfigMap> = todo!();
     /// let stream = controller.shutdown_on_signal().run(reconcile, policy::backoff, Arc::new(()));
     /// stream.for_each(async |result| println!("{result:?}")).await;
     /// println!("all runs have ended");
-    /// # }
+    /// # };
     /// ```
     pub fn shutdown_on_signal(mut self) -> Self {
-        let (first, second) = signals();
-        self.parts.stops.graceful.push(first);
-        self.parts.stops.forced.push(second);
+        self.parts.stops.add_signals();
         self
     }
 
@@ -165,10 +159,59 @@ where
     /// [`without_warmup`](Self::without_warmup) is set, but nothing is queued. Then everything in the store is
     /// queued, with [low priority](crate::controller::LOW_PRIORITY).
     ///
-    /// If the lease is lost, the caller must drop the stream immediately, as in [this
-    /// example](crate::leader#several-controllers-with-one-lease).
+    /// If the lease is lost, the caller must drop the stream immediately.
     /// [`leader_election`](Self::leader_election) does so by itself. To stop while the process
     /// still leads, use [`graceful_shutdown_on`](Self::graceful_shutdown_on).
+    ///
+    /// # Examples
+    ///
+    /// A program with a [`Fence`](crate::leader::Fence), or with other work besides controllers, can
+    /// connect a controller with its election. In standby, the controller already runs its watches
+    /// and its store, so that it starts immediately when the process leads:
+    ///
+    /// ```no_run
+    /// # use std::{pin::pin, sync::Arc};
+    /// # use futures_util::StreamExt;
+    /// # use k8s_openapi::api::core::v1::ConfigMap;
+    /// # use kube::{Api, Client, runtime::watcher};
+    /// # use requeue_kube::{Controller, controller::Action, policy};
+    /// # use tokio_util::sync::CancellationToken;
+    /// use requeue_kube::controller::Error;
+    /// use requeue_kube::leader::LeaderElector;
+    ///
+    /// # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
+    /// # let _ = async {
+    /// # let (client, elector, stop): (Client, LeaderElector, CancellationToken) = todo!();
+    /// let lead = CancellationToken::new();
+    /// let mut work = pin!(
+    ///     Controller::new(Api::<ConfigMap>::all(client), watcher::Config::default())
+    ///         .start_on(lead.clone().cancelled_owned())
+    ///         .graceful_shutdown_on(stop.cancelled_owned())
+    ///         .run(reconcile, policy::backoff, Arc::new(()))
+    ///         .fold(Ok(()), async |end, result| match result {
+    ///             Err(Error::RunnerError(error)) => Err(error),
+    ///             _ => end,
+    ///         })
+    /// );
+    /// let term = tokio::select! {
+    ///     term = elector.acquire() => term,
+    ///     ended = &mut work => return Ok(ended?),
+    /// };
+    /// lead.cancel();
+    /// tokio::select! {
+    ///     biased;
+    ///     // Returning drops the work at its current `await`.
+    ///     lost = term.lost() => return Err(lost.into()),
+    ///     ended = &mut work => {
+    ///         // After an error, dropped runs may still have effects: the lease expires, unreleased.
+    ///         ended?;
+    ///         // The controller has shut down gracefully. The lease was renewed in the meantime.
+    ///         term.release().await?;
+    ///     }
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # };
+    /// ```
     pub fn start_on(mut self, trigger: impl Future<Output = ()> + Send + 'static) -> Self {
         self.parts.start.on = Some(trigger.boxed());
         self
@@ -189,8 +232,9 @@ where
     ///   before another replica leads. The process should then exit, too: an elector leads once.
     ///
     /// Work that blocks its thread cannot be dropped, and writes that were already sent cannot be recalled. A
-    /// [`Fence`](crate::leader::Fence) protects against both. To use one, or to run several controllers with one lease,
-    /// [connect the parts yourself](crate::leader#several-controllers-with-one-lease).
+    /// [`Fence`](crate::leader::Fence) protects against both. To use one, connect
+    /// the parts yourself, as in the example of [`start_on`](Self::start_on). A
+    /// [`Manager`](crate::Manager::leader_election) runs several controllers with one lease.
     ///
     /// ```no_run
     /// # use std::{sync::Arc, time::Duration};
@@ -201,7 +245,7 @@ where
     /// use requeue_kube::leader::{Config, LeaderElector};
     ///
     /// # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
-    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let _ = async {
     /// let config = kube::Config::infer().await?;
     /// let election = Config::new(&config.default_namespace, "web-controller");
     /// let elector = LeaderElector::new(election.client(config.clone())?, election)?;
@@ -211,8 +255,8 @@ where
     ///     .run(reconcile, policy::backoff, Arc::new(()))
     ///     .for_each(async |result| println!("{result:?}"))
     ///     .await;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # };
     /// ```
     pub fn leader_election(mut self, elector: LeaderElector) -> Self {
         self.parts.start.elector = Some(elector);
@@ -227,38 +271,4 @@ where
         self.parts.start.is_cold = true;
         self
     }
-}
-
-/// Returns a future that completes at the first signal, and one that completes at the second. The second
-/// one must be polled for the first one to complete.
-pub(crate) fn signals() -> (BoxFuture<'static, ()>, BoxFuture<'static, ()>) {
-    let (first, shutdown) = oneshot::channel();
-    let second = async {
-        signal().await;
-        tracing::info!("shutting down; a second signal drops the runs in flight");
-        // An error means that the shutdown has begun already.
-        _ = first.send(());
-        signal().await;
-    };
-    (shutdown.map(|_| ()).boxed(), second.boxed())
-}
-
-/// Completes at the next Ctrl-C or SIGTERM.
-async fn signal() {
-    let interrupt = async {
-        if let Err(error) = tokio::signal::ctrl_c().await {
-            panic!("the handler for Ctrl-C cannot be installed: {error}");
-        }
-    };
-    #[cfg(unix)]
-    let terminate = async {
-        use tokio::signal::unix::{SignalKind, signal};
-        match signal(SignalKind::terminate()) {
-            Ok(mut terminate) => _ = terminate.recv().await,
-            Err(error) => panic!("the handler for SIGTERM cannot be installed: {error}"),
-        }
-    };
-    #[cfg(not(unix))]
-    let terminate = std::future::pending::<()>();
-    select(interrupt.boxed(), terminate.boxed()).await;
 }

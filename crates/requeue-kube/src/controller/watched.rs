@@ -135,7 +135,7 @@ impl<O: Resource> Watched<O> {
     }
 }
 
-impl<O: Resource> Watched<O, FromStream<O>> {
+impl<O: Resource> Watched<O, Events<O>> {
     /// The objects of a stream of raw events: see [`for_stream`](crate::Controller::for_stream).
     ///
     /// ```no_run
@@ -145,13 +145,11 @@ impl<O: Resource> Watched<O, FromStream<O>> {
     /// # use requeue_kube::Controller;
     /// use requeue_kube::controller::Watched;
     ///
-    /// # fn example(controller: Controller<ConfigMap>, api: Api<Secret>) {
+    /// # let (controller, api): (Controller<ConfigMap>, Api<Secret>) = todo!();
     /// let (secrets, writer) = reflector::store();
     /// let events = watcher(api, watcher::Config::default()).reflect(writer);
     /// // The reconciler reads `secrets`.
     /// let controller = controller.watch_owned(Watched::stream(events));
-    /// # drop((secrets, controller));
-    /// # }
     /// ```
     pub fn stream(events: impl Stream<Item = watcher::Result<Event<O>>> + Send + 'static) -> Self
     where
@@ -165,18 +163,18 @@ impl<O: Resource> Watched<O, FromStream<O>> {
         events: impl Stream<Item = watcher::Result<Event<O>>> + Send + 'static,
         dyntype: O::DynamicType,
     ) -> Self {
-        Self::from_source(FromStream(events.boxed()), dyntype)
+        Self::from_source(events.boxed(), dyntype)
     }
 }
 
-impl<O> Watched<O, FromShared<O>>
+impl<O> Watched<O, SharedWatch<O>>
 where
     O: Clone + Resource + Send + Sync + 'static,
     O::DynamicType: Eq + Hash + Clone,
 {
     /// The objects of a shared watch. A mapper receives each as an `Arc`, from the store of the watch.
     pub fn shared(watch: &SharedWatch<O>) -> Self {
-        Self::from_source(FromShared(watch.clone()), watch.dyntype().clone())
+        Self::from_source(watch.clone(), watch.dyntype().clone())
     }
 }
 
@@ -223,10 +221,8 @@ impl<O: Resource, S> Watched<O, S> {
         S: EventSource<O>,
     {
         let Self { dyntype, source, predicate } = self;
-        let name = match role {
-            Role::Owned => watch_name::<S::Item>(&dyntype, "owned"),
-            Role::Mapped => watch_name::<S::Item>(&dyntype, "watched"),
-        };
+        let relation = if role == Role::Owned { "owned" } else { "watched" };
+        let name = watch_name::<S::Item>(&dyntype, relation);
         let resource = Arc::new(ApiResource::erase::<S::Item>(&dyntype));
         let kind = Kind::from_type::<S::Item>(&dyntype);
         let events = source.into_events(&name, &dyntype);
@@ -244,17 +240,19 @@ impl<O: Resource, S> Watched<O, S> {
                     let observation = Observation::from_meta(item.meta()).property(property);
                     let targets = targets(item, shard, &enqueuer);
                     let priority = |(key, priority): &Target| Some((key.clone(), (*priority)?));
+                    // Most mappers set no priorities, and then nothing is allocated for them.
                     let priorities: Vec<_> = targets.iter().filter_map(priority).collect();
                     let targets = targets.into_iter().map(|(key, _)| key);
                     observation.concerning(targets).priorities(priorities)
                 });
                 if role == Role::Mapped {
+                    // A mapper does not know the shards. The store is asked after the event was applied.
                     let targets = changes.iter_mut().map(|change| &mut change.targets);
                     targets.for_each(|targets| targets.retain(|target| enqueuer.is_ours(target)));
                 }
                 enqueuer.related_changed(&changes, &resource, origin);
             };
-            following.follow(events, selected, on_event).await
+            following.follow_events(events, selected, on_event).await
         })
     }
 }
@@ -298,9 +296,9 @@ impl<O: 'static> FromApi<O> {
     {
         let client = api.clone().into_client();
         let dyntype = dyntype.clone();
-        let mut api = relist::consistent(api, &dyntype, &wc);
+        let mut api = relist::consistent_api(api, &dyntype, &wc);
         let select = move |selected: Selected| -> StartWatch<O> {
-            let api = selected.select(api(), &dyntype);
+            let api = selected.select_objects(api(), &dyntype);
             let wc = wc.clone();
             Box::new(move || start(api.clone(), wc.clone()))
         };
@@ -318,43 +316,31 @@ where
 
     fn into_events(self, watch: &str, dyntype: &O::DynamicType) -> MakeEvents<O> {
         let Self { mut select, client, is_optional } = self;
-        if !is_optional {
-            return MakeEvents::Watch(Box::new(move |selected| select(selected)()));
-        }
-        let watch = watch.to_owned();
-        let dyntype = dyntype.clone();
-        MakeEvents::Watch(Box::new(move |selected| {
-            let client = client.clone();
-            let dyntype = dyntype.clone();
-            let definition = move || optional::definition::<O>(&client, &dyntype);
-            optional::events(watch.clone(), select(selected), definition)
+        let (watch, dyntype) = (watch.to_owned(), dyntype.clone());
+        MakeEvents::Watch(Box::new(move |selected, _| {
+            let mut start = select(selected);
+            if !is_optional {
+                return start();
+            }
+            optional::optional_events::<O, O>(watch.clone(), client.clone(), dyntype.clone(), start)
         }))
     }
 }
 
-/// A stream is the source.
-pub struct FromStream<O>(Events<O>);
-
-impl<O: Resource + Send + 'static> EventSource<O> for FromStream<O> {
+impl<O: Resource + Send + 'static> EventSource<O> for Events<O> {
     type Item = O;
     type Object = O;
 
     fn into_events(self, _: &str, _: &O::DynamicType) -> MakeEvents<O> {
-        MakeEvents::Made(self.0)
+        MakeEvents::Made(self)
     }
 }
 
-/// A shared watch is the source.
-pub struct FromShared<O>(SharedWatch<O>)
-where
-    O: Clone + Resource + Send + Sync + 'static,
-    O::DynamicType: Eq + Hash + Clone;
-
-impl<O: ObjectKind> EventSource<O> for FromShared<O> {
+impl<O: ObjectKind> EventSource<O> for SharedWatch<O> {
     type Item = Object<O>;
     type Object = Arc<O>;
 
     fn into_events(self, _: &str, _: &O::DynamicType) -> MakeEvents<Object<O>> {
-        MakeEvents::shared(&self.0)
+        MakeEvents::from_shared(&self)
     }
 }

@@ -9,19 +9,19 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use educe::Educe;
 use either::Either;
 use kube::Resource;
 use kube::core::{ObjectMeta, Status};
 use kube::runtime::reflector::{Lookup, ObjectRef};
 use kube::runtime::watcher::Event;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::reason::Reason;
-use super::wait::Wait;
 use crate::ObjectKey;
 use crate::watch::hash;
 
@@ -109,8 +109,9 @@ impl Kind {
 ///
 /// [`Controller::store`]: crate::Controller::store
 /// [`Watched::stream`]: super::Watched::stream
-#[derive(Clone, Default)]
-pub struct Writes(Arc<Mutex<State>>);
+#[derive(Clone, Default, Educe)]
+#[educe(Debug)]
+pub struct Writes(#[educe(Debug(ignore))] Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
@@ -123,7 +124,8 @@ struct State {
     /// The number of writes that were recorded.
     recorded: u64,
     /// The events that arrived for each object in flight, if own writes are suppressed.
-    in_flight: Option<HashMap<ObjectKey, Vec<Held>>>,
+    in_flight: HashMap<ObjectKey, Vec<Held>>,
+    suppresses: bool,
 }
 
 /// A kind that the controller watches.
@@ -202,13 +204,13 @@ impl Shown {
     fn from_meta(meta: &ObjectMeta, is_gone: bool) -> Option<Self> {
         Some(Self {
             uid: hash(&meta.uid),
-            version: version(meta)?,
+            version: numeric_version(meta)?,
             is_deleted: is_gone || meta.deletion_timestamp.is_some(),
         })
     }
 }
 
-fn version(meta: &ObjectMeta) -> Option<u64> {
+fn numeric_version(meta: &ObjectMeta) -> Option<u64> {
     meta.resource_version.as_ref()?.parse().ok()
 }
 
@@ -228,11 +230,8 @@ impl<'a> Origin<'a> {
         event: &Event<O>,
         is_merged: fn(&O) -> bool,
     ) -> Self {
-        let is_merged = match event {
-            Event::Apply(object) => is_merged(object),
-            Event::Init | Event::InitApply(_) | Event::InitDone | Event::Delete(_) => false,
-        };
-        Self { kind, progressed: Progressed::by(event), is_merged }
+        let is_merged = matches!(event, Event::Apply(object) if is_merged(object));
+        Self { kind, progressed: Progressed::from_event(event), is_merged }
     }
 
     /// Returns the version that the event shows, if it may show an own write and nothing else.
@@ -254,11 +253,11 @@ enum Progressed {
 }
 
 impl Progressed {
-    fn by<O: Resource>(event: &Event<O>) -> Option<Self> {
+    fn from_event<O: Resource>(event: &Event<O>) -> Option<Self> {
         match event {
             Event::Init => Some(Self::ListBegan),
             Event::InitApply(object) => {
-                version(object.meta()).map(|version| Self::Listed { version })
+                numeric_version(object.meta()).map(|version| Self::Listed { version })
             }
             Event::InitDone => Some(Self::ListEnded),
             Event::Apply(object) => Shown::from_meta(object.meta(), false).map(Self::Shown),
@@ -285,10 +284,11 @@ impl Writes {
     /// use kube::api::{Api, PostParams};
     /// use requeue_kube::controller::Writes;
     ///
-    /// # async fn example(secrets: Api<Secret>, writes: Writes) -> Result<(), kube::Error> {
+    /// # let _ = async {
+    /// # let (secrets, writes): (Api<Secret>, Writes) = todo!();
     /// writes.record(&secrets.create(&PostParams::default(), &Secret::default()).await?);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), kube::Error>(())
+    /// # };
     /// ```
     pub fn record<O>(&self, written: &O)
     where
@@ -300,8 +300,8 @@ impl Writes {
 
     /// As [`record`](Self::record), for a kind that is known only at run time.
     pub fn record_with<O: Resource>(&self, written: &O, dyntype: &O::DynamicType) {
-        if let Some(key) = self.current() {
-            self.wrote(key, written, dyntype);
+        if let Some(key) = self.current_run() {
+            self.record_version(key, written, dyntype);
         }
     }
 
@@ -312,7 +312,7 @@ impl Writes {
         O: Resource,
         O::DynamicType: Default,
     {
-        self.wrote(ObjectKey::from(object), written, &O::DynamicType::default());
+        self.record_version(ObjectKey::from(object), written, &O::DynamicType::default());
     }
 
     /// Records the response of a deletion.
@@ -325,26 +325,27 @@ impl Writes {
     /// use kube::api::{Api, DeleteParams};
     /// use requeue_kube::controller::Writes;
     ///
-    /// # async fn example(secrets: Api<Secret>, writes: Writes) -> Result<(), kube::Error> {
+    /// # let _ = async {
+    /// # let (secrets, writes): (Api<Secret>, Writes) = todo!();
     /// writes.record_deletion(&secrets.delete("a", &DeleteParams::default()).await?);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), kube::Error>(())
+    /// # };
     /// ```
     pub fn record_deletion<O>(&self, deleted: &Either<O, Status>)
     where
         O: Resource,
         O::DynamicType: Default,
     {
-        let Some(key) = self.current() else { return };
+        let Some(key) = self.current_run() else { return };
         let kind = Kind::from_type::<O>(&O::DynamicType::default());
         match deleted {
             // The object continues for a while, and this version shows that.
             Either::Left(object) if object.meta().deletion_timestamp.is_some() => {
-                self.wrote(key, object, &O::DynamicType::default());
+                self.record_version(key, object, &O::DynamicType::default());
             }
             Either::Left(object) => {
                 let meta = object.meta();
-                self.open(key, &kind, (ObjectKey::from_meta(meta), hash(&meta.uid)), None);
+                self.open_write(key, &kind, (ObjectKey::from_meta(meta), hash(&meta.uid)), None);
             }
             Either::Right(status) => {
                 let details = status.details.as_ref();
@@ -352,14 +353,15 @@ impl Writes {
                     let name = details.map_or("", |it| &it.name);
                     // The response does not contain the namespace.
                     let object = ObjectKey::new(None, name);
-                    self.open(key, &kind, (object, hash(&Some(uid))), None);
+                    self.open_write(key, &kind, (object, hash(&Some(uid))), None);
                 }
             }
         }
     }
 
     /// Returns the object of the run that this task executes.
-    fn current(&self) -> Option<ObjectKey> {
+    fn current_run(&self) -> Option<ObjectKey> {
+        // A reconciler may hold the record of another controller, which has no part in this run.
         let run =
             RUN.try_with(|(writes, key)| Arc::ptr_eq(&writes.0, &self.0).then(|| key.clone()));
         let key = run.ok().flatten();
@@ -372,66 +374,62 @@ impl Writes {
         key
     }
 
-    fn wrote<O: Resource>(&self, key: ObjectKey, written: &O, dyntype: &O::DynamicType) {
+    fn record_version<O: Resource>(&self, key: ObjectKey, written: &O, dyntype: &O::DynamicType) {
         let meta = written.meta();
-        if let (Some(_), Some(version)) = (&meta.uid, version(meta)) {
+        if let (Some(_), Some(version)) = (&meta.uid, numeric_version(meta)) {
             let object = (ObjectKey::from_meta(meta), hash(&meta.uid));
-            self.open(key, &Kind::from_type::<O>(dyntype), object, Some(version));
+            self.open_write(key, &Kind::from_type::<O>(dyntype), object, Some(version));
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn open(
+    fn open_write(
         &self,
         key: ObjectKey,
         kind: &Kind,
         (object, uid): (ObjectKey, u64),
         version: Option<u64>,
     ) {
-        self.state().open(Write { key, object, uid, version, number: 0 }, kind);
+        self.0.lock().open_write(Write { key, object, uid, version, number: 0 }, kind);
     }
 
     /// Returns the last write for whose event the run of `key` waits.
-    pub(super) fn wait_of(&self, key: &ObjectKey) -> Option<Wait> {
-        let state = self.state();
+    pub(super) fn wait_of(&self, key: &ObjectKey) -> Option<String> {
+        let state = self.0.lock();
         let open = state.open.get(key).filter(|open| open.waits)?;
         let left = open.until.saturating_duration_since(Instant::now());
         let last = open.writes.last()?;
         state.kinds.iter().find_map(|(kind, watched)| {
             let mut writes = watched.versions.values().flatten().chain(&watched.deletions);
             let write = writes.find(|write| write.number == *last)?;
-            Some(Wait::OwnWrite {
-                kind: kind.0.1.clone(),
-                object: write.object.clone(),
-                version: write.version,
-                left,
-            })
+            let shows = match write.version {
+                Some(version) => format!("reach resourceVersion {version} of"),
+                None => "show the deletion of".to_owned(),
+            };
+            let (kind, object, left) = (&kind.0.1, &write.object, left.as_secs_f64());
+            Some(format!("waits for the watch to {shows} {kind} {object}, at most {left:.1} s"))
         })
     }
 
     /// Sets the limit of a wait, and whether the events of own writes start no run.
-    pub(super) fn start(&self, timeout: Duration, suppress: bool) {
-        let mut state = self.state();
+    pub(super) fn set_limits(&self, timeout: Duration, suppress: bool) {
+        let mut state = self.0.lock();
         state.timeout = timeout;
-        state.in_flight = suppress.then(HashMap::new);
+        state.suppresses = suppress;
     }
 
     /// Adds a watch of `kind`.
-    pub(super) fn watch(&self, kind: Kind, number: usize) {
-        self.state().kinds.entry(kind).or_default().watches.insert(number, Progress::default());
+    pub(super) fn add_watch(&self, kind: Kind, number: usize) {
+        self.0.lock().kinds.entry(kind).or_default().watches.insert(number, Progress::default());
     }
 
     /// Executes the run of `key`, whose writes are then recorded for it.
-    pub(super) async fn during<F: Future>(&self, key: ObjectKey, run: F) -> F::Output {
+    pub(super) async fn record_during<F: Future>(&self, key: ObjectKey, run: F) -> F::Output {
         RUN.scope((self.clone(), key), run).await
     }
 
     /// Called at the delivery of `key`.
-    pub(super) fn begin(&self, key: &ObjectKey) -> Freshness {
-        let mut state = self.state();
+    pub(super) fn begin_run(&self, key: &ObjectKey) -> Freshness {
+        let mut state = self.0.lock();
         let state = &mut *state;
         let mut timed_out = false;
         if let Some(open) = state.open.get_mut(key) {
@@ -443,28 +441,30 @@ impl Writes {
             timed_out = open.waits;
             state.open.remove(key);
         }
-        if let Some(in_flight) = &mut state.in_flight {
+        if state.suppresses {
             // The run before this one may not have been ended here yet.
-            in_flight.entry(key.clone()).or_default();
+            state.in_flight.entry(key.clone()).or_default();
         }
         if timed_out { Freshness::TimedOut } else { Freshness::Fresh }
     }
 
     /// Called after the run of `key`. Returns the adds that waited for its end.
-    pub(super) fn end(&self, key: &ObjectKey) -> Vec<Held> {
-        let mut state = self.state();
-        let held = state.in_flight.as_mut().and_then(|in_flight| in_flight.remove(key));
-        held.unwrap_or_default()
+    pub(super) fn end_run(&self, key: &ObjectKey) -> Vec<Held> {
+        self.0.lock().in_flight.remove(key).unwrap_or_default()
     }
 
     /// Returns true if an event shows a write of a run of `key`, and must start no run of it.
     pub(super) fn is_own(&self, event: Origin<'_>, key: &ObjectKey) -> bool {
-        event.only_shows().is_some_and(|shown| self.state().is_own(event.kind, shown, key))
+        let Some(shown) = event.only_shows() else { return false };
+        let state = self.0.lock();
+        let own = state.kinds.get(event.kind).and_then(|watched| watched.own.get(&shown.version));
+        let is_by_key = |write: &Write| write.key == *key && shown.is_version(write);
+        own.is_some_and(|writes| writes.iter().any(is_by_key))
     }
 
     /// Keeps an add until the end of the run of `key`, if there is one, and if its event may show a
     /// write that the run has not recorded yet. Returns the add otherwise.
-    pub(super) fn hold(
+    pub(super) fn hold_add(
         &self,
         key: &ObjectKey,
         event: Origin<'_>,
@@ -472,8 +472,8 @@ impl Writes {
         reason: Reason,
     ) -> Option<Reason> {
         let Some(shown) = event.only_shows() else { return Some(reason) };
-        let mut state = self.state();
-        match state.in_flight.as_mut().and_then(|in_flight| in_flight.get_mut(key)) {
+        let mut state = self.0.lock();
+        match state.in_flight.get_mut(key) {
             Some(held) if !shown.is_deleted => {
                 held.push(Held { kind: event.kind.clone(), shown, priority, reason });
                 None
@@ -483,59 +483,63 @@ impl Writes {
     }
 
     /// Forgets the open writes of an object that is gone, and the adds that wait for its run.
-    pub(super) fn forget(&self, key: &ObjectKey) {
-        let mut state = self.state();
+    pub(super) fn forget_writes(&self, key: &ObjectKey) {
+        let mut state = self.0.lock();
         state.open.remove(key);
-        if let Some(held) = state.in_flight.as_mut().and_then(|in_flight| in_flight.get_mut(key)) {
+        if let Some(held) = state.in_flight.get_mut(key) {
             held.clear();
         }
     }
 
     /// Called when no watch is left: from now on nothing waits for an event. Returns the adds that
     /// waited for the ends of runs, with their objects, and the objects whose runs waited.
-    pub(super) fn close(&self) -> (Vec<(ObjectKey, Held)>, Vec<ObjectKey>) {
-        let mut state = self.state();
+    pub(super) fn stop_waits(&self) -> (Vec<(ObjectKey, Held)>, Vec<ObjectKey>) {
+        let mut state = self.0.lock();
         // The writes of kinds that are not watched delay nothing.
         state.kinds.clear();
-        let in_flight = state.in_flight.take().into_iter().flatten();
+        // Nothing is held from now on: no event will end the wait.
+        state.suppresses = false;
+        let in_flight = std::mem::take(&mut state.in_flight).into_iter();
         let held =
             in_flight.flat_map(|(key, held)| held.into_iter().map(move |it| (key.clone(), it)));
         let waiting = state.open.drain().filter(|(_, open)| open.waits).map(|(key, _)| key);
         (held.collect(), waiting.collect())
     }
 
-    /// As [`forget`](Self::forget), for the objects for which `is_gone` returns true.
+    /// As [`forget_writes`](Self::forget_writes), for the objects for which `is_gone` returns true.
     pub(super) fn forget_all(&self, is_gone: impl Fn(&ObjectKey) -> bool) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.open.retain(|key, _| !is_gone(key));
-        let in_flight = state.in_flight.iter_mut().flatten();
+        let in_flight = state.in_flight.iter_mut();
         in_flight.filter(|(key, _)| is_gone(key)).for_each(|(_, held)| held.clear());
     }
 
     /// Called after an event was applied. Returns the objects whose runs wait for it, and can
     /// start.
-    pub(super) fn progressed(&self, event: Origin<'_>, watch: usize) -> Vec<ObjectKey> {
-        match event.progressed {
-            Some(progressed) => self.state().progressed(event.kind, watch, progressed),
-            None => Vec::new(),
-        }
+    pub(super) fn apply_progress(&self, event: Origin<'_>, watch: usize) -> Vec<ObjectKey> {
+        let progress = |progressed| self.0.lock().apply_progress(event.kind, watch, progressed);
+        event.progressed.map(progress).unwrap_or_default()
     }
 }
 
 impl State {
-    fn open(&mut self, mut write: Write, kind: &Kind) {
+    fn open_write(&mut self, mut write: Write, kind: &Kind) {
         let now = Instant::now();
-        self.expire(now);
+        self.expire_writes(now);
         let Some(watched) = self.kinds.get_mut(kind) else { return };
         // A timeout that is out of range is as good as none.
         let until = now.checked_add(self.timeout).unwrap_or(now + Duration::from_secs(1 << 30));
-        if let (Some(in_flight), Some(version)) = (&mut self.in_flight, write.version) {
+        if let (true, Some(version)) = (self.suppresses, write.version) {
             watched.own.entry(version).or_default().push(write.clone());
-            if let Some(held) = in_flight.get_mut(&write.key) {
+            if let Some(held) = self.in_flight.get_mut(&write.key) {
+                // The event of this write has arrived before its response: it starts no run.
                 held.retain(|held| held.kind != *kind || !held.shown.is_version(&write));
             }
+            // The event may come late, so the write is remembered for longer than its run waits. It
+            // may also never come, so there is a limit.
             self.limits.push_back((until.max(now + SUPPRESSED), kind.clone(), write.clone()));
         }
+        // The event can arrive before the response does.
         if watched.has_shown(&write) {
             return;
         }
@@ -553,7 +557,7 @@ impl State {
     }
 
     /// Forgets writes whose time limit has passed.
-    fn expire(&mut self, now: Instant) {
+    fn expire_writes(&mut self, now: Instant) {
         while self.limits.front().is_some_and(|(until, ..)| *until <= now) {
             let Some((_, kind, write)) = self.limits.pop_front() else { return };
             if let Some(open) = self.open.get_mut(&write.key) {
@@ -566,14 +570,14 @@ impl State {
             let Some(watched) = self.kinds.get_mut(&kind) else { continue };
             watched.deletions.retain(|other| other.number != write.number);
             if let Some(version) = write.version {
-                retain(&mut watched.versions, version, |other| other.number != write.number);
-                retain(&mut watched.own, version, |other| other.uid != write.uid);
+                retain_writes(&mut watched.versions, version, |other| other.number != write.number);
+                retain_writes(&mut watched.own, version, |other| other.uid != write.uid);
             }
         }
     }
 
     /// Closes a write. Returns its object if that was the last one, and a run waits for it.
-    fn close(&mut self, write: &Write) -> Option<ObjectKey> {
+    fn close_write(&mut self, write: &Write) -> Option<ObjectKey> {
         let open = self.open.get_mut(&write.key)?;
         open.writes.retain(|number| *number != write.number);
         if !open.writes.is_empty() {
@@ -583,13 +587,12 @@ impl State {
         open.waits.then(|| write.key.clone())
     }
 
-    fn is_own(&self, kind: &Kind, shown: Shown, key: &ObjectKey) -> bool {
-        let own = self.kinds.get(kind).and_then(|watched| watched.own.get(&shown.version));
-        let is_by_key = |write: &Write| write.key == *key && shown.is_version(write);
-        own.is_some_and(|writes| writes.iter().any(is_by_key))
-    }
-
-    fn progressed(&mut self, kind: &Kind, watch: usize, progressed: Progressed) -> Vec<ObjectKey> {
+    fn apply_progress(
+        &mut self,
+        kind: &Kind,
+        watch: usize,
+        progressed: Progressed,
+    ) -> Vec<ObjectKey> {
         let recorded = self.recorded;
         let Some(watched) = self.kinds.get_mut(kind) else { return Vec::new() };
         let Some(progress) = watched.watches.get_mut(&watch) else { return Vec::new() };
@@ -610,7 +613,7 @@ impl State {
                 let before = watched.watches.values().map(|progress| progress.listed).min();
                 let is_gone =
                     |write: &Write| write.version.is_none() && Some(write.number) <= before;
-                watched.take(is_gone, &mut shown);
+                watched.take_shown(is_gone, &mut shown);
             }
             Progressed::Shown(event) => {
                 progress.reached = progress.reached.max(event.version);
@@ -618,13 +621,14 @@ impl State {
                 if watched.recent.len() > RECENT {
                     watched.recent.pop_front();
                 }
+                // With one watch, the version that it has reached is enough, and needs no search.
                 if watched.watches.len() > 1 || event.is_deleted {
-                    watched.take(|write| event.shows(write), &mut shown);
+                    watched.take_shown(|write| event.shows_write(write), &mut shown);
                 }
             }
         }
         watched.take_reached(&mut shown);
-        let ready: HashSet<_> = shown.iter().filter_map(|write| self.close(write)).collect();
+        let ready: HashSet<_> = shown.iter().filter_map(|write| self.close_write(write)).collect();
         ready.into_iter().collect()
     }
 }
@@ -635,7 +639,7 @@ impl Shown {
         self.uid == write.uid && write.version == Some(self.version) && !self.is_deleted
     }
 
-    fn shows(&self, write: &Write) -> bool {
+    fn shows_write(&self, write: &Write) -> bool {
         self.uid == write.uid
             && match write.version {
                 Some(version) => version <= self.version,
@@ -646,17 +650,18 @@ impl Shown {
 
 impl Watched {
     /// Returns the highest version that all watches of the kind have shown.
-    fn reached(&self) -> u64 {
+    fn lowest_reached(&self) -> u64 {
+        // Versions of different objects arrive in order only within one watch.
         self.watches.values().map(|progress| progress.reached).min().unwrap_or(0)
     }
 
     fn has_shown(&self, write: &Write) -> bool {
-        write.version.is_some_and(|version| version <= self.reached())
-            || self.recent.iter().rev().any(|event| event.shows(write))
+        write.version.is_some_and(|version| version <= self.lowest_reached())
+            || self.recent.iter().rev().any(|event| event.shows_write(write))
     }
 
     /// Moves the writes that satisfy `is_shown` to `shown`.
-    fn take(&mut self, is_shown: impl Fn(&Write) -> bool, shown: &mut Vec<Write>) {
+    fn take_shown(&mut self, is_shown: impl Fn(&Write) -> bool, shown: &mut Vec<Write>) {
         self.versions.retain(|_, writes| {
             shown.extend(writes.extract_if(.., |write| is_shown(write)));
             !writes.is_empty()
@@ -666,10 +671,11 @@ impl Watched {
 
     /// Moves the writes that all watches have reached to `shown`.
     fn take_reached(&mut self, shown: &mut Vec<Write>) {
-        let reached = self.reached();
+        let reached = self.lowest_reached();
         while let Some(entry) = self.versions.first_entry().filter(|it| *it.key() <= reached) {
             shown.extend(entry.remove());
         }
+        // The event of the version that was just reached may still be compared with these.
         while let Some(entry) = self.own.first_entry().filter(|it| *it.key() < reached) {
             entry.remove();
         }
@@ -677,18 +683,12 @@ impl Watched {
 }
 
 /// Keeps the values of a version that satisfy `keep`.
-fn retain<T>(map: &mut BTreeMap<u64, Vec<T>>, version: u64, keep: impl Fn(&T) -> bool) {
+fn retain_writes<T>(map: &mut BTreeMap<u64, Vec<T>>, version: u64, keep: impl Fn(&T) -> bool) {
     if let Entry::Occupied(mut values) = map.entry(version) {
         values.get_mut().retain(keep);
         if values.get().is_empty() {
             values.remove();
         }
-    }
-}
-
-impl fmt::Debug for Writes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Writes").field("open", &self.state().open.len()).finish_non_exhaustive()
     }
 }
 
@@ -703,26 +703,26 @@ mod tests {
     async fn writes_whose_events_never_come_take_no_memory_after_the_limit() {
         let writes = Writes::default();
         let kind = Kind::from_type::<ConfigMap>(&());
-        writes.start(Duration::from_secs(10), true);
-        writes.watch(kind.clone(), 0);
+        writes.set_limits(Duration::from_secs(10), true);
+        writes.add_watch(kind.clone(), 0);
         for number in 0..1000 {
             let key = ObjectKey::new(None, &number.to_string());
-            assert!(matches!(writes.begin(&key), Freshness::Fresh));
+            assert!(matches!(writes.begin_run(&key), Freshness::Fresh));
             let object = (ObjectKey::new(None, "written"), number);
-            writes.open(key.clone(), &kind, object.clone(), Some(number + 1));
-            writes.open(key.clone(), &kind, object, None);
-            assert!(matches!(writes.begin(&key), Freshness::Stale(_)));
-            assert!(writes.end(&key).is_empty());
+            writes.open_write(key.clone(), &kind, object.clone(), Some(number + 1));
+            writes.open_write(key.clone(), &kind, object, None);
+            assert!(matches!(writes.begin_run(&key), Freshness::Stale(_)));
+            assert!(writes.end_run(&key).is_empty());
             advance(Duration::from_secs(1)).await;
         }
-        let mut state = writes.state();
-        state.expire(Instant::now());
+        let mut state = writes.0.lock();
+        state.expire_writes(Instant::now());
         let watched = &state.kinds[&kind];
         assert!(state.limits.len() <= 30, "{}", state.limits.len());
         for count in [watched.versions.len(), watched.deletions.len(), watched.own.len()] {
             assert!(count <= 10, "{count}");
         }
         drop(state);
-        assert!(matches!(writes.begin(&ObjectKey::new(None, "0")), Freshness::TimedOut));
+        assert!(matches!(writes.begin_run(&ObjectKey::new(None, "0")), Freshness::TimedOut));
     }
 }

@@ -5,42 +5,30 @@ use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use requeue::{BUCKETS, Histogram, Histograms, Totals};
 
 use super::Series;
-use super::meters::{BOUNDS, Meters, RESULTS};
+use super::meters::RESULTS;
 
 /// The values of a controller at one moment.
 pub(super) struct Sample<'a> {
     series: &'a Series,
-    meters: &'a Meters,
     depths: Vec<(String, usize)>,
     counts: Totals,
     times: Histograms,
 }
 
 impl<'a> Sample<'a> {
-    pub(super) fn read(series: &'a Series) -> Self {
+    pub(super) fn read_series(series: &'a Series) -> Self {
         Self {
             series,
-            meters: &series.meters,
-            depths: series.depths(),
+            depths: series.depths_by_priority(),
             counts: series.queue.totals(),
             times: series.queue.histograms(),
         }
-    }
-
-    fn retries(&self) -> u64 {
-        self.meters.retries.load(Relaxed)
-    }
-
-    fn reconcile_time(&self) -> (f64, Vec<(f64, u64)>) {
-        let bounds = BOUNDS.iter().map(|millis| *millis as f64 / 1e3).chain([f64::INFINITY]);
-        let counts = self.meters.times.0.iter().map(|count| count.load(Relaxed));
-        (self.meters.nanos.load(Relaxed) as f64 / 1e9, bounds.zip(counts).collect())
     }
 }
 
@@ -51,24 +39,23 @@ pub(super) struct Family {
     value: Value,
 }
 
-/// The value of a family in a sample. Each value has the label `controller`. Those that begin with
-/// `Queue`, and `Depths`, also have `name`, with the same content. `Results` and
-/// `Depths` have several values each, which another label distinguishes.
+/// The value of a family in a sample. Each value has the label `controller`, and those of the queue
+/// also have `name`, with the same content. `Results` and `Depths` have several values each, which
+/// another label distinguishes.
 enum Value {
     Results,
     Count(fn(&Sample<'_>) -> u64),
     Gauge(fn(&Sample<'_>) -> usize),
     ReconcileTime,
     Depths,
-    QueueCount(fn(&Sample<'_>) -> u64),
     QueueAge(fn(&Sample<'_>) -> Duration),
     QueueTimes(for<'a> fn(&'a Sample<'_>) -> &'a Histogram),
 }
 
 impl Value {
-    const fn kind(&self) -> MetricType {
+    const fn metric_type(&self) -> MetricType {
         match self {
-            Self::Results | Self::Count(_) | Self::QueueCount(_) => MetricType::Counter,
+            Self::Results | Self::Count(_) => MetricType::Counter,
             Self::Gauge(_) | Self::Depths | Self::QueueAge(_) => MetricType::Gauge,
             Self::ReconcileTime | Self::QueueTimes(_) => MetricType::Histogram,
         }
@@ -81,17 +68,18 @@ impl Family {
         samples: &[Sample<'_>],
         encoder: &mut DescriptorEncoder<'_>,
     ) -> fmt::Result {
-        let kind = self.value.kind();
+        let kind = self.value.metric_type();
         let mut to = encoder.encode_descriptor(self.name, self.help, None, kind)?;
         for sample in samples {
             let name = &*sample.series.name;
-            let controller = [("controller", name)];
-            let queue = [("name", name), ("controller", name)];
+            let labels = [("name", name), ("controller", name)];
+            let is_of_queue = self.name.starts_with("workqueue_");
+            let labels = if is_of_queue { &labels[..] } else { &labels[1..] };
             match &self.value {
                 Value::Results => {
-                    for (result, count) in RESULTS.iter().zip(&sample.meters.results) {
+                    for (result, count) in RESULTS.iter().zip(&sample.series.meters.results) {
                         let labels = [("controller", name), ("result", result)];
-                        counter(to.encode_family(&labels)?, count.load(Relaxed))?;
+                        encode_counter(to.encode_family(&labels)?, count.load(Relaxed))?;
                     }
                 }
                 Value::Depths => {
@@ -100,23 +88,23 @@ impl Family {
                         to.encode_family(&labels)?.encode_gauge(depth)?;
                     }
                 }
-                Value::Count(read) => counter(to.encode_family(&controller)?, read(sample))?,
+                Value::Count(read) => encode_counter(to.encode_family(&labels)?, read(sample))?,
                 Value::Gauge(read) => {
-                    to.encode_family(&controller)?.encode_gauge(&read(sample))?;
+                    to.encode_family(&labels)?.encode_gauge(&read(sample))?;
                 }
                 Value::ReconcileTime => {
-                    let (sum, buckets) = sample.reconcile_time();
-                    histogram(to.encode_family(&controller)?, sum, &buckets)?;
+                    sample.series.meters.times.0.encode(to.encode_family(&labels)?)?;
                 }
-                Value::QueueCount(read) => counter(to.encode_family(&queue)?, read(sample))?,
                 Value::QueueAge(read) => {
-                    to.encode_family(&queue)?.encode_gauge(&read(sample).as_secs_f64())?;
+                    to.encode_family(&labels)?.encode_gauge(&read(sample).as_secs_f64())?;
                 }
                 Value::QueueTimes(read) => {
                     let times = read(sample);
                     let bounds = BUCKETS.into_iter().chain([f64::INFINITY]);
                     let buckets: Vec<_> = bounds.zip(times.counts).collect();
-                    histogram(to.encode_family(&queue)?, times.sum as f64 / 1e9, &buckets)?;
+                    let (sum, count) = (times.sum as f64 / 1e9, times.counts.iter().sum());
+                    to.encode_family(&labels)?
+                        .encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
                 }
             }
         }
@@ -124,13 +112,8 @@ impl Family {
     }
 }
 
-fn counter(mut to: MetricEncoder<'_>, count: u64) -> fmt::Result {
+fn encode_counter(mut to: MetricEncoder<'_>, count: u64) -> fmt::Result {
     to.encode_counter(&count, None::<&Exemplar<NoLabelSet, u64>>)
-}
-
-fn histogram(mut to: MetricEncoder<'_>, sum: f64, buckets: &[(f64, u64)]) -> fmt::Result {
-    let count = buckets.iter().map(|(_, count)| count).sum();
-    to.encode_histogram::<NoLabelSet>(sum, count, buckets, None)
 }
 
 pub(super) const FAMILIES: [Family; 17] = [
@@ -142,34 +125,34 @@ pub(super) const FAMILIES: [Family; 17] = [
     Family {
         name: "controller_runtime_reconcile_errors",
         help: "Total number of reconciliation errors per controller",
-        value: Value::Count(|of| of.meters.results[1].load(Relaxed)),
+        value: Value::Count(|of| of.series.meters.results[1].load(Relaxed)),
     },
     Family {
         name: "controller_runtime_terminal_reconcile_errors",
         help: "Total number of terminal reconciliation errors per controller",
-        value: Value::Count(|of| of.meters.terminal.load(Relaxed)),
+        value: Value::Count(|of| of.series.meters.terminal.load(Relaxed)),
     },
     Family {
         name: "controller_runtime_reconcile_panics",
         help: "Total number of reconciliation panics per controller",
-        value: Value::Count(|of| of.meters.panics.load(Relaxed)),
+        value: Value::Count(|of| of.series.meters.panics.load(Relaxed)),
     },
     Family {
         name: "controller_runtime_reconcile_timeouts",
         help: "Total number of reconciliation timeouts per controller",
-        value: Value::Count(|of| of.meters.timeouts.load(Relaxed)),
+        value: Value::Count(|of| of.series.meters.timeouts.load(Relaxed)),
     },
     Family {
         name: "stale_sync_skips",
         help: "Total number of deliveries that waited because a watch had not shown the controller's \
                own writes",
-        value: Value::Count(|of| of.meters.stale_skips.load(Relaxed)),
+        value: Value::Count(|of| of.series.meters.stale_skips.load(Relaxed)),
     },
     Family {
         name: "stale_sync_timeouts",
         help: "Total number of reconciliations that started although a watch had not shown the \
                controller's own writes within the time limit",
-        value: Value::Count(|of| of.meters.stale_starts.load(Relaxed)),
+        value: Value::Count(|of| of.series.meters.stale_starts.load(Relaxed)),
     },
     Family {
         name: "controller_runtime_reconcile_time_seconds",
@@ -184,7 +167,7 @@ pub(super) const FAMILIES: [Family; 17] = [
     Family {
         name: "controller_runtime_active_workers",
         help: "Number of currently used workers per controller",
-        value: Value::Gauge(|of| of.meters.active.load(Relaxed)),
+        value: Value::Gauge(|of| of.series.meters.active.load(Relaxed)),
     },
     Family {
         name: "workqueue_depth",
@@ -194,7 +177,7 @@ pub(super) const FAMILIES: [Family; 17] = [
     Family {
         name: "workqueue_adds",
         help: "Total number of adds handled by workqueue",
-        value: Value::QueueCount(|of| of.counts.enqueued),
+        value: Value::Count(|of| of.counts.enqueued),
     },
     Family {
         name: "workqueue_queue_duration_seconds",
@@ -222,6 +205,6 @@ pub(super) const FAMILIES: [Family; 17] = [
         name: "workqueue_retries",
         help: "Total number of items added to the workqueue with a non-zero delay (rate-limited \
                requeues, explicit RequeueAfter or AddAfter calls)",
-        value: Value::QueueCount(|of| of.retries()),
+        value: Value::Count(|of| of.series.meters.retries.load(Relaxed)),
     },
 ];

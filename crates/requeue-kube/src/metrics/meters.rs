@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
+use prometheus_client::metrics::histogram::Histogram;
+
 /// The result of a run, in controller-runtime's terms.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
@@ -30,7 +32,7 @@ impl Outcome {
     }
 
     /// Returns the index of the label `result` in [`RESULTS`].
-    pub(super) const fn result(self) -> usize {
+    pub(super) const fn result_label(self) -> usize {
         match self {
             Self::Success => 0,
             Self::Error | Self::Terminal | Self::Panic | Self::Timeout => 1,
@@ -43,7 +45,7 @@ impl Outcome {
 pub(super) const RESULTS: [&str; 4] = ["success", "error", "requeue", "requeue_after"];
 
 /// The upper bounds of the buckets for the durations of runs, in milliseconds.
-pub(super) const BOUNDS: [u64; 40] = [
+const BOUNDS: [u64; 40] = [
     5, 10, 25, 50, 100, 150, 200, 250, 300, 350, 400, 450, 500, 600, 700, 800, 900, 1000, 1250,
     1500, 1750, 2000, 2500, 3000, 3500, 4000, 4500, 5000, 6000, 7000, 8000, 9000, 10_000, 15_000,
     20_000, 25_000, 30_000, 40_000, 50_000, 60_000,
@@ -64,28 +66,28 @@ pub(crate) struct Meters {
     pub(super) retries: AtomicU64,
     pub(super) active: AtomicUsize,
     pub(super) times: Times,
-    pub(super) nanos: AtomicU64,
 }
 
-/// The number of runs in each bucket, not cumulated. The last bucket has the runs above all bounds.
+/// The durations of runs.
 #[derive(Debug)]
-pub(super) struct Times(pub(super) [AtomicU64; BOUNDS.len() + 1]);
+pub(super) struct Times(pub(super) Histogram);
 
 impl Default for Times {
     fn default() -> Self {
-        Self([const { AtomicU64::new(0) }; BOUNDS.len() + 1])
+        Self(Histogram::new(BOUNDS.map(|millis| millis as f64 / 1e3)))
     }
 }
 
 impl Meters {
     /// Counts a run in flight until the result is dropped.
-    pub(crate) fn begin(&self) -> Active<'_> {
+    pub(crate) fn count_run(&self) -> Active<'_> {
         self.active.fetch_add(1, Relaxed);
         Active(self)
     }
 
-    pub(crate) fn end(&self, outcome: Outcome, took: Duration) {
-        self.results[outcome.result()].fetch_add(1, Relaxed);
+    pub(crate) fn count_end(&self, outcome: Outcome, took: Duration) {
+        // Relaxed: a scrape may see one of these counters before another.
+        self.results[outcome.result_label()].fetch_add(1, Relaxed);
         let of_a_kind = match outcome {
             Outcome::Terminal => Some(&self.terminal),
             Outcome::Panic => Some(&self.panics),
@@ -95,13 +97,7 @@ impl Meters {
         if let Some(count) = of_a_kind {
             count.fetch_add(1, Relaxed);
         }
-        self.took(took);
-    }
-
-    fn took(&self, took: Duration) {
-        let bucket = BOUNDS.partition_point(|bound| Duration::from_millis(*bound) < took);
-        self.times.0[bucket].fetch_add(1, Relaxed);
-        self.nanos.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+        self.times.0.observe(took.as_secs_f64());
     }
 
     /// Counts a delivery without a run: a watch has not shown the object's own writes yet.

@@ -7,12 +7,14 @@ mod meters;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use educe::Educe;
+use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
-pub use requeue_leases::LeaseMetrics;
+use requeue_leases::LeaseMetrics;
 
 use self::families::{FAMILIES, Sample};
 pub(crate) use self::meters::{Meters, Outcome};
@@ -76,8 +78,9 @@ impl Metrics {
         Self(shown)
     }
 
-    pub(crate) fn show(&self, series: &Arc<Series>) {
-        let mut controllers = lock(&self.0.controllers);
+    pub(crate) fn show_series(&self, series: &Arc<Series>) {
+        let mut controllers = self.0.controllers.lock();
+        // Weak references: the series of a controller end with it, not with the registry.
         controllers.retain(|_, series| series.strong_count() > 0);
         controllers.insert(series.name.clone(), Arc::downgrade(series));
     }
@@ -121,12 +124,13 @@ impl Series {
     }
 
     /// Returns the depth for each value of the label `priority`.
-    fn depths(&self) -> Vec<(String, usize)> {
+    fn depths_by_priority(&self) -> Vec<(String, usize)> {
         // One more than the limit, to detect that it is exceeded.
         let depths: BTreeMap<_, _> =
             self.queue.ready_and_dirty_by_priority(MOST_PRIORITIES + 1).into_iter().collect();
-        let mut priorities = lock(&self.priorities);
+        let mut priorities = self.priorities.lock();
         priorities.seen.extend(depths.keys());
+        // Once exceeded, the limit stays exceeded: series must not come and go.
         priorities.exceeded |= priorities.seen.len() > MOST_PRIORITIES;
         if priorities.exceeded {
             priorities.seen.clear();
@@ -140,26 +144,18 @@ impl Series {
 }
 
 /// The collector in the registry.
-#[derive(Default)]
+#[derive(Default, Educe)]
+#[educe(Debug)]
 struct Shown {
+    #[educe(Debug(ignore))]
     controllers: Mutex<BTreeMap<String, Weak<Series>>>,
     leases: LeaseMetrics,
 }
 
-impl fmt::Debug for Shown {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shown").finish_non_exhaustive()
-    }
-}
-
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Collector for Shown {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let running: Vec<_> = lock(&self.controllers).values().filter_map(Weak::upgrade).collect();
-        let samples: Vec<_> = running.iter().map(|series| Sample::read(series)).collect();
+        let running: Vec<_> = self.controllers.lock().values().filter_map(Weak::upgrade).collect();
+        let samples: Vec<_> = running.iter().map(|series| Sample::read_series(series)).collect();
         for family in FAMILIES.iter().filter(|_| !samples.is_empty()) {
             family.encode(&samples, &mut encoder)?;
         }

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use kube::runtime::watcher;
 
 /// Returns an error with the same kind and message.
-pub(super) fn copy(error: &Arc<watcher::Error>) -> watcher::Error {
+pub(super) fn copy_error(error: &Arc<watcher::Error>) -> watcher::Error {
     let copied = |cause: &kube::Error| match cause {
         kube::Error::Api(status) => kube::Error::Api(status.clone()),
+        // The other errors of kube cannot be cloned.
         _ => kube::Error::Service(Box::new(Copied(Arc::clone(error)))),
     };
     match &**error {

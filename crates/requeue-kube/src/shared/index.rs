@@ -2,12 +2,13 @@
 
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use std::hash::Hash;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
 
+use educe::Educe;
 use kube::Resource;
+use parking_lot::{Mutex, RwLock};
 
 use crate::ObjectKey;
 
@@ -21,7 +22,9 @@ use crate::ObjectKey;
 /// while an update is being written. For each object and value, the index keeps two copies of the
 /// object's key, which share their text, and two of the value: about 150 bytes, and what the value
 /// allocates. The objects themselves are those of the store.
-pub struct Index<V, K>(Arc<RwLock<Entries<V, K>>>);
+#[derive(Educe)]
+#[educe(Clone(bound()), Debug(bound()))]
+pub struct Index<V, K>(#[educe(Debug(ignore))] Arc<RwLock<Entries<V, K>>>);
 
 struct Entries<V, K> {
     objects: HashMap<V, BTreeMap<ObjectKey, Arc<K>>>,
@@ -41,7 +44,7 @@ impl<V: Hash + Eq + Clone, K> Index<V, K> {
         V: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let entries = self.read();
+        let entries = self.0.read();
         entries
             .objects
             .get(value)
@@ -56,14 +59,14 @@ impl<V: Hash + Eq + Clone, K> Index<V, K> {
         V: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let entries = self.read();
+        let entries = self.0.read();
         entries.objects.get(value).map(|found| found.keys().cloned().collect()).unwrap_or_default()
     }
 
     /// Returns the number of different values.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.read().objects.len()
+        self.0.read().objects.len()
     }
 
     /// Returns true if no object has a value.
@@ -71,18 +74,10 @@ impl<V: Hash + Eq + Clone, K> Index<V, K> {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-
-    fn read(&self) -> RwLockReadGuard<'_, Entries<V, K>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, Entries<V, K>> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl<V: Hash + Eq + Clone, K> Entries<V, K> {
-    fn insert(&mut self, key: &ObjectKey, values: Vec<V>, object: &Arc<K>) {
+    fn insert_object(&mut self, key: &ObjectKey, values: Vec<V>, object: &Arc<K>) {
         for value in &values {
             let objects = self.objects.entry(value.clone()).or_default();
             objects.insert(key.clone(), Arc::clone(object));
@@ -92,7 +87,7 @@ impl<V: Hash + Eq + Clone, K> Entries<V, K> {
         }
     }
 
-    fn remove(&mut self, key: &ObjectKey) {
+    fn remove_object(&mut self, key: &ObjectKey) {
         for value in self.values.remove(key).into_iter().flatten() {
             if let Some(objects) = self.objects.get_mut(&value) {
                 objects.remove(key);
@@ -106,17 +101,17 @@ impl<V: Hash + Eq + Clone, K> Entries<V, K> {
 
 /// The updates of an index, whose type of values is not known to the watch.
 ///
-/// [`prepare`](Self::prepare) calls the function of the user, which may be slow, before the watch
+/// [`prepare_object`](Self::prepare_object) calls the function of the user, which may be slow, before the watch
 /// takes its lock. The other methods call it only for objects that were not prepared.
 pub(super) trait Update<K>: Send + Sync {
     /// Computes the values of an object that is about to be put, or is part of a list.
-    fn prepare(&self, key: &ObjectKey, object: &K);
+    fn prepare_object(&self, key: &ObjectKey, object: &K);
     /// Forgets the values that were computed and not used, because a list begins.
-    fn restart(&self);
-    fn put(&self, key: &ObjectKey, object: &Arc<K>);
-    fn remove(&self, key: &ObjectKey);
+    fn begin_list(&self);
+    fn put_object(&self, key: &ObjectKey, object: &Arc<K>);
+    fn remove_object(&self, key: &ObjectKey);
     /// Replaces all objects.
-    fn replace(&self, objects: &[(ObjectKey, Arc<K>)]);
+    fn replace_objects(&self, objects: &[(ObjectKey, Arc<K>)]);
 }
 
 /// An index, and its function.
@@ -134,7 +129,7 @@ struct Reader<V, F> {
 
 impl<V, F> Reader<V, F> {
     /// Returns the values of an object. If the function panics, the object has none.
-    fn read<K, I>(&self, key: &ObjectKey, object: &K) -> Vec<V>
+    fn read_values<K, I>(&self, key: &ObjectKey, object: &K) -> Vec<V>
     where
         F: Fn(&K) -> I,
         I: IntoIterator<Item = V>,
@@ -146,7 +141,7 @@ impl<V, F> Reader<V, F> {
         })
     }
 
-    fn take<K, I>(&mut self, key: &ObjectKey, object: &K) -> Vec<V>
+    fn take_values<K, I>(&mut self, key: &ObjectKey, object: &K) -> Vec<V>
     where
         K: Resource,
         F: Fn(&K) -> I,
@@ -154,7 +149,7 @@ impl<V, F> Reader<V, F> {
     {
         match self.prepared.remove(key) {
             Some((version, values)) if version == object.meta().resource_version => values,
-            _ => self.read(key, object),
+            _ => self.read_values(key, object),
         }
     }
 }
@@ -162,10 +157,6 @@ impl<V, F> Reader<V, F> {
 impl<V, K, F> Indexed<V, K, F> {
     pub(super) fn new(index: Index<V, K>, function: F) -> Self {
         Self { index, reader: Mutex::new(Reader { function, prepared: HashMap::new() }) }
-    }
-
-    fn reader(&self) -> MutexGuard<'_, Reader<V, F>> {
-        self.reader.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -176,46 +167,36 @@ where
     F: Fn(&K) -> I + Send,
     I: IntoIterator<Item = V>,
 {
-    fn prepare(&self, key: &ObjectKey, object: &K) {
-        let mut reader = self.reader();
-        let values = reader.read(key, object);
+    fn prepare_object(&self, key: &ObjectKey, object: &K) {
+        let mut reader = self.reader.lock();
+        let values = reader.read_values(key, object);
         reader.prepared.insert(key.clone(), (object.meta().resource_version.clone(), values));
     }
 
-    fn restart(&self) {
-        self.reader().prepared.clear();
+    fn begin_list(&self) {
+        self.reader.lock().prepared.clear();
     }
 
-    fn put(&self, key: &ObjectKey, object: &Arc<K>) {
-        let values = self.reader().take(key, &**object);
-        let mut entries = self.index.write();
-        entries.remove(key);
-        entries.insert(key, values, object);
+    fn put_object(&self, key: &ObjectKey, object: &Arc<K>) {
+        // The values come before the lock of the entries: a look-up must not wait for a function.
+        let values = self.reader.lock().take_values(key, &**object);
+        let mut entries = self.index.0.write();
+        entries.remove_object(key);
+        entries.insert_object(key, values, object);
     }
 
-    fn remove(&self, key: &ObjectKey) {
-        self.index.write().remove(key);
+    fn remove_object(&self, key: &ObjectKey) {
+        self.index.0.write().remove_object(key);
     }
 
-    fn replace(&self, objects: &[(ObjectKey, Arc<K>)]) {
+    fn replace_objects(&self, objects: &[(ObjectKey, Arc<K>)]) {
+        // Look-ups use the old entries until the new ones are complete.
         let mut fresh = Entries { objects: HashMap::new(), values: HashMap::new() };
-        let mut reader = self.reader();
+        let mut reader = self.reader.lock();
         for (key, object) in objects {
-            fresh.insert(key, reader.take(key, &**object), object);
+            fresh.insert_object(key, reader.take_values(key, &**object), object);
         }
         reader.prepared = HashMap::new();
-        *self.index.write() = fresh;
-    }
-}
-
-impl<V, K> Clone for Index<V, K> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-impl<V, K> fmt::Debug for Index<V, K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Index").finish_non_exhaustive()
+        *self.index.0.write() = fresh;
     }
 }

@@ -40,11 +40,13 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use async_stream::stream;
+use educe::Educe;
 use futures_util::future::BoxFuture;
-use futures_util::stream::{self, BoxStream};
+use futures_util::stream::BoxStream;
 use futures_util::{FutureExt, Stream, StreamExt};
 use kube::Resource;
 use kube::api::Api;
@@ -53,6 +55,7 @@ use kube::runtime::reflector::Store;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, DefaultBackoff, Event};
+use parking_lot::{Mutex, MutexGuard};
 use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -92,6 +95,8 @@ use crate::{ObjectKey, optional, relist};
 /// [`Controller::for_shared`]: crate::Controller::for_shared
 /// [`Watched::shared`]: crate::controller::Watched::shared
 /// [`Controller::trigger_backoff`]: crate::Controller::trigger_backoff
+#[derive(Educe)]
+#[educe(Clone(bound()))]
 pub struct SharedWatch<K>(Arc<Inner<K>>)
 where
     K: Resource + Clone + Send + Sync + 'static,
@@ -174,7 +179,7 @@ where
 
     /// As [`new`](Self::new), for a kind that is known only at run time.
     pub fn new_with(api: Api<K>, wc: watcher::Config, dyntype: K::DynamicType) -> Self {
-        Self::from_stream_with(relist::watch(api, &dyntype, wc), dyntype)
+        Self::from_stream(relist::consistent_watch(api, &dyntype, wc), dyntype)
     }
 
     /// As [`new_with`](Self::new_with), for a kind that may not be installed: see
@@ -196,11 +201,10 @@ where
     pub fn optional(api: Api<K>, wc: watcher::Config, dyntype: K::DynamicType) -> Self {
         let client = api.clone().into_client();
         let of = dyntype.clone();
-        let mut api = relist::consistent(api, &dyntype, &wc);
+        let mut api = relist::consistent_api(api, &dyntype, &wc);
         let make = move || watcher::watcher(api(), wc.clone()).boxed();
-        let definition = move || optional::definition::<K>(&client, &of);
         let name = watch_name::<K>(&dyntype, "shared");
-        Self::from_stream_with(optional::events(name, make, definition), dyntype)
+        Self::from_stream(optional::optional_events::<K, K>(name, client, of, make), dyntype)
     }
 }
 
@@ -211,29 +215,20 @@ where
 {
     /// Shares a stream of raw events, such as a watcher whose objects are changed by `modify`.
     ///
-    /// ```
+    /// `dyntype` is `()` for a kind that is known at compile time.
+    ///
+    /// ```no_run
     /// use k8s_openapi::api::core::v1::ConfigMap;
     /// use kube::Api;
     /// use kube::runtime::{WatchStreamExt, watcher};
     /// use requeue_kube::shared::SharedWatch;
     ///
-    /// # fn example(api: Api<ConfigMap>) -> SharedWatch<ConfigMap> {
+    /// # let api: Api<ConfigMap> = todo!();
     /// let events = watcher(api, watcher::Config::default())
     ///     .modify(|map: &mut ConfigMap| map.metadata.managed_fields = None);
-    /// SharedWatch::from_stream(events)
-    /// # }
+    /// let maps = SharedWatch::from_stream(events, ());
     /// ```
     pub fn from_stream(
-        events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
-    ) -> Self
-    where
-        K::DynamicType: Default,
-    {
-        Self::from_stream_with(events, K::DynamicType::default())
-    }
-
-    /// As [`from_stream`](Self::from_stream), for a kind that is known only at run time.
-    pub fn from_stream_with(
         events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
         dyntype: K::DynamicType,
     ) -> Self {
@@ -250,7 +245,7 @@ where
             list_period: None,
             end: None,
         }));
-        let start = follow(Arc::clone(&fanout), events).boxed();
+        let start = follow_watch(Arc::clone(&fanout), events).boxed();
         let task = Mutex::new(JoinSet::new());
         Self(Arc::new(Inner { dyntype, fanout, start: Mutex::new(Some(start)), task }))
     }
@@ -268,14 +263,12 @@ where
     /// # use requeue_kube::shared::SharedWatch;
     /// use kube::runtime::reflector::ObjectRef;
     ///
-    /// # fn example(maps: &SharedWatch<ConfigMap>) {
+    /// # let maps: &SharedWatch<ConfigMap> = todo!();
     /// let settings = maps.store().get(&ObjectRef::new("settings").within("default"));
-    /// # drop(settings);
-    /// # }
     /// ```
     #[must_use]
     pub fn store(&self) -> Store<K> {
-        self.fanout().store.clone()
+        self.lock_fanout().store.clone()
     }
 
     /// Returns an index of the objects by the values that `f` returns for them: none, one or several.
@@ -303,10 +296,10 @@ where
     {
         let index = Index::new();
         let indexed = Arc::new(Indexed::new(index.clone(), f));
-        let objects = self.fanout().objects();
-        objects.iter().for_each(|(key, object)| indexed.prepare(key, object));
-        let mut fanout = self.fanout();
-        indexed.replace(&fanout.objects());
+        let objects = self.lock_fanout().stored_objects();
+        objects.iter().for_each(|(key, object)| indexed.prepare_object(key, object));
+        let mut fanout = self.lock_fanout();
+        indexed.replace_objects(&fanout.stored_objects());
         fanout.indexes.push(indexed);
         index
     }
@@ -317,35 +310,57 @@ where
 
     /// Returns the events of a new subscriber. The watch begins when the stream is first polled. With a
     /// period, its first list is repeated at least once per period.
-    pub(crate) fn events(
+    pub(crate) fn subscribed_events(
         &self,
         list_period: Option<Duration>,
     ) -> BoxStream<'static, watcher::Result<Event<Object<K>>>> {
         let (number, wake) = {
-            let mut fanout = self.fanout();
+            let mut fanout = self.lock_fanout();
+            // The subscriber with the shortest period decides: all of them wait for the same list.
             fanout.list_period = fanout.list_period.into_iter().chain(list_period).min();
-            fanout.subscribe()
+            fanout.add_subscriber()
         };
-        let shared = self.clone();
-        let subscription = Subscription { shared, number, wake, pending: VecDeque::new() };
-        stream::unfold(subscription, async |mut it| Some((it.next().await?, it))).boxed()
+        let subscription = Subscription { shared: self.clone(), number };
+        let events = stream! {
+            subscription.shared.begin_watch();
+            loop {
+                // Both are read under one lock. Otherwise the last events could be lost at the end.
+                let (events, end) = {
+                    let mut fanout = subscription.shared.lock_fanout();
+                    (fanout.take_events(subscription.number), fanout.end)
+                };
+                match end {
+                    Some(End::Ended) if events.is_empty() => return,
+                    Some(End::Panicked) if events.is_empty() => {
+                        panic!("the stream of a shared watch panicked")
+                    }
+                    None if events.is_empty() => wake.notified().await,
+                    _ => {}
+                }
+                for event in events {
+                    yield event;
+                }
+            }
+        };
+        events.boxed()
     }
 
-    fn fanout(&self) -> MutexGuard<'_, Fanout<K>> {
-        lock(&self.0.fanout)
+    fn lock_fanout(&self) -> MutexGuard<'_, Fanout<K>> {
+        self.0.fanout.lock()
     }
 
     /// Starts the watch, unless it has begun.
-    fn begin(&self) {
-        let watch = lock(&self.0.start).take();
+    fn begin_watch(&self) {
+        // Only the first caller receives the watch, and starts it.
+        let watch = self.0.start.lock().take();
         if let Some(watch) = watch {
-            lock(&self.0.task).spawn(watch);
+            self.0.task.lock().spawn(watch);
         }
     }
 }
 
 /// Passes the events of the watch to the fanout, until the stream ends.
-async fn follow<K: ObjectKind>(
+async fn follow_watch<K: ObjectKind>(
     fanout: Arc<Mutex<Fanout<K>>>,
     events: impl Stream<Item = watcher::Result<Event<K>>> + Send,
 ) {
@@ -355,25 +370,30 @@ async fn follow<K: ObjectKind>(
     impl<K: ObjectKind> Drop for Ending<'_, K> {
         fn drop(&mut self) {
             let end = if std::thread::panicking() { End::Panicked } else { End::Ended };
-            let mut fanout = lock(self.0);
+            let mut fanout = self.0.lock();
             fanout.end = Some(end);
             fanout.subscribers.values().for_each(|subscriber| subscriber.wake.notify_one());
         }
     }
 
     let _ending = Ending(&fanout);
-    let watch = K::kind(&lock(&fanout).dyntype).into_owned();
+    let watch = K::kind(&fanout.lock().dyntype).into_owned();
     let backoff = ListBackoff { backoff: DefaultBackoff::default(), fanout: Arc::clone(&fanout) };
     let mut events = std::pin::pin!(events.backoff(backoff));
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {
-                prepare(&fanout, &event);
-                lock(&fanout).event(event);
+                // The functions of the user run before the lock, which all subscribers need.
+                prepare_indexes(&fanout, &event);
+                fanout.lock().apply_event(event);
             }
             Err(error) => {
                 tracing::warn!(watch, %error, "a shared watch failed");
-                lock(&fanout).failed(&Arc::new(error));
+                let error = Arc::new(error);
+                for subscriber in fanout.lock().subscribers.values_mut() {
+                    subscriber.error = Some(Arc::clone(&error));
+                    subscriber.wake.notify_one();
+                }
             }
         }
         // A stream that is always ready must yield to other tasks.
@@ -392,7 +412,7 @@ impl<K: ObjectKind> Iterator for ListBackoff<K> {
 
     fn next(&mut self) -> Option<Duration> {
         let delay = self.backoff.next()?;
-        let fanout = lock(&self.fanout);
+        let fanout = self.fanout.lock();
         let period = fanout.list_period.filter(|_| !fanout.is_listed);
         Some(period.map_or(delay, |period| delay.min(period)))
     }
@@ -405,64 +425,59 @@ impl<K: ObjectKind> Backoff for ListBackoff<K> {
 }
 
 /// Calls the functions of the indexes for the object of an event, without the lock of the fanout.
-fn prepare<K: ObjectKind>(fanout: &Mutex<Fanout<K>>, event: &Event<K>) {
-    let indexes = lock(fanout).indexes.clone();
+fn prepare_indexes<K: ObjectKind>(fanout: &Mutex<Fanout<K>>, event: &Event<K>) {
+    let indexes = fanout.lock().indexes.clone();
     match event {
-        Event::Init => indexes.iter().for_each(|index| index.restart()),
+        Event::Init => indexes.iter().for_each(|index| index.begin_list()),
         Event::Apply(object) | Event::InitApply(object) => {
             let key = ObjectKey::from_object(object);
-            indexes.iter().for_each(|index| index.prepare(&key, object));
+            indexes.iter().for_each(|index| index.prepare_object(&key, object));
         }
         Event::InitDone | Event::Delete(_) => {}
     }
 }
 
 impl<K: ObjectKind> Fanout<K> {
-    fn event(&mut self, event: Event<K>) {
+    fn apply_event(&mut self, event: Event<K>) {
+        // The store changes under the lock of the subscribers. So each sees the change either in its
+        // list or as a key, and never in both.
         self.writer.apply_watcher_event(&event);
         match event {
             Event::Init | Event::InitApply(_) => {}
             Event::InitDone => {
                 self.is_listed = true;
                 if !self.indexes.is_empty() {
-                    let objects = self.objects();
-                    self.indexes.iter().for_each(|index| index.replace(&objects));
+                    let objects = self.stored_objects();
+                    self.indexes.iter().for_each(|index| index.replace_objects(&objects));
                 }
-                self.subscribers.values_mut().for_each(Subscriber::list);
+                self.subscribers.values_mut().for_each(Subscriber::list_again);
             }
             Event::Apply(object) => {
                 let key = ObjectKey::from_object(&object);
-                if let Some(object) = self.get(&key) {
-                    self.indexes.iter().for_each(|index| index.put(&key, &object));
+                if let Some(object) = self.stored_object(&key) {
+                    self.indexes.iter().for_each(|index| index.put_object(&key, &object));
                 }
-                self.changed(&key, None);
+                self.notify_change(&key, None);
             }
             Event::Delete(object) => {
                 let key = ObjectKey::from_object(&object);
-                self.indexes.iter().for_each(|index| index.remove(&key));
-                self.changed(&key, Some(&Arc::new(object)));
+                self.indexes.iter().for_each(|index| index.remove_object(&key));
+                self.notify_change(&key, Some(&Arc::new(object)));
             }
         }
     }
 
-    fn changed(&mut self, key: &ObjectKey, deleted: Option<&Arc<K>>) {
+    fn notify_change(&mut self, key: &ObjectKey, deleted: Option<&Arc<K>>) {
         for subscriber in self.subscribers.values_mut() {
-            subscriber.change(key, deleted);
+            subscriber.add_change(key, deleted);
         }
     }
 
-    fn failed(&mut self, error: &Arc<watcher::Error>) {
-        for subscriber in self.subscribers.values_mut() {
-            subscriber.error = Some(Arc::clone(error));
-            subscriber.wake.notify_one();
-        }
-    }
-
-    fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
+    fn stored_object(&self, key: &ObjectKey) -> Option<Arc<K>> {
         self.store.get(&key.to_ref(self.dyntype.clone()))
     }
 
-    fn objects(&self) -> Vec<(ObjectKey, Arc<K>)> {
+    fn stored_objects(&self) -> Vec<(ObjectKey, Arc<K>)> {
         self.store
             .state()
             .into_iter()
@@ -470,7 +485,7 @@ impl<K: ObjectKind> Fanout<K> {
             .collect()
     }
 
-    fn subscribe(&mut self) -> (u64, Arc<Notify>) {
+    fn add_subscriber(&mut self) -> (u64, Arc<Notify>) {
         self.numbers += 1;
         let wake = Arc::new(Notify::new());
         let subscriber = Subscriber {
@@ -485,10 +500,11 @@ impl<K: ObjectKind> Fanout<K> {
     }
 
     /// Returns the next events of a subscriber, or none if it has read all.
-    fn take(&mut self, number: u64) -> Vec<watcher::Result<Event<Object<K>>>> {
+    fn take_events(&mut self, number: u64) -> Vec<watcher::Result<Event<Object<K>>>> {
         let Some(subscriber) = self.subscribers.get_mut(&number) else { return Vec::new() };
+        // An error is passed on first, also before a list that the subscriber has not read.
         if let Some(error) = subscriber.error.take() {
-            return vec![Err(errors::copy(&error))];
+            return vec![Err(errors::copy_error(&error))];
         }
         if subscriber.lists && self.is_listed {
             subscriber.lists = false;
@@ -501,17 +517,18 @@ impl<K: ObjectKind> Fanout<K> {
                 .map(Ok)
                 .collect();
         }
-        let Some((key, changed)) = subscriber.pop() else { return Vec::new() };
+        let Some((key, changed)) = subscriber.pop_change() else { return Vec::new() };
         let Changed { deleted, is_merged } = changed;
         let deleted = deleted.map(|object| Event::Delete(object.into()));
-        let here = self.get(&key).map(|object| Event::Apply(Object { object, is_merged }));
+        let here =
+            self.stored_object(&key).map(|object| Event::Apply(Object { object, is_merged }));
         deleted.into_iter().chain(here).map(Ok).collect()
     }
 }
 
 impl<K> Subscriber<K> {
     /// Makes the subscriber read the whole store.
-    fn list(&mut self) {
+    fn list_again(&mut self) {
         self.lists = true;
         // The list also shows these changes.
         self.order.clear();
@@ -519,12 +536,13 @@ impl<K> Subscriber<K> {
         self.wake.notify_one();
     }
 
-    fn change(&mut self, key: &ObjectKey, deleted: Option<&Arc<K>>) {
+    fn add_change(&mut self, key: &ObjectKey, deleted: Option<&Arc<K>>) {
         if self.lists {
             return;
         }
         match self.changed.entry(key.clone()) {
             Entry::Vacant(entry) => {
+                // The state is read from the store later, so a slow subscriber keeps no old states.
                 entry.insert(Changed { deleted: deleted.cloned(), is_merged: false });
                 self.order.push_back(key.clone());
                 self.wake.notify_one();
@@ -540,62 +558,22 @@ impl<K> Subscriber<K> {
         }
     }
 
-    fn pop(&mut self) -> Option<(ObjectKey, Changed<K>)> {
+    fn pop_change(&mut self) -> Option<(ObjectKey, Changed<K>)> {
         let key = self.order.pop_front()?;
         let changed = self.changed.remove(&key)?;
         Some((key, changed))
     }
 }
 
-/// A subscriber's side.
+/// A subscriber's side. Dropping it ends the subscription.
 struct Subscription<K: ObjectKind> {
     shared: SharedWatch<K>,
     number: u64,
-    wake: Arc<Notify>,
-    pending: VecDeque<watcher::Result<Event<Object<K>>>>,
-}
-
-impl<K: ObjectKind> Subscription<K> {
-    async fn next(&mut self) -> Option<watcher::Result<Event<Object<K>>>> {
-        self.shared.begin();
-        loop {
-            if let Some(event) = self.pending.pop_front() {
-                return Some(event);
-            }
-            let end = {
-                let mut fanout = self.shared.fanout();
-                self.pending.extend(fanout.take(self.number));
-                fanout.end.filter(|_| self.pending.is_empty())
-            };
-            match end {
-                Some(End::Ended) => return None,
-                Some(End::Panicked) => {
-                    panic!("the stream of a shared watch panicked")
-                }
-                None if self.pending.is_empty() => self.wake.notified().await,
-                None => {}
-            }
-        }
-    }
 }
 
 impl<K: ObjectKind> Drop for Subscription<K> {
     fn drop(&mut self) {
-        self.shared.fanout().subscribers.remove(&self.number);
-    }
-}
-
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl<K> Clone for SharedWatch<K>
-where
-    K: Resource + Clone + Send + Sync + 'static,
-    K::DynamicType: Eq + Hash + Clone,
-{
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
+        self.shared.lock_fanout().subscribers.remove(&self.number);
     }
 }
 

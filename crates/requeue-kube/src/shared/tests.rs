@@ -21,13 +21,13 @@ fn version(map: &ConfigMap) -> u32 {
 }
 
 fn shared() -> SharedWatch<ConfigMap> {
-    SharedWatch::from_stream(stream::pending())
+    SharedWatch::from_stream(stream::pending(), ())
 }
 
 /// Reads the next events of a subscriber, as `+` or `-`, and the version. `++` stands for several
 /// changes.
 fn read(shared: &SharedWatch<ConfigMap>, number: u64) -> Vec<String> {
-    let events = shared.fanout().take(number);
+    let events = shared.lock_fanout().take_events(number);
     let text = |event: watcher::Result<Event<Object<ConfigMap>>>| match event.unwrap() {
         Event::Init => "init".to_owned(),
         Event::InitDone => "done".to_owned(),
@@ -41,28 +41,28 @@ fn read(shared: &SharedWatch<ConfigMap>, number: u64) -> Vec<String> {
 }
 
 fn list(shared: &SharedWatch<ConfigMap>, objects: impl IntoIterator<Item = ConfigMap>) {
-    let mut fanout = shared.fanout();
-    fanout.event(Event::Init);
-    objects.into_iter().for_each(|object| fanout.event(Event::InitApply(object)));
-    fanout.event(Event::InitDone);
+    let mut fanout = shared.lock_fanout();
+    fanout.apply_event(Event::Init);
+    objects.into_iter().for_each(|object| fanout.apply_event(Event::InitApply(object)));
+    fanout.apply_event(Event::InitDone);
 }
 
 #[test]
 fn a_slow_subscriber_reads_the_latest_state_of_each_object_once() {
     let shared = shared();
-    let (fast, _) = shared.fanout().subscribe();
-    let (slow, _) = shared.fanout().subscribe();
+    let (fast, _) = shared.lock_fanout().add_subscriber();
+    let (slow, _) = shared.lock_fanout().add_subscriber();
     assert!(read(&shared, fast).is_empty(), "nothing is listed yet");
     list(&shared, [map(0, 1)]);
     for subscriber in [fast, slow] {
         assert_eq!(read(&shared, subscriber), ["init", "+1", "done"]);
     }
     for version in 2..100 {
-        shared.fanout().event(Event::Apply(map(0, version)));
+        shared.lock_fanout().apply_event(Event::Apply(map(0, version)));
         assert_eq!(read(&shared, fast), [format!("+{version}")]);
     }
-    shared.fanout().event(Event::Apply(map(1, 100)));
-    assert_eq!(shared.fanout().subscribers[&slow].order.len(), 2);
+    shared.lock_fanout().apply_event(Event::Apply(map(1, 100)));
+    assert_eq!(shared.lock_fanout().subscribers[&slow].order.len(), 2);
     assert_eq!(read(&shared, slow), ["++99"]);
     assert_eq!(read(&shared, slow), ["+100"]);
     assert!(read(&shared, slow).is_empty());
@@ -71,15 +71,15 @@ fn a_slow_subscriber_reads_the_latest_state_of_each_object_once() {
 #[test]
 fn a_deletion_is_read_even_if_the_object_was_created_again() {
     let shared = shared();
-    let (subscriber, _) = shared.fanout().subscribe();
+    let (subscriber, _) = shared.lock_fanout().add_subscriber();
     list(&shared, [map(0, 1)]);
     read(&shared, subscriber);
     for event in [Event::Delete(map(0, 2)), Event::Apply(map(0, 3)), Event::Apply(map(0, 4))] {
-        shared.fanout().event(event);
+        shared.lock_fanout().apply_event(event);
     }
     assert_eq!(read(&shared, subscriber), ["-2", "++4"]);
     for event in [Event::Delete(map(0, 5)), Event::Apply(map(0, 6)), Event::Delete(map(0, 7))] {
-        shared.fanout().event(event);
+        shared.lock_fanout().apply_event(event);
     }
     assert_eq!(read(&shared, subscriber), ["-7"]);
 }
@@ -87,14 +87,14 @@ fn a_deletion_is_read_even_if_the_object_was_created_again() {
 #[test]
 fn a_list_replaces_the_changes_that_were_not_read() {
     let shared = shared();
-    let (subscriber, _) = shared.fanout().subscribe();
+    let (subscriber, _) = shared.lock_fanout().add_subscriber();
     list(&shared, [map(0, 1), map(1, 1)]);
-    shared.fanout().event(Event::Apply(map(0, 2)));
+    shared.lock_fanout().apply_event(Event::Apply(map(0, 2)));
     list(&shared, [map(0, 3)]);
     assert_eq!(read(&shared, subscriber), ["init", "+3", "done"]);
     assert!(read(&shared, subscriber).is_empty());
     // A late subscriber reads the current state.
-    let (late, _) = shared.fanout().subscribe();
+    let (late, _) = shared.lock_fanout().add_subscriber();
     assert_eq!(read(&shared, late), ["init", "+3", "done"]);
 }
 
@@ -146,7 +146,7 @@ impl Replica {
 
     /// Reads the next events. Returns false if there are none.
     fn read(&mut self, shared: &SharedWatch<ConfigMap>, number: u64) -> bool {
-        let events = shared.fanout().take(number);
+        let events = shared.lock_fanout().take_events(number);
         let is_some = !events.is_empty();
         events.into_iter().for_each(|event| self.apply(event.unwrap()));
         is_some
@@ -169,11 +169,11 @@ proptest! {
             match step {
                 Step::Put(name) => {
                     cluster.insert(name, map(name, now));
-                    shared.fanout().event(Event::Apply(map(name, now)));
+                    shared.lock_fanout().apply_event(Event::Apply(map(name, now)));
                 }
                 Step::Delete(name) => {
                     if cluster.remove(&name).is_some() {
-                        shared.fanout().event(Event::Delete(map(name, now)));
+                        shared.lock_fanout().apply_event(Event::Delete(map(name, now)));
                     }
                 }
                 Step::List(missed) => {
@@ -186,12 +186,12 @@ proptest! {
                     list(&shared, cluster.values().cloned());
                 }
                 Step::Subscribe => {
-                    let (number, _) = shared.fanout().subscribe();
+                    let (number, _) = shared.lock_fanout().add_subscriber();
                     subscribers.push((number, Replica::default()));
                 }
                 Step::Unsubscribe(number) => if number < subscribers.len() {
                     let (number, _) = subscribers.swap_remove(number);
-                    shared.fanout().subscribers.remove(&number);
+                    shared.lock_fanout().subscribers.remove(&number);
                 }
                 Step::Read(number) => if let Some((number, replica)) = subscribers.get_mut(number) {
                     replica.read(&shared, *number);

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 
 use requeue_leases::testing::{ElectionApi, elector};
 
-use super::{election, seconds};
+use super::{election, leading_manager, seconds};
 use crate::controller::{Action, Config, Error, RunnerError};
 use crate::leader::LeadershipLost;
 use crate::{Controller, ObjectKey, policy};
@@ -193,17 +193,20 @@ async fn without_warmup_it_may_lose_the_lease_before_it_has_listed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_standby_that_is_told_to_stop_ends_and_leaves_the_lease_alone() {
+async fn a_controller_and_a_manager_in_standby_leave_the_lease_alone_when_they_are_stopped() {
     let api = ElectionApi::default();
     let first = Replica::listed(&api, Duration::ZERO);
     first.has_logged(4).await;
     let leader = api.holder();
-    let second = Replica::listed(&api, Duration::ZERO);
+    let controller = Replica::listed(&api, Duration::ZERO);
+    let manager = leading_manager::Replica::listed(&api, Duration::ZERO);
     sleep(seconds(10.0)).await;
-    second.stop.send(()).unwrap();
-    assert_eq!(second.ended.await.unwrap(), Ok(()));
+    assert!(controller.log().is_empty() && manager.log().is_empty());
+    controller.stop.send(()).unwrap();
+    manager.stop.send(()).unwrap();
+    assert_eq!(controller.ended.await.unwrap(), Ok(()));
+    assert_eq!(manager.ended.await.unwrap(), Ok(()));
     assert_eq!(api.holder(), leader);
-    assert!(second.log.lock().unwrap().is_empty());
 }
 
 #[tokio::test(start_paused = true)]

@@ -22,9 +22,9 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use crate::controller::{Action, Config, HeldShards, RunnerError, Status, Wait};
+use crate::ManagerError;
+use crate::controller::{Action, Config, HeldShards, RunnerError, Status};
 use crate::leader::{self, LeaderElector};
-use crate::manager::ManagerError;
 use crate::membership::{MembershipError, ShardGroup};
 use crate::metrics::Metrics;
 use crate::range::{Shard, ShardBy};
@@ -98,7 +98,7 @@ impl Replica {
             .shard_group(group(api))
             .metrics(&Metrics::register(&mut metrics))
             .graceful_shutdown_on(async { _ = stopped.await })
-            .forced_shutdown_on(async { _ = forced.await });
+            .forced_shutdown_on(Box::pin(async { _ = forced.await }));
         let log = Log::default();
         let (maps, _) = add::<ConfigMap>(&mut manager, "map", Duration::ZERO, &log);
         let (secrets, status) = add::<Secret>(&mut manager, "secret", takes, &log);
@@ -236,7 +236,9 @@ async fn the_status_and_the_metrics_show_the_holder_of_each_shard_and_the_moves(
             let is_here =
                 first.held[1].for_object(&key(number)).map(|it| it.index()) == Some(shard.index());
             let why = first.status.why_waits(&key(number));
-            is_here && why == Some(Wait::ShardReleased { shard: shard.index() })
+            let expected =
+                format!("shard {} is being handed over to another replica", shard.index());
+            is_here && why == Some(expected)
         })
     });
     assert!(releasing.count() > 0);
@@ -288,7 +290,7 @@ async fn runs_that_exceed_the_shutdown_are_dropped_before_their_shards_move() {
     first.stop.send(()).unwrap();
     let begun = Instant::now();
     let ended = first.ended.await.unwrap();
-    let Err(ManagerError::Controller { error, .. }) = ended else { panic!("{ended:?}") };
+    let ManagerError { controller: Some(_), error } = ended.unwrap_err() else { panic!() };
     assert!(matches!(&error, RunnerError::CutOff { keys } if keys.len() == OBJECTS), "{error}");
     assert!(begun.elapsed() < Duration::from_secs(26));
     assert_eq!(api.leases(), ["things"], "the member Lease is released and deleted");
@@ -303,7 +305,7 @@ async fn a_forced_shutdown_that_drops_runs_lets_the_member_lease_expire() {
     sleep(Duration::from_secs(1)).await;
     first.force.send(()).unwrap();
     let ended = first.ended.await.unwrap();
-    assert!(matches!(&ended, Err(ManagerError::Controller { .. })), "{ended:?}");
+    assert!(ended.unwrap_err().controller.is_some());
     assert_eq!(api.leases().len(), 2, "{:?}", api.leases());
     let second = Replica::start(&api, Duration::ZERO);
     sleep(Duration::from_secs(10)).await;
@@ -320,7 +322,8 @@ async fn the_loss_of_the_membership_drops_the_runs_of_all_controllers() {
     assert_eq!(replica.take_begun(), all());
     api.delete("things");
     let error = replica.ended.await.unwrap().unwrap_err();
-    assert_eq!(error, ManagerError::Shards(MembershipError::Deleted("things".to_owned())));
+    let deleted = MembershipError::Deleted("things".to_owned());
+    assert_eq!(error, RunnerError::from_membership(deleted).into());
     assert!(error.to_string().contains("was deleted"), "{error}");
     assert!(replica.held.iter().all(|held| held.all().is_empty()));
     assert!(replica.log.lock().unwrap().is_empty(), "no run has ended");
@@ -336,29 +339,32 @@ async fn settings_that_do_not_fit_the_group_of_a_manager_are_refused() {
     };
     let manager = || Manager::new().shard_group(group(&api));
     let error = run(manager().shard_group(group(&api).count(3)), controller("a")).await;
-    assert!(matches!(error, ManagerError::Shards(MembershipError::Config(_))), "{error}");
+    assert!(
+        matches!(&error.error, RunnerError::Membership { error: MembershipError::Config(_), .. }),
+        "{error}"
+    );
     assert!(error.to_string().contains("3 shards: use a power of two"), "{error}");
 
     let error =
         run(Manager::new().shard_group(ShardGroup::new("things", "ns")), controller("a")).await;
-    assert_eq!(error, ManagerError::ShardsWithoutClient);
+    assert!(matches!(error.error, RunnerError::Config(_)), "{error}");
     assert!(error.to_string().contains("ShardGroup::with_client"), "{error}");
 
     let config = leader::Config::new("ns", "things");
     let elector = LeaderElector::new(api.client(), config).unwrap();
     let error = run(manager().leader_election(elector), controller("a")).await;
-    assert_eq!(error, ManagerError::ShardsConflict { setting: "leader election" });
+    assert_eq!(error, RunnerError::group_conflict("manager", "leader election").into());
 
     let own = controller("a").shard_group(group(&api));
     let error = run(manager(), own).await;
-    let ManagerError::Controller { error, .. } = error else { panic!("{error}") };
     let setting = "Controller::shard_group beside Manager::shard_group";
-    assert_eq!(error, RunnerError::ShardsConflict { setting });
+    assert_eq!(error.error, RunnerError::group_conflict("controller", setting));
+    assert!(error.controller.is_some());
     assert!(error.to_string().contains("remove one of the two settings"), "{error}");
 
     let fixed = controller("a").shard(Shard::new(0, 2).unwrap());
-    let ManagerError::Controller { error, .. } = run(manager(), fixed).await else { panic!() };
-    assert_eq!(error, RunnerError::ShardsConflict { setting: "Controller::shard" });
+    let error = run(manager(), fixed).await.error;
+    assert_eq!(error, RunnerError::group_conflict("controller", "Controller::shard"));
     assert_eq!(api.leases(), [""; 0]);
     assert_eq!(api.inner().requests, 0);
 }

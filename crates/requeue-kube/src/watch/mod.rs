@@ -71,7 +71,7 @@ impl Observation {
             key: ObjectKey::from_meta(meta),
             seen: Seen {
                 uid: hash(&meta.uid),
-                resource_version: meta.resource_version.as_deref().map(version),
+                resource_version: meta.resource_version.as_deref().map(version_number),
                 generation: hash(&meta.generation),
                 property: None,
                 targets: Box::default(),
@@ -140,13 +140,13 @@ impl Seen {
     }
 
     /// Forgets the version, so that the object counts as changed when it is seen again.
-    fn outdated(mut self) -> Self {
+    fn without_version(mut self) -> Self {
         (self.resource_version, self.property) = (None, None);
         self
     }
 
     /// Returns the kind of change since `before`, or `None` if the change does not count.
-    fn since(&self, before: &Self) -> Option<ChangeKind> {
+    fn change_since(&self, before: &Self) -> Option<ChangeKind> {
         let concerns_the_same = self.targets == before.targets;
         let is_same_version =
             self.resource_version.is_some() && self.resource_version == before.resource_version;
@@ -177,7 +177,7 @@ fn nonzero_hash(of: &impl Hash) -> NonZeroU64 {
 
 const HASHED: u64 = 1 << 63;
 
-fn version(text: &str) -> NonZeroU64 {
+fn version_number(text: &str) -> NonZeroU64 {
     let number = text.parse().ok().filter(|number: &NonZeroU64| number.get() & HASHED == 0);
     number.unwrap_or_else(|| nonzero_hash(&text) | HASHED)
 }
@@ -313,8 +313,8 @@ impl Watch {
                 None
             }
             Event::InitDone => return self.end_list(),
-            Event::Apply(object) => self.apply(observe(object)),
-            Event::Delete(object) => Some(self.delete(&observe(object))),
+            Event::Apply(object) => self.apply_observation(observe(object)),
+            Event::Delete(object) => Some(self.delete_observed(&observe(object))),
         };
         change.into_iter().collect()
     }
@@ -350,11 +350,11 @@ impl Watch {
 
     /// Forgets the objects for which `is_gone` returns true. No deletion is reported for them, and
     /// when they are seen again, they are new.
-    pub(crate) fn forget(&mut self, is_gone: impl Fn(&ObjectKey) -> bool) {
+    pub(crate) fn forget_objects(&mut self, is_gone: impl Fn(&ObjectKey) -> bool) {
         self.seen.retain(|key, _| !is_gone(key));
     }
 
-    fn apply(&mut self, Observation { key, seen }: Observation) -> Option<Change> {
+    fn apply_observation(&mut self, Observation { key, seen }: Observation) -> Option<Change> {
         match self.seen.entry(key) {
             Entry::Vacant(entry) => {
                 let change = Change::new(ChangeKind::Created, entry.key(), Some(&seen), None);
@@ -365,12 +365,12 @@ impl Watch {
                 let before = entry.insert(seen);
                 let now = entry.get();
                 // The key that is kept: the same text is stored only once.
-                Some(Change::new(now.since(&before)?, entry.key(), Some(now), Some(&before)))
+                Some(Change::new(now.change_since(&before)?, entry.key(), Some(now), Some(&before)))
             }
         }
     }
 
-    fn delete(&mut self, Observation { key, seen }: &Observation) -> Change {
+    fn delete_observed(&mut self, Observation { key, seen }: &Observation) -> Change {
         let before = self.seen.remove(key);
         Change::new(ChangeKind::Deleted, key, Some(seen), before.as_ref())
     }
@@ -393,7 +393,7 @@ impl Watch {
             let kind = match before {
                 None if first => Some(ChangeKind::Listed),
                 None => Some(ChangeKind::Created),
-                Some(before) => seen.since(before),
+                Some(before) => seen.change_since(before),
             };
             Some(Change::new(kind?, key, Some(seen), before))
         });
@@ -404,7 +404,7 @@ impl Watch {
             let here = |change: &Change| change.kind != ChangeKind::Deleted;
             here(a).cmp(&here(b)).then_with(|| a.key.cmp(&b.key))
         });
-        self.seen.extend(missing.into_iter().map(|(key, seen)| (key, seen.outdated())));
+        self.seen.extend(missing.into_iter().map(|(key, seen)| (key, seen.without_version())));
         changes
     }
 }

@@ -8,9 +8,8 @@ use kube::runtime::watcher;
 use kube::{Api, Resource};
 use prometheus_client::registry::Registry;
 use requeue_kube::controller::{Action, Config, RunnerError, Watched};
-use requeue_kube::manager::ManagerError;
 use requeue_kube::metrics::Metrics;
-use requeue_kube::{Controller, Manager, policy};
+use requeue_kube::{Controller, Manager, ManagerError, policy};
 use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
@@ -132,7 +131,7 @@ async fn the_first_controller_that_fails_ends_all_and_is_named() {
     let error = manager.run().await.unwrap_err();
     assert!(matches!(
         &error,
-        ManagerError::Controller { error: RunnerError::CacheSync { .. }, .. }
+        ManagerError { controller: Some(_), error: RunnerError::CacheSync { .. }, .. }
     ));
     let message = error.to_string();
     assert!(
@@ -154,9 +153,8 @@ async fn two_controllers_of_one_name_are_an_error() {
         manager.add(controller, |it| it.run(map, policy::backoff, log));
     }
     let error = manager.run().await.unwrap_err();
-    let name = "twice".to_owned();
-    let error_of_name = RunnerError::DuplicateName(name.clone());
-    assert_eq!(error, ManagerError::Controller { name, error: error_of_name });
+    assert_eq!(error.controller.as_deref(), Some("twice"));
+    assert_eq!(error.error, RunnerError::DuplicateName("twice".to_owned()));
 }
 
 #[tokio::test(start_paused = true)]

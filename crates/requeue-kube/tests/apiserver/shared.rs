@@ -198,7 +198,7 @@ async fn an_object_whose_index_function_panics_has_no_value_and_the_others_go_on
     for event in list.into_iter().chain([Event::InitDone]) {
         send.send(Ok(event)).unwrap();
     }
-    let maps = SharedWatch::from_stream(events);
+    let maps = SharedWatch::from_stream(events, ());
     let index = maps.by_index(name_or_panic);
     let (seen, _running) = start(Controller::for_shared(&maps).name("panics"));
     a_while().await;
@@ -218,7 +218,7 @@ async fn an_object_whose_index_function_panics_has_no_value_and_the_others_go_on
 #[tokio::test(start_paused = true)]
 async fn a_slow_function_of_an_index_blocks_no_other_user_of_the_watch() {
     let (send, events) = feed();
-    let maps = SharedWatch::<ConfigMap>::from_stream(events);
+    let maps = SharedWatch::<ConfigMap>::from_stream(events, ());
     let blocked = Arc::new(Mutex::new(Vec::new()));
     let slow = |maps: &SharedWatch<ConfigMap>| {
         let (maps, blocked) = (maps.clone(), Arc::clone(&blocked));
@@ -248,7 +248,7 @@ async fn a_slow_function_of_an_index_blocks_no_other_user_of_the_watch() {
 #[tokio::test(start_paused = true)]
 async fn a_shared_stream_that_panics_ends_the_controllers() {
     let events = stream::poll_fn(|_| -> std::task::Poll<Option<_>> { panic!("on purpose") });
-    let maps = SharedWatch::<ConfigMap>::from_stream(events);
+    let maps = SharedWatch::<ConfigMap>::from_stream(events, ());
     let (_, running) = start(Controller::for_shared(&maps).name("stream panics"));
     assert!(running.await.unwrap_err().is_panic());
 }
@@ -284,7 +284,7 @@ async fn controllers_end_when_a_shared_stream_has_ended() {
     let mut map = ConfigMap::default();
     map.metadata.name = Some("a".to_owned());
     let events = stream::iter([Event::Init, Event::InitApply(map), Event::InitDone].map(Ok));
-    let maps = SharedWatch::from_stream(events);
+    let maps = SharedWatch::from_stream(events, ());
     let (seen, running) = start(Controller::for_shared(&maps).name("ends"));
     running.await.unwrap();
     assert_eq!(seen.runs(), ["a"]);

@@ -91,16 +91,15 @@ async fn settings_that_do_not_fit_a_group_are_refused() {
         refused(change(controller)).await
     };
     let error = refused_with(|it| it.shard_group(group().count(3))).await;
-    let RunnerError::Shards { error: reason, keys } = &error else { panic!("{error}") };
+    let RunnerError::Membership { error: reason, keys } = &error else { panic!("{error}") };
     assert!(matches!(reason, MembershipError::Config(_)) && keys.is_empty(), "{error}");
     assert_eq!(error.to_string(), reason.to_string());
 
     let error = refused_with(|it| it.shard_group(ShardGroup::new("maps", "ns"))).await;
-    assert_eq!(error, RunnerError::ShardsWithoutClient);
     assert!(error.to_string().contains("ShardGroup::with_client"), "{error}");
 
     let error = refused_with(|it| it.shard(Shard::new(0, 2).unwrap()).shard_group(group())).await;
-    assert_eq!(error, RunnerError::ShardsConflict { setting: "Controller::shard" });
+    assert!(error.to_string().contains("cannot have Controller::shard:"), "{error}");
 
     let error = refused_with(|it| {
         let client = Client::new(tower::service_fn(unreachable), "ns");
@@ -108,11 +107,10 @@ async fn settings_that_do_not_fit_a_group_are_refused() {
         it.leader_election(elector).shard_group(group())
     })
     .await;
-    assert_eq!(error, RunnerError::ShardsConflict { setting: "leader election" });
-    assert!(error.to_string().contains("leader election"), "{error}");
+    assert!(error.to_string().contains("cannot have leader election:"), "{error}");
 
     let fair = Config::default().fair_namespaces();
     let (_feed, controller) = controller();
     let error = refused(controller.with_config(fair).shard_group(group())).await;
-    assert_eq!(error, RunnerError::ShardsWithNamespaces);
+    assert!(error.to_string().contains("cannot have fair namespaces"), "{error}");
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kube::runtime::controller::ReconcileRequest;
+use kube::runtime::controller::{ReconcileReason, ReconcileRequest};
 use kube::runtime::reflector::ObjectRef;
-use requeue_kube::controller::{Action, ReconcileReason, Request, Watched};
+use requeue_kube::controller::{Action, Request, Watched};
 use requeue_kube::policy;
 
 use super::common::*;

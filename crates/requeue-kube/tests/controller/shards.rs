@@ -102,7 +102,7 @@ async fn a_bulk_run_leaves_out_the_objects_of_other_shards_that_a_shared_store_h
     let maps: Vec<_> = (0..20).map(|number| map(&numbered(number), 1)).collect();
     let ours = maps.iter().filter(|map| shard.contains(&map.metadata)).count();
     let (feed, events) = Feed::new();
-    let watch = SharedWatch::from_stream(events);
+    let watch = SharedWatch::from_stream(events, ());
     let (start, started) = tokio::sync::oneshot::channel::<()>();
     let (bulk, trigger) = tokio::sync::mpsc::unbounded_channel();
     let trigger = stream::unfold(trigger, async |mut it| Some((it.recv().await?, it)));

@@ -1,11 +1,10 @@
 //! The shards of objects.
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use requeue::GroupId;
 
 use super::super::error::{RunnerError, panic_message};
@@ -33,8 +32,8 @@ const NO_SHARD: GroupId = GroupId::new(u64::MAX);
 
 /// The shards of objects, whether they are held or not.
 pub(crate) struct Places {
-    count: u32,
-    rule: Rule,
+    pub(super) count: u32,
+    pub(super) rule: Rule,
     known: Known,
     /// The keys whose objects were replaced by those of another shard. Such a key may still be in the
     /// queue in the group of the former shard. This lock is taken after that of a part of `known`.
@@ -56,7 +55,7 @@ struct Known {
 
 impl Known {
     fn lock_part(&self, key: &ObjectKey) -> MutexGuard<'_, HashMap<ObjectKey, u32>> {
-        lock(&self.parts[self.hasher.hash_one(key) as usize % PARTS])
+        self.parts[self.hasher.hash_one(key) as usize % PARTS].lock()
     }
 }
 
@@ -71,15 +70,18 @@ struct Forgetting {
     gone: BTreeSet<ObjectKey>,
 }
 
-/// The access to the states of the shards that the caller of [`Places::learn`] has.
+/// The access to the states of the shards that the caller of [`Places::learn_shard`] has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Access {
     Shared,
+    /// As `Shared`, and the uid is that of a reference. The object may be an earlier one of the same
+    /// name, so a shard that is known does not change.
+    Reference,
     /// No add to a group is in progress, so an object may move to another one.
     Exclusive,
 }
 
-/// The effect of [`Places::learn`].
+/// The effect of [`Places::learn_shard`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in super::super) enum Learned {
     NotHeld,
@@ -96,19 +98,12 @@ impl Places {
         Self {
             count,
             rule,
+            // A random hasher: users cannot choose names that all share one part and its lock.
             known: Known { parts, hasher: RandomState::new() },
             moved: Mutex::default(),
             forgetting: Mutex::default(),
             failure: Mutex::default(),
         }
-    }
-
-    pub(super) const fn count(&self) -> u32 {
-        self.count
-    }
-
-    pub(super) const fn rule(&self) -> &Rule {
-        &self.rule
     }
 
     /// Returns the shard of an object, if it is known.
@@ -126,7 +121,9 @@ impl Places {
                     }
                     Err(panic) => format!("it panicked: {}", panic_message(&*panic)),
                 };
-                lock(&self.failure).get_or_insert_with(|| (key.clone(), cause));
+                // The first error is kept. The watch ends the controller with it after the present
+                // event.
+                self.failure.lock().get_or_insert_with(|| (key.clone(), cause));
                 None
             }
         }
@@ -138,9 +135,12 @@ impl Places {
     }
 
     /// Returns the error of the function, if it has failed.
-    pub(in super::super) fn failure(&self) -> Option<RunnerError> {
-        let (key, cause) = lock(&self.failure).clone()?;
-        Some(RunnerError::ShardFunction { key, cause })
+    pub(in super::super) fn function_error(&self) -> Option<RunnerError> {
+        let (key, cause) = self.failure.lock().clone()?;
+        Some(RunnerError::Config(format!(
+            "the function that assigns objects to shards failed for {key}: {cause}; it must return the \
+             number of a shard for every object"
+        )))
     }
 
     /// Calls `then` with the shard of `key`, if that is the shard of the object with this uid, too.
@@ -163,7 +163,7 @@ impl Places {
     /// Remembers the shard of the object with this uid, if `is_held` returns true for the shard. If
     /// the shard was not known before, calls `new` with it. If another shard was known before, and
     /// `access` is shared, nothing changes, and the result is `None`.
-    pub(super) fn learn(
+    pub(super) fn learn_shard(
         &self,
         key: &ObjectKey,
         uid: &str,
@@ -177,9 +177,13 @@ impl Places {
         }
         let shard = index_of(uid, self.count);
         let mut known = self.known.lock_part(key);
+        if access == Access::Reference && known.contains_key(key) {
+            return None;
+        }
         let before = known.get(key).copied().filter(|&before| before != shard);
         match (is_held(shard), before) {
             (true, None) => {
+                // The part stays locked, so that a run which begins now counts for the new shard.
                 if known.insert(key.clone(), shard).is_none() {
                     new(shard);
                 }
@@ -187,7 +191,8 @@ impl Places {
             }
             (true, Some(_)) if access == Access::Exclusive => {
                 known.insert(key.clone(), shard);
-                lock(&self.moved).insert(key.clone());
+                // The queue may still have the key in its former group. `regroup` moves it.
+                self.moved.lock().insert(key.clone());
                 new(shard);
                 Some(Learned::Moved)
             }
@@ -196,28 +201,8 @@ impl Places {
             (false, Some(_)) => {
                 known.remove(key);
                 // The key leaves its group, so that it is not there when this shard is gained.
-                lock(&self.moved).insert(key.clone());
+                self.moved.lock().insert(key.clone());
                 Some(Learned::Left)
-            }
-        }
-    }
-
-    /// As [`learn`](Self::learn), from the reference of an owned object. The owner may be an earlier
-    /// object of the same name, so a shard that is known does not change.
-    pub(super) fn learn_owner(
-        &self,
-        key: &ObjectKey,
-        uid: &str,
-        is_held: impl FnOnce(u32) -> bool,
-        new: impl FnOnce(u32),
-    ) {
-        if let Rule::Hash(ShardBy::Uid) = self.rule {
-            let shard = index_of(uid, self.count);
-            if is_held(shard)
-                && let Entry::Vacant(entry) = self.known.lock_part(key).entry(key.clone())
-            {
-                entry.insert(shard);
-                new(shard);
             }
         }
     }
@@ -228,7 +213,7 @@ impl Places {
     /// `remove` returns true if the queue no longer contains the key. Otherwise the key is in
     /// flight, and must be removed again after its run.
     pub(in super::super) fn regroup(&self, key: &ObjectKey, remove: impl FnOnce() -> bool) -> bool {
-        let mut moved = lock(&self.moved);
+        let mut moved = self.moved.lock();
         // The lock is held until the end, so that the next move of the key is not lost.
         let has_moved = moved.contains(key);
         if has_moved && remove() {
@@ -239,31 +224,36 @@ impl Places {
 
     /// Marks a key that must leave its group after its run, as if its object had moved.
     pub(super) fn mark_moved(&self, key: &ObjectKey) {
-        lock(&self.moved).insert(key.clone());
+        self.moved.lock().insert(key.clone());
     }
 
     /// Returns the keys that may be in the group of a former shard.
-    pub(super) fn moved(&self) -> Vec<ObjectKey> {
-        lock(&self.moved).iter().cloned().collect()
+    pub(super) fn moved_keys(&self) -> Vec<ObjectKey> {
+        self.moved.lock().iter().cloned().collect()
     }
 
     /// Called before an event or a list is handled.
     pub(in super::super) fn begin_event(&self) {
-        lock(&self.forgetting).handled += 1;
+        self.forgetting.lock().handled += 1;
     }
 
-    /// Called after an event or a list was handled. `is_gone` is as in [`forget`](Self::forget).
+    /// Called after an event or a list was handled. `is_gone` is as in [`forget_shard_of`](Self::forget_shard_of).
     pub(in super::super) fn end_event(&self, is_gone: impl Fn(&ObjectKey) -> bool) {
-        let mut forgetting = lock(&self.forgetting);
+        let mut forgetting = self.forgetting.lock();
+        // This lock comes before all others, because `is_gone` reads the store and the queue.
         forgetting.handled -= 1;
         self.forget_gone(&mut forgetting, is_gone);
     }
 
     /// Forgets the shard of an object as soon as no event is being handled. It does so only if
     /// `is_gone` then returns true: there is no object, and the key is not in the queue.
-    pub(in super::super) fn forget(&self, key: &ObjectKey, is_gone: impl Fn(&ObjectKey) -> bool) {
+    pub(in super::super) fn forget_shard_of(
+        &self,
+        key: &ObjectKey,
+        is_gone: impl Fn(&ObjectKey) -> bool,
+    ) {
         if let Rule::Hash(ShardBy::Uid) = self.rule {
-            let mut forgetting = lock(&self.forgetting);
+            let mut forgetting = self.forgetting.lock();
             forgetting.gone.insert(key.clone());
             self.forget_gone(&mut forgetting, is_gone);
         }
@@ -281,11 +271,7 @@ impl Places {
 
     pub(super) fn forget_shards(&self, shards: &BTreeSet<u32>) {
         for part in &self.known.parts {
-            lock(part).retain(|_, shard| !shards.contains(shard));
+            part.lock().retain(|_, shard| !shards.contains(shard));
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -13,7 +13,7 @@ const MAX_RANGES: usize = 64;
 ///
 /// If there are more than [`MAX_RANGES`], the shortest gaps are part of the ranges, and the client
 /// drops their objects.
-pub(super) fn ranges(held: &BTreeSet<u32>) -> Vec<(u32, u32)> {
+pub(super) fn ranges_of(held: &BTreeSet<u32>) -> Vec<(u32, u32)> {
     let mut ranges: Vec<(u32, u32)> = Vec::new();
     for &shard in held {
         match ranges.last_mut() {
@@ -34,7 +34,7 @@ pub(super) fn ranges(held: &BTreeSet<u32>) -> Vec<(u32, u32)> {
 }
 
 /// Returns the selector of the union of ranges of `count` shards. There must be at least one range.
-pub(super) fn selector(by: ShardBy, count: u32, ranges: &[(u32, u32)]) -> String {
+pub(super) fn selector_of_ranges(by: ShardBy, count: u32, ranges: &[(u32, u32)]) -> String {
     let ranges = ranges.iter().map(|&(start, end)| selector_of(by, count, start, end));
     ranges.collect::<Vec<_>>().join(" || ")
 }
@@ -45,7 +45,9 @@ mod tests {
 
     #[test]
     fn neighbours_are_one_range() {
-        let of = |held: &[u32]| selector(ShardBy::Uid, 4, &ranges(&held.iter().copied().collect()));
+        let of = |held: &[u32]| {
+            selector_of_ranges(ShardBy::Uid, 4, &ranges_of(&held.iter().copied().collect()))
+        };
         assert_eq!(
             of(&[0, 1, 2, 3]),
             "shardRange(object.metadata.uid, '0x0000000000000000', '0x10000000000000000')"
@@ -61,7 +63,7 @@ mod tests {
     fn a_selector_has_at_most_64_ranges_and_covers_all_shards() {
         // The gaps have one shard, except for one of three.
         let held: BTreeSet<u32> = (0..1024).step_by(2).filter(|&shard| shard != 500).collect();
-        let selector = selector(ShardBy::Namespace, 1024, &ranges(&held));
+        let selector = selector_of_ranges(ShardBy::Namespace, 1024, &ranges_of(&held));
         assert_eq!(selector.matches("shardRange").count(), MAX_RANGES);
         assert!(selector.len() < 8 * 1024);
         assert!(selector.starts_with("shardRange(object.metadata.namespace, '0x0000000000000000'"));

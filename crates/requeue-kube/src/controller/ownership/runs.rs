@@ -1,8 +1,8 @@
 //! The runs in flight, and the shards for which each counts.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::ObjectKey;
@@ -19,17 +19,18 @@ pub(super) struct Runs {
 
 impl Runs {
     pub(super) fn begin_run(&self, key: &ObjectKey, shard: u32) {
-        self.lock().insert(key.clone(), vec![shard]);
+        self.shards.lock().insert(key.clone(), vec![shard]);
     }
 
     pub(super) fn end_run(&self, key: &ObjectKey) {
-        self.lock().remove(key);
+        self.shards.lock().remove(key);
+        // This comes after the removal: a waiter that is woken must not see the run.
         self.ended.notify_waiters();
     }
 
     /// Counts the run of `key`, if there is one, also for another shard.
     pub(super) fn count_for(&self, key: &ObjectKey, shard: u32) {
-        if let Some(shards) = self.lock().get_mut(key)
+        if let Some(shards) = self.shards.lock().get_mut(key)
             && !shards.contains(&shard)
         {
             shards.push(shard);
@@ -38,7 +39,7 @@ impl Runs {
 
     /// Returns the keys of the runs that count for one of these shards.
     pub(super) fn keys_of(&self, shards: &[u32]) -> Vec<ObjectKey> {
-        let runs = self.lock();
+        let runs = self.shards.lock();
         let counts = |counted: &[u32]| counted.iter().any(|shard| shards.contains(shard));
         runs.iter().filter(|(_, counted)| counts(counted)).map(|(key, _)| key.clone()).collect()
     }
@@ -53,9 +54,5 @@ impl Runs {
             }
             ended.await;
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, Vec<u32>>> {
-        self.shards.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

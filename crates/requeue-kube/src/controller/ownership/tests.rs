@@ -383,7 +383,7 @@ async fn a_stream_that_has_ended_lists_a_gained_shard_while_another_watch_lives(
 #[tokio::test(start_paused = true)]
 async fn a_shared_watch_that_has_ended_lists_a_gained_shard_after_the_release_of_all_others() {
     let (feed, events) = Feed::new();
-    let shared = SharedWatch::from_stream(events);
+    let shared = SharedWatch::from_stream(events, ());
     let ownership = by_uid();
     let controller = Controller::for_shared(&shared).name("a shared watch that has ended");
     let (_watched, _reading, log, names) = after_the_end_of(controller, feed, &ownership).await;
@@ -495,7 +495,7 @@ fn the_uid_of_a_former_owner_does_not_change_the_shard_of_an_object() {
     ownership.gain([1, 2]);
     let key = ObjectKey::new(Some("any"), "object");
     let uid = |shard| format!("uid of {}", name_in(shard));
-    assert_eq!(ownership.learn(&key, &uid(1)), Learned::Held);
+    assert_eq!(ownership.learn_shard(&key, &uid(1)), Learned::Held);
     for former in [2, 3] {
         ownership.learn_owner(&key, &uid(former));
         assert_eq!(ownership.places().shard_of(&key), Some(1));

@@ -87,8 +87,9 @@ fn uid_in(shard: u32) -> String {
 
 /// Returns the queue of a controller that uses `ownership`.
 fn attached(ownership: &Ownership, forget: impl Fn() + Send + Sync + 'static) -> ObjectQueue {
-    let queue = config().queue(Some(Arc::clone(ownership.places()))).unwrap().build().unwrap();
-    ownership.attach(queue.clone(), Box::new(move |_| forget()), |_| {});
+    let queue =
+        config().queue_builder(Some(Arc::clone(ownership.places()))).unwrap().build().unwrap();
+    ownership.attach_controller(queue.clone(), Box::new(move |_| forget()), |_| {});
     queue
 }
 
@@ -97,34 +98,34 @@ async fn a_run_begins_only_for_the_known_object_of_a_shard_that_is_held_and_list
     let ownership = by_uid();
     attached(&ownership, || {});
     let key = ObjectKey::new(Some("ns"), "object");
-    let begin = |shard: u32| ownership.begin(&key, Some(&uid_in(shard)));
-    assert!(matches!(begin(1), Begin::Drop), "not held");
+    let begin = |shard: u32| ownership.begin_run(&key, Some(&uid_in(shard)));
+    assert!(begin(1).is_none(), "not held");
     ownership.gain([1]);
-    assert_eq!(ownership.learn(&key, &uid_in(1)), Learned::Held);
-    assert!(matches!(begin(1), Begin::Later), "not listed");
-    ownership.listed(1);
-    assert!(matches!(begin(1), Begin::Run(_)));
-    assert!(matches!(begin(2), Begin::Drop), "the store has another object than the watch");
-    assert!(matches!(ownership.begin(&key, None), Begin::Run(_)), "a deleted object");
+    assert_eq!(ownership.learn_shard(&key, &uid_in(1)), Learned::Held);
+    assert!(begin(1).is_none(), "not listed");
+    ownership.mark_listed(1);
+    assert!(begin(1).is_some());
+    assert!(begin(2).is_none(), "the store has another object than the watch");
+    assert!(ownership.begin_run(&key, None).is_some(), "a deleted object");
 
     ownership.gain([2]);
-    assert_eq!(ownership.learn(&key, &uid_in(2)), Learned::Moved);
-    assert!(matches!(begin(1), Begin::Drop), "the store is behind the watch");
-    assert!(matches!(begin(2), Begin::Later));
-    ownership.listed(2);
-    let Begin::Run(in_flight) = begin(2) else { panic!("it is listed") };
+    assert_eq!(ownership.learn_shard(&key, &uid_in(2)), Learned::Moved);
+    assert!(begin(1).is_none(), "the store is behind the watch");
+    assert!(begin(2).is_none());
+    ownership.mark_listed(2);
+    let Some(in_flight) = begin(2) else { panic!("it is listed") };
     // The run counts for both shards.
-    assert_eq!(ownership.learn(&key, &uid_in(1)), Learned::Moved);
+    assert_eq!(ownership.learn_shard(&key, &uid_in(1)), Learned::Moved);
     for shard in [1, 2] {
         assert!(!ownership.is_idle(shard));
         let mut release = Box::pin(ownership.release([shard]));
         assert!((&mut release).now_or_never().is_none());
     }
-    assert!(matches!(begin(1), Begin::Drop), "it is being released");
+    assert!(begin(1).is_none(), "it is being released");
     drop(in_flight);
     ownership.release([1, 2]).await;
-    assert_eq!(ownership.learn(&key, &uid_in(1)), Learned::NotHeld);
-    assert!(matches!(ownership.begin(&key, None), Begin::Drop));
+    assert_eq!(ownership.learn_shard(&key, &uid_in(1)), Learned::NotHeld);
+    assert!(ownership.begin_run(&key, None).is_none());
 }
 
 #[tokio::test(start_paused = true)]
@@ -134,14 +135,14 @@ async fn a_run_counts_for_each_shard_into_which_its_object_has_moved() {
     for is_owner in [false, true] {
         let key = ObjectKey::new(Some("ns"), &format!("object {is_owner}"));
         ownership.gain([1, 3]);
-        ownership.learn(&key, &uid_in(1));
-        ownership.listed(ownership.gains());
-        let Begin::Run(in_flight) = ownership.begin(&key, None) else { panic!("it is listed") };
-        assert_eq!(ownership.learn(&key, &uid_in(2)), Learned::Left);
+        ownership.learn_shard(&key, &uid_in(1));
+        ownership.mark_listed(*ownership.gains().borrow());
+        let Some(in_flight) = ownership.begin_run(&key, None) else { panic!("it is listed") };
+        assert_eq!(ownership.learn_shard(&key, &uid_in(2)), Learned::Left);
         if is_owner {
             ownership.learn_owner(&key, &uid_in(3));
         }
-        assert_eq!(ownership.learn(&key, &uid_in(3)), Learned::Held);
+        assert_eq!(ownership.learn_shard(&key, &uid_in(3)), Learned::Held);
         let mut release = Box::pin(ownership.release([3]));
         assert!((&mut release).now_or_never().is_none(), "the run acts on the object in shard 3");
         drop(in_flight);
@@ -160,15 +161,15 @@ async fn keys_are_dropped_in_one_walk_that_blocks_no_other_shard() {
         may_end.lock().unwrap().recv().unwrap();
     });
     ownership.gain(0..SHARDS);
-    ownership.listed(1);
+    ownership.mark_listed(1);
     let keys: Vec<_> = (0..SHARDS).map(|shard| ObjectKey::new(None, &name_in(shard))).collect();
     let add = |shard: u32| {
-        ownership.admit(&keys[shard as usize], || {
+        ownership.call_if_held(&keys[shard as usize], || {
             queue.add(keys[shard as usize].clone());
         })
     };
     for shard in 0..SHARDS {
-        ownership.learn(&keys[shard as usize], &uid_in(shard));
+        ownership.learn_shard(&keys[shard as usize], &uid_in(shard));
         assert!(add(shard).is_some());
     }
 
@@ -180,15 +181,15 @@ async fn keys_are_dropped_in_one_walk_that_blocks_no_other_shard() {
     ownership.release([4, 5]).await;
     ownership.gain([1, 4]);
     assert_eq!(ownership.held(), [0, 2, 4, 6, 7].into(), "shard 1 waits for the walk");
-    assert_eq!(ownership.gains(), 2);
+    assert_eq!(*ownership.gains().borrow(), 2);
 
     go_on.send(()).unwrap();
     walks.recv().await.unwrap();
     assert!(ownership.held().contains(&1));
-    assert_eq!(ownership.gains(), 3, "it is listed after the walk");
+    assert_eq!(*ownership.gains().borrow(), 3, "it is listed after the walk");
     go_on.send(()).unwrap();
-    ownership.dropped_since(1).await;
-    assert_eq!(ownership.drops(), 2, "one walk for the shards 3 and 5");
+    ownership.drops().wait_for(|&drops| drops != 1).await.unwrap();
+    assert_eq!(*ownership.drops().borrow(), 2, "one walk for the shards 3 and 5");
     assert!(walks.try_recv().is_err());
     assert_eq!(queue.len(), 5, "the keys of 0, 2, 4, 6 and 7");
 }
@@ -200,13 +201,13 @@ fn a_shard_is_not_forgotten_while_an_event_is_handled() {
     ownership.gain([1]);
     let (key, places) = (ObjectKey::new(None, "object"), ownership.places());
     places.begin_event();
-    ownership.learn(&key, &uid_in(1));
+    ownership.learn_shard(&key, &uid_in(1));
     // The run for the former object ends before the new one is in the store.
-    places.forget(&key, |_| true);
+    places.forget_shard_of(&key, |_| true);
     assert!(ownership.is_held(&key));
     places.end_event(|_| false);
     assert!(ownership.is_held(&key), "there is an object now");
-    places.forget(&key, |_| true);
+    places.forget_shard_of(&key, |_| true);
     assert!(!ownership.is_held(&key));
     assert_eq!(places.shard_of(&key), None);
 }
@@ -217,12 +218,12 @@ async fn a_key_leaves_its_group_if_its_object_is_replaced_in_a_shard_that_is_not
     attached(&ownership, || {});
     let key = ObjectKey::new(Some("ns"), "object");
     ownership.gain([1]);
-    assert_eq!(ownership.learn(&key, &uid_in(1)), Learned::Held);
-    assert_eq!(ownership.learn(&key, &uid_in(2)), Learned::Left);
+    assert_eq!(ownership.learn_shard(&key, &uid_in(1)), Learned::Held);
+    assert_eq!(ownership.learn_shard(&key, &uid_in(2)), Learned::Left);
     // A run is in flight, so the key stays in the queue, and is regrouped again at its end.
     assert!(ownership.places().regroup(&key, || false));
     ownership.gain([2]);
-    assert_eq!(ownership.learn(&key, &uid_in(2)), Learned::Held);
+    assert_eq!(ownership.learn_shard(&key, &uid_in(2)), Learned::Held);
     assert!(ownership.places().regroup(&key, || true));
     assert!(!ownership.places().regroup(&key, || true));
 }

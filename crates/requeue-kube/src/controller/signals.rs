@@ -1,0 +1,39 @@
+//! The signals that shut a process down.
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, select};
+use tokio::sync::oneshot;
+
+/// Returns a future that completes at the first signal, and one that completes at the second. The second
+/// one must be polled for the first one to complete.
+pub(super) fn shutdown_signals() -> (BoxFuture<'static, ()>, BoxFuture<'static, ()>) {
+    // One future waits for both signals: two handlers would both see the first signal.
+    let (first, shutdown) = oneshot::channel();
+    let second = async {
+        wait_for_signal().await;
+        tracing::info!("shutting down; a second signal drops the runs in flight");
+        // An error means that the shutdown has begun already.
+        _ = first.send(());
+        wait_for_signal().await;
+    };
+    (shutdown.map(|_| ()).boxed(), second.boxed())
+}
+
+/// Completes at the next Ctrl-C or SIGTERM.
+async fn wait_for_signal() {
+    let interrupt = tokio::signal::ctrl_c().map(|received| {
+        received
+            .unwrap_or_else(|error| panic!("the handler for Ctrl-C cannot be installed: {error}"));
+    });
+    #[cfg(unix)]
+    let terminate = async {
+        use tokio::signal::unix::{SignalKind, signal};
+        match signal(SignalKind::terminate()) {
+            Ok(mut terminate) => _ = terminate.recv().await,
+            Err(error) => panic!("the handler for SIGTERM cannot be installed: {error}"),
+        }
+    };
+    #[cfg(not(unix))]
+    let terminate = std::future::pending::<()>();
+    select(interrupt.boxed(), terminate.boxed()).await;
+}
