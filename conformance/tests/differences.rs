@@ -160,10 +160,10 @@ fn gauges_are_right_when_asked() {
     queue.add('a');
     let _key = take(&queue);
     clock.advance(Duration::from_millis(499));
-    assert_eq!(queue.unfinished_work(), Duration::from_millis(499));
+    assert_eq!(queue.sample().times.unfinished_work, Duration::from_millis(499));
     queue.shut_down();
     clock.advance(secs(1));
-    assert_eq!(queue.longest_running(), Duration::from_millis(1499));
+    assert_eq!(queue.sample().times.longest_running, Duration::from_millis(1499));
 }
 
 #[derive(Clone, Default)]

@@ -164,7 +164,7 @@ impl Keys {
         is_stopping: impl Fn() -> bool,
         on_wait: impl FnOnce(usize),
     ) -> usize {
-        let held = || self.queue.len() + self.queue.waiting() + self.queue.in_flight();
+        let held = || self.queue.len() + self.queue.waiting() + self.queue.states().in_flight;
         let is_full =
             || held() >= self.max_keys && !is_stopping() && self.queue.look_up(key).is_none();
         if is_full() && self.room.is_first_wait() {
@@ -248,7 +248,7 @@ impl Keys {
     pub(super) fn give_up(&self, item: Item<'static, Key>) {
         self.over(&item);
         self.failing.forget(&item);
-        item.give_up();
+        item.complete(Completion::GiveUp);
     }
 
     /// Completes a run that was cancelled.

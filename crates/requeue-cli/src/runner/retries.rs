@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use requeue::limiter::BackoffLimiter;
-use requeue::{Item, RateLimiter, Time};
+use requeue::{Completion, Item, RateLimiter, Time};
 
 use crate::key::Key;
 use crate::process::run_input::Past;
@@ -83,7 +83,7 @@ impl FailingKeys {
         inner.keys.insert(item.key().clone(), State { failures, until, last_exit });
         // Under the lock, so that the next run, which may start immediately, finds the failure counted.
         let delay = until.since(now);
-        item.retry_after(delay);
+        item.complete(Completion::RetryAfter(delay));
         Verdict::Retried { attempt: before.failures.saturating_add(1), delay }
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
-use requeue::{BUCKETS, Histogram, Histograms, Totals};
+use requeue::{BUCKETS, Histogram, metrics};
 
 use super::Series;
 use super::meters::{BOUNDS, Meters, RESULTS};
@@ -18,8 +18,7 @@ pub(super) struct Sample<'a> {
     series: &'a Series,
     meters: &'a Meters,
     depths: Vec<(String, usize)>,
-    counts: Totals,
-    times: Histograms,
+    queue: metrics::Sample,
 }
 
 impl<'a> Sample<'a> {
@@ -28,8 +27,7 @@ impl<'a> Sample<'a> {
             series,
             meters: &series.meters,
             depths: series.depths(),
-            counts: series.queue.totals(),
-            times: series.queue.histograms(),
+            queue: series.queue.sample(),
         }
     }
 
@@ -194,29 +192,29 @@ pub(super) const FAMILIES: [Family; 17] = [
     Family {
         name: "workqueue_adds",
         help: "Total number of adds handled by workqueue",
-        value: Value::QueueCount(|of| of.counts.enqueued),
+        value: Value::QueueCount(|of| of.queue.totals.enqueued),
     },
     Family {
         name: "workqueue_queue_duration_seconds",
         help: "How long in seconds an item stays in workqueue before being requested",
-        value: Value::QueueTimes(|of| &of.times.queued),
+        value: Value::QueueTimes(|of| &of.queue.times.queued),
     },
     Family {
         name: "workqueue_work_duration_seconds",
         help: "How long in seconds processing an item from workqueue takes.",
-        value: Value::QueueTimes(|of| &of.times.worked),
+        value: Value::QueueTimes(|of| &of.queue.times.worked),
     },
     Family {
         name: "workqueue_unfinished_work_seconds",
         help: "How many seconds of work has been done that is in progress and hasn't been observed \
                by work_duration. Large values indicate stuck threads. One can deduce the number of \
                stuck threads by observing the rate at which this increases.",
-        value: Value::QueueAge(|of| of.series.queue.unfinished_work()),
+        value: Value::QueueAge(|of| of.queue.times.unfinished_work),
     },
     Family {
         name: "workqueue_longest_running_processor_seconds",
         help: "How many seconds has the longest running processor for workqueue been running.",
-        value: Value::QueueAge(|of| of.series.queue.longest_running()),
+        value: Value::QueueAge(|of| of.queue.times.longest_running),
     },
     Family {
         name: "workqueue_retries",

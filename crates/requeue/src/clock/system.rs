@@ -1,6 +1,5 @@
 //! The machine's clock, and the one thread that wakes its alarms.
 
-use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::thread;
@@ -9,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::timers::{Key, Timers};
 use super::{Alarm, Clock};
 use crate::Time;
+use crate::sync::quietly;
 
 /// The machine's monotonic clock.
 ///
@@ -137,17 +137,9 @@ impl TimerThread {
                 state = woken.unwrap_or_else(PoisonError::into_inner).0;
             } else {
                 drop(state);
-                due.drain(..).for_each(wake_unharmed);
+                due.drain(..).for_each(|waker| _ = quietly(|| waker.wake()));
                 state = self.lock();
             }
         }
-    }
-}
-
-/// Wakes `waker`, and discards any panic.
-fn wake_unharmed(waker: Waker) {
-    if let Err(panic) = panic::catch_unwind(AssertUnwindSafe(|| waker.wake())) {
-        // Dropping the payload could panic again.
-        std::mem::forget(panic);
     }
 }

@@ -180,11 +180,11 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// queue.add("build");
     /// let item = queue.try_get().unwrap();
     /// queue.add("build");
-    /// assert!(item.is_cancelled());
+    /// assert!(item.cancel_reason().is_some());
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
-    pub fn in_flight_policy(mut self, rerun: InFlightPolicy) -> Self {
-        self.config.rerun = rerun;
+    pub fn in_flight_policy(mut self, policy: InFlightPolicy) -> Self {
+        self.config.rerun = policy;
         self
     }
 
@@ -258,7 +258,7 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     ///     .fair()
     ///     .build()?;
     /// queue.add_all([("busy", "a"), ("busy", "b"), ("busy", "c"), ("calm", "d")]);
-    /// let order: Vec<_> = queue.try_get_many(4).iter().map(|item| item.1).collect();
+    /// let order: Vec<_> = queue.get_many(4).now().iter().map(|item| item.1).collect();
     /// assert_eq!(order, ["a", "d", "b", "c"]);
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
@@ -452,7 +452,7 @@ impl<K: Key, S> fmt::Debug for Builder<K, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder")
             .field("name", &self.name)
-            .field("re_add", &self.config.re_add)
+            .field("readd_policy", &self.config.re_add)
             .field("order", &self.config.order)
             .finish_non_exhaustive()
     }

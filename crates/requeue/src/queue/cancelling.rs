@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::future::Future;
 use std::hash::{BuildHasher, Hash};
 use std::pin::Pin;
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll};
 
 use requeue_core::{self as core, CancelReason, CancelledRun};
 
@@ -14,7 +14,7 @@ use super::waiters::Wakes;
 use super::watchers::Watcher;
 use crate::Key;
 use crate::ranked_mutex::RankedGuard;
-use crate::sync::{Arc, Weak, drop_quietly};
+use crate::sync::{Arc, Weak, drop_quietly, waker_fn};
 
 impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Cancels the run in flight of `key`, and returns whether there was one.
@@ -50,7 +50,9 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     {
         let hash = self.hash(key);
         // Due keys first: an add that is due may restart the run.
-        let Some((mut state, _)) = self.settled() else { return CancelledRun::NotInFlight };
+        let Some((mut state, _)) = self.shared.lock_settled() else {
+            return CancelledRun::NotInFlight;
+        };
         let (cancelled, epoch) = state.core.cancel_running(key, hash);
         let mut wakes = Wakes::new();
         if let Some(epoch) = epoch {
@@ -81,8 +83,7 @@ impl<K: Key> Shared<K> {
 
     /// Takes the lock. If adds restart runs, first makes the keys ready that are due.
     fn lock_after_restarts(&self) -> Option<RankedGuard<'_, State<K>>> {
-        // The clock is user code, which runs without the lock.
-        if self.restarts { self.promoted(self.clock.now()) } else { self.lock().ok() }
+        if self.restarts { Some(self.lock_settled()?.0) } else { self.lock().ok() }
     }
 }
 
@@ -106,28 +107,17 @@ impl<K: Key> Cancellation<K> {
     /// Calls `f` when the delivery is cancelled, on the thread that cancels it, until the result is
     /// dropped.
     pub(super) fn then(mut self, f: impl Fn(CancelReason) + Send + Sync + 'static) -> Self {
-        let call = Call { shared: Weak::clone(&self.shared), ticket: self.ticket, f };
-        let waker = Waker::from(Arc::new(call));
+        let (shared, ticket) = (Weak::clone(&self.shared), self.ticket);
+        let waker = waker_fn(move || {
+            if let Some(reason) = shared.upgrade().and_then(|shared| shared.cancel_reason(&ticket))
+            {
+                f(reason);
+            }
+        });
         if Pin::new(&mut self).poll(&mut Context::from_waker(&waker)).is_ready() {
             waker.wake();
         }
         self
-    }
-}
-
-/// A waker that calls `f` with the reason of the cancellation.
-struct Call<K: Key, F> {
-    shared: Weak<Shared<K>>,
-    ticket: core::Ticket,
-    f: F,
-}
-
-impl<K: Key, F: Fn(CancelReason) + Send + Sync + 'static> Wake for Call<K, F> {
-    fn wake(self: Arc<Self>) {
-        let Some(shared) = self.shared.upgrade() else { return };
-        if let Some(reason) = shared.cancel_reason(&self.ticket) {
-            (self.f)(reason);
-        }
     }
 }
 

@@ -10,7 +10,7 @@
 use std::future::Future;
 use std::hash::BuildHasher;
 use std::pin::Pin;
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use requeue_core::{Delivery, Finish, Operation, Time};
@@ -19,13 +19,13 @@ use super::Queue;
 use super::item::{Completed, Item};
 use super::shared::{LOCK_BATCH, Shared, State};
 use super::waiters::{Kind, Place};
-use crate::Key;
 use crate::clock::{Alarm, Clock};
 use crate::ranked_mutex::{RankedGuard, Reentered};
 use crate::sync::{
-    Arc, Ordering, SPINS, Thread, current, drop_quietly, park, park_timeout, park_warily, quietly,
-    spin_loop, thread_local,
+    Ordering, SPINS, current, drop_quietly, park, park_timeout, park_warily, quietly, spin_loop,
+    thread_local, waker_fn,
 };
+use crate::{Completion, Key};
 
 // --- A key without waiting ------------------------------------------------------------------------------
 
@@ -166,7 +166,7 @@ impl<K: Key> Drop for TakenBatch<'_, K> {
         let deliveries =
             self.deliveries.drain(..).map(|delivery| Item::borrowed(self.shared, delivery));
         for item in self.items.drain(..).chain(deliveries) {
-            quietly(|| item.release());
+            quietly(|| item.complete(Completion::Release));
         }
     }
 }
@@ -220,7 +220,7 @@ pub(super) struct Getter<'q, K: Key, S: BuildHasher> {
     place: Option<Place>,
     kind: Kind,
     /// True if the getter waits until `None` is final.
-    pub(super) until_final: bool,
+    until_final: bool,
     pub(super) deadline: Option<Time>,
     /// The alarm for the deadline, unless a parked thread keeps the deadline itself.
     alarm: Option<Alarm>,
@@ -235,7 +235,10 @@ enum Pause {
 }
 
 impl<'q, K: Key, S: BuildHasher> Getter<'q, K, S> {
-    pub(super) const fn new(queue: &'q Queue<K, S>, kind: Kind, until_final: bool) -> Self {
+    /// Returns the getter of a task, which returns `None` as client-go's does.
+    #[inline]
+    pub(super) const fn new(queue: &'q Queue<K, S>) -> Self {
+        let (kind, until_final) = (Kind::Task, false);
         Self { queue, place: None, kind, until_final, deadline: None, alarm: None }
     }
 
@@ -244,8 +247,18 @@ impl<'q, K: Key, S: BuildHasher> Getter<'q, K, S> {
         self.place.is_some()
     }
 
+    /// Makes the getter wait until `None` is final.
+    pub(super) fn wait_until_final(&mut self) {
+        // The list of waiters has a copy of the flag.
+        self.leave();
+        self.until_final = true;
+    }
+
     /// Blocks this thread until there is a result.
     pub(super) fn block(mut self) -> Option<Delivery<K>> {
+        // A future that has begun to wait is listed as a task.
+        self.leave();
+        self.kind = Kind::Thread;
         let shared = &self.queue.shared;
         THREAD.with(|waker| {
             loop {
@@ -357,8 +370,11 @@ impl<K: Key, S: BuildHasher> Future for Getter<'_, K, S> {
 }
 
 impl<K: Key, S: BuildHasher> Drop for Getter<'_, K, S> {
+    #[inline]
     fn drop(&mut self) {
-        self.leave();
+        if self.is_waiting() {
+            self.leave();
+        }
     }
 }
 
@@ -398,20 +414,10 @@ impl<K: Key> Shared<K> {
         }
     }
 }
-
 thread_local! {
-    /// Unparks this thread.
-    pub(super) static THREAD: Waker = Waker::from(Arc::new(Unpark(current())));
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.0.unpark();
-    }
+    /// The waker of this thread.
+    pub(super) static THREAD: Waker = {
+        let thread = current();
+        waker_fn(move || thread.unpark())
+    };
 }

@@ -50,7 +50,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// let a = queue.group(GroupId::of("a"))?;
     /// a.pause();
-    /// let delivered: Vec<_> = queue.try_get_many(3).iter().map(|item| **item).collect();
+    /// let delivered: Vec<_> = queue.get_many(3).now().iter().map(|item| **item).collect();
     /// assert_eq!(delivered, [("b", "z")]);
     /// assert_eq!(a.states().ready, 2);
     ///
@@ -85,16 +85,18 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// assert_eq!(queue.len(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    // Hidden, because it is for requeue-kube, whose shards are groups.
+    #[doc(hidden)]
     pub fn cancel_groups(
         &self,
         groups: impl IntoIterator<Item = GroupId>,
     ) -> Result<usize, NoGroups> {
+        if self.group_of.is_none() {
+            return Err(NoGroups);
+        }
         let mut ids: Vec<_> = groups.into_iter().map(GroupId::id).collect();
         ids.sort_unstable();
-        match self.group_of {
-            Some(_) => Ok(self.cancel_of_groups(|group| ids.binary_search(&group.id()).is_ok())),
-            None => Err(NoGroups),
-        }
+        Ok(self.cancel_of_groups(|group| ids.binary_search(&group.id()).is_ok()))
     }
 
     fn cancel_of_groups(&self, is_cancelled: impl Fn(GroupId) -> bool) -> usize {
@@ -162,7 +164,7 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// order gets the keys again that it has returned during the pause.
     pub fn resume(&self) {
         // Due keys first: groups that are due take their turns before this one.
-        let Some((mut state, _)) = self.queue.settled() else { return };
+        let Some((mut state, _)) = self.shared().lock_settled() else { return };
         state.core.pause_group(self.group, false);
         loop {
             let return_some = || state.core.return_skipped(self.group, LOCK_BATCH);
@@ -223,9 +225,9 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     ///
     /// let queue = Queue::builder().group_by(|n: &u64| GroupId::new(n % 2)).build()?;
     /// queue.add_all([1, 2]);
-    /// let items = queue.try_get_many(2);
+    /// let items = queue.get_many(2).now();
     /// assert_eq!(queue.group(GroupId::new(1))?.cancel_running(), 1);
-    /// assert_eq!([items[0].is_cancelled(), items[1].is_cancelled()], [true, false]);
+    /// assert_eq!([items[0].cancel_reason().is_some(), items[1].cancel_reason().is_some()], [true, false]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn cancel_running(&self) -> usize {
@@ -264,11 +266,7 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// ```
     #[must_use]
     pub fn states(&self) -> StateCounts {
-        self.queue.settled().map_or_else(StateCounts::default, |(state, _)| {
-            let states = state.core.group_states(self.group);
-            self.shared().release(state);
-            states
-        })
+        self.shared().read_settled(|core| core.group_states(self.group))
     }
 
     /// Waits until no key of the group is in flight.
@@ -288,7 +286,7 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     ///
     /// let queue = Queue::builder().group_by(|n: &u64| GroupId::new(n % 2)).build()?;
     /// queue.add_all([1, 2]);
-    /// let items = queue.try_get_many(2);
+    /// let items = queue.get_many(2).now();
     /// let odd = queue.group(GroupId::new(1))?;
     /// odd.pause();
     /// let stopped = odd.none_in_flight();
@@ -298,7 +296,7 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # }).unwrap();
     /// ```
-    pub fn none_in_flight(&self) -> NoneInFlight<K> {
+    pub fn none_in_flight(&self) -> impl Future<Output = ()> + Send + Sync + Unpin + use<K, S> {
         NoneInFlight { shared: Arc::clone(self.shared()), group: self.group, number: None }
     }
 
@@ -323,7 +321,7 @@ impl<K: Key, S> fmt::Debug for GroupHandle<'_, K, S> {
 
 /// Waits until no key of a group is in flight: see [`GroupHandle::none_in_flight`].
 #[must_use = "a future does nothing unless it is polled"]
-pub struct NoneInFlight<K: Key> {
+struct NoneInFlight<K: Key> {
     shared: Arc<Shared<K>>,
     group: GroupId,
     /// The number in the list of drains, once it waits.
@@ -358,16 +356,6 @@ impl<K: Key> Future for NoneInFlight<K> {
 
 impl<K: Key> Drop for NoneInFlight<K> {
     fn drop(&mut self) {
-        let Some(number) = self.number else { return };
-        let Ok(mut state) = self.shared.lock() else { return };
-        let waker = state.drainers.leave(number);
-        drop(state);
-        drop_quietly(waker);
-    }
-}
-
-impl<K: Key> fmt::Debug for NoneInFlight<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NoneInFlight").field("group", &self.group).finish_non_exhaustive()
+        self.shared.stop_draining(self.number);
     }
 }

@@ -35,13 +35,11 @@ impl<K: Key> Deref for Owner<'_, K> {
 
 /// A key in flight: no other worker has it until its completion.
 ///
-/// A worker completes the delivery with [`complete`](Self::complete), or with a shorthand for one
-/// [`Completion`]: [`succeed`](Self::succeed), [`requeue_after`](Self::requeue_after),
-/// [`retry`](Self::retry), [`retry_after`](Self::retry_after), [`give_up`](Self::give_up),
-/// [`release`](Self::release) and [`release_after`](Self::release_after). **An item that is dropped before its completion has failed** and is
-/// retried with backoff: no key is lost when a worker panics, is dropped or returns early. The
-/// exception is a run that was [cancelled](Self::cancelled): its item is completed with
-/// [`Completion::Cancelled`].
+/// A worker completes the delivery with [`succeed`](Self::succeed), with [`retry`](Self::retry), or
+/// with [`complete`](Self::complete) and any other [`Completion`]. **An item that is dropped before
+/// its completion has failed** and is retried with backoff: no key is lost when a worker panics, is
+/// dropped or returns early. The exception is a run that was [cancelled](Self::cancelled): its item
+/// is completed with [`Completion::Cancelled`].
 ///
 /// # Examples
 ///
@@ -163,13 +161,13 @@ impl<'q, K: Key> Item<'q, K> {
     /// # Examples
     ///
     /// ```
-    /// use requeue::{Add, Order, Queue};
+    /// use requeue::{Add, Completion, Order, Queue};
     ///
     /// let queue = Queue::builder().order(Order::Priority { oldest_every: 10 }).build()?;
     /// queue.add_with("a", Add::now().priority(5));
     /// let mut item = queue.try_get().unwrap();
     /// item.set_priority(-5);
-    /// item.release();
+    /// item.complete(Completion::Release);
     /// assert_eq!(queue.try_get().unwrap().priority(), -5);
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
@@ -183,22 +181,10 @@ impl<'q, K: Key> Item<'q, K> {
         self.ticket.epoch()
     }
 
-    /// Returns true if the key was added again while in flight, so that it will run once more.
-    #[must_use]
-    pub fn is_dirty(&self) -> bool {
-        self.live.as_ref().is_some_and(|(owner, _)| {
-            owner.lock().is_ok_and(|state| state.core.is_dirty(&self.ticket))
-        })
-    }
-
-    /// Returns true if the run was cancelled, by [`Queue::cancel_running`](super::Queue::cancel_running)
-    /// or by an add that [restarts](crate::InFlightPolicy::Restart) it.
-    #[must_use]
-    pub fn is_cancelled(&self) -> bool {
-        self.cancel_reason().is_some()
-    }
-
     /// Returns the reason why the run was cancelled, or `None` if it was not.
+    ///
+    /// [`Queue::cancel_running`](super::Queue::cancel_running) cancels runs, and so does an add that
+    /// [restarts](crate::InFlightPolicy::Restart) them.
     #[must_use]
     pub fn cancel_reason(&self) -> Option<CancelReason> {
         self.live.as_ref().and_then(|(owner, _)| owner.cancel_reason(&self.ticket))
@@ -273,6 +259,8 @@ impl<'q, K: Key> Item<'q, K> {
     /// assert!(queue.try_get().is_some());
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
+    // Hidden, because it is for the program `requeue`, which may find that a run need not start.
+    #[doc(hidden)]
     pub fn uncount_start(&self) {
         if let Some((owner, _)) = &self.live
             && let Ok(mut state) = owner.lock()
@@ -285,6 +273,8 @@ impl<'q, K: Key> Item<'q, K> {
     /// from its delivery, for a worker that begins some time after it has taken the key.
     ///
     /// It has no effect in a queue without a pace.
+    // Hidden, for the same reason.
+    #[doc(hidden)]
     pub fn count_start(&self) {
         let Some((owner, _)) = &self.live else { return };
         let now = owner.clock.now();
@@ -322,77 +312,12 @@ impl<'q, K: Key> Item<'q, K> {
         self.end(Completion::Succeed);
     }
 
-    /// Completes the delivery with [`Completion::RequeueAfter`]: the run succeeded, and the key is
-    /// added again after `delay`.
-    pub fn requeue_after(mut self, delay: Duration) {
-        self.end(Completion::RequeueAfter(delay));
-    }
-
     /// Completes the delivery with [`Completion::Retry`]: the run failed, and is retried after the
     /// backoff that the limiter computes.
     ///
     /// [`Queue::look_up`](super::Queue::look_up) shows when the key is due.
     pub fn retry(mut self) {
         self.end(Completion::Retry);
-    }
-
-    /// Completes the delivery with [`Completion::RetryAfter`]: the run failed, and is retried after
-    /// `delay`.
-    pub fn retry_after(mut self, delay: Duration) {
-        self.end(Completion::RetryAfter(delay));
-    }
-
-    /// Completes the delivery with [`Completion::GiveUp`]: the run failed, and is not retried.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use requeue::{Queue, clock::FakeClock};
-    /// use std::time::Duration;
-    ///
-    /// let clock = FakeClock::new();
-    /// let queue = Queue::builder().clock(clock.clone()).build()?;
-    /// queue.add("broken");
-    /// queue.try_get().expect("it is ready").retry();
-    /// clock.advance(Duration::from_secs(1));
-    /// let item = queue.try_get().expect("the backoff is over");
-    /// assert_eq!(item.attempt(), 2);
-    /// item.give_up();
-    /// assert_eq!((queue.failures("broken"), queue.given_up()), (0, 1));
-    /// # Ok::<(), requeue::BuildError>(())
-    /// ```
-    pub fn give_up(mut self) {
-        self.end(Completion::GiveUp);
-    }
-
-    /// Completes the delivery with [`Completion::Release`]: the delivery is undone.
-    pub fn release(mut self) {
-        self.end(Completion::Release);
-    }
-
-    /// Completes the delivery with [`Completion::ReleaseAfter`]: the delivery is undone, and the key
-    /// waits for `delay` or until it is added again.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use requeue::clock::FakeClock;
-    /// use requeue::{Pace, Queue};
-    /// use std::time::Duration;
-    ///
-    /// let second = Duration::from_secs(1);
-    /// let pace = Pace::min_interval(10 * second);
-    /// let clock = FakeClock::new();
-    /// let queue = Queue::builder().clock(clock.clone()).pace(pace).build()?;
-    /// queue.add("a");
-    /// queue.try_get().expect("it is ready").release_after(second); // its input is not there yet
-    /// assert!(queue.try_get().is_none());
-    /// clock.advance(second);
-    /// assert_eq!(queue.try_get().expect("no run has started").attempt(), 1);
-    /// # Ok::<(), requeue::BuildError>(())
-    /// ```
-    pub fn release_after(mut self, delay: Duration) {
-        self.end(Completion::ReleaseAfter(delay));
     }
 
     /// Completes the delivery as client-go's `Done` does: the key's failures are unchanged.
@@ -412,8 +337,8 @@ impl<'q, K: Key> Item<'q, K> {
     ///
     /// let queue = Queue::new();
     /// queue.add_all(0..100);
-    /// Item::succeed_all(queue.try_get_many(32));
-    /// assert_eq!((queue.len(), queue.in_flight()), (68, 0));
+    /// Item::succeed_all(queue.get_many(32).now());
+    /// assert_eq!((queue.len(), queue.states().in_flight), (68, 0));
     /// ```
     pub fn succeed_all(items: impl IntoIterator<Item = Self>) {
         // The iterator is user code, so it runs outside the lock.
@@ -441,7 +366,7 @@ impl<'q, K: Key> Item<'q, K> {
     ///
     /// let queue = Queue::new();
     /// queue.add_all(["a", "b"]);
-    /// let items: Vec<_> = queue.try_get_many(2).into_iter().map(|i| i.into_owned()).collect();
+    /// let items: Vec<_> = queue.get_many(2).now().into_iter().map(|i| i.into_owned()).collect();
     /// std::thread::spawn(move || items.into_iter().for_each(|item| item.succeed()));
     /// ```
     pub fn into_owned(mut self) -> Item<'static, K> {
@@ -574,12 +499,6 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Returns the fencing token of the delivery, which no other delivery of the queue has.
-    #[must_use]
-    pub const fn fencing_token(&self) -> u64 {
-        self.ticket.epoch()
-    }
-
     pub(super) fn finish<K: Key>(&self, shared: &Shared<K>) -> bool {
         shared.number == self.queue && shared.finish_detached(&self.ticket)
     }

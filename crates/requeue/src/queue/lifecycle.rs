@@ -38,6 +38,8 @@ pub struct Drained<K> {
 
 impl<K> Drained<K> {
     /// Creates a report. It is `finished` if no key is ready or in flight.
+    // Hidden, because it is for requeue-store.
+    #[doc(hidden)]
     #[must_use]
     pub const fn new(ready: usize, in_flight: usize, dropped: Vec<K>) -> Self {
         Self { finished: ready == 0 && in_flight == 0, ready, in_flight, dropped }
@@ -84,8 +86,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// queue.add(1);
     /// queue.close();
     /// assert_eq!(queue.add(2), Added::Refused);
-    /// queue.get_blocking().expect("the key is still delivered").succeed();
-    /// assert!(queue.get_blocking().is_none());
+    /// queue.get().blocking().expect("the key is still delivered").succeed();
+    /// assert!(queue.get().blocking().is_none());
     /// ```
     pub fn close(&self) {
         let Ok(mut state) = self.shared.lock() else { return };
@@ -148,8 +150,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// queue.add("ready");
     /// queue.add_after("waiting", Duration::from_secs(3600));
     /// assert_eq!(queue.shut_down(), ["waiting"]);
-    /// queue.get_blocking().expect("ready keys are delivered").succeed();
-    /// assert!(queue.get_blocking().is_none());
+    /// queue.get().blocking().expect("ready keys are delivered").succeed();
+    /// assert!(queue.get().blocking().is_none());
     /// ```
     pub fn shut_down(&self) -> Vec<K> {
         self.end(true).report()
@@ -158,7 +160,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     fn end(&self, ends_drains: bool) -> Unreported<'_, K> {
         let mut dropped = Unreported { shared: &self.shared, keys: Vec::new() };
         // Due keys count as ready, even if no operation has made them ready yet.
-        let Some((state, _)) = self.settled() else { return dropped };
+        let Some((state, _)) = self.shared.lock_settled() else { return dropped };
         let mut first = Some(state);
         loop {
             let is_first = first.is_some();
@@ -407,6 +409,18 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
     }
 }
 
+impl<K: Key> Shared<K> {
+    /// Removes a drain from the list, if it is listed.
+    pub(super) fn stop_draining(&self, number: Option<u64>) {
+        let Some(number) = number else { return };
+        let Ok(mut state) = self.lock() else { return };
+        let waker = state.drainers.leave(number);
+        drop(state);
+        // A waker is user code.
+        drop_quietly(waker);
+    }
+}
+
 /// Nothing in it is pinned: the keys are in a vector.
 impl<K: Key, S: BuildHasher> Unpin for Drain<'_, K, S> {}
 
@@ -423,11 +437,7 @@ impl<K: Key, S: BuildHasher> Future for Drain<'_, K, S> {
 
 impl<K: Key, S: BuildHasher> Drop for Drain<'_, K, S> {
     fn drop(&mut self) {
-        let Some(number) = self.number else { return };
-        let Ok(mut state) = self.queue.shared.lock() else { return };
-        let waker = state.drainers.leave(number);
-        drop(state);
-        drop_quietly(waker);
+        self.queue.shared.stop_draining(self.number);
     }
 }
 

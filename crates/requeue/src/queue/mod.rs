@@ -30,8 +30,7 @@ use requeue_core::{Cancelled, GroupId, Operation, Time};
 
 pub use self::builder::{BuildError, Builder};
 pub use self::get::{Get, GetMany, SucceedAndGet};
-pub use self::groups::{GroupHandle, NoGroups, NoneInFlight};
-pub use self::inspect::{Filter, Histograms};
+pub use self::groups::{GroupHandle, NoGroups};
 pub use self::item::{Item, Ticket};
 pub use self::lifecycle::{Drain, Drained};
 

@@ -4,7 +4,7 @@
 //! Wakers, hooks and the clock are user code, so they are called only after the release.
 
 use std::any::TypeId;
-use std::task::{Wake, Waker};
+use std::task::Waker;
 use std::time::Duration;
 
 use requeue_core::{self as core, Operation, Time};
@@ -19,7 +19,9 @@ use crate::Key;
 use crate::clock::{Alarm, Clock};
 use crate::metrics::QueueMetrics;
 use crate::ranked_mutex::{Rank, RankedGuard, RankedMutex, Reentered};
-use crate::sync::{Arc, AtomicBool, AtomicU64, OnceLock, Ordering, Weak, drop_quietly, quietly};
+use crate::sync::{
+    Arc, AtomicBool, AtomicU64, OnceLock, Ordering, Weak, drop_quietly, quietly, waker_fn,
+};
 
 /// The maximum number of keys that are delivered, dropped or copied under one hold of the lock.
 pub(super) const LOCK_BATCH: usize = 256;
@@ -365,7 +367,12 @@ impl<K: Key> Shared<K> {
     }
 
     fn alarm_waker(&self, on_alarm: fn(&Self)) -> Waker {
-        Waker::from(Arc::new(AlarmWaker { shared: Weak::clone(&self.this), on_alarm }))
+        let shared = Weak::clone(&self.this);
+        waker_fn(move || {
+            if let Some(shared) = shared.upgrade() {
+                on_alarm(&shared);
+            }
+        })
     }
 
     /// Handles the alarm, which may be early: makes due keys ready, on the thread that drives the
@@ -469,22 +476,4 @@ fn has_plain_code<K: 'static>() -> bool {
     }
     is_any!(u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize, char, bool, ())
         || is_any!(&'static str, String, Box<str>, std::sync::Arc<str>, (String, String))
-}
-
-/// The waker of an alarm, which calls a method of the queue.
-struct AlarmWaker<K: Key> {
-    shared: Weak<Shared<K>>,
-    on_alarm: fn(&Shared<K>),
-}
-
-impl<K: Key> Wake for AlarmWaker<K> {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        if let Some(shared) = self.shared.upgrade() {
-            (self.on_alarm)(&shared);
-        }
-    }
 }

@@ -2,9 +2,11 @@
 
 use std::any::Any;
 use std::fmt;
-use std::panic::{self, AssertUnwindSafe};
+use std::panic;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::sync::{drop_payload, panic_message, quietly};
 
 /// A caught panic, as passed to the handlers of [`on_crash`].
 pub struct Crash<'a>(&'a (dyn Any + Send));
@@ -21,8 +23,7 @@ impl<'a> Crash<'a> {
     /// `panic!` always has one, `panic_any` rarely.
     #[must_use]
     pub fn message(&self) -> Option<&'a str> {
-        let literal = self.0.downcast_ref::<&'static str>().copied();
-        literal.or_else(|| self.0.downcast_ref::<String>().map(String::as_str))
+        panic_message(self.0)
     }
 }
 
@@ -135,21 +136,12 @@ pub fn handle_crash(payload: Box<dyn Any + Send>) {
     tracing::error!(panic = crash.message().unwrap_or("no message"), "observed a panic");
     let called = handlers().clone();
     for handler in called {
-        if let Err(again) = panic::catch_unwind(AssertUnwindSafe(|| handler(&crash))) {
-            discard(again);
-        }
+        quietly(|| handler(&crash));
     }
     if really_crash() {
         panic::resume_unwind(payload);
     }
-    discard(payload);
-}
-
-/// Drops a payload, whose drop may panic.
-fn discard(payload: Box<dyn Any + Send>) {
-    if let Err(again) = panic::catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-        std::mem::forget(again);
-    }
+    drop_payload(payload);
 }
 
 fn handlers() -> MutexGuard<'static, Vec<Handler>> {

@@ -52,10 +52,8 @@ mod until;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
-pub use requeue_core::wait::{
-    Backoff, BackoffManager, DelayFunc, DelayWithReset, Delays, ExponentialBackoffManager,
-    JitterSource, JitteredBackoffManager, jitter,
-};
+#[doc(inline)]
+pub use requeue_core::wait::*;
 
 pub use self::crash::{
     Crash, CrashHandler, handle_crash, on_crash, really_crash, set_really_crash,
@@ -64,7 +62,7 @@ pub use self::error::Error;
 pub use self::exponential::{exponential_backoff, exponential_backoff_until};
 pub use self::parallelize::parallelize_until;
 pub use self::poll::{Polling, poll_until};
-pub use self::until::{backoff_until, forever, jitter_until, non_sliding_until, until};
+pub use self::until::{Period, backoff_until, forever, jitter_until, non_sliding_until, until};
 
 /// Returns a source of jitter with a new seed, which differs between calls and between processes.
 ///

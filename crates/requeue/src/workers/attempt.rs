@@ -79,15 +79,9 @@ where
         let on_finish = self.options.on_finish.as_ref().map(|f| (f, key.clone()));
         let span = match &self.span {
             Some(span) => span(&key, &context),
-            None => tracing::info_span!("attempt", key = ?Shown(&key), attempt = context.attempt),
+            None => tracing::info_span!("attempt", key = ?Shown(&key), attempt = context.attempt()),
         };
-        let (lost, cancelled) = (item.lost(), item.cancelled());
-        let stopped = async {
-            tokio::select! {
-                () = lost => CancelReason::Lost,
-                reason = cancelled => reason,
-            }
-        };
+        let (attempt, stopped) = (context.attempt(), item.cancelled());
         let result = match self.attempt(stopped, key, context).instrument(span.clone()).await {
             Ended::Ok(action) => Some(Ok(action)),
             Ended::Failed(error) => {
@@ -107,7 +101,8 @@ where
         };
         match result {
             Some(result) => {
-                let completion = self.options.completion(&mut item, result, token.reason());
+                let completion =
+                    self.options.completion(&mut item, attempt, result, token.reason());
                 item.complete(completion).await;
             }
             // The item is dropped before its completion, so the run has failed, even if this was

@@ -44,16 +44,8 @@ impl<K: Clone> Options<K> {
     }
 
     pub(super) fn context(&self, item: &impl WorkItem<Key = K>, token: RunToken) -> Context {
-        Context {
-            attempt: item.attempt(),
-            is_last: self.is_last(item.attempt()),
-            adds: item.adds(),
-            reasons: item.reasons(),
-            priority: item.priority(),
-            queued: item.queued(),
-            epoch: item.fencing_token(),
-            token,
-        }
+        let delivery = item.delivery();
+        Context { delivery, is_last: self.is_last(delivery.attempt), token }
     }
 
     /// Returns the result of a run that has panicked: it has failed, unless the queue has cancelled it.
@@ -74,7 +66,7 @@ impl<K: Clone> Options<K> {
         Err(panic)
     }
 
-    /// Returns the completion of a run with this result. Sets the priority and the error of the
+    /// Returns the completion of this attempt with this result. Sets the priority and the error of the
     /// item, and calls the hook if the key is given up.
     ///
     /// A run that stops as [cancelled](Completion::Cancelled) although only the worker stops or the
@@ -82,6 +74,7 @@ impl<K: Clone> Options<K> {
     pub(super) fn completion(
         &self,
         item: &mut impl WorkItem<Key = K>,
+        attempt: u32,
         result: Result<Action, Error>,
         stopped: Option<CancelReason>,
     ) -> Completion {
@@ -93,10 +86,12 @@ impl<K: Clone> Options<K> {
         };
         let (completion, priority) = match &result {
             Ok(action) => (action.completion, action.priority),
-            Err(error) if self.is_last(item.attempt()) => (Completion::GiveUp, error.priority),
+            Err(error) if self.is_last(attempt) => (Completion::GiveUp, error.priority),
             Err(error) => (error.completion, error.priority),
         };
-        item.set_priority(priority.unwrap_or(item.priority()));
+        if let Some(priority) = priority {
+            item.set_priority(priority);
+        }
         if let Err(error) = result {
             item.note_error(&error);
             match &self.on_give_up {

@@ -8,8 +8,8 @@ use std::hash::BuildHasher;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::task::{self, Poll, Wake, Waker};
-use std::thread::{self, JoinHandle, Thread};
+use std::task::{self, Poll};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::Context;
@@ -19,7 +19,7 @@ use super::outcome::{Action, Error};
 use super::source::WorkQueue;
 use super::token::{RunToken, Token};
 use crate::clock::Clock;
-use crate::sync::{drop_quietly, quietly};
+use crate::sync::{drop_quietly, quietly, waker_fn};
 use crate::{Drained, Item, Key, Queue};
 
 /// Runs a handler for each key of a queue, on threads.
@@ -230,7 +230,8 @@ impl Waiting<'_> {
     /// ends the wait, too.
     fn until(&mut self, timeout: Option<Duration>, or_shut_down: bool) {
         let deadline = timeout.map(|timeout| self.clock.now() + timeout);
-        let waker = Waker::from(Arc::new(Bell(self.events.clone())));
+        let events = self.events.clone();
+        let waker = waker_fn(move || _ = events.send(Event::Alarm));
         while self.running > 0 && deadline.is_none_or(|deadline| self.clock.now() < deadline) {
             // The alarm is armed each time, because it may go off early.
             let alarm = deadline.map(|deadline| self.clock.arm(deadline, &waker));
@@ -243,19 +244,6 @@ impl Waiting<'_> {
             }
             drop(alarm);
         }
-    }
-}
-
-/// The waker of the alarm that limits a wait.
-struct Bell(Sender<Event>);
-
-impl Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        let _ = self.0.send(Event::Alarm);
     }
 }
 
@@ -304,12 +292,13 @@ where
         let watch = item.on_cancel(move |reason| run.cancel(reason));
         let key = item.key().clone();
         let on_finish = self.options.on_finish.as_ref().map(|f| (f, key.clone()));
+        let attempt = context.attempt();
         let result = caught(|| (self.handler)(key, context)).unwrap_or_else(|panic| {
             self.queue.note_panic();
             Options::after_panic(&item, panic, &token)
         });
         drop(watch);
-        let completion = self.options.completion(&mut item, result, token.reason());
+        let completion = self.options.completion(&mut item, attempt, result, token.reason());
         item.complete(completion);
         if let Some((on_finish, key)) = on_finish {
             quietly(|| on_finish(key));
@@ -322,7 +311,8 @@ where
         // A future, because a blocked getter could not be stopped while it waits for a key that is
         // dirty in flight.
         let mut next = pin!(self.queue.next());
-        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let thread = thread::current();
+        let waker = waker_fn(move || thread.unpark());
         let mut cx = task::Context::from_waker(&waker);
         loop {
             if self.stop.is_cancelled() {
@@ -333,17 +323,5 @@ where
                 Poll::Pending => thread::park(),
             }
         }
-    }
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.0.unpark();
     }
 }
