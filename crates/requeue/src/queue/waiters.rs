@@ -363,10 +363,9 @@ impl Wakes {
 }
 
 #[cfg(all(test, not(requeue_loom)))]
-mod model;
-
-#[cfg(all(test, not(requeue_loom)))]
 mod tests {
+    mod model;
+
     use super::*;
     use std::sync::Arc;
     use std::task::Wake;

@@ -7,7 +7,7 @@ use std::task::{Wake, Waker};
 use proptest::prelude::*;
 use requeue_core::Time;
 
-use super::{Kind, Place, Waiters, Wakes};
+use super::super::{Kind, Place, Waiters, Wakes};
 
 /// A step of the test. Getters are identified by their index.
 #[derive(Clone, Copy, Debug)]
