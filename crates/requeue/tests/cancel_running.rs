@@ -272,7 +272,7 @@ fn an_add_that_waits_for_a_backoff_restarts_nothing() {
     let item = queue.try_get().unwrap();
     queue.add_rate_limited("a");
     assert_eq!(queue.add("a"), Added::BackingOff);
-    assert!(!item.cancel_reason().is_some());
+    assert!(item.cancel_reason().is_none());
 }
 
 #[test]
@@ -281,7 +281,7 @@ fn a_bound_of_zero_restarts_nothing() {
     queue.add("a");
     let item = queue.try_get().unwrap();
     assert_eq!(queue.add("a"), Added::Dirty);
-    assert!(!item.cancel_reason().is_some());
+    assert!(item.cancel_reason().is_none());
 }
 
 #[test]
@@ -327,7 +327,7 @@ fn a_release_does_not_end_a_series() {
         clock.advance(secs(5));
         let item = queue.try_get().unwrap();
         queue.add("a");
-        assert!(!item.cancel_reason().is_some(), "the bound counts from the first restart");
+        assert!(item.cancel_reason().is_none(), "the bound counts from the first restart");
     }
 }
 

@@ -647,7 +647,7 @@ fn cancel_running_the_run_counts_neither_as_a_success_nor_as_a_failure() {
     get(&queue).retry();
     clock.advance(5 * S);
     let item = get(&queue);
-    assert!(!item.cancel_reason().is_some());
+    assert!(item.cancel_reason().is_none());
     assert_eq!(queue.cancel_running("a"), CancelledRun::Cancelled);
     assert_eq!(queue.cancel_running("a"), CancelledRun::AlreadyCancelled);
     assert_eq!(item.cancel_reason(), Some(CancelReason::Cancelled));
@@ -689,7 +689,7 @@ fn restart_an_add_cancels_the_run_and_the_next_run_serves_both() {
     drop(item);
     let item = get(&queue);
     assert_eq!((item.adds(), item.reasons(), item.attempt()), (2, 0b11, 1));
-    assert!(!item.cancel_reason().is_some());
+    assert!(item.cancel_reason().is_none());
 }
 
 #[test]
@@ -718,7 +718,7 @@ fn restart_a_delayed_add_restarts_the_run_when_it_is_due() {
     queue.add("a");
     let item = get(&queue);
     assert_eq!(queue.add_after("a", 2 * S), Added::New);
-    assert!(!item.cancel_reason().is_some());
+    assert!(item.cancel_reason().is_none());
     clock.advance(2 * S);
     assert_eq!(item.cancel_reason(), Some(CancelReason::Restarted));
 }

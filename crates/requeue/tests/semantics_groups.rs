@@ -185,7 +185,7 @@ fn group_cancel_running_then_wait_until_none_is_in_flight() {
     assert!(
         first.cancel_reason().is_some()
             && second.cancel_reason().is_some()
-            && !other.cancel_reason().is_some()
+            && other.cancel_reason().is_none()
     );
 
     let (count, waker) = Wakes::new();

@@ -80,7 +80,7 @@ use crate::{BuildError, Key};
 /// | `workqueue_panics_total` | counter | attempts that panicked |
 /// | `workqueue_parked` | gauge | parked keys; only of queues in a store |
 /// | `workqueue_counts_age_seconds` | gauge | time since the store counted its keys; only of queues in a store |
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Metrics {
     queues: Arc<Queues>,
 }
@@ -199,12 +199,6 @@ impl Metrics {
     }
 }
 
-impl fmt::Debug for Metrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.queues.fmt(f)
-    }
-}
-
 impl<K: Key> Scrape for Shared<K> {
     fn scrape(&self) -> Option<Sample> {
         self.sample()
@@ -270,7 +264,7 @@ impl Queues {
 impl fmt::Debug for Queues {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<_> = self.by_name().queues.keys().cloned().collect();
-        f.debug_struct("Metrics").field("queues", &names).finish_non_exhaustive()
+        f.debug_list().entries(names).finish()
     }
 }
 
@@ -459,8 +453,8 @@ mod tests {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         let queue = Queue::<u8>::builder().name("q").metrics(&metrics).build().unwrap();
-        queue.shared().given_up.fetch_add(2, Ordering::Relaxed);
-        queue.shared().panics.fetch_add(3, Ordering::Relaxed);
+        queue.shared.given_up.fetch_add(2, Ordering::Relaxed);
+        queue.shared.panics.fetch_add(3, Ordering::Relaxed);
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
         assert!(text.contains("\nworkqueue_given_up_total{name=\"q\"} 2\n"));

@@ -101,9 +101,7 @@ impl<K: Key> Cancellation<K> {
     pub(super) const fn new(shared: Weak<Shared<K>>, ticket: core::Ticket) -> Self {
         Self { shared, ticket, listed: None }
     }
-}
 
-impl<K: Key> Cancellation<K> {
     /// Calls `f` when the delivery is cancelled, on the thread that cancels it, until the result is
     /// dropped.
     pub(super) fn then(mut self, f: impl Fn(CancelReason) + Send + Sync + 'static) -> Self {
@@ -118,6 +116,17 @@ impl<K: Key> Cancellation<K> {
             waker.wake();
         }
         self
+    }
+
+    /// Removes the future from the list.
+    fn leave(&mut self) {
+        let Some((number, watcher)) = self.listed.take() else { return };
+        if let Some(shared) = self.shared.upgrade()
+            && let Ok(mut state) = shared.lock()
+        {
+            state.watchers.leave(self.ticket.epoch(), number);
+        }
+        drop_quietly(watcher);
     }
 }
 
@@ -150,19 +159,6 @@ impl<K: Key> Future for Cancellation<K> {
         }
         shared.release(state);
         Poll::Pending
-    }
-}
-
-impl<K: Key> Cancellation<K> {
-    /// Removes the future from the list.
-    fn leave(&mut self) {
-        let Some((number, watcher)) = self.listed.take() else { return };
-        if let Some(shared) = self.shared.upgrade()
-            && let Ok(mut state) = shared.lock()
-        {
-            state.watchers.leave(self.ticket.epoch(), number);
-        }
-        drop_quietly(watcher);
     }
 }
 

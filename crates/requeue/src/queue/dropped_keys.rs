@@ -30,9 +30,3 @@ impl<K> DroppedKeys<K> {
         self.pieces.into_iter().flatten()
     }
 }
-
-impl<K> Default for DroppedKeys<K> {
-    fn default() -> Self {
-        Self::new()
-    }
-}

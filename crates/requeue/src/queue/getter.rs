@@ -186,10 +186,10 @@ impl<K: Key> Shared<K> {
         // It is dropped after the lock is released, even if a key's `clone` panics under the lock.
         let mut completed = Completed::new();
         let how = Finish::Succeed;
-        let locked = self.lock_for(Operation::Finish(item.ticket(), &how), None);
+        let locked = self.lock_for(Operation::Finish(&item.ticket, &how), None);
         let (mut state, now) = locked.ok()?;
         state.watchers.end(item.fencing_token());
-        let Some(finished) = state.core.finish(item.ticket(), how, now) else {
+        let Some(finished) = state.core.finish(&item.ticket, how, now) else {
             self.release(state);
             item.free();
             return None;

@@ -63,7 +63,7 @@ impl<K: Key> Deref for Owner<'_, K> {
 pub struct Item<'q, K: Key> {
     /// `None` after the completion.
     live: Option<(Owner<'q, K>, K)>,
-    ticket: core::Ticket,
+    pub(super) ticket: core::Ticket,
     asked: Asked,
     failures: u32,
 }
@@ -404,11 +404,6 @@ impl<'q, K: Key> Item<'q, K> {
         self.live.as_ref().is_some_and(|(owner, _)| std::ptr::eq(&**owner, shared))
     }
 
-    #[inline]
-    pub(super) const fn ticket(&self) -> &core::Ticket {
-        &self.ticket
-    }
-
     // Inlined, so that a shorthand has no more instructions than its own completion needs.
     #[inline(always)]
     fn end(&mut self, completion: Completion) {
@@ -492,16 +487,10 @@ impl<K: Key + fmt::Debug> fmt::Debug for Item<'_, K> {
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 #[must_use = "without its ticket, a delivery can only be completed by `Queue::done`"]
 pub struct Ticket {
-    ticket: core::Ticket,
+    pub(super) ticket: core::Ticket,
     /// The queue's number. It is needed because deliveries of different queues can have equal
     /// epochs.
-    queue: u64,
-}
-
-impl Ticket {
-    pub(super) fn finish<K: Key>(&self, shared: &Shared<K>) -> bool {
-        shared.number == self.queue && shared.finish_detached(&self.ticket)
-    }
+    pub(super) queue: u64,
 }
 
 /// The contents of a completed item. They belong to the user, so they are dropped outside the lock,

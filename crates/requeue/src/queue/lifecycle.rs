@@ -257,7 +257,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Each key is returned once. The report of a drain already contains them.
     #[must_use = "each dropped key is returned only once"]
     pub fn take_dropped(&self) -> Vec<K> {
-        let dropped = self.shared.lock().map(|mut state| std::mem::take(&mut state.dropped));
+        let dropped = self
+            .shared
+            .lock()
+            .map(|mut state| std::mem::replace(&mut state.dropped, DroppedKeys::new()));
         dropped.map(|dropped| dropped.into_keys().collect()).unwrap_or_default()
     }
 
@@ -385,7 +388,7 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
             state.drainers.has_finished(self.number) || self.until.is_reached(&state.core);
         if finished || over || state.shut_downs > self.shut_downs {
             let left = [state.core.len(), state.core.in_flight()];
-            let dropped = std::mem::take(&mut state.dropped);
+            let dropped = std::mem::replace(&mut state.dropped, DroppedKeys::new());
             drop(state);
             drop_quietly(waker_copy);
             return Some(self.report(finished, left, dropped));

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use requeue_core::limiter::Bucket;
 use requeue_core::{RateLimiter, Time};
 
 use crate::ranked_mutex::{Rank, RankedMutex};
@@ -72,23 +73,11 @@ impl<K> LockedLimiter<K> {
 
 impl<K> Drop for LockedLimiter<K> {
     fn drop(&mut self) {
-        // A panic in the limiter's drop must not leave the drop of a queue.
-        let limiter = std::mem::replace(self.limiter.get_mut(), Box::new(Nothing));
+        // A panic in the limiter's drop must not leave the drop of a queue. A limiter without memory
+        // takes its place.
+        let limiter =
+            std::mem::replace(self.limiter.get_mut(), Box::new(Bucket::new(f64::INFINITY, 0)));
         quietly(|| drop(limiter));
-    }
-}
-
-struct Nothing;
-
-impl<K> RateLimiter<K> for Nothing {
-    fn delay(&mut self, _: &K, _: Time) -> Duration {
-        Duration::ZERO
-    }
-
-    fn forget(&mut self, _: &K) {}
-
-    fn num_requeues(&self, _: &K) -> u32 {
-        0
     }
 }
 

@@ -94,7 +94,7 @@ impl<T: Hash + Eq + Clone + Send + 'static> Key for T {}
 /// After a custom order has panicked, the queue delivers by age and does not call it again. The
 /// queue discards a panic of a limiter, a hook, or the drop of a key or waker.
 pub struct Queue<K: Key, S = RandomState> {
-    shared: Arc<Shared<K>>,
+    pub(crate) shared: Arc<Shared<K>>,
     hasher: Arc<S>,
     group_of: Option<builder::GroupOf<K>>,
 }
@@ -103,20 +103,14 @@ impl<K: Key> Queue<K> {
     /// Creates a queue with all defaults: see [`Builder`].
     #[must_use]
     pub fn new() -> Self {
-        match Self::builder().build() {
-            Ok(queue) => queue,
-            Err(error) => unreachable!("the defaults are valid: {error}"),
-        }
+        Self::builder().build_valid()
     }
 
     /// Creates a queue that treats re-adds and failures as client-go does: see
     /// [`Builder::client_go`].
     #[must_use]
     pub fn client_go() -> Self {
-        match Builder::client_go().build() {
-            Ok(queue) => queue,
-            Err(error) => unreachable!("the defaults are valid: {error}"),
-        }
+        Builder::client_go().build_valid()
     }
 
     /// Returns a builder that configures a queue.
@@ -282,7 +276,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Returns `false`, and has no effect, if it was completed before, or is a delivery of another
     /// queue.
     pub fn done_ticket(&self, ticket: Ticket) -> bool {
-        ticket.finish(&self.shared)
+        ticket.queue == self.shared.number && self.shared.finish_detached(&ticket.ticket)
     }
 
     // --- Parts ----------------------------------------------------------------------------------
@@ -313,10 +307,5 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.shared.name.as_deref()
-    }
-
-    #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "for Workers"))]
-    pub(crate) fn shared(&self) -> &Arc<Shared<K>> {
-        &self.shared
     }
 }

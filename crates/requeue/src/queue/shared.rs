@@ -460,7 +460,7 @@ impl<K: Key> Drop for Shared<K> {
         // keys panicked while a collection was dropped, the process would abort.
         let state = self.state.get_mut();
         let core = std::mem::replace(&mut state.core, core::Queue::new(core::Config::default()));
-        let dropped = std::mem::take(&mut state.dropped);
+        let dropped = std::mem::replace(&mut state.dropped, DroppedKeys::new());
         core.into_keys().chain(dropped.into_keys()).for_each(drop_quietly);
     }
 }

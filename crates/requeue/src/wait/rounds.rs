@@ -71,11 +71,9 @@ pub(super) async fn guarded<F: Future>(future: F) -> Option<F::Output> {
 
 /// Tries `condition` once, and breaks with the result of the wait if it holds or fails. A panic
 /// after which [`handle_crash`] returns counts as "not yet".
-pub(super) async fn attempt<F, R, E>(condition: &mut F) -> ControlFlow<Result<(), Error<E>>>
-where
-    F: FnMut() -> R,
-    R: Future<Output = Result<bool, E>>,
-{
+pub(super) async fn try_condition<R: Future<Output = Result<bool, E>>, E>(
+    condition: &mut impl FnMut() -> R,
+) -> ControlFlow<Result<(), Error<E>>> {
     match guarded(async { condition().await }).await {
         Some(Ok(true)) => ControlFlow::Break(Ok(())),
         Some(Err(error)) => ControlFlow::Break(Err(Error::Condition(error))),

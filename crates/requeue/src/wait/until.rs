@@ -48,13 +48,12 @@ pub enum Period {
 /// }));
 /// assert_eq!(runs, 3);
 /// ```
-pub async fn until<C, S, F, R>(clock: &C, period: Duration, stop: S, f: F)
-where
-    C: Clock + ?Sized,
-    S: Future,
-    F: FnMut() -> R,
-    R: Future<Output = ()>,
-{
+pub async fn until<R: Future<Output = ()>>(
+    clock: &(impl Clock + ?Sized),
+    period: Duration,
+    stop: impl Future,
+    f: impl FnMut() -> R,
+) {
     jitter_until(clock, period, 0.0, Period::Sliding, stop, f).await;
 }
 
@@ -89,13 +88,12 @@ where
 /// }));
 /// assert_eq!(starts, [0, 5]);
 /// ```
-pub async fn non_sliding_until<C, S, F, R>(clock: &C, period: Duration, stop: S, f: F)
-where
-    C: Clock + ?Sized,
-    S: Future,
-    F: FnMut() -> R,
-    R: Future<Output = ()>,
-{
+pub async fn non_sliding_until<R: Future<Output = ()>>(
+    clock: &(impl Clock + ?Sized),
+    period: Duration,
+    stop: impl Future,
+    f: impl FnMut() -> R,
+) {
     jitter_until(clock, period, 0.0, Period::NonSliding, stop, f).await;
 }
 
@@ -132,19 +130,14 @@ where
 /// }));
 /// assert!((4..=6).contains(&runs));
 /// ```
-pub async fn jitter_until<C, S, F, R>(
-    clock: &C,
+pub async fn jitter_until<R: Future<Output = ()>>(
+    clock: &(impl Clock + ?Sized),
     period: Duration,
     jitter_factor: f64,
     counted: Period,
-    stop: S,
-    f: F,
-) where
-    C: Clock + ?Sized,
-    S: Future,
-    F: FnMut() -> R,
-    R: Future<Output = ()>,
-{
+    stop: impl Future,
+    f: impl FnMut() -> R,
+) {
     let manager = JitteredBackoffManager::new(period, jitter_factor, jitter_source());
     backoff_until(clock, manager, counted, stop, f).await;
 }
@@ -183,19 +176,13 @@ pub async fn jitter_until<C, S, F, R>(
 /// }));
 /// assert_eq!(starts, [0, 1, 3, 7, 15, 23]);
 /// ```
-pub async fn backoff_until<C, M, S, F, R>(
-    clock: &C,
-    mut manager: M,
+pub async fn backoff_until<R: Future<Output = ()>>(
+    clock: &(impl Clock + ?Sized),
+    mut manager: impl BackoffManager,
     counted: Period,
-    stop: S,
-    mut f: F,
-) where
-    C: Clock + ?Sized,
-    M: BackoffManager,
-    S: Future,
-    F: FnMut() -> R,
-    R: Future<Output = ()>,
-{
+    stop: impl Future,
+    mut f: impl FnMut() -> R,
+) {
     let stop = pin!(stop);
     let mut rounds = Rounds::new(clock, stop);
     let mut next_from_now = || {
@@ -251,12 +238,11 @@ pub async fn backoff_until<C, M, S, F, R>(
 /// }
 /// assert_eq!(runs, 3);
 /// ```
-pub async fn forever<C, F, R>(clock: &C, period: Duration, f: F) -> Infallible
-where
-    C: Clock + ?Sized,
-    F: FnMut() -> R,
-    R: Future<Output = ()>,
-{
+pub async fn forever<R: Future<Output = ()>>(
+    clock: &(impl Clock + ?Sized),
+    period: Duration,
+    f: impl FnMut() -> R,
+) -> Infallible {
     until(clock, period, future::pending::<()>(), f).await;
     unreachable!("a loop without a stop does not end")
 }

@@ -17,18 +17,14 @@ use super::options::{Options, pause};
 use super::outcome::{Action, Error};
 use super::source::{WorkItem, WorkQueue};
 use super::token::RunToken;
-use super::{Context, SpanOf};
+use super::{Context, Workers};
 use crate::CancelReason;
 use crate::clock::{Clock, sleep_until};
 use crate::sync::{drop_quietly, quietly};
 
 pub(super) struct Worker<Q: WorkQueue, H> {
-    pub(super) queue: Q,
+    pub(super) workers: Arc<Workers<Q, H>>,
     pub(super) clock: Arc<dyn Clock>,
-    pub(super) handler: Arc<H>,
-    pub(super) options: Options<Q::Key>,
-    pub(super) timeout: Option<Duration>,
-    pub(super) span: Option<SpanOf<Q::Key>>,
     pub(super) stop: CancellationToken,
 }
 
@@ -47,7 +43,7 @@ where
                 Ok(true) => panics = 0,
                 Ok(false) => return,
                 Err(error) => {
-                    self.queue.note_panic();
+                    self.workers.queue.note_panic();
                     quietly(|| tracing::error!(%error, "a worker panicked"));
                     // If there was an item, its key is retried with backoff. If there was none,
                     // taking a key has panicked. The worker tries again, but not continuously.
@@ -70,14 +66,14 @@ where
             // Stops the worker even while it waits for a key that is dirty in flight and whose
             // delivery is never completed.
             () = self.stop.cancelled() => return false,
-            item = self.queue.next() => item,
+            item = self.workers.queue.next() => item,
         };
         let Some(mut item) = item else { return false };
         let token = RunToken::new(&self.stop);
-        let context = self.options.context(&item, token.clone());
+        let context = self.workers.options.context(&item, token.clone());
         let key = item.key().clone();
-        let on_finish = self.options.on_finish.as_ref().map(|f| (f, key.clone()));
-        let span = match &self.span {
+        let on_finish = self.workers.options.on_finish.as_ref().map(|f| (f, key.clone()));
+        let span = match &self.workers.span {
             Some(span) => span(&key, &context),
             None => tracing::info_span!("attempt", key = ?Shown(&key), attempt = context.attempt()),
         };
@@ -89,7 +85,7 @@ where
                 Some(Err(error))
             }
             Ended::Panicked(error) => {
-                self.queue.note_panic();
+                self.workers.queue.note_panic();
                 span.in_scope(|| tracing::error!(%error, "attempt panicked"));
                 Some(Options::after_panic(&item, error, &token))
             }
@@ -102,7 +98,7 @@ where
         match result {
             Some(result) => {
                 let completion =
-                    self.options.completion(&mut item, attempt, result, token.reason());
+                    self.workers.options.completion(&mut item, attempt, result, token.reason());
                 item.complete(completion).await;
             }
             // The item is dropped before its completion, so the run has failed, even if this was
@@ -121,10 +117,10 @@ where
         key: Q::Key,
         context: Context,
     ) -> Ended {
-        let (clock, timeout) = (&self.clock, self.timeout);
+        let (clock, timeout) = (&self.clock, self.workers.timeout);
         let token = context.token.clone();
         // The call itself may panic, before there is a future.
-        let future = match caught(|| (self.handler)(key, context)) {
+        let future = match caught(|| (self.workers.handler)(key, context)) {
             Ok(future) => future,
             Err(panic) => return Ended::Panicked(panic),
         };
@@ -151,7 +147,7 @@ where
             biased;
             ended = poll_fn(|cx| poll(future.as_mut(), cx)) => Some(Ended::from(ended)),
             () = cancels, if !is_stopped => None,
-            _ = after(clock, Some(self.options.grace)) => None,
+            _ = after(clock, Some(self.workers.options.grace)) => None,
         };
         let reason = token.reason().unwrap_or(CancelReason::Stopping);
         match (ended, timeout) {

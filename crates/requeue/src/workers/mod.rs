@@ -159,7 +159,7 @@ impl Context {
     /// Dropping the future has no effect.
     #[cfg(feature = "tokio")]
     pub async fn cancelled(&self) -> CancelReason {
-        self.token.token().cancelled().await;
+        self.token.token.cancelled().await;
         self.token.reason().unwrap_or(CancelReason::Stopping)
     }
 
@@ -167,6 +167,6 @@ impl Context {
     #[cfg(feature = "tokio")]
     #[must_use]
     pub const fn cancellation_token(&self) -> &tokio_util::sync::CancellationToken {
-        self.token.token()
+        &self.token.token
     }
 }

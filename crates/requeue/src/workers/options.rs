@@ -25,13 +25,6 @@ pub(super) struct Options<K> {
     pub(super) on_finish: Option<Finished<K>>,
 }
 
-impl<K> Clone for Options<K> {
-    fn clone(&self) -> Self {
-        let (on_give_up, on_finish) = (self.on_give_up.clone(), self.on_finish.clone());
-        Self { on_give_up, on_finish, ..*self }
-    }
-}
-
 impl<K: Clone> Options<K> {
     pub(super) fn new() -> Self {
         let grace = Duration::from_secs(10);

@@ -113,7 +113,7 @@ impl<K: Key + fmt::Debug, S: BuildHasher + Send + Sync + 'static> WorkQueue for 
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
-        Arc::clone(&self.shared().clock)
+        Arc::clone(&self.shared.clock)
     }
 
     fn shut_down(&self) {
@@ -127,7 +127,7 @@ impl<K: Key + fmt::Debug, S: BuildHasher + Send + Sync + 'static> WorkQueue for 
     }
 
     fn note_panic(&self) {
-        self.shared().panics.fetch_add(1, Ordering::Relaxed);
+        self.shared.panics.fetch_add(1, Ordering::Relaxed);
     }
 }
 

@@ -52,11 +52,11 @@ use crate::clock::sleep_until;
 /// ```
 #[must_use = "workers do nothing until they are run"]
 pub struct Workers<Q: WorkQueue, H> {
-    queue: Q,
-    handler: Arc<H>,
-    options: Options<Q::Key>,
-    timeout: Option<Duration>,
-    span: Option<SpanOf<Q::Key>>,
+    pub(super) queue: Q,
+    pub(super) handler: H,
+    pub(super) options: Options<Q::Key>,
+    pub(super) timeout: Option<Duration>,
+    pub(super) span: Option<SpanOf<Q::Key>>,
     concurrency: usize,
     drain_timeout: Option<Duration>,
 }
@@ -71,7 +71,7 @@ where
     pub fn new(queue: Q, handler: H) -> Self {
         Self {
             queue,
-            handler: Arc::new(handler),
+            handler,
             options: Options::new(),
             timeout: None,
             span: None,
@@ -241,29 +241,23 @@ where
     ///
     /// The same as for [`run`](Self::run).
     pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> Drained<Q::Key> {
+        let this = Arc::new(self);
         let stop = CancellationToken::new();
         let mut workers = JoinSet::new();
-        for _ in 0..self.concurrency {
-            let worker = Worker {
-                queue: self.queue.clone(),
-                clock: self.queue.clock(),
-                handler: Arc::clone(&self.handler),
-                options: self.options.clone(),
-                timeout: self.timeout,
-                span: self.span.clone(),
-                stop: stop.clone(),
-            };
+        for _ in 0..this.concurrency {
+            let (clock, stop) = (this.queue.clock(), stop.clone());
+            let worker = Worker { workers: Arc::clone(&this), clock, stop };
             workers.spawn(worker.work());
         }
         tokio::select! {
             () = all(&mut workers) => {}
             () = shutdown => {
-                self.queue.shut_down();
-                self.drain(&mut workers, &stop).await;
+                this.queue.shut_down();
+                this.drain(&mut workers, &stop).await;
             }
         }
-        self.queue.settled().await;
-        self.queue.left()
+        this.queue.settled().await;
+        this.queue.left()
     }
 
     /// Waits for the workers, and cancels their runs when the drain timeout has passed.

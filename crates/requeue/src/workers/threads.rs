@@ -162,10 +162,9 @@ where
 
     #[track_caller]
     fn work(self, shutdown: Option<impl FnOnce() + Send + 'static>) -> Drained<K> {
-        let Self { queue, handler, options, threads, drain_timeout } = self;
-        let (grace, stop) = (options.grace, Token::new());
-        let worker = Worker { queue: queue.clone(), handler, options, stop: stop.clone() };
-        let worker = Arc::new(worker);
+        let (queue, threads, grace) = (self.queue.clone(), self.threads, self.options.grace);
+        let (drain_timeout, stop) = (self.drain_timeout, Token::new());
+        let worker = Arc::new(Worker { workers: self, stop: stop.clone() });
         let (events, received) = mpsc::channel();
         let started = (0..threads).map(|_| {
             let (worker, events) = (Arc::clone(&worker), events.clone());
@@ -247,11 +246,9 @@ impl Waiting<'_> {
     }
 }
 
-/// The state that the threads share.
+/// The part of the workers that each thread runs.
 struct Worker<K: Key, S, H> {
-    queue: Queue<K, S>,
-    handler: H,
-    options: Options<K>,
+    workers: ThreadWorkers<K, S, H>,
     stop: Token,
 }
 
@@ -269,7 +266,7 @@ where
                 Ok(true) => panics = 0,
                 Ok(false) => return,
                 Err(error) => {
-                    self.queue.note_panic();
+                    self.workers.queue.note_panic();
                     drop_quietly(error);
                     // If there was no item, taking a key has panicked. The worker tries again, but
                     // not continuously.
@@ -287,18 +284,19 @@ where
     fn round(&self) -> bool {
         let Some(mut item) = self.next() else { return false };
         let token = RunToken::new(&self.stop);
-        let context = self.options.context(&item, token.clone());
+        let context = self.workers.options.context(&item, token.clone());
         let run = token.clone();
         let watch = item.on_cancel(move |reason| run.cancel(reason));
         let key = item.key().clone();
-        let on_finish = self.options.on_finish.as_ref().map(|f| (f, key.clone()));
+        let on_finish = self.workers.options.on_finish.as_ref().map(|f| (f, key.clone()));
         let attempt = context.attempt();
-        let result = caught(|| (self.handler)(key, context)).unwrap_or_else(|panic| {
-            self.queue.note_panic();
+        let result = caught(|| (self.workers.handler)(key, context)).unwrap_or_else(|panic| {
+            self.workers.queue.note_panic();
             Options::after_panic(&item, panic, &token)
         });
         drop(watch);
-        let completion = self.options.completion(&mut item, attempt, result, token.reason());
+        let completion =
+            self.workers.options.completion(&mut item, attempt, result, token.reason());
         item.complete(completion);
         if let Some((on_finish, key)) = on_finish {
             quietly(|| on_finish(key));
@@ -310,7 +308,7 @@ where
     fn next(&self) -> Option<Item<'static, K>> {
         // A future, because a blocked getter could not be stopped while it waits for a key that is
         // dirty in flight.
-        let mut next = pin!(self.queue.next());
+        let mut next = pin!(self.workers.queue.next());
         let thread = thread::current();
         let waker = waker_fn(move || thread.unpark());
         let mut cx = task::Context::from_waker(&waker);

@@ -13,7 +13,7 @@ use crate::CancelReason;
 /// The token of one run. It is cancelled with a reason, or with the token of its workers.
 #[derive(Clone, Debug)]
 pub(super) struct RunToken {
-    token: Token,
+    pub(super) token: Token,
     /// The reason, unless the workers stop.
     reason: Arc<Mutex<Option<CancelReason>>>,
 }
@@ -46,11 +46,6 @@ impl RunToken {
     /// Returns true if the queue has cancelled the run, by name or for a restart.
     pub(super) fn is_cancelled_by_queue(&self) -> bool {
         matches!(self.reason(), Some(CancelReason::Cancelled | CancelReason::Restarted))
-    }
-
-    #[cfg(feature = "tokio")]
-    pub(super) const fn token(&self) -> &Token {
-        &self.token
     }
 }
 
