@@ -50,7 +50,7 @@ impl WorkQueue for Queue {
     type Key = Key;
     type Item = Item;
 
-    fn next(&self) -> impl Future<Output = Option<Item>> + Send {
+    fn next_item(&self) -> impl Future<Output = Option<Item>> + Send {
         self.get()
     }
 
@@ -64,11 +64,11 @@ impl WorkQueue for Queue {
 
     /// Returns the number of keys that this process holds. Ready keys are not counted: other processes may
     /// run them.
-    fn left(&self) -> Drained<Key> {
+    fn take_left(&self) -> Drained<Key> {
         Drained::new(0, self.leased(), Vec::new())
     }
 
-    fn settled(&self) -> impl Future<Output = ()> + Send {
+    fn wait_settled(&self) -> impl Future<Output = ()> + Send {
         Self::settled(self)
     }
 

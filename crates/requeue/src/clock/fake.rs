@@ -48,8 +48,8 @@ struct State {
 }
 
 /// Returns the next deadline of both sets.
-fn earliest(timers: &Timers, watchdogs: &Timers) -> Option<Time> {
-    [timers, watchdogs].into_iter().filter_map(Timers::earliest).map(|(at, _)| at).min()
+fn next_deadline(timers: &Timers, watchdogs: &Timers) -> Option<Time> {
+    [timers, watchdogs].into_iter().filter_map(Timers::first_deadline).map(|(at, _)| at).min()
 }
 
 /// Selects one of the two sets of alarms.
@@ -113,7 +113,7 @@ impl FakeClock {
     #[doc(hidden)]
     #[must_use]
     pub fn next_alarm(&self) -> Option<Time> {
-        self.lock().timers.earliest().map(|(at, _)| at)
+        self.lock().timers.first_deadline().map(|(at, _)| at)
     }
 
     /// Blocks this thread until at least `n` alarms are armed. Other threads arm them.
@@ -171,7 +171,7 @@ impl FakeClock {
             }
             let next = {
                 let state = self.lock();
-                earliest(&state.timers, &state.watchdogs)
+                next_deadline(&state.timers, &state.watchdogs)
             };
             match next {
                 Some(at) => self.set(at),
@@ -194,7 +194,8 @@ impl FakeClock {
     fn pop_due(&self) -> Option<Waker> {
         let mut state = self.lock();
         let State { now, timers, watchdogs } = &mut *state;
-        let is_watchdog = watchdogs.earliest().map(|(at, _)| at) == earliest(timers, watchdogs);
+        let is_watchdog =
+            watchdogs.first_deadline().map(|(at, _)| at) == next_deadline(timers, watchdogs);
         let set = if is_watchdog { watchdogs } else { timers };
         set.pop_due(*now)
     }

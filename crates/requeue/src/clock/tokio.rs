@@ -113,7 +113,7 @@ impl TokioClock {
 
 impl Clock for TokioClock {
     fn now(&self) -> Time {
-        self.0.now()
+        self.0.current_time()
     }
 
     fn arm(&self, at: Time, waker: &Waker) -> Alarm {
@@ -144,7 +144,7 @@ impl TokioClock {
         // Before that, its timers never fire early. An early wake therefore shows that the driver
         // has gone.
         let relay = waker_fn(move || {
-            if clock.now() < at {
+            if clock.current_time() < at {
                 clock.driverless.store(true, Ordering::Relaxed);
             }
             relayed.wake_by_ref();
@@ -167,7 +167,7 @@ impl Shared {
     /// The clock's time when it is created.
     const START: Time = Time::from_nanos(1);
 
-    fn now(&self) -> Time {
+    fn current_time(&self) -> Time {
         Self::START + instant_of(&self.handle).saturating_duration_since(self.origin)
     }
 }

@@ -101,7 +101,7 @@ pub enum Buckets {
 }
 
 impl Buckets {
-    const fn bounds(self) -> usize {
+    const fn bound_count(self) -> usize {
         match self {
             Self::Kubernetes => 10,
             Self::Long => BUCKETS.len(),
@@ -189,19 +189,19 @@ impl Metrics {
             return Err(BuildError::Unnamed);
         }
         let queue: Arc<dyn Scrape> = Arc::<Q>::clone(queue);
-        if self.queues.add(name, &queue) {
+        if self.queues.add_queue(name, &queue) {
             return Ok(());
         }
         // A scrape in progress may hold the last reference to the other queue.
         drop(self.queues.scraping.lock(Some(Rank::Scrape)));
-        let added = self.queues.add(name, &queue);
+        let added = self.queues.add_queue(name, &queue);
         added.then_some(()).ok_or_else(|| BuildError::DuplicateName(name.to_string()))
     }
 }
 
 impl<K: Key> Scrape for Shared<K> {
     fn scrape(&self) -> Option<Sample> {
-        self.sample()
+        self.read_sample()
     }
 }
 
@@ -228,7 +228,7 @@ impl Queues {
     }
 
     /// Adds a queue. Returns `false` if a live queue has that name.
-    fn add(&self, name: &Arc<str>, queue: &Arc<dyn Scrape>) -> bool {
+    fn add_queue(&self, name: &Arc<str>, queue: &Arc<dyn Scrape>) -> bool {
         let mut by_name = self.by_name();
         if by_name.queues.len() >= by_name.sweep_at {
             by_name.queues.retain(|_, queue| queue.strong_count() > 0);
@@ -243,7 +243,7 @@ impl Queues {
         true
     }
 
-    fn samples(&self) -> Vec<(Arc<str>, Sample)> {
+    fn read_samples(&self) -> Vec<(Arc<str>, Sample)> {
         let scraping = self.scraping.lock(Some(Rank::Scrape));
         let mut queues = Vec::new();
         self.by_name().queues.retain(|name, queue| {
@@ -270,7 +270,7 @@ impl fmt::Debug for Queues {
 
 impl Collector for Queues {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let samples = self.samples();
+        let samples = self.read_samples();
         if samples.is_empty() {
             return Ok(());
         }
@@ -278,11 +278,11 @@ impl Collector for Queues {
             if !samples.iter().any(|(_, sample)| family.value.is_kept(sample)) {
                 continue;
             }
-            let (name, help, kind) = (family.name, family.help, family.value.kind());
+            let (name, help, kind) = (family.name, family.help, family.value.metric_type());
             let mut encoder = encoder.encode_descriptor(name, help, None, kind)?;
             for (name, sample) in samples.iter().filter(|(_, of)| family.value.is_kept(of)) {
                 let labels = [("name", &**name)];
-                family.value.encode(sample, self.buckets, encoder.encode_family(&labels)?)?;
+                family.value.encode_value(sample, self.buckets, encoder.encode_family(&labels)?)?;
             }
         }
         Ok(())
@@ -306,7 +306,7 @@ enum Value {
 }
 
 impl Value {
-    const fn kind(&self) -> MetricType {
+    const fn metric_type(&self) -> MetricType {
         match self {
             Self::Count(_) => MetricType::Counter,
             Self::Keys(_) | Self::Age(_) => MetricType::Gauge,
@@ -322,7 +322,12 @@ impl Value {
         }
     }
 
-    fn encode(&self, of: &Sample, buckets: Buckets, mut to: MetricEncoder<'_>) -> fmt::Result {
+    fn encode_value(
+        &self,
+        of: &Sample,
+        buckets: Buckets,
+        mut to: MetricEncoder<'_>,
+    ) -> fmt::Result {
         match self {
             Self::Count(read) => to.encode_counter(&read(of), None::<&Exemplar<NoLabelSet, u64>>),
             Self::Keys(read) => to.encode_gauge(&read(of).unwrap_or_default()),
@@ -333,7 +338,7 @@ impl Value {
 }
 
 fn encode_histogram(times: &Histogram, buckets: Buckets, mut to: MetricEncoder<'_>) -> fmt::Result {
-    let bounds = buckets.bounds();
+    let bounds = buckets.bound_count();
     let mut counts = [(f64::INFINITY, 0); BUCKETS.len() + 1];
     for (i, &n) in times.counts.iter().enumerate() {
         match BUCKETS.get(i).filter(|_| i < bounds) {
@@ -453,8 +458,8 @@ mod tests {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         let queue = Queue::<u8>::builder().name("q").metrics(&metrics).build().unwrap();
-        queue.shared.given_up.fetch_add(2, Ordering::Relaxed);
-        queue.shared.panics.fetch_add(3, Ordering::Relaxed);
+        queue.shared.tally.given_up.fetch_add(2, Ordering::Relaxed);
+        queue.shared.tally.panics.fetch_add(3, Ordering::Relaxed);
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
         assert!(text.contains("\nworkqueue_given_up_total{name=\"q\"} 2\n"));

@@ -12,7 +12,7 @@ use requeue_core::{
 
 use super::Queue;
 use super::limiter::LockedLimiter;
-use super::shared::{Parts, Shared};
+use super::shared::Shared;
 use crate::Key;
 use crate::clock::{Clock, SystemClock};
 use crate::metrics::MetricsProvider;
@@ -432,13 +432,9 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         }
         let (base, max) = settings.backoff;
         let limiter = settings.limiter.unwrap_or_else(|| (settings.default_limiter)(base, max));
-        let shared = Shared::new(Parts {
-            config,
-            clock: settings.clock.unwrap_or_else(|| Arc::new(SystemClock)),
-            limiter: LockedLimiter::new(limiter),
-            hooks,
-            name: settings.name,
-        });
+        let clock = settings.clock.unwrap_or_else(|| Arc::new(SystemClock));
+        let limiter = LockedLimiter::new(limiter);
+        let shared = Shared::new(config, clock, limiter, hooks, settings.name);
         #[cfg(feature = "prometheus")]
         if let Some(metrics) = settings.metrics {
             let name = shared.name.as_ref().ok_or(BuildError::Unnamed)?;
@@ -468,7 +464,7 @@ struct Fused<K> {
 }
 
 impl<K> Fused<K> {
-    fn with<R>(&mut self, f: impl FnOnce(&mut dyn CustomOrder<K>) -> R) -> Option<R> {
+    fn call_unless_broken<R>(&mut self, f: impl FnOnce(&mut dyn CustomOrder<K>) -> R) -> Option<R> {
         let order = self.order.as_deref_mut().filter(|_| !self.broken)?;
         let result = quietly(|| f(order));
         self.broken = result.is_none();
@@ -483,16 +479,16 @@ impl<K> CustomOrder<K> for Fused<K> {
             return drop_quietly(key);
         }
         self.held += 1;
-        self.with(|order| order.push(key));
+        self.call_unless_broken(|order| order.push(key));
     }
 
     fn touch(&mut self, key: &K) {
-        self.with(|order| order.touch(key));
+        self.call_unless_broken(|order| order.touch(key));
     }
 
     fn pop(&mut self) -> Option<K> {
         self.held = self.held.saturating_sub(1);
-        self.with(|order| order.pop()).flatten()
+        self.call_unless_broken(|order| order.pop()).flatten()
     }
 
     fn len(&self) -> usize {

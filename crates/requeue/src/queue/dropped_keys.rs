@@ -20,7 +20,7 @@ impl<K> DroppedKeys<K> {
         }
     }
 
-    pub(super) fn append(&mut self, keys: Vec<K>) {
+    pub(super) fn append_keys(&mut self, keys: Vec<K>) {
         if !keys.is_empty() {
             self.pieces.push(keys);
         }

@@ -34,16 +34,16 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     #[inline(always)]
     pub fn try_get(&self) -> Option<Item<'_, K>> {
         match self.shared.take_fast() {
-            Some(taken) => Some(Item::borrowed(&self.shared, taken?)),
+            Some(taken) => Some(Item::new_borrowed(&self.shared, taken?)),
             None => self.try_get_any(),
         }
     }
 
     #[inline(never)]
     fn try_get_any(&self) -> Option<Item<'_, K>> {
-        let (state, taken) = self.take().ok()?;
-        self.shared.release(state);
-        Some(Item::borrowed(&self.shared, taken?))
+        let (state, taken) = self.lock_and_take().ok()?;
+        self.shared.release_lock(state);
+        Some(Item::new_borrowed(&self.shared, taken?))
     }
 
     /// Waits for a key. Returns `None` when the queue was closed or shut down and has no more keys.
@@ -161,7 +161,7 @@ impl<'q, K: Key, S: BuildHasher> Future for Get<'q, K, S> {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let shared = self.shared();
+        let shared = self.shared_state();
         if self.inner.is_waiting() {
             return self.poll_again(cx);
         }
@@ -170,7 +170,7 @@ impl<'q, K: Key, S: BuildHasher> Future for Get<'q, K, S> {
         if let Some(Some(delivery)) = shared.take_fast() {
             #[cfg(feature = "tokio")]
             budget.made_progress();
-            return Poll::Ready(Some(Item::borrowed(shared, delivery)));
+            return Poll::Ready(Some(Item::new_borrowed(shared, delivery)));
         }
         #[cfg(feature = "tokio")]
         drop(budget);
@@ -223,31 +223,31 @@ impl<'q, K: Key, S: BuildHasher> Get<'q, K, S> {
     #[must_use = "an item that is dropped unfinished counts as failed"]
     #[inline(always)]
     pub fn blocking(self) -> Option<Item<'q, K>> {
-        let shared = self.shared();
+        let shared = self.shared_state();
         // A future that has begun to wait may hold a wake, which only the slow path returns.
         if !self.inner.is_waiting()
             && let Some(Some(taken)) = shared.take_fast()
         {
-            return Some(Item::borrowed(shared, taken));
+            return Some(Item::new_borrowed(shared, taken));
         }
-        self.block()
+        self.wait_on_thread()
     }
 
     #[inline(never)]
-    fn block(self) -> Option<Item<'q, K>> {
-        let shared = self.shared();
-        Some(Item::borrowed(shared, self.inner.block()?))
+    fn wait_on_thread(self) -> Option<Item<'q, K>> {
+        let shared = self.shared_state();
+        Some(Item::new_borrowed(shared, self.inner.block_thread()?))
     }
 
-    fn shared(&self) -> &'q Shared<K> {
+    fn shared_state(&self) -> &'q Shared<K> {
         &self.inner.queue.shared
     }
 
     #[inline(never)]
     fn poll_again(&mut self, cx: &mut Context<'_>) -> Poll<Option<Item<'q, K>>> {
-        let shared = self.shared();
+        let shared = self.shared_state();
         let delivery = ready!(Pin::new(&mut self.inner).poll(cx));
-        Poll::Ready(delivery.map(|delivery| Item::borrowed(shared, delivery)))
+        Poll::Ready(delivery.map(|delivery| Item::new_borrowed(shared, delivery)))
     }
 }
 
@@ -284,7 +284,7 @@ impl<'q, K: Key, S: BuildHasher> GetMany<'q, K, S> {
             return Vec::new();
         }
         let (queue, max) = (self.inner.queue, self.max);
-        take_rest(queue, self.inner.block(), max)
+        take_rest(queue, self.inner.block_thread(), max)
     }
 }
 
@@ -294,7 +294,7 @@ fn take_rest<K: Key, S: BuildHasher>(
     first: Option<Delivery<K>>,
     max: usize,
 ) -> Vec<Item<'_, K>> {
-    let first = first.map(|delivery| Item::borrowed(&queue.shared, delivery));
+    let first = first.map(|delivery| Item::new_borrowed(&queue.shared, delivery));
     first.map_or_else(Vec::new, |first| queue.take_more(vec![first], max))
 }
 
@@ -314,7 +314,7 @@ impl<'q, K: Key, S: BuildHasher> Future for SucceedAndGet<'q, K, S> {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if let Some(item) = self.item.take() {
-            let shared: &'q Shared<K> = self.get.shared();
+            let shared: &'q Shared<K> = self.get.shared_state();
             // A task without budget takes no key, but its delivery is completed.
             #[cfg(feature = "tokio")]
             let Poll::Ready(budget) = tokio::task::coop::poll_proceed(cx) else {
@@ -324,7 +324,7 @@ impl<'q, K: Key, S: BuildHasher> Future for SucceedAndGet<'q, K, S> {
             if let Some(taken) = shared.succeed_and_take(item) {
                 #[cfg(feature = "tokio")]
                 budget.made_progress();
-                return Poll::Ready(Some(Item::borrowed(shared, taken)));
+                return Poll::Ready(Some(Item::new_borrowed(shared, taken)));
             }
         }
         Pin::new(&mut self.get).poll(cx)
@@ -353,7 +353,7 @@ impl<'q, K: Key, S: BuildHasher> SucceedAndGet<'q, K, S> {
     #[inline]
     pub fn now(self) -> Option<Item<'q, K>> {
         let queue = self.get.inner.queue;
-        self.complete().or_else(|| queue.try_get())
+        self.complete_item().or_else(|| queue.try_get())
     }
 
     /// Completes the delivery, waits for the next key, and blocks this thread, as [`Get::blocking`]
@@ -362,16 +362,16 @@ impl<'q, K: Key, S: BuildHasher> SucceedAndGet<'q, K, S> {
     #[inline]
     pub fn blocking(self) -> Option<Item<'q, K>> {
         let queue = self.get.inner.queue;
-        self.complete().or_else(|| queue.get().blocking())
+        self.complete_item().or_else(|| queue.get().blocking())
     }
 
     /// Completes the delivery, and takes the next key if that needs no other hold of the lock.
     // Inlined with the drops of its fields, so that no empty field costs an instruction.
     #[inline(always)]
-    fn complete(mut self) -> Option<Item<'q, K>> {
-        let shared = self.get.shared();
+    fn complete_item(mut self) -> Option<Item<'q, K>> {
+        let shared = self.get.shared_state();
         let taken = shared.succeed_and_take(self.item.take()?)?;
-        Some(Item::borrowed(shared, taken))
+        Some(Item::new_borrowed(shared, taken))
     }
 }
 

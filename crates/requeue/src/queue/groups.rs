@@ -100,16 +100,16 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     }
 
     fn cancel_of_groups(&self, is_cancelled: impl Fn(GroupId) -> bool) -> usize {
-        self.walk(|mut state, walk| {
+        self.walk_records(|mut state, walk| {
             let mut keys = Vec::new();
             let cancel_some =
                 || state.core.cancel_groups(&is_cancelled, walk, LOCK_BATCH, &mut keys);
             let cancelled = catch_unwind(AssertUnwindSafe(cancel_some));
             let unordered = state.core.drain_order(LOCK_BATCH);
-            self.shared.release(state);
+            self.shared.release_lock(state);
             unordered.into_iter().for_each(drop_quietly);
             for key in keys {
-                self.shared.limiter.forget(&key);
+                self.shared.limiter.forget_key(&key);
                 drop_quietly(key);
             }
             // A key's `clone` may have panicked.
@@ -153,9 +153,9 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn pause(&self) {
-        let Ok(mut state) = self.shared().lock() else { return };
+        let Ok(mut state) = self.shared_state().lock() else { return };
         state.core.pause_group(self.group, true);
-        self.shared().release(state);
+        self.shared_state().release_lock(state);
     }
 
     /// Starts the deliveries of the group again.
@@ -164,19 +164,19 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// order gets the keys again that it has returned during the pause.
     pub fn resume(&self) {
         // Due keys first: groups that are due take their turns before this one.
-        let Some((mut state, _)) = self.shared().lock_settled() else { return };
+        let Some((mut state, _)) = self.shared_state().lock_settled() else { return };
         state.core.pause_group(self.group, false);
         loop {
             let return_some = || state.core.return_skipped(self.group, LOCK_BATCH);
             let more = catch_unwind(AssertUnwindSafe(return_some));
-            self.shared().release(state);
+            self.shared_state().release_lock(state);
             match more {
                 Ok(true) => {}
                 Ok(false) => return,
                 // A key's `clone` has panicked. That key is delivered by age.
                 Err(panic) => resume_unwind(panic),
             }
-            let Ok(next) = self.shared().lock() else { return };
+            let Ok(next) = self.shared_state().lock() else { return };
             state = next;
         }
     }
@@ -184,7 +184,7 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// Returns true if the deliveries of the group are stopped.
     #[must_use]
     pub fn is_paused(&self) -> bool {
-        self.shared().lock().is_ok_and(|state| state.core.is_group_paused(self.group))
+        self.shared_state().lock().is_ok_and(|state| state.core.is_group_paused(self.group))
     }
 
     /// Cancels the pending runs of all keys of the group and clears their failures, as
@@ -231,14 +231,14 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn cancel_running(&self) -> usize {
-        self.queue.walk(|mut state, walk| {
+        self.queue.walk_records(|mut state, walk| {
             let (mut epochs, mut wakes) = (Vec::new(), Wakes::new());
             state.core.cancel_running_group(self.group, walk, LOCK_BATCH, &mut epochs);
             for &epoch in &epochs {
-                state.watchers.take(epoch, &mut wakes);
+                state.watchers.take_wakers(epoch, &mut wakes);
             }
-            self.shared().release(state);
-            wakes.wake();
+            self.shared_state().release_lock(state);
+            wakes.wake_each();
             epochs.len()
         })
     }
@@ -266,7 +266,7 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// ```
     #[must_use]
     pub fn states(&self) -> StateCounts {
-        self.shared().read_settled(|core| core.group_states(self.group))
+        self.shared_state().read_settled(|core| core.group_states(self.group))
     }
 
     /// Waits until no key of the group is in flight.
@@ -297,10 +297,10 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// # }).unwrap();
     /// ```
     pub fn none_in_flight(&self) -> impl Future<Output = ()> + Send + Sync + Unpin + use<K, S> {
-        NoneInFlight { shared: Arc::clone(self.shared()), group: self.group, number: None }
+        NoneInFlight { shared: Arc::clone(self.shared_state()), group: self.group, number: None }
     }
 
-    fn shared(&self) -> &Arc<Shared<K>> {
+    fn shared_state(&self) -> &Arc<Shared<K>> {
         &self.queue.shared
     }
 }
@@ -347,7 +347,7 @@ impl<K: Key> Future for NoneInFlight<K> {
             drop_quietly(waker);
             return Poll::Ready(());
         }
-        let old = state.drainers.wait(&mut this.number, until, waker);
+        let old = state.drainers.list_drain(&mut this.number, until, waker);
         drop(state);
         drop_quietly(old);
         Poll::Pending

@@ -168,7 +168,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// ```
     #[must_use]
     pub fn sample(&self) -> Sample {
-        self.shared.sample().unwrap_or_default()
+        self.shared.read_sample().unwrap_or_default()
     }
 
     /// Returns the queue's counters since it was built.
@@ -184,7 +184,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let hash = self.hash(key);
+        let hash = self.hash_key(key);
         self.shared.lock().map_or(0, |state| state.core.failures(key, hash))
     }
 
@@ -253,10 +253,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     #[doc(hidden)]
     #[must_use]
     pub fn entries_in_flight(&self, skip: usize, limit: usize) -> Option<Vec<Entry<K>>> {
-        let state = self.shared.lock().ok()?;
-        let running = state.core.entries_in_flight(skip, limit.min(LOCK_BATCH));
-        self.shared.release(state);
-        running
+        self.shared.read_settled(|core| core.entries_in_flight(skip, limit.min(LOCK_BATCH)))
     }
 
     /// Returns the state of `key`, or `None` if the queue has no record of it.
@@ -265,7 +262,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let hash = self.hash(key);
+        let hash = self.hash_key(key);
         self.shared.read_settled(|core| core.look_up(key, hash))
     }
 
@@ -302,7 +299,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Makes the due keys ready, which may restart runs and no longer wait for debounced adds, and
     /// walks through all records. `step` takes one step of the walk, releases the lock, and returns
     /// the number of keys that it has changed. Returns the sum.
-    pub(super) fn walk(
+    pub(super) fn walk_records(
         &self,
         mut step: impl FnMut(RankedGuard<'_, State<K>>, &mut Walk) -> usize,
     ) -> usize {
@@ -327,7 +324,7 @@ impl<K: Key> Shared<K> {
             if !is_full {
                 return Some((state, now));
             }
-            self.release(state);
+            self.release_lock(state);
         }
     }
 
@@ -336,7 +333,7 @@ impl<K: Key> Shared<K> {
     pub(super) fn read_settled<R: Default>(&self, read: impl FnOnce(&core::Queue<K>) -> R) -> R {
         self.lock_settled().map_or_else(R::default, |(state, _)| {
             let result = read(&state.core);
-            self.release(state);
+            self.release_lock(state);
             result
         })
     }
@@ -344,17 +341,14 @@ impl<K: Key> Shared<K> {
     /// Reads all values under one hold of the lock, in constant time, after all due keys were made
     /// ready in batches. A key is made ready once, so a scrape only does earlier what the next
     /// operation would have done. Returns `None` if a key's own code calls this under the lock.
-    pub(crate) fn sample(&self) -> Option<Sample> {
+    pub(crate) fn read_sample(&self) -> Option<Sample> {
         // A key is cloned for a custom order. If its `clone` panics, the panic must not reach the
         // scrape. The keys that are due then stay due.
         let settled = quietly(|| self.lock_settled()).flatten();
-        let (state, now) = match settled {
-            Some(settled) => settled,
-            None => {
-                let now = self.clock.now();
-                (self.lock().ok()?, now)
-            }
-        };
+        let (state, now) = settled.or_else(|| {
+            let now = self.clock.now();
+            Some((self.lock().ok()?, now))
+        })?;
         let core = &state.core;
         let states = core.states();
         let (queued, worked) = core.histograms().map_or_else(Default::default, |(q, w)| (*q, *w));
@@ -364,8 +358,8 @@ impl<K: Key> Shared<K> {
             backing_off: Some(states.backing_off),
             in_flight: states.in_flight,
             totals: core.totals(),
-            given_up: self.given_up.load(Ordering::Relaxed),
-            panics: self.panics.load(Ordering::Relaxed),
+            given_up: self.tally.given_up.load(Ordering::Relaxed),
+            panics: self.tally.panics.load(Ordering::Relaxed),
             times: Times {
                 queued,
                 worked,
@@ -376,7 +370,7 @@ impl<K: Key> Shared<K> {
             parked: None,
             counts_age: None,
         };
-        self.release(state);
+        self.release_lock(state);
         Some(sample)
     }
 }

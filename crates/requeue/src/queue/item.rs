@@ -69,7 +69,7 @@ pub struct Item<'q, K: Key> {
 }
 
 impl<'q, K: Key> Item<'q, K> {
-    pub(super) fn borrowed(shared: &'q Shared<K>, delivery: Delivery<K>) -> Self {
+    pub(super) fn new_borrowed(shared: &'q Shared<K>, delivery: Delivery<K>) -> Self {
         Self::new(Owner::Borrowed(shared), delivery)
     }
 
@@ -148,7 +148,7 @@ impl<'q, K: Key> Item<'q, K> {
     pub fn queued(&self) -> Option<Duration> {
         let (owner, _) = self.live.as_ref()?;
         // A queue that keeps times needs them for every operation.
-        if !owner.always_needs_now {
+        if !owner.facts.always_needs_now {
             return None;
         }
         owner.lock().ok()?.core.queued(&self.ticket)
@@ -220,7 +220,7 @@ impl<'q, K: Key> Item<'q, K> {
     /// # }).unwrap();
     /// ```
     pub fn cancelled(&self) -> impl Future<Output = CancelReason> + Send + Sync + use<K> {
-        self.cancellation()
+        self.new_cancellation()
     }
 
     /// Calls `f` when the run is cancelled, on the thread that cancels it, until the result is
@@ -229,11 +229,12 @@ impl<'q, K: Key> Item<'q, K> {
         &self,
         f: impl Fn(CancelReason) + Send + Sync + 'static,
     ) -> Cancellation<K> {
-        self.cancellation().then(f)
+        self.new_cancellation().call_on_cancel(f)
     }
 
-    fn cancellation(&self) -> Cancellation<K> {
-        let queue = self.live.as_ref().map_or_else(Weak::new, |(owner, _)| owner.downgrade());
+    fn new_cancellation(&self) -> Cancellation<K> {
+        let queue =
+            self.live.as_ref().map_or_else(Weak::new, |(owner, _)| Weak::clone(&owner.this));
         Cancellation::new(queue, self.ticket)
     }
 
@@ -302,14 +303,14 @@ impl<'q, K: Key> Item<'q, K> {
     /// ```
     #[inline]
     pub fn complete(mut self, completion: Completion) {
-        self.end(completion);
+        self.complete_with(completion);
     }
 
     /// Completes the delivery with [`Completion::Succeed`]: the run succeeded, and the key's
     /// failures are forgotten.
     #[inline]
     pub fn succeed(mut self) {
-        self.end(Completion::Succeed);
+        self.complete_with(Completion::Succeed);
     }
 
     /// Completes the delivery with [`Completion::Retry`]: the run failed, and is retried after the
@@ -317,14 +318,14 @@ impl<'q, K: Key> Item<'q, K> {
     ///
     /// [`Queue::look_up`](super::Queue::look_up) shows when the key is due.
     pub fn retry(mut self) {
-        self.end(Completion::Retry);
+        self.complete_with(Completion::Retry);
     }
 
     /// Completes the delivery as client-go's `Done` does: the key's failures are unchanged.
     ///
     /// Code that was ported from client-go calls this. Other code calls [`succeed`](Self::succeed).
     pub fn done(mut self) {
-        self.finish(Finish::Done);
+        self.finish_with(Finish::Done);
     }
 
     /// Completes each of `items` as [`succeed`](Self::succeed) does, and takes the lock once for
@@ -372,7 +373,7 @@ impl<'q, K: Key> Item<'q, K> {
     pub fn into_owned(mut self) -> Item<'static, K> {
         let live = self.live.take().and_then(|(owner, key)| {
             let owner = match owner {
-                Owner::Borrowed(shared) => shared.handle()?,
+                Owner::Borrowed(shared) => shared.this.upgrade()?,
                 Owner::Owned(shared) => shared,
             };
             Some((Owner::Owned(owner), key))
@@ -406,24 +407,24 @@ impl<'q, K: Key> Item<'q, K> {
 
     // Inlined, so that a shorthand has no more instructions than its own completion needs.
     #[inline(always)]
-    fn end(&mut self, completion: Completion) {
+    fn complete_with(&mut self, completion: Completion) {
         let Some((owner, key)) = &self.live else { return };
-        let (how, now) = owner.resolve(completion, key, self.asked, None);
+        let (how, now) = owner.resolve_completion(completion, key, self.asked, None);
         // If a key's `clone` panics in here, the state is unchanged, and the item's drop completes
         // the delivery.
-        owner.finish(&self.ticket, how, now, key);
-        self.free();
+        owner.finish_delivery(&self.ticket, how, now, key);
+        self.drop_contents();
     }
 
-    fn finish(&mut self, how: Finish) {
+    fn finish_with(&mut self, how: Finish) {
         let Some((owner, key)) = &self.live else { return };
-        // See `end`.
-        owner.finish(&self.ticket, how, None, key);
-        self.free();
+        // See `complete_with`.
+        owner.finish_delivery(&self.ticket, how, None, key);
+        self.drop_contents();
     }
 
     #[inline]
-    pub(super) fn free(&mut self) {
+    pub(super) fn drop_contents(&mut self) {
         if let Some((owner, key)) = self.live.take() {
             drop_quietly(key);
             drop(owner);
@@ -435,7 +436,7 @@ impl<K: Key> Drop for Item<'_, K> {
     #[inline]
     fn drop(&mut self) {
         if self.live.is_some() {
-            self.abandon();
+            self.fail_dropped();
         }
     }
 }
@@ -444,18 +445,18 @@ impl<K: Key> Item<'_, K> {
     /// Completes the delivery of an item that was dropped before its completion: the run has
     /// failed, unless it was cancelled.
     #[cold]
-    fn abandon(&mut self) {
+    fn fail_dropped(&mut self) {
         // This may run while unwinding, so no panic of user code may leave it.
         let Some((owner, key)) = &self.live else { return };
         let now = quietly(|| owner.clock.now()).unwrap_or_default();
         // The limiter is called without the lock, and nothing may cancel the run in the meantime.
-        let is_cancelled = quietly(|| owner.seal(&self.ticket)).flatten().is_some();
+        let is_cancelled = quietly(|| owner.seal_run(&self.ticket)).flatten().is_some();
         let completion = if is_cancelled { Completion::Cancelled } else { Completion::Retry };
-        let (how, _) = owner.resolve(completion, key, self.asked, Some(now));
-        if quietly(|| owner.finish(&self.ticket, how, Some(now), key)).is_none() {
+        let (how, _) = owner.resolve_completion(completion, key, self.asked, Some(now));
+        if quietly(|| owner.finish_delivery(&self.ticket, how, Some(now), key)).is_none() {
             quietly(|| owner.finish_without_copies(&self.ticket, how, now, key));
         }
-        self.free();
+        self.drop_contents();
     }
 }
 
@@ -508,12 +509,12 @@ impl<'q, K: Key> Completed<'q, K> {
 
     /// Takes the contents of `item`, whose delivery is completed.
     #[inline]
-    pub(super) fn set(&mut self, item: &mut Item<'q, K>, unused: Option<K>) {
+    pub(super) fn take_contents(&mut self, item: &mut Item<'q, K>, unused: Option<K>) {
         (self.live, self.unused) = (item.live.take(), unused);
     }
 
     /// Returns the key that was delivered.
-    pub(super) fn key(&self) -> Option<&K> {
+    pub(super) fn delivered_key(&self) -> Option<&K> {
         self.live.as_ref().map(|(_, key)| key)
     }
 }
@@ -543,7 +544,7 @@ impl<K: Key> Shared<K> {
     /// Returns the transition of the state machine for `completion`, and its time if it is known.
     /// It also updates the limiter and the counter.
     #[inline(always)]
-    fn resolve(
+    fn resolve_completion(
         &self,
         completion: Completion,
         key: &K,
@@ -556,12 +557,12 @@ impl<K: Key> Shared<K> {
             Completion::Retry => {
                 // The limiter and the queue use one time, so that they compute the same deadline.
                 let now = now.unwrap_or_else(|| self.clock.now());
-                let delay = self.limiter.delay(key, now);
+                let delay = self.limiter.next_delay(key, now);
                 return (Finish::RetryAfter { delay, asked }, Some(now));
             }
             Completion::RetryAfter(delay) => Finish::RetryAfter { delay, asked },
             Completion::GiveUp => {
-                self.given_up.fetch_add(1, Ordering::Relaxed);
+                self.tally.given_up.fetch_add(1, Ordering::Relaxed);
                 Finish::GiveUp
             }
             Completion::Release => Finish::Release { asked },
@@ -569,7 +570,7 @@ impl<K: Key> Shared<K> {
             Completion::Cancelled => Finish::Cancelled { asked },
         };
         if let Finish::Succeed | Finish::GiveUp | Finish::RequeueAfter { .. } = how {
-            self.limiter.forget(key);
+            self.limiter.forget_key(key);
         }
         (how, now)
     }
@@ -578,7 +579,7 @@ impl<K: Key> Shared<K> {
     fn succeed_all(&self, items: &mut [Item<'_, K>]) {
         let is_ours = |item: &Item<'_, K>| matches!(&item.live, Some((Owner::Borrowed(of), _)) if std::ptr::eq(*of, self));
         for item in items.iter().filter(|item| is_ours(item)) {
-            self.limiter.forget(item);
+            self.limiter.forget_key(item);
         }
         let now = self.now_before_lock(Operation::Promote, None);
         let mut ended = Vec::new();
@@ -589,7 +590,7 @@ impl<K: Key> Shared<K> {
         for item in items.iter_mut().filter(|item| !has_order && is_ours(item)) {
             let operation = Operation::Finish(&item.ticket, &Finish::Succeed);
             let Some(now) = state.time_for(operation, now) else { continue };
-            state.watchers.end(item.ticket.epoch());
+            state.watchers.end_delivery(item.ticket.epoch());
             let finished = state.core.finish(&item.ticket, Finish::Succeed, now);
             let Some(finished) = finished else { continue };
             let (unused, worked) = state.keep_dropped(finished);
@@ -598,7 +599,7 @@ impl<K: Key> Shared<K> {
                 ended.push((own, unused, worked));
             }
         }
-        self.release(state);
+        self.release_lock(state);
         for (own, unused, worked) in ended {
             self.report_worked(own.as_ref().map(|(_, key)| key), worked);
             drop_quietly(own);
@@ -606,14 +607,14 @@ impl<K: Key> Shared<K> {
         }
         // The other completions call user code under the lock, or need the time.
         for item in items.iter_mut().filter(|item| is_ours(item)) {
-            item.finish(Finish::Succeed);
+            item.finish_with(Finish::Succeed);
         }
     }
 
     /// Completes the delivery of `key`. Returns `false`, and has no effect, if it was completed
     /// before.
     #[inline]
-    pub(crate) fn finish(
+    pub(crate) fn finish_delivery(
         &self,
         ticket: &core::Ticket,
         how: Finish,
@@ -623,9 +624,9 @@ impl<K: Key> Shared<K> {
         let locked = self.lock_for(Operation::Finish(ticket, &how), now);
         let Ok((mut state, now)) = locked else { return false };
         // If a key's `clone` panics in `finish`, the item's drop completes the delivery.
-        state.watchers.end(ticket.epoch());
+        state.watchers.end_delivery(ticket.epoch());
         let finished = state.core.finish(ticket, how, now);
-        self.finished(state, finished, Some(key))
+        self.release_finished(state, finished, Some(key))
     }
 
     /// Completes a detached delivery as client-go's `Done` does. Returns `false`, and has no
@@ -637,13 +638,13 @@ impl<K: Key> Shared<K> {
         let locked = self.lock_for(Operation::Finish(ticket, &how), None);
         let Ok((mut state, now)) = locked else { return false };
         // The run that would follow may be dropped after a shutdown.
-        let may_forget = state.core.ending() == Ending::ShutDown && self.limiter.forgets();
+        let may_forget = state.core.ending() == Ending::ShutDown && self.limiter.may_forget();
         if self.hooks.is_some() || may_forget {
             copy = state.core.key_of(ticket).cloned();
         }
         let finished = state.core.finish(ticket, how, now);
-        state.watchers.end(ticket.epoch());
-        let has_ended = self.finished(state, finished, copy.as_ref());
+        state.watchers.end_delivery(ticket.epoch());
+        let has_ended = self.release_finished(state, finished, copy.as_ref());
         drop_quietly(copy);
         has_ended
     }
@@ -653,13 +654,13 @@ impl<K: Key> Shared<K> {
     fn finish_without_copies(&self, ticket: &core::Ticket, how: Finish, now: Time, key: &K) {
         let Ok(mut state) = self.lock() else { return };
         let finished = state.core.finish_without_copies(ticket, how, now);
-        self.finished(state, finished, Some(key));
+        self.release_finished(state, finished, Some(key));
     }
 
     /// Releases the lock after a completion, and then drops and reports its results. Returns
     /// `false` if the delivery was completed before.
     #[inline(always)]
-    fn finished(
+    fn release_finished(
         &self,
         mut state: RankedGuard<'_, State<K>>,
         finished: Option<Finished<K>>,
@@ -667,15 +668,15 @@ impl<K: Key> Shared<K> {
     ) -> bool {
         let Some(finished) = finished else {
             // Due keys have become ready nevertheless.
-            self.release(state);
+            self.release_lock(state);
             return false;
         };
         let is_dropped = finished.lost;
         let (unused, worked) = state.keep_dropped(finished);
-        self.release(state);
+        self.release_lock(state);
         if is_dropped && let Some(key) = delivered {
             // The record has forgotten the failures of the key, so the limiter does, too.
-            self.limiter.forget(key);
+            self.limiter.forget_key(key);
         }
         if worked.is_some() {
             self.report_worked(delivered, worked);

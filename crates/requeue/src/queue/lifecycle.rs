@@ -54,7 +54,7 @@ struct Unreported<'q, K: Key> {
 }
 
 impl<K: Key> Unreported<'_, K> {
-    fn report(&mut self) -> Vec<K> {
+    fn take_keys(&mut self) -> Vec<K> {
         std::mem::take(&mut self.keys)
     }
 }
@@ -64,7 +64,7 @@ impl<K: Key> Drop for Unreported<'_, K> {
         if !self.keys.is_empty()
             && let Ok(mut state) = self.shared.lock()
         {
-            state.dropped.append(std::mem::take(&mut self.keys));
+            state.dropped.append_keys(std::mem::take(&mut self.keys));
         }
     }
 }
@@ -92,7 +92,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     pub fn close(&self) {
         let Ok(mut state) = self.shared.lock() else { return };
         state.core.end(Ending::Closed);
-        self.shared.release(state);
+        self.shared.release_lock(state);
     }
 
     /// Ends the waits for further debounced adds. Returns the number of keys that have waited.
@@ -121,10 +121,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// ```
     pub fn flush_debounced(&self) -> usize {
         let now = self.now();
-        self.walk(|mut state, walk| {
+        self.walk_records(|mut state, walk| {
             let flushed = state.core.flush_debounced(walk, LOCK_BATCH, now);
             state.core.promote(now, LOCK_BATCH);
-            self.shared.release(state);
+            self.shared.release_lock(state);
             flushed
         })
     }
@@ -154,10 +154,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// assert!(queue.get().blocking().is_none());
     /// ```
     pub fn shut_down(&self) -> Vec<K> {
-        self.end(true).report()
+        self.end_queue(true).take_keys()
     }
 
-    fn end(&self, ends_drains: bool) -> Unreported<'_, K> {
+    fn end_queue(&self, ends_drains: bool) -> Unreported<'_, K> {
         let mut dropped = Unreported { shared: &self.shared, keys: Vec::new() };
         // Due keys count as ready, even if no operation has made them ready yet.
         let Some((state, _)) = self.shared.lock_settled() else { return dropped };
@@ -180,7 +180,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
             let more = catch_unwind(AssertUnwindSafe(drop_some));
             let unordered = state.core.drain_order(LOCK_BATCH);
             let full = unordered.len() == LOCK_BATCH;
-            self.shared.release(state);
+            self.shared.release_lock(state);
             unordered.into_iter().for_each(drop_quietly);
             dropped.keys[before..].iter().for_each(|key| self.forget_dropped(key));
             for waker in wakers {
@@ -198,8 +198,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Makes the limiter forget a key whose record forgot its failures, because its run was dropped.
     /// A key in flight keeps its failures until its completion.
     fn forget_dropped(&self, key: &K) {
-        if self.shared.limiter.forgets() && quietly(|| self.failures(key)) == Some(0) {
-            self.shared.limiter.forget(key);
+        if self.shared.limiter.may_forget() && quietly(|| self.failures(key)) == Some(0) {
+            self.shared.limiter.forget_key(key);
         }
     }
 
@@ -292,7 +292,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     fn set_paused(&self, paused: bool) {
         let Ok(mut state) = self.shared.lock() else { return };
         state.core.pause(paused);
-        self.shared.release(state);
+        self.shared.release_lock(state);
     }
 
     /// Returns true if deliveries are stopped.
@@ -319,7 +319,7 @@ pub struct Drain<'q, K: Key, S: BuildHasher = foldhash::fast::RandomState> {
 impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
     fn new(queue: &'q Queue<K, S>) -> Self {
         let shut_downs = queue.shared.lock().map_or(0, |state| state.shut_downs);
-        let dropped = queue.end(false);
+        let dropped = queue.end_queue(false);
         Self {
             queue,
             dropped,
@@ -369,20 +369,20 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
     pub fn wait_blocking(mut self) -> Drained<K> {
         super::getter::THREAD.with(|waker| {
             loop {
-                match self.check(waker) {
+                match self.check_drain(waker) {
                     Some(drained) => return drained,
-                    None => self.queue.shared.park(self.deadline.unwrap_or(Time::NEVER)),
+                    None => self.queue.shared.park_until(self.deadline.unwrap_or(Time::NEVER)),
                 }
             }
         })
     }
 
-    fn check(&mut self, waker: &Waker) -> Option<Drained<K>> {
+    fn check_drain(&mut self, waker: &Waker) -> Option<Drained<K>> {
         let shared: &Arc<Shared<K>> = &self.queue.shared;
         let over = self.deadline.is_some_and(|deadline| shared.clock.now() >= deadline);
         let waker_copy = waker.clone();
         let Ok(mut state) = shared.lock() else {
-            return Some(self.report(false, [0; 2], DroppedKeys::new()));
+            return Some(self.report_drained(false, [0; 2], DroppedKeys::new()));
         };
         let finished =
             state.drainers.has_finished(self.number) || self.until.is_reached(&state.core);
@@ -391,9 +391,9 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
             let dropped = std::mem::replace(&mut state.dropped, DroppedKeys::new());
             drop(state);
             drop_quietly(waker_copy);
-            return Some(self.report(finished, left, dropped));
+            return Some(self.report_drained(finished, left, dropped));
         }
-        let old = state.drainers.wait(&mut self.number, self.until, waker_copy);
+        let old = state.drainers.list_drain(&mut self.number, self.until, waker_copy);
         drop(state);
         drop_quietly(old);
         // Each poll arms the alarm again, because an alarm may go off early, and wakes only the
@@ -404,8 +404,13 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
         None
     }
 
-    fn report(&mut self, finished: bool, left: [usize; 2], late: DroppedKeys<K>) -> Drained<K> {
-        let mut dropped = self.dropped.report();
+    fn report_drained(
+        &mut self,
+        finished: bool,
+        left: [usize; 2],
+        late: DroppedKeys<K>,
+    ) -> Drained<K> {
+        let mut dropped = self.dropped.take_keys();
         dropped.extend(late.into_keys());
         let [ready, in_flight] = left;
         Drained { finished, ready, in_flight, dropped }
@@ -417,7 +422,7 @@ impl<K: Key> Shared<K> {
     pub(super) fn stop_draining(&self, number: Option<u64>) {
         let Some(number) = number else { return };
         let Ok(mut state) = self.lock() else { return };
-        let waker = state.drainers.leave(number);
+        let waker = state.drainers.remove_drain(number);
         drop(state);
         // A waker is user code.
         drop_quietly(waker);
@@ -431,7 +436,7 @@ impl<K: Key, S: BuildHasher> Future for Drain<'_, K, S> {
     type Output = Drained<K>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Drained<K>> {
-        match self.check(cx.waker()) {
+        match self.check_drain(cx.waker()) {
             Some(drained) => Poll::Ready(drained),
             None => Poll::Pending,
         }

@@ -179,20 +179,20 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let hash = self.hash(key);
+        let hash = self.hash_key(key);
         let locked = self.shared.lock_for(Operation::Promote, None);
         let Ok((mut state, now)) = locked else { return Cancelled::default() };
         state.core.promote(now, LOCK_BATCH);
         // The limiter needs a reference to an owned key; the record has one. The limiter counts no
         // failures of a key without a record.
-        let forgets = self.shared.limiter.forgets();
+        let forgets = self.shared.limiter.may_forget();
         let known = if forgets { state.core.look_up(key, hash) } else { None };
         let cancelled = state.core.cancel(key, hash);
         let unordered = state.core.drain_order(LOCK_BATCH);
-        self.shared.release(state);
+        self.shared.release_lock(state);
         unordered.into_iter().for_each(drop_quietly);
         if let Some(known) = known {
-            self.shared.limiter.forget(&known.key);
+            self.shared.limiter.forget_key(&known.key);
             drop_quietly(known.key);
         }
         let (cancelled, freed) = cancelled.unwrap_or_default();
@@ -204,17 +204,17 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// This is client-go's `Forget`. [`Item::succeed`] does this and completes the delivery.
     pub fn forget(&self, key: &K) {
-        let hash = self.hash(key);
-        if self.shared.limiter.forgets() {
+        let hash = self.hash_key(key);
+        if self.shared.limiter.may_forget() {
             // The memory is fetched while the limiter reads its own table.
             if let Ok(state) = self.shared.lock() {
                 state.core.prefetch(hash);
             }
-            self.shared.limiter.forget(key);
+            self.shared.limiter.forget_key(key);
         }
         let Ok(mut state) = self.shared.lock() else { return };
         let freed = state.core.forget(key, hash);
-        self.shared.release(state);
+        self.shared.release_lock(state);
         drop_quietly(freed);
     }
 
@@ -258,17 +258,13 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let hash = self.hash(key);
+        let hash = self.hash_key(key);
         let detached = self.shared.lock().ok().and_then(|state| state.core.detached(key, hash));
         if let Some(ticket) = detached {
             return self.shared.finish_detached(&ticket);
         }
         // Like every operation, this one makes due keys ready.
-        if let Ok((mut state, now)) = self.shared.lock_for(Operation::Promote, None) {
-            state.core.promote(now, LOCK_BATCH);
-            self.shared.release(state);
-        }
-        false
+        self.shared.read_settled(|_| false)
     }
 
     /// Completes the delivery of `ticket` as client-go's `Done` does.
@@ -282,7 +278,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     // --- Parts ----------------------------------------------------------------------------------
 
     #[inline]
-    fn hash<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
+    fn hash_key<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
         self.hasher.hash_one(key)
     }
 

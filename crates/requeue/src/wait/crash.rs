@@ -70,7 +70,7 @@ static REALLY_CRASH: AtomicBool = AtomicBool::new(false);
 /// ```
 pub fn on_crash(handler: impl Fn(&Crash<'_>) + Send + Sync + 'static) -> CrashHandler {
     let handler: Handler = Arc::new(handler);
-    handlers().push(Arc::clone(&handler));
+    lock_handlers().push(Arc::clone(&handler));
     CrashHandler(handler)
 }
 
@@ -82,7 +82,7 @@ impl Drop for CrashHandler {
     fn drop(&mut self) {
         // `self` still holds the handler, so the handler's own drop runs after the lock is
         // released.
-        handlers().retain(|handler| !Arc::ptr_eq(handler, &self.0));
+        lock_handlers().retain(|handler| !Arc::ptr_eq(handler, &self.0));
     }
 }
 
@@ -134,7 +134,7 @@ pub fn handle_crash(payload: Box<dyn Any + Send>) {
     let crash = Crash(&*payload);
     #[cfg(feature = "tokio")]
     tracing::error!(panic = crash.message().unwrap_or("no message"), "observed a panic");
-    let called = handlers().clone();
+    let called = lock_handlers().clone();
     for handler in called {
         quietly(|| handler(&crash));
     }
@@ -144,6 +144,6 @@ pub fn handle_crash(payload: Box<dyn Any + Send>) {
     drop_payload(payload);
 }
 
-fn handlers() -> MutexGuard<'static, Vec<Handler>> {
+fn lock_handlers() -> MutexGuard<'static, Vec<Handler>> {
     HANDLERS.lock().unwrap_or_else(PoisonError::into_inner)
 }

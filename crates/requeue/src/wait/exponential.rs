@@ -107,7 +107,7 @@ pub async fn exponential_backoff_until<R: Future<Output = Result<bool, E>>, E>(
     let stop = pin!(stop);
     let mut rounds = Rounds::new(clock, stop);
     let mut source = jitter_source();
-    if backoff.steps > 0 && rounds.stopped().await {
+    if backoff.steps > 0 && rounds.has_stopped().await {
         return Err(Error::Cancelled);
     }
     while backoff.steps > 0 && clock.now() < deadline {

@@ -1,6 +1,5 @@
 //! Processing pieces of work on several threads. Each piece is processed at most once.
 
-use std::any::Any;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -74,15 +73,9 @@ pub fn parallelize_until(
         let others: Vec<_> = (1..workers.min(chunks)).map_while(start).collect();
         let mine = work();
         let others = others.into_iter().map(|other| other.join().flatten());
-        others.fold(mine, first_panic)
+        others.fold(mine, Result::and)
     });
     if let Err(payload) = panicked {
         panic::resume_unwind(payload);
     }
-}
-
-type Worked = Result<(), Box<dyn Any + Send>>;
-
-fn first_panic(first: Worked, second: Worked) -> Worked {
-    first.and(second)
 }

@@ -5,7 +5,7 @@ use std::future;
 use std::pin::pin;
 use std::time::Duration;
 
-use super::rounds::{Rounds, guarded};
+use super::rounds::{Rounds, run_guarded};
 use super::{BackoffManager, JitteredBackoffManager, jitter_source};
 use crate::clock::Clock;
 
@@ -189,12 +189,12 @@ pub async fn backoff_until<R: Future<Output = ()>>(
         let now = clock.now();
         now + manager.backoff(now)
     };
-    if rounds.stopped().await {
+    if rounds.has_stopped().await {
         return;
     }
     loop {
         let from_start = (counted == Period::NonSliding).then(&mut next_from_now);
-        guarded(async { f().await }).await;
+        run_guarded(async { f().await }).await;
         let next = from_start.unwrap_or_else(&mut next_from_now);
         if rounds.stopped_by(next).await {
             return;

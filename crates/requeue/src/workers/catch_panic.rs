@@ -6,7 +6,7 @@ use super::outcome::Error;
 use crate::sync::{drop_quietly, panic_message};
 
 /// Runs user code. If it panics, the error has the message of the panic.
-pub(super) fn caught<R>(f: impl FnOnce() -> R) -> Result<R, Error> {
+pub(super) fn call_caught<R>(f: impl FnOnce() -> R) -> Result<R, Error> {
     catch_unwind(AssertUnwindSafe(f)).map_err(|panic| {
         let error = match panic_message(&*panic) {
             Some(message) => format!("panicked: {message}").into(),

@@ -146,7 +146,7 @@ impl Context {
     /// ```
     #[must_use]
     pub fn cancel_reason(&self) -> Option<CancelReason> {
-        self.token.reason()
+        self.token.cancel_reason()
     }
 
     /// Waits until the attempt must stop, as [`is_cancelled`](Self::is_cancelled) says, and returns
@@ -160,7 +160,7 @@ impl Context {
     #[cfg(feature = "tokio")]
     pub async fn cancelled(&self) -> CancelReason {
         self.token.token.cancelled().await;
-        self.token.reason().unwrap_or(CancelReason::Stopping)
+        self.token.cancel_reason().unwrap_or(CancelReason::Stopping)
     }
 
     /// Returns the token that cancels the attempt, to pass it on.

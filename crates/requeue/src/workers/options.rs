@@ -36,7 +36,7 @@ impl<K: Clone> Options<K> {
         self.max_retries.is_some_and(|retries| attempt > retries)
     }
 
-    pub(super) fn context(&self, item: &impl WorkItem<Key = K>, token: RunToken) -> Context {
+    pub(super) fn new_context(&self, item: &impl WorkItem<Key = K>, token: RunToken) -> Context {
         let delivery = item.delivery();
         Context { delivery, is_last: self.is_last(delivery.attempt), token }
     }
@@ -64,7 +64,7 @@ impl<K: Clone> Options<K> {
     ///
     /// A run that stops as [cancelled](Completion::Cancelled) although only the worker stops or the
     /// time limit has passed does not lose its key: it is released or retried.
-    pub(super) fn completion(
+    pub(super) fn choose_completion(
         &self,
         item: &mut impl WorkItem<Key = K>,
         attempt: u32,
@@ -100,7 +100,7 @@ impl<K: Clone> Options<K> {
 }
 
 /// The pause after a panic: 5 ms, doubled with each earlier panic in a row, up to 1.28 s.
-pub(super) const fn pause(panics: u32) -> Duration {
+pub(super) const fn panic_pause(panics: u32) -> Duration {
     let exponent = if panics < 8 { panics } else { 8 };
     Duration::from_millis(5 << exponent)
 }

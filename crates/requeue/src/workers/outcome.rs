@@ -132,7 +132,7 @@ impl Error {
 
     /// The error of an attempt that returned an error after its timeout.
     #[cfg(feature = "tokio")]
-    pub(super) fn late(self, after: Duration) -> Self {
+    pub(super) fn after_timeout(self, after: Duration) -> Self {
         let error = TimedOut { after, error: Some(self.source) };
         Self { source: Box::new(error), ..self }
     }

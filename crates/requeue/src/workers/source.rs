@@ -23,7 +23,7 @@ pub trait WorkQueue: Clone + Send + Sync + 'static {
     type Item: WorkItem<Key = Self::Key>;
 
     /// Waits for the next key. Returns `None` when no more keys will come.
-    fn next(&self) -> impl Future<Output = Option<Self::Item>> + Send;
+    fn next_item(&self) -> impl Future<Output = Option<Self::Item>> + Send;
 
     /// Returns the clock that measures timeouts.
     fn clock(&self) -> Arc<dyn Clock>;
@@ -36,12 +36,12 @@ pub trait WorkQueue: Clone + Send + Sync + 'static {
     ///
     /// It is called after the workers have stopped. The default is ready immediately, for queues
     /// without I/O.
-    fn settled(&self) -> impl Future<Output = ()> + Send {
+    fn wait_settled(&self) -> impl Future<Output = ()> + Send {
         ready(())
     }
 
     /// Returns the keys that are left, and those that were dropped.
-    fn left(&self) -> Drained<Self::Key>;
+    fn take_left(&self) -> Drained<Self::Key>;
 
     /// Counts a panic of a handler.
     fn note_panic(&self) {}
@@ -76,9 +76,7 @@ pub trait WorkItem: Send + Sized + 'static {
     /// Records the error of a failed run, before its completion.
     ///
     /// A queue that keeps errors overrides this method.
-    fn note_error(&mut self, error: &Error) {
-        let _ = error;
-    }
+    fn note_error(&mut self, _error: &Error) {}
 
     /// Completes the delivery with `completion`.
     fn complete(self, completion: Completion) -> impl Future<Output = ()> + Send;
@@ -108,7 +106,7 @@ impl<K: Key + fmt::Debug, S: BuildHasher + Send + Sync + 'static> WorkQueue for 
     type Key = K;
     type Item = Item<'static, K>;
 
-    async fn next(&self) -> Option<Self::Item> {
+    async fn next_item(&self) -> Option<Self::Item> {
         self.get().until_final().await.map(Item::into_owned)
     }
 
@@ -121,13 +119,13 @@ impl<K: Key + fmt::Debug, S: BuildHasher + Send + Sync + 'static> WorkQueue for 
         drop_quietly(self.shut_down_with_drain());
     }
 
-    fn left(&self) -> Drained<K> {
+    fn take_left(&self) -> Drained<K> {
         let dropped = self.take_dropped();
         Drained::new(self.len(), self.states().in_flight, dropped)
     }
 
     fn note_panic(&self) {
-        self.shared.panics.fetch_add(1, Ordering::Relaxed);
+        self.shared.tally.panics.fetch_add(1, Ordering::Relaxed);
     }
 }
 

@@ -247,35 +247,35 @@ where
         for _ in 0..this.concurrency {
             let (clock, stop) = (this.queue.clock(), stop.clone());
             let worker = Worker { workers: Arc::clone(&this), clock, stop };
-            workers.spawn(worker.work());
+            workers.spawn(worker.run_worker());
         }
         tokio::select! {
-            () = all(&mut workers) => {}
+            () = join_all(&mut workers) => {}
             () = shutdown => {
                 this.queue.shut_down();
-                this.drain(&mut workers, &stop).await;
+                this.drain_workers(&mut workers, &stop).await;
             }
         }
-        this.queue.settled().await;
-        this.queue.left()
+        this.queue.wait_settled().await;
+        this.queue.take_left()
     }
 
     /// Waits for the workers, and cancels their runs when the drain timeout has passed.
-    async fn drain(&self, workers: &mut JoinSet<()>, stop: &CancellationToken) {
-        let Some(timeout) = self.drain_timeout else { return all(workers).await };
+    async fn drain_workers(&self, workers: &mut JoinSet<()>, stop: &CancellationToken) {
+        let Some(timeout) = self.drain_timeout else { return join_all(workers).await };
         let clock = self.queue.clock();
         tokio::select! {
-            () = all(workers) => return,
+            () = join_all(workers) => return,
             () = sleep_until(&clock, clock.now() + timeout) => stop.cancel(),
         }
         // Each worker stops within the grace period. A worker that waits for a key stops immediately.
         // If a worker has a key, the future of its run is dropped at the end of that period at the
         // latest.
-        all(workers).await;
+        join_all(workers).await;
     }
 }
 
-async fn all(workers: &mut JoinSet<()>) {
+async fn join_all(workers: &mut JoinSet<()>) {
     while workers.join_next().await.is_some() {}
 }
 

@@ -13,8 +13,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::Context;
-use super::catch_panic::caught;
-use super::options::{Options, pause};
+use super::catch_panic::call_caught;
+use super::options::{Options, panic_pause};
 use super::outcome::{Action, Error};
 use super::source::WorkQueue;
 use super::token::{RunToken, Token};
@@ -137,7 +137,7 @@ where
     /// Panics if the system cannot start a thread.
     #[track_caller]
     pub fn run(self) -> Drained<K> {
-        self.work(None::<fn()>)
+        self.run_workers(None::<fn()>)
     }
 
     /// Works until `shutdown` returns, then shuts the queue down. Returns the keys that are left.
@@ -157,11 +157,11 @@ where
     /// Panics if the system cannot start a thread.
     #[track_caller]
     pub fn run_until(self, shutdown: impl FnOnce() + Send + 'static) -> Drained<K> {
-        self.work(Some(shutdown))
+        self.run_workers(Some(shutdown))
     }
 
     #[track_caller]
-    fn work(self, shutdown: Option<impl FnOnce() + Send + 'static>) -> Drained<K> {
+    fn run_workers(self, shutdown: Option<impl FnOnce() + Send + 'static>) -> Drained<K> {
         let (queue, threads, grace) = (self.queue.clone(), self.threads, self.options.grace);
         let (drain_timeout, stop) = (self.drain_timeout, Token::new());
         let worker = Arc::new(Worker { workers: self, stop: stop.clone() });
@@ -169,7 +169,7 @@ where
         let started = (0..threads).map(|_| {
             let (worker, events) = (Arc::clone(&worker), events.clone());
             thread::spawn(move || {
-                worker.work();
+                worker.run_worker();
                 // The receiver is gone if `run_until` has returned without this thread.
                 let _ = events.send(Event::Ended);
             })
@@ -183,17 +183,17 @@ where
                 let _ = events.send(Event::ShutDown);
             });
         }
-        waiting.until(None, true);
+        waiting.wait_until_ended(None, true);
         if waiting.running > 0 {
             WorkQueue::shut_down(&queue);
-            waiting.until(drain_timeout, false);
+            waiting.wait_until_ended(drain_timeout, false);
         }
         if waiting.running > 0 {
             stop.cancel();
             started.iter().for_each(|thread| thread.thread().unpark());
-            waiting.until(Some(grace), false);
+            waiting.wait_until_ended(Some(grace), false);
         }
-        queue.left()
+        queue.take_left()
     }
 }
 
@@ -227,7 +227,7 @@ struct Waiting<'q> {
 impl Waiting<'_> {
     /// Waits until all workers have stopped, for at most `timeout`. With `or_shut_down`, a shutdown
     /// ends the wait, too.
-    fn until(&mut self, timeout: Option<Duration>, or_shut_down: bool) {
+    fn wait_until_ended(&mut self, timeout: Option<Duration>, or_shut_down: bool) {
         let deadline = timeout.map(|timeout| self.clock.now() + timeout);
         let events = self.events.clone();
         let waker = waker_fn(move || _ = events.send(Event::Alarm));
@@ -259,10 +259,10 @@ where
     H: Fn(K, Context) -> Result<Action, Error>,
 {
     /// Takes keys until no more will come. It continues after panics.
-    fn work(&self) {
+    fn run_worker(&self) {
         let mut panics = 0u32;
         loop {
-            match caught(|| self.round()) {
+            match call_caught(|| self.run_round()) {
                 Ok(true) => panics = 0,
                 Ok(false) => return,
                 Err(error) => {
@@ -270,7 +270,7 @@ where
                     drop_quietly(error);
                     // If there was no item, taking a key has panicked. The worker tries again, but
                     // not continuously.
-                    thread::park_timeout(pause(panics));
+                    thread::park_timeout(panic_pause(panics));
                     panics = panics.saturating_add(1);
                 }
             }
@@ -281,22 +281,26 @@ where
     /// another key.
     ///
     /// A panic in here fails the run, because the item is dropped.
-    fn round(&self) -> bool {
-        let Some(mut item) = self.next() else { return false };
+    fn run_round(&self) -> bool {
+        let Some(mut item) = self.next_item() else { return false };
         let token = RunToken::new(&self.stop);
-        let context = self.workers.options.context(&item, token.clone());
+        let context = self.workers.options.new_context(&item, token.clone());
         let run = token.clone();
         let watch = item.on_cancel(move |reason| run.cancel(reason));
         let key = item.key().clone();
         let on_finish = self.workers.options.on_finish.as_ref().map(|f| (f, key.clone()));
         let attempt = context.attempt();
-        let result = caught(|| (self.workers.handler)(key, context)).unwrap_or_else(|panic| {
+        let result = call_caught(|| (self.workers.handler)(key, context)).unwrap_or_else(|panic| {
             self.workers.queue.note_panic();
             Options::after_panic(&item, panic, &token)
         });
         drop(watch);
-        let completion =
-            self.workers.options.completion(&mut item, attempt, result, token.reason());
+        let completion = self.workers.options.choose_completion(
+            &mut item,
+            attempt,
+            result,
+            token.cancel_reason(),
+        );
         item.complete(completion);
         if let Some((on_finish, key)) = on_finish {
             quietly(|| on_finish(key));
@@ -305,10 +309,10 @@ where
     }
 
     /// Waits for the next key. Returns `None` if no more will come, or the workers were stopped.
-    fn next(&self) -> Option<Item<'static, K>> {
+    fn next_item(&self) -> Option<Item<'static, K>> {
         // A future, because a blocked getter could not be stopped while it waits for a key that is
         // dirty in flight.
-        let mut next = pin!(self.workers.queue.next());
+        let mut next = pin!(self.workers.queue.next_item());
         let thread = thread::current();
         let waker = waker_fn(move || thread.unpark());
         let mut cx = task::Context::from_waker(&waker);
