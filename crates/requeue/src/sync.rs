@@ -94,6 +94,7 @@ pub(crate) fn quietly<R>(f: impl FnOnce() -> R) -> Option<R> {
 /// Drops the payload of a panic. Its drop may panic, too.
 pub(crate) fn drop_payload(payload: Box<dyn Any + Send>) {
     if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        // Dropping this payload could panic again, without end.
         std::mem::forget(another);
     }
 }

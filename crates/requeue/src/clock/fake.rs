@@ -163,6 +163,7 @@ impl FakeClock {
         let waker = waker_fn(move || flag.store(true, Ordering::Release));
         let mut future = pin!(future);
         loop {
+            // Acquire: the poll sees the writes of the thread that has woken it.
             while woken.swap(false, Ordering::AcqRel) {
                 if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker))
                 {

@@ -114,6 +114,7 @@ impl TimerThread {
         let key = state.timers.insert(at, waker);
         let is_first = state.timers.first_deadline() == Some(key);
         drop(state);
+        // The thread sleeps until the deadline that was the first before.
         if is_first {
             self.earlier.notify_one();
         }
@@ -136,6 +137,7 @@ impl TimerThread {
                 let woken = self.earlier.wait_timeout(state, park);
                 state = woken.unwrap_or_else(PoisonError::into_inner).0;
             } else {
+                // A waker may arm or disarm an alarm, which takes this lock.
                 drop(state);
                 due.drain(..).for_each(|waker| _ = quietly(|| waker.wake()));
                 state = self.lock();

@@ -126,6 +126,7 @@ impl Clock for TokioClock {
             return Alarm::none();
         }
         let at = at.min(now + Self::FARTHEST);
+        // Relaxed, because it only saves a panic: with an old value, arming panics and is caught.
         if !self.0.driverless.load(Ordering::Relaxed) {
             match quietly(|| self.arm_driver(at, waker)) {
                 Some(alarm) => return alarm,

@@ -247,6 +247,7 @@ impl Queues {
         let scraping = self.scraping.lock(Some(Rank::Scrape));
         let mut queues = Vec::new();
         self.by_name().queues.retain(|name, queue| {
+            // No queue is dropped under this lock: the last drop of a queue runs user code.
             let queue = queue.upgrade().map(|queue| queues.push((Arc::clone(name), queue)));
             queue.is_some()
         });

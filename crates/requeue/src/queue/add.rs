@@ -82,6 +82,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         let hash = self.hash_key(key);
         let locked = self.shared.lock_for(Operation::Add(&add), None);
         let Ok((mut state, now)) = locked else { return Added::Refused };
+        // `own` is user code, so it is not called under the lock.
         let known = state.core.add_known(key, hash, &add, now);
         self.shared.release_lock(state);
         // Another thread may add the key in between. This is then one more add for the same run.

@@ -162,6 +162,7 @@ impl<'q, K: Key, S: BuildHasher> Future for Get<'q, K, S> {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let shared = self.shared_state();
+        // A getter that was woken holds a wake, which the slow path returns.
         if self.inner.is_waiting() {
             return self.poll_again(cx);
         }
@@ -173,6 +174,7 @@ impl<'q, K: Key, S: BuildHasher> Future for Get<'q, K, S> {
             return Poll::Ready(Some(Item::new_borrowed(shared, delivery)));
         }
         #[cfg(feature = "tokio")]
+        // The slow path asks for this unit itself.
         drop(budget);
         self.poll_again(cx)
     }

@@ -125,6 +125,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Takes ready keys until there are `max` items, or no more ready keys.
     pub(super) fn take_more<'q>(&'q self, items: Vec<Item<'q, K>>, max: usize) -> Vec<Item<'q, K>> {
         let mut taken = TakenBatch { shared: &self.shared, items, deliveries: Vec::new() };
+        // A large `max` allocates no memory for keys that may not exist.
         taken.items.reserve(max.saturating_sub(taken.items.len()).min(32));
         while taken.items.len() < max {
             let before = taken.items.len();
@@ -183,6 +184,7 @@ impl<K: Key> Shared<K> {
             item.succeed();
             return None;
         }
+        // The limiter's lock ranks below the queue's, so it is never taken under it.
         self.limiter.forget_key(&item);
         // It is dropped after the lock is released, even if a key's `clone` panics under the lock.
         let mut completed = Completed::new();
@@ -261,6 +263,7 @@ impl<'q, K: Key, S: BuildHasher> Getter<'q, K, S> {
         self.leave_waiters();
         self.kind = Kind::Thread;
         let shared = &self.queue.shared;
+        // All waits of a thread share one waker, so that a listed getter is recognized.
         THREAD.with(|waker| {
             loop {
                 match self.check_or_wait(waker) {
@@ -288,6 +291,7 @@ impl<'q, K: Key, S: BuildHasher> Getter<'q, K, S> {
             }
             Some(deadline) => {
                 let keeps_deadline = shared.facts.is_real_time && self.kind == Kind::Thread;
+                // Each check arms again, because an alarm may go off early, and wakes only its own waker.
                 if !keeps_deadline {
                     self.alarm = quietly(|| shared.clock.arm(deadline, waker));
                 }
@@ -318,6 +322,7 @@ impl<'q, K: Key, S: BuildHasher> Getter<'q, K, S> {
                 return Ok(taken);
             }
             if state.waiters.start_spinning(&mut self.place, self.kind, self.until_final) {
+                // Cleared under the lock, so that it misses no key that comes later.
                 shared.go.store(false, Ordering::Relaxed);
                 shared.release_lock(state);
                 return Err(Pause::Spin);
@@ -358,6 +363,7 @@ impl<K: Key, S: BuildHasher> Future for Getter<'_, K, S> {
     type Output = Option<Delivery<K>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        // A task without budget takes no key, so that the tasks beside it run.
         #[cfg(feature = "tokio")]
         let budget = std::task::ready!(tokio::task::coop::poll_proceed(cx));
         match self.check_or_wait(cx.waker()) {
@@ -392,6 +398,7 @@ impl<K: Key> Shared<K> {
     /// a thread is the most expensive part of an add.
     fn spin_briefly(&self) {
         for _ in 0..SPINS {
+            // Only a hint: after the spin, the thread checks under the lock.
             if self.go.load(Ordering::Relaxed) {
                 return;
             }

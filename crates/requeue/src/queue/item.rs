@@ -76,6 +76,7 @@ impl<'q, K: Key> Item<'q, K> {
     #[inline]
     fn new(owner: Owner<'q, K>, delivery: Delivery<K>) -> Self {
         if let (Some(hooks), Some(queued)) = (&owner.hooks, delivery.queued) {
+            // A hook that panics must not lose the delivery.
             quietly(|| hooks.get(&delivery.key, queued));
         }
         Self {
@@ -578,6 +579,7 @@ impl<K: Key> Shared<K> {
     /// Completes the deliveries of the items that borrow from this queue.
     fn succeed_all(&self, items: &mut [Item<'_, K>]) {
         let is_ours = |item: &Item<'_, K>| matches!(&item.live, Some((Owner::Borrowed(of), _)) if std::ptr::eq(*of, self));
+        // The limiter's lock ranks below the queue's, so it is never taken under it.
         for item in items.iter().filter(|item| is_ours(item)) {
             self.limiter.forget_key(item);
         }

@@ -61,6 +61,7 @@ impl<K: Key> Unreported<'_, K> {
 
 impl<K: Key> Drop for Unreported<'_, K> {
     fn drop(&mut self) {
+        // The keys of a drain that is dropped, or of a call that panics, stay for `take_dropped`.
         if !self.keys.is_empty()
             && let Ok(mut state) = self.shared.lock()
         {
@@ -318,6 +319,7 @@ pub struct Drain<'q, K: Key, S: BuildHasher = foldhash::fast::RandomState> {
 
 impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
     fn new(queue: &'q Queue<K, S>) -> Self {
+        // Read before the shutdown, so that a `shut_down` that comes during it ends this drain.
         let shut_downs = queue.shared.lock().map_or(0, |state| state.shut_downs);
         let dropped = queue.end_queue(false);
         Self {
@@ -380,6 +382,7 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
     fn check_drain(&mut self, waker: &Waker) -> Option<Drained<K>> {
         let shared: &Arc<Shared<K>> = &self.queue.shared;
         let over = self.deadline.is_some_and(|deadline| shared.clock.now() >= deadline);
+        // A waker's `clone` is user code, which runs without the lock.
         let waker_copy = waker.clone();
         let Ok(mut state) = shared.lock() else {
             return Some(self.report_drained(false, [0; 2], DroppedKeys::new()));

@@ -32,6 +32,8 @@ impl<K> LockedLimiter<K> {
 
     fn note_idle(&self, limiter: &dyn RateLimiter<K>) {
         let idle = quietly(|| limiter.is_idle()).unwrap_or(false);
+        // Relaxed: a thread that reads an old value runs at the same time as the failure that set it, and
+        // could have run before it.
         self.idle.store(idle, Ordering::Relaxed);
     }
 

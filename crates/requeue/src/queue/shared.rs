@@ -215,6 +215,8 @@ impl<K: Key> Shared<K> {
         if let Some(now) = state.time_for(operation, now) {
             return Ok((state, now));
         }
+        // The clock is user code, so it is not called under the lock. Another thread may take the lock in
+        // between, as if this call had begun later.
         drop(state);
         let now = self.clock.now();
         Ok((self.lock()?, now))
@@ -262,9 +264,12 @@ impl<K: Key> Shared<K> {
         let hint = state.core.needs_now(Operation::Promote);
         if state.hint != hint {
             state.hint = hint;
+            // Relaxed, because the state decides: an old hint only costs time. An equal hint is not
+            // stored again, so that adding threads keep it in their caches.
             self.hint.store(hint, Ordering::Relaxed);
         }
         if state.waiters.is_spinning() && state.core.eligible() > 0 {
+            // Relaxed, because the spinning thread then takes the lock.
             self.go.store(true, Ordering::Relaxed);
         }
         if state.waiters.is_empty() && state.drainers.is_empty() && !self.facts.has_news {
@@ -279,6 +284,7 @@ impl<K: Key> Shared<K> {
         if self.facts.restarts {
             return self.release_and_wake_restarted(state);
         }
+        // Counted under the lock, and reported without it, because hooks are user code.
         let events = self.hooks.as_ref().map(|hooks| (hooks, state.unreported_events()));
         if state.waiters.is_empty() && state.drainers.is_empty() {
             drop(state);
@@ -330,6 +336,7 @@ impl<K: Key> Shared<K> {
             // A parked thread can only keep real time. Another clock needs an alarm.
             arm = due < due_alarm.armed && !(waiters.has_threads() && self.facts.is_real_time);
         }
+        // Wakers and the clock are user code, which may call this queue.
         drop(state);
         wakes.wake_each();
         if arm {
@@ -357,6 +364,7 @@ impl<K: Key> Shared<K> {
             }
             let due = state.core.next_due().filter(|&due| due < state.due_alarm.armed);
             let (Some(due), true) = (due, state.needs_alarm()) else { return };
+            // Set before the lock is released, so that one thread arms at a time.
             state.due_alarm.armed = due;
             (state.due_alarm.arming, state.due_alarm.arm_again) = (true, false);
             drop(state);
@@ -401,6 +409,7 @@ impl<K: Key> Shared<K> {
         loop {
             let now = self.clock.now();
             let Ok(mut state) = self.lock() else { return };
+            // The alarm has gone off, so the next release of the lock may arm another.
             state.due_alarm.armed = Time::NEVER;
             if !state.needs_alarm() {
                 // The next getter checks by itself.
@@ -448,7 +457,7 @@ impl<K: Key> Shared<K> {
         if let Some(watch) = &mut state.watch
             && watch.alarm.is_none()
         {
-            // `watch` handles it. Otherwise the two methods could call each other without end.
+            // `watch_tasks` handles it. Otherwise the two methods could call each other without end.
             watch.fired = true;
             return;
         }

@@ -179,6 +179,7 @@ impl Waiters {
             State::Vacant => None,
         };
         self.vacant.push(at);
+        // The memory of many getters is returned when the last one has gone.
         if self.vacant.len() == self.all.len() && self.all.capacity() > 64 {
             self.all = Vec::new();
             self.vacant = Vec::new();

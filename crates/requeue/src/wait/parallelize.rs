@@ -49,6 +49,7 @@ pub fn parallelize_until(
     let crashed = AtomicBool::new(false);
     let take_chunks = || {
         loop {
+            // Relaxed: the counter only hands out numbers, and the join of the threads orders the work.
             let taken = next.fetch_add(1, Ordering::Relaxed);
             if taken >= chunks {
                 return;

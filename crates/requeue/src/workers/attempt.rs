@@ -131,6 +131,7 @@ where
         let (mut future, mut stopped) = (pin!(Some(future)), pin!(stopped));
         let (timeout, is_stopped) = tokio::select! {
             biased;
+            // The result is polled first: a run that has ended was not stopped.
             ended = poll_fn(|cx| poll_caught(future.as_mut(), cx)) => return Ended::from(ended),
             () = self.stop.cancelled() => (None, false),
             reason = &mut stopped => {

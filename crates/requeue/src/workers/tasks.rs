@@ -256,6 +256,7 @@ where
                 this.drain_workers(&mut workers, &stop).await;
             }
         }
+        // The last completions must be recorded before the keys that are left are counted.
         this.queue.wait_settled().await;
         this.queue.take_left()
     }

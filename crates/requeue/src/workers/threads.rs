@@ -189,6 +189,7 @@ where
             waiting.wait_until_ended(drain_timeout, false);
         }
         if waiting.running > 0 {
+            // The flag is set before the unpark, so that a thread that wakes up sees it.
             stop.cancel();
             started.iter().for_each(|thread| thread.thread().unpark());
             waiting.wait_until_ended(Some(grace), false);
@@ -294,6 +295,7 @@ where
             self.workers.queue.note_panic();
             Options::after_panic(&item, panic, &token)
         });
+        // The run has ended, so a later cancellation must not reach its token.
         drop(watch);
         let completion = self.workers.options.choose_completion(
             &mut item,
