@@ -12,10 +12,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use requeue::clock::{FakeClock, sleep_until};
+use requeue::limiter::RateLimiter;
 use requeue::limiter::{Bucket, ExponentialFailure};
 use requeue::metrics::{MetricsProvider, QueueMetrics};
 use requeue::wait::{Backoff, Error, JitterSource, Polling, poll_until};
-use requeue::{Added, Builder, Queue, RateLimiter, Time};
+use requeue::{Added, Builder, Queue, Time};
 
 const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)

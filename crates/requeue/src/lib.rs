@@ -212,8 +212,8 @@ pub mod workers;
 pub use requeue_core::limiter;
 pub use requeue_core::{
     Add, Added, BUCKETS, CancelReason, Cancelled, CancelledRun, Cursor, CustomOrder, Entry,
-    GroupId, Histogram, InFlightPolicy, Merge, Order, Pace, Page, Phase, RateLimiter, ReaddPolicy,
-    StateCounts, Time, Totals, When,
+    GroupId, Histogram, InFlightPolicy, Merge, Order, Pace, Page, Phase, ReaddPolicy, StateCounts,
+    Time, Totals, When,
 };
 
 pub use crate::completion::Completion;

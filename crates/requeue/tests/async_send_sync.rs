@@ -6,11 +6,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use requeue::clock::{Alarm, Clock, FakeClock, Sleep, SystemClock};
+use requeue::limiter::RateLimiter;
 use requeue::limiter::{BackoffLimiter, Bucket, ExponentialFailure, FastSlow, MaxOf, WithMaxWait};
 use requeue::{
     Add, Added, BuildError, Builder, Cancelled, Cursor, Drain, Drained, Entry, Get, GetMany,
-    GroupId, Item, Merge, Order, Page, Phase, Queue, RateLimiter, ReaddPolicy, Ticket, Time,
-    Totals, When,
+    GroupId, Item, Merge, Order, Page, Phase, Queue, ReaddPolicy, Ticket, Time, Totals, When,
 };
 
 const fn send<T: Send>() {}

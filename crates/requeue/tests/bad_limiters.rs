@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use common::{retry, secs, take_all};
 use requeue::clock::FakeClock;
-use requeue::{Completion, Phase, Queue, RateLimiter, Time};
+use requeue::limiter::RateLimiter;
+use requeue::{Completion, Phase, Queue, Time};
 
 fn with(limiter: impl RateLimiter<&'static str> + 'static) -> (Queue<&'static str>, FakeClock) {
     let clock = FakeClock::new();

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use common::{Wakes, fake, poll, secs};
 use requeue::clock::FakeClock;
+use requeue::limiter::RateLimiter;
 use requeue::workers::{Action, Context, Error, ThreadWorkers};
 use requeue::{
-    Added, CancelReason, CancelledRun, Completion, InFlightPolicy, Item, Pace, Phase, Queue,
-    RateLimiter, Time,
+    Added, CancelReason, CancelledRun, Completion, InFlightPolicy, Item, Pace, Phase, Queue, Time,
 };
 
 /// Returns a queue in which adds restart runs without a bound.

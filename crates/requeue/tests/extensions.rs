@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use common::{Fifo, fake, ms, poll, retry, secs};
 use requeue::clock::{Alarm, Clock};
+use requeue::limiter::RateLimiter;
 use requeue::limiter::{Bucket, ExponentialFailure, MaxOf, WithMaxWait};
 use requeue::metrics::{MetricsProvider, QueueMetrics};
-use requeue::{Completion, CustomOrder, Item, Order, Queue, RateLimiter, Ticket, Time};
+use requeue::{Completion, CustomOrder, Item, Order, Queue, Ticket, Time};
 
 // --- A custom clock ------------------------------------------------------------------------------
 
@@ -86,7 +87,7 @@ fn a_clock_of_ones_own_drives_a_queue() {
     thread::scope(|scope| {
         let thread = scope.spawn(|| queue.get().blocking().map(|item| *item));
         clock.step(secs(1));
-        assert_eq!(queue.clock().now(), Time::ZERO + secs(2));
+        assert_eq!(queue.now(), Time::ZERO + secs(2));
         assert_eq!(thread.join().unwrap(), Some("a"));
     });
     drop(get);

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use requeue::clock::FakeClock;
+use requeue::limiter::RateLimiter;
 use requeue::limiter::{BackoffLimiter, ExponentialFailure, FastSlow};
-use requeue::{Completion, Queue, RateLimiter, Time};
+use requeue::{Completion, Queue, Time};
 
 /// The initial state of every instance of foldhash with this seed.
 const SEED: u64 = 7;

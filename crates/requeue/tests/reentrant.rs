@@ -19,10 +19,9 @@ use std::time::Duration;
 
 use common::{poll, secs};
 use requeue::clock::{Alarm, Clock, FakeClock};
+use requeue::limiter::RateLimiter;
 use requeue::metrics::{MetricsProvider, QueueMetrics};
-use requeue::{
-    Add, Added, Completion, CustomOrder, GroupId, Item, Merge, Order, Queue, RateLimiter, Time,
-};
+use requeue::{Add, Added, Completion, CustomOrder, GroupId, Item, Merge, Order, Queue, Time};
 
 /// The kinds of user code that a queue runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -325,7 +324,7 @@ impl Subject {
         drop(queue.snapshot(Default::default(), 10));
         drop(queue.entries_in_flight(0, 10));
         drop(queue.look_up(&known));
-        let _ = (queue.now(), queue.clock().now(), queue.name(), format!("{queue:?}"));
+        let _ = (queue.now(), queue.name(), format!("{queue:?}"));
         #[cfg(feature = "prometheus")]
         prometheus_client::encoding::text::encode(&mut String::new(), &self.registry).unwrap();
 

@@ -6,7 +6,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use requeue::limiter::BackoffLimiter;
-use requeue::{Completion, Item, RateLimiter, Time};
+use requeue::limiter::RateLimiter;
+use requeue::{Completion, Item, Time};
 
 use crate::key::Key;
 use crate::process::run_input::Past;

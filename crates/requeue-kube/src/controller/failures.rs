@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use kube::core::ObjectMeta;
 use kube::runtime::reflector::Store;
-use requeue::{RateLimiter, Time};
+use requeue::Time;
+use requeue::limiter::RateLimiter;
 
 use crate::key::ObjectKind;
 use crate::{ObjectKey, watch};

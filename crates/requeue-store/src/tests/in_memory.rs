@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use requeue::clock::FakeClock;
+use requeue::limiter::RateLimiter;
 use requeue::metrics::{MetricsProvider, QueueMetrics};
-use requeue::{CancelledRun, Completion, Item, Order, Phase, RateLimiter, Time};
+use requeue::{CancelledRun, Completion, Item, Order, Phase, Time};
 use tokio::sync::watch;
 
 use crate::engine::time::Micros;

@@ -78,7 +78,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     }
 
     /// Returns the time at which the next waiting key becomes ready, by the queue's
-    /// [clock](Self::clock).
+    /// [clock](super::Builder::clock).
     ///
     /// Returns `None` if no key waits, or if none of them will ever be due. A key that is already
     /// due is ready, and does not count.

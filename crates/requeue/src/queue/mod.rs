@@ -77,14 +77,14 @@ impl<T: Hash + Eq + Clone + Send + 'static> Key for T {}
 ///
 /// The queue calls a key's `eq` and `clone` under its lock. With a [custom
 /// order](crate::CustomOrder), it also calls that order and a key's `hash` under its lock. It calls
-/// the [limiter](crate::RateLimiter) under a separate lock. All other user code runs without a
+/// the [limiter](crate::limiter::RateLimiter) under a separate lock. All other user code runs without a
 /// lock: wakers, metrics hooks, group functions, the clock, and the drop of keys.
 ///
 /// All of this code may call any queue, and never deadlocks:
 ///
 /// - Code without a lock may do anything, unless it was called from code that runs under one.
 /// - A limiter may use any queue. But while it runs, no other limiter is called: a key that fails
-///   then waits for the [longest delay](crate::RateLimiter::longest) of the limiter that was not
+///   then waits for the [longest delay](crate::limiter::RateLimiter::longest) of the limiter that was not
 ///   called, and `forget` and `num_requeues` find nothing.
 /// - Calls from code that runs under a queue's lock are refused: adds return [`Added::Refused`](crate::Added::Refused),
 ///   gets and counts find nothing, and an item that is completed there stays in flight. This
@@ -285,12 +285,6 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     #[inline]
     fn group_of_key(&self, key: &K) -> GroupId {
         self.group_of.as_ref().map_or_else(GroupId::default, |group_of| group_of(key))
-    }
-
-    /// Returns the queue's clock.
-    #[must_use]
-    pub fn clock(&self) -> &dyn Clock {
-        &*self.shared.clock
     }
 
     /// Returns the current time of the queue's clock.

@@ -175,7 +175,8 @@ where
             })
         });
         let started: Vec<JoinHandle<()>> = started.collect();
-        let mut waiting = Waiting { clock: queue.clock(), received, events, running: threads };
+        let mut waiting =
+            Waiting { clock: &*queue.shared.clock, received, events, running: threads };
         if let Some(shutdown) = shutdown {
             let events = waiting.events.clone();
             thread::spawn(move || {
