@@ -53,12 +53,6 @@ struct Unreported<'q, K: Key> {
     keys: Vec<K>,
 }
 
-impl<K: Key> Unreported<'_, K> {
-    fn take_keys(&mut self) -> Vec<K> {
-        std::mem::take(&mut self.keys)
-    }
-}
-
 impl<K: Key> Drop for Unreported<'_, K> {
     fn drop(&mut self) {
         // The keys of a drain that is dropped, or of a call that panics, stay for `take_dropped`.
@@ -155,7 +149,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// assert!(queue.get().blocking().is_none());
     /// ```
     pub fn shut_down(&self) -> Vec<K> {
-        self.end_queue(true).take_keys()
+        let mut dropped = self.end_queue(true);
+        std::mem::take(&mut dropped.keys)
     }
 
     fn end_queue(&self, ends_drains: bool) -> Unreported<'_, K> {
@@ -413,7 +408,7 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
         left: [usize; 2],
         late: DroppedKeys<K>,
     ) -> Drained<K> {
-        let mut dropped = self.dropped.take_keys();
+        let mut dropped = std::mem::take(&mut self.dropped.keys);
         dropped.extend(late.into_keys());
         let [ready, in_flight] = left;
         Drained { finished, ready, in_flight, dropped }
