@@ -12,10 +12,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use requeue::clock::{FakeClock, sleep_until};
+use requeue::limiter::RateLimiter;
 use requeue::limiter::{Bucket, ExponentialFailure};
 use requeue::metrics::{MetricsProvider, QueueMetrics};
 use requeue::wait::{Backoff, Error, JitterSource, Polling, poll_until};
-use requeue::{Added, Builder, Queue, RateLimiter, Time};
+use requeue::{Added, Builder, Queue, Time};
 
 const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
@@ -160,10 +161,10 @@ fn gauges_are_right_when_asked() {
     queue.add('a');
     let _key = take(&queue);
     clock.advance(Duration::from_millis(499));
-    assert_eq!(queue.unfinished_work(), Duration::from_millis(499));
+    assert_eq!(queue.sample().times.unfinished_work, Duration::from_millis(499));
     queue.shut_down();
     clock.advance(secs(1));
-    assert_eq!(queue.longest_running(), Duration::from_millis(1499));
+    assert_eq!(queue.sample().times.longest_running, Duration::from_millis(1499));
 }
 
 #[derive(Clone, Default)]

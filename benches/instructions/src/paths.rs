@@ -101,7 +101,7 @@ fn worker(queue: &Queue<u64>, times: usize) {
     let mut item = queue.try_get();
     counted(times, |key| {
         black_box(queue.add(key as u64));
-        item = black_box(item.take().and_then(|item| queue.succeed_and_try_get(item)));
+        item = black_box(item.take().and_then(|item| queue.succeed_and_get(item).now()));
     });
 }
 
@@ -177,7 +177,7 @@ fn batch<K: Key>(times: usize) {
     let mut keys = Ring::<K>::beyond(32);
     counted(times / 32, |_| {
         black_box(queue.add_all((0..32).map(|_| keys.copy())));
-        Item::succeed_all(black_box(queue.try_get_many(32)));
+        Item::succeed_all(black_box(queue.get_many(32).now()));
     });
 }
 

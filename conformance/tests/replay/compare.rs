@@ -16,8 +16,8 @@ const OF_A_STEP: [&str; 8] =
 
 impl<'q, 't> Run<'q, 't> {
     pub(crate) fn gauges_now(&self) -> String {
-        let [unfinished, longest] = [self.queue.unfinished_work(), self.queue.longest_running()];
-        format!("{},{}", unfinished.as_nanos(), longest.as_nanos())
+        let times = self.queue.sample().times;
+        format!("{},{}", times.unfinished_work.as_nanos(), times.longest_running.as_nanos())
     }
 
     /// Computes the same gauges from the deliveries of this test.
@@ -120,11 +120,11 @@ impl<'q, 't> Run<'q, 't> {
 
         let queue = self.queue;
         self.check(at, "len", self.known("len"), queue.len())?;
-        self.check(at, "depth", self.known("depth"), queue.ready_and_dirty())?;
+        self.check(at, "depth", self.known("depth"), queue.sample().depth)?;
         self.check(at, "adds", self.known("adds"), queue.totals().enqueued)?;
         self.check(at, "retries", self.known("retries"), queue.totals().retries)?;
         self.check(at, "shut", self.known("shut"), u8::from(queue.shutting_down()))?;
-        self.check(at, "with workers", self.held.len(), queue.in_flight())?;
+        self.check(at, "with workers", self.held.len(), queue.states().in_flight)?;
         for (key, ticket) in &self.stale {
             let done = queue.done_ticket(ticket.clone());
             self.check(at, &format!("done of a stale ticket of {key}"), false, done)?;

@@ -50,7 +50,7 @@ impl<'q> Drains<'q> {
         met: &mut Met,
     ) -> Result<(), Mismatch> {
         let step: &Step<'_> = &sequence.steps[at];
-        let (ready, processing) = (queue.len(), queue.in_flight());
+        let (ready, processing) = (queue.len(), queue.states().in_flight);
         let drained = ready == 0 && processing == 0;
         let ended = step.did == "shut_down";
         let alone = self.0.len() == 1;

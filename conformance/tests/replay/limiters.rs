@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use requeue::Time;
 use requeue::clock::FakeClock;
+use requeue::limiter::RateLimiter;
 use requeue::limiter::{
     Bucket, ExponentialFailure, FastSlow, MaxOf, WithMaxWait, default_controller,
     default_item_based,
 };
-use requeue::{RateLimiter, Time};
 use requeue_conformance::{Sequence, call};
 
 use crate::differences::{Difference, Met};

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use requeue::clock::FakeClock;
-use requeue::{Builder, Get, Item, Order, Phase, Queue, Ticket, Time};
+use requeue::{Builder, Completion, Get, Item, Order, Phase, Queue, Ticket, Time};
 use requeue_conformance::{Sequence, Step};
 
 use crate::differences::{Difference, Met};
@@ -183,11 +183,12 @@ impl<'q, 't> Run<'q, 't> {
             },
             "later" => match self.held.remove(&key(arg)).unwrap() {
                 Held::Item(item, _) => {
-                    if item.is_dirty() && after().is_zero() {
+                    let state = self.queue.look_up(&*item).expect("a key in flight has a record");
+                    if state.phase == Phase::InFlightDirty && after().is_zero() {
                         // A completion and an add in one step, between which the key is ready.
                         self.touched.push(key(arg));
                     }
-                    item.requeue_after(after());
+                    item.complete(Completion::RequeueAfter(after()));
                 }
                 ticket @ Held::Ticket(..) => {
                     self.queue.forget(&key(arg));
@@ -227,7 +228,7 @@ impl<'q, 't> Run<'q, 't> {
         let now = self.clock.now();
         let item = match at % 3 {
             0 => self.queue.try_get(),
-            1 => self.queue.try_get_many(1).pop(),
+            1 => self.queue.get_many(1).now().pop(),
             _ => {
                 let mut get = pin!(self.queue.get());
                 match get.as_mut().poll(&mut Context::from_waker(Waker::noop())) {

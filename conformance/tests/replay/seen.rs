@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
+use requeue::limiter::RateLimiter;
 use requeue::metrics::{MetricsProvider, QueueMetrics};
-use requeue::{CustomOrder, RateLimiter, Time};
+use requeue::{CustomOrder, Time};
 
 use crate::limiters::Boxed;
 

@@ -10,8 +10,8 @@ use requeue::Time;
 use requeue::clock::{FakeClock, sleep_until};
 use requeue::wait::{
     Backoff, BackoffManager, Error, ExponentialBackoffManager, JitterSource,
-    JitteredBackoffManager, Polling, backoff_until, exponential_backoff_until, jitter_until,
-    poll_until,
+    JitteredBackoffManager, Period, Polling, backoff_until, exponential_backoff_until,
+    jitter_until, poll_until,
 };
 use requeue_conformance::{Sequence, call};
 
@@ -251,18 +251,19 @@ fn one_loop(script: &Script<'_>, name: &str, args: &[&str], stop: Duration) -> &
         .await;
     };
     let truth = |arg: &str| arg == "true";
+    let period = |arg| if truth(arg) { Period::Sliding } else { Period::NonSliding };
     let beat = async || _ = script.run().await;
     let condition = || script.run();
     let polled = match name {
         "jitter_until" => {
-            clock.run(jitter_until(clock, nanos(args[0]), 0.0, truth(args[1]), stop, beat));
+            clock.run(jitter_until(clock, nanos(args[0]), 0.0, period(args[1]), stop, beat));
             Ok(())
         }
         "backoff_until" => {
             let hour = Duration::from_secs(3600);
             let (initial, max, factor) = (nanos(args[0]), nanos(args[1]), args[2].parse().unwrap());
             let manager = ExponentialBackoffManager::new(initial, max, hour, factor, 0.0, source);
-            clock.run(backoff_until(clock, manager, truth(args[3]), stop, beat));
+            clock.run(backoff_until(clock, manager, period(args[3]), stop, beat));
             Ok(())
         }
         "poll" => {

@@ -33,7 +33,6 @@ pub mod rule;
 mod types;
 pub mod wait;
 
-pub use crate::limiter::rate_limiter::RateLimiter;
 pub use crate::order::{CustomOrder, GroupId, Order};
 pub use crate::queue::{BUCKETS, Cursor, Entry, Histogram, Page, StateCounts, Totals};
 pub use crate::types::{

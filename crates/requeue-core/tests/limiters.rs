@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use requeue_core::Time;
+use requeue_core::limiter::RateLimiter;
 use requeue_core::limiter::{
     BackoffLimiter, Bucket, ExponentialFailure, FastSlow, MaxOf, WithMaxWait,
 };
-use requeue_core::{RateLimiter, Time};
 
 const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);

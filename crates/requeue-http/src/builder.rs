@@ -202,7 +202,7 @@ impl<K> Builder<K> {
     ///
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
     /// let queue: Queue<String> = Queue::new();
-    /// let site = Site::builder(queue.clone()).jobs(8, move || queue.in_flight()).build();
+    /// let site = Site::builder(queue.clone()).jobs(8, move || queue.states().in_flight).build();
     /// # });
     /// ```
     pub fn jobs(mut self, total: usize, busy: impl Fn() -> usize + Send + Sync + 'static) -> Self {

@@ -30,7 +30,7 @@ const OUTPUT: usize = 4 << 10;
 /// # Examples
 ///
 /// ```
-/// use requeue::Queue;
+/// use requeue::{Completion, Queue};
 /// use requeue_http::{History, Run, Site};
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -41,7 +41,7 @@ const OUTPUT: usize = 4 << 10;
 /// queue.add("mail".to_owned());
 /// let item = queue.get().await.expect("the queue is open");
 /// let (key, run) = (item.key().clone(), Run::new(item.attempt()).error("no such address"));
-/// item.give_up();
+/// item.complete(Completion::GiveUp);
 /// // After the completion: a key in flight is not parked.
 /// history.gave_up(key, run);
 /// # });

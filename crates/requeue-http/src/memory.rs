@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use requeue::{Added, Cursor, Entry, Filter, Key, Phase, Queue};
+use requeue::{Added, Cursor, Entry, Key, Phase, Queue};
 
 use crate::api::{Action, AddResult, KeyPage, Row, State, Status};
 use crate::control::Control;
@@ -40,17 +40,10 @@ enum Listed<K> {
     Parked(Arc<[u8]>, Past),
 }
 
-/// Returns the filter that selects the keys in a state, and perhaps others; `None` if the queue has no such state.
-const fn state_filter(state: Option<State>) -> Option<Filter> {
-    match state {
-        None => Some(Filter::All),
-        Some(State::Ready) => Some(Filter::Phase(Phase::Ready)),
-        Some(State::Waiting) => Some(Filter::Waiting),
-        Some(State::Running) => Some(Filter::Running),
-        Some(State::BackingOff) => Some(Filter::Failing),
-        // Parked keys are in the history. Other states are those of queues in a store.
-        Some(State::Parked | State::Damaged | State::Idle) => None,
-    }
+/// Returns true if keys of the queue can have this state. Parked keys are in the history. Other states are those of
+/// queues in a store.
+const fn is_of_queue(state: Option<State>) -> bool {
+    !matches!(state, Some(State::Parked | State::Damaged | State::Idle))
 }
 
 impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
@@ -99,16 +92,11 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         Row::of_past(key, past, detail.unwrap_or_default())
     }
 
-    async fn walk_queue(
-        &self,
-        walk: &Walk,
-        filter: Filter,
-        cursor: Option<&str>,
-    ) -> Result<Walked, Problem> {
+    async fn walk_queue(&self, walk: &Walk, cursor: Option<&str>) -> Result<Walked, Problem> {
         // Without times there is no order by age.
         let keeps_times = self.queue.entries_in_flight(0, 0).is_some();
-        let order = match filter {
-            Filter::Running if keeps_times => Order::LongestFirst,
+        let order = match walk.selection.state {
+            Some(State::Running) if keeps_times => Order::LongestFirst,
             _ => Order::ByHash,
         };
         let cursor = match cursor {
@@ -124,7 +112,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
                 (self.rows(running, &walk.selection), next, looked_at)
             }
             _ => {
-                let page = self.queue.snapshot(filter, Cursor(at), size);
+                let page = self.queue.snapshot(Cursor(at), size);
                 (self.rows(page.entries, &walk.selection), page.next.map(|next| next.0), size)
             }
         };
@@ -158,12 +146,14 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         most: usize,
         mut visit: impl FnMut(Entry<K>) -> bool + Send,
     ) -> (usize, bool) {
-        let Some(filter) = state_filter(selection.state) else { return (0, false) };
+        if !is_of_queue(selection.state) {
+            return (0, false);
+        }
         let (mut next, mut looked_at) = (Some(Cursor::default()), 0);
         while let Some(at) = next
             && looked_at < most
         {
-            let page = self.queue.snapshot(filter, at, SLICE);
+            let page = self.queue.snapshot(at, SLICE);
             for entry in page.entries {
                 if self.is_selected(selection, &entry) && !visit(entry) {
                     return (looked_at, true);
@@ -293,7 +283,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
             }
             history.parked_count()
         });
-        let states = queue.states();
+        let (states, sample) = (queue.states(), queue.sample());
         Gauges {
             ready: states.ready,
             waiting: states.waiting,
@@ -303,12 +293,12 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
             parked,
             damaged: None,
             counts_age: Some(Duration::ZERO),
-            counts: queue.totals(),
-            given_up: queue.given_up(),
-            panics: queue.panics(),
-            times: queue.entries_in_flight(0, 0).map(|_| queue.histograms()),
-            oldest_ready: queue.oldest_ready(),
-            longest_running: queue.longest_running(),
+            counts: sample.totals,
+            given_up: sample.given_up,
+            panics: sample.panics,
+            times: queue.entries_in_flight(0, 0).map(|_| sample.times),
+            oldest_ready: sample.times.oldest_ready,
+            longest_running: sample.times.longest_running,
         }
     }
 
@@ -330,11 +320,11 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
             // Parked keys come after those of the queue. A cursor of them skips the queue.
             let mut below = decrypt(Order::Parked).filter(|_| lists_parked);
             if below.is_none() {
-                walked = match state_filter(selection.state) {
-                    Some(filter) => self.walk_queue(walk, filter, cursor).await?,
-                    None if cursor.is_some() => return Err(Walk::bad_cursor()),
-                    None => walked,
-                };
+                if is_of_queue(selection.state) {
+                    walked = self.walk_queue(walk, cursor).await?;
+                } else if cursor.is_some() {
+                    return Err(Walk::bad_cursor());
+                }
                 below = (lists_parked && walked.next.is_none()).then_some(u32::MAX);
             }
             for (place, key, past) in

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use requeue::{Histogram, Histograms};
+use requeue::Histogram;
+use requeue::metrics::Times;
 use serde_json::{Map, Value};
 
 use crate::api::{LastMinute, Rates, Sample};
@@ -15,7 +16,7 @@ use crate::time::{seconds, unix_time};
 const KEPT: usize = 900;
 
 impl LastMinute {
-    fn from_histograms(times: &Histograms) -> Self {
+    fn from_histograms(times: &Times) -> Self {
         let summed_up = |times: &Histogram| {
             let quantile = |q| times.quantile(q).map(seconds);
             let count = times.count();
@@ -71,7 +72,7 @@ impl Sample {
 pub(crate) struct Samples {
     samples: Mutex<VecDeque<Sample>>,
     /// The histograms of the last minute, one each [`STEP`], the oldest first.
-    times: Mutex<VecDeque<(Instant, Histograms)>>,
+    times: Mutex<VecDeque<(Instant, Times)>>,
 }
 
 /// The time between two histograms that are kept, and the time for which they are kept.

@@ -5,7 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::time::Duration;
 
-use requeue::{Histograms, Totals};
+use requeue::Totals;
+use requeue::metrics::Times;
 
 use crate::api::{Action, AddResult, KeyPage, Named, Row, State, Status};
 use crate::control::Control;
@@ -259,7 +260,7 @@ pub(crate) struct Gauges {
     pub(crate) given_up: u64,
     pub(crate) panics: u64,
     /// `None` if the queue does not keep times.
-    pub(crate) times: Option<Histograms>,
+    pub(crate) times: Option<Times>,
     pub(crate) oldest_ready: Duration,
     pub(crate) longest_running: Duration,
 }

@@ -204,11 +204,11 @@ impl Source for Stored {
             parked: Some(number(parked)),
             damaged: Some(number(damaged)),
             counts_age: at.map(|at| at.elapsed()),
-            counts: of_this_process.counts,
+            counts: of_this_process.totals,
             given_up: of_this_process.given_up,
             panics: of_this_process.panics,
             times: Some(of_this_process.times),
-            oldest_ready: of_this_process.oldest_ready,
+            oldest_ready: of_this_process.times.oldest_ready,
             longest_running: longest.unwrap_or_default(),
         }
     }

@@ -8,7 +8,8 @@ use regex::Regex;
 use requeue::Queue;
 use requeue::clock::FakeClock;
 use requeue::limiter::{BackoffLimiter, DEFAULT_BACKOFF};
-use requeue_core::{RateLimiter, Time};
+use requeue_core::Time;
+use requeue_core::limiter::RateLimiter;
 
 const MINUTE: Duration = Duration::from_secs(60);
 

@@ -30,7 +30,7 @@ fn main() -> Result<(), BuildError> {
 
     let limited = Queue::builder().group_by(by_namespace).group_limit(2).build()?;
     fill(&limited);
-    let items = limited.try_get_many(100);
+    let items = limited.get_many(100).now();
     let taken: Vec<Key> = items.iter().map(|item| **item).collect();
     println!(
         "a limit of two keys in flight per namespace:\n  {taken:?}; {} keys are throttled",
@@ -41,7 +41,7 @@ fn main() -> Result<(), BuildError> {
     }
     println!(
         "  the four runs complete: {} more keys are delivered",
-        limited.try_get_many(100).len()
+        limited.get_many(100).now().len()
     );
     Ok(())
 }

@@ -19,7 +19,7 @@ fn main() {
         if queue.len() == 0 {
             println!("no key is ready: {}", queue.explain("rate"));
         }
-        let Some(cell) = queue.get_blocking() else { break };
+        let Some(cell) = queue.get().blocking() else { break };
         if *cell == "rate" && cell.attempt() == 1 {
             cell.retry();
             println!("rate   not known yet: {}", queue.explain("rate"));

@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                while let Some(item) = queue.get_blocking() {
+                while let Some(item) = queue.get().blocking() {
                     reconcile(item);
                 }
             });

@@ -37,6 +37,24 @@ pub enum Completion {
     /// The run failed and is not retried. A queue in memory forgets the key's failures, and counts
     /// the key in `workqueue_given_up_total`. A store parks the key. If the key was added
     /// during the run, it is not given up: it runs again, and its failures are reset.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::{Completion, Queue, clock::FakeClock};
+    /// use std::time::Duration;
+    ///
+    /// let clock = FakeClock::new();
+    /// let queue = Queue::builder().clock(clock.clone()).build()?;
+    /// queue.add("broken");
+    /// queue.try_get().expect("it is ready").retry();
+    /// clock.advance(Duration::from_secs(1));
+    /// let item = queue.try_get().expect("the backoff is over");
+    /// assert_eq!(item.attempt(), 2);
+    /// item.complete(Completion::GiveUp);
+    /// assert_eq!((queue.failures("broken"), queue.sample().given_up), (0, 1));
+    /// # Ok::<(), requeue::BuildError>(())
+    /// ```
     GiveUp,
     /// The delivery is undone. No failure is counted and none is forgotten; the key is ready
     /// immediately, at the tail. This is for a worker that must not continue, because it is paused or has
@@ -45,6 +63,26 @@ pub enum Completion {
     /// Like [`Release`](Self::Release), but the key waits for this delay, or until it is added again.
     /// [`Duration::MAX`] waits only for an add. This is for a worker that finds that the run cannot
     /// begin yet. A queue in a store releases the key immediately.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::clock::FakeClock;
+    /// use requeue::{Completion, Pace, Queue};
+    /// use std::time::Duration;
+    ///
+    /// let second = Duration::from_secs(1);
+    /// let pace = Pace::min_interval(10 * second);
+    /// let clock = FakeClock::new();
+    /// let queue = Queue::builder().clock(clock.clone()).pace(pace).build()?;
+    /// queue.add("a");
+    /// let item = queue.try_get().expect("it is ready");
+    /// item.complete(Completion::ReleaseAfter(second)); // its input is not there yet
+    /// assert!(queue.try_get().is_none());
+    /// clock.advance(second);
+    /// assert_eq!(queue.try_get().expect("no run has started").attempt(), 1);
+    /// # Ok::<(), requeue::BuildError>(())
+    /// ```
     ReleaseAfter(Duration),
     /// The run was cancelled, and has stopped before its end. No failure is counted and none is
     /// forgotten; the key runs again only if it was added again. The next run of a key that was

@@ -77,7 +77,7 @@
 //! # Threads
 //!
 //! No runtime is needed: [`ThreadWorkers`](workers::ThreadWorkers) runs the handler on threads, and
-//! [`get_blocking`](Queue::get_blocking) waits for a key on the calling thread.
+//! [`Get::blocking`] waits for a key on the calling thread.
 //!
 //! ```
 //! use requeue::Queue;
@@ -193,7 +193,7 @@
 //!
 //! - `tokio` (default): [`workers`] on tasks, and a clock for tests that pause a runtime's time.
 //!   The queue itself needs no runtime: [`get`](Queue::get) works in any runtime, and
-//!   [`get_blocking`](Queue::get_blocking) on any thread. In tasks of tokio, getters also yield to
+//!   [`Get::blocking`] on any thread. In tasks of tokio, getters also yield to
 //!   other tasks when the task's cooperative budget is used up. With `wait`, `wait::handle_crash`
 //!   also emits a `tracing` event.
 //! - `prometheus`: a collector for `prometheus-client`.
@@ -213,15 +213,14 @@ pub mod workers;
 pub use requeue_core::limiter;
 pub use requeue_core::{
     Add, Added, BUCKETS, CancelReason, Cancelled, CancelledRun, Cursor, CustomOrder, Entry,
-    GroupId, Histogram, InFlightPolicy, Merge, Order, Pace, Page, Phase, RateLimiter, ReaddPolicy,
-    StateCounts, Time, Totals,
+    GroupId, Histogram, InFlightPolicy, Merge, Order, Pace, Page, Phase, ReaddPolicy, StateCounts,
+    Time, Totals,
 };
 
-pub use crate::clock::Clock;
 pub use crate::completion::Completion;
 pub use crate::queue::{
-    BuildError, Builder, Drain, Drained, Filter, Get, GetMany, GroupHandle, Histograms, Item, Key,
-    NoGroups, NoneInFlight, Queue, SucceedAndGet, Ticket,
+    BuildError, Builder, Drain, Drained, Get, GetMany, GroupHandle, Item, Key, NoGroups, Queue,
+    SucceedAndGet, Ticket,
 };
 
 #[cfg(all(doctest, feature = "tokio"))]

@@ -70,6 +70,7 @@ impl<T> RankedMutex<T> {
     #[inline(always)]
     fn lock_in_order(&self, rank: Rank) -> Result<RankedGuard<'_, T>, Reentered> {
         let held = HELD.with(Cell::get);
+        // Refused before the mutex is touched, so that this thread never waits for itself.
         if held >= rank {
             return Err(Reentered);
         }
@@ -94,6 +95,7 @@ impl<T> Drop for RankedGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
         if let Some(rank) = self.0.restore {
+            // The mutex is still locked here. That is no race, because only this thread reads its rank.
             HELD.with(|held| held.set(rank));
         }
     }

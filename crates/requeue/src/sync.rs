@@ -11,13 +11,14 @@ pub(crate) use self::under_loom::*;
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::{Wake, Waker};
 
 /// The primitives of the standard library.
 #[cfg(not(requeue_loom))]
 mod real {
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64};
     pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
-    pub(crate) use std::thread::{Thread, current, park, park_timeout};
+    pub(crate) use std::thread::{current, park, park_timeout};
     pub(crate) use std::thread_local;
 
     pub(crate) use std::hint::spin_loop;
@@ -91,8 +92,9 @@ pub(crate) fn quietly<R>(f: impl FnOnce() -> R) -> Option<R> {
 }
 
 /// Drops the payload of a panic. Its drop may panic, too.
-fn drop_payload(payload: Box<dyn Any + Send>) {
+pub(crate) fn drop_payload(payload: Box<dyn Any + Send>) {
     if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        // Dropping this payload could panic again, without end.
         std::mem::forget(another);
     }
 }
@@ -101,5 +103,28 @@ fn drop_payload(payload: Box<dyn Any + Send>) {
 pub(crate) fn drop_quietly<T>(value: T) {
     if std::mem::needs_drop::<T>() {
         quietly(|| drop(value));
+    }
+}
+
+/// Returns the message of a panic, if its payload is text.
+pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> Option<&str> {
+    let literal = payload.downcast_ref::<&'static str>().copied();
+    literal.or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+}
+
+/// Returns a waker that calls `f`.
+pub(crate) fn waker_fn(f: impl Fn() + Send + Sync + 'static) -> Waker {
+    Waker::from(Arc::new(CallOnWake(f)))
+}
+
+struct CallOnWake<F>(F);
+
+impl<F: Fn() + Send + Sync + 'static> Wake for CallOnWake<F> {
+    fn wake(self: Arc<Self>) {
+        (self.0)();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        (self.0)();
     }
 }

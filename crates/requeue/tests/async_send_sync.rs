@@ -5,12 +5,12 @@ use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
 
-use requeue::clock::{Alarm, FakeClock, Sleep, SystemClock};
+use requeue::clock::{Alarm, Clock, FakeClock, Sleep, SystemClock};
+use requeue::limiter::RateLimiter;
 use requeue::limiter::{BackoffLimiter, Bucket, ExponentialFailure, FastSlow, MaxOf, WithMaxWait};
 use requeue::{
-    Add, Added, BuildError, Builder, Cancelled, Clock, Cursor, Drain, Drained, Entry, Filter, Get,
-    GetMany, GroupId, Item, Merge, Order, Page, Phase, Queue, RateLimiter, ReaddPolicy, Ticket,
-    Time, Totals,
+    Add, Added, BuildError, Builder, Cancelled, Cursor, Drain, Drained, Entry, Get, GetMany,
+    GroupId, Item, Merge, Order, Page, Phase, Queue, ReaddPolicy, Ticket, Time, Totals,
 };
 
 const fn send<T: Send>() {}
@@ -65,9 +65,9 @@ const _: () = {
     all!(sync: Get<'static, u32>, GetMany<'static, u32>, Drain<'static, u32>);
     all!(unpin: Get<'static, Lone>, GetMany<'static, Lone>, Drain<'static, Lone>, Queue<Lone>);
 
-    all!(send: Drained<u32>, BuildError, Filter, Add, Added, Cancelled, Totals, Cursor, ReaddPolicy,
+    all!(send: Drained<u32>, BuildError, Add, Added, Cancelled, Totals, Cursor, ReaddPolicy,
         Entry<u32>, GroupId, Merge, Order<u32>, Page<u32>, Phase, Time);
-    all!(sync: Drained<u32>, BuildError, Filter, Add, Added, Cancelled, Totals, Cursor, ReaddPolicy,
+    all!(sync: Drained<u32>, BuildError, Add, Added, Cancelled, Totals, Cursor, ReaddPolicy,
         Entry<u32>, GroupId, Merge, Page<u32>, Phase, Time);
 
     all!(send: Alarm, FakeClock, SystemClock, Sleep<'static, FakeClock>, Box<dyn Clock>);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use common::{fake, poll, ready, secs, take_all, timeless};
 use requeue::metrics::{MetricsProvider, QueueMetrics};
-use requeue::{BuildError, Cursor, Filter, GroupId, Order, Queue};
+use requeue::{BuildError, Cursor, GroupId, Order, Queue};
 
 #[test]
 fn a_group_limit_of_zero_is_an_error() {
@@ -46,20 +46,20 @@ fn metrics_without_a_name_are_an_error() {
 fn getting_no_keys_gets_none_and_does_not_wait() {
     let (queue, _clock) = fake();
     assert!(ready(queue.get_many(0)).is_empty());
-    assert!(queue.get_many_blocking(0).is_empty());
+    assert!(queue.get_many(0).blocking().is_empty());
     queue.add(1);
-    assert!(queue.try_get_many(0).is_empty());
+    assert!(queue.get_many(0).now().is_empty());
     assert!(ready(queue.get_many(0)).is_empty());
-    assert_eq!((queue.len(), queue.in_flight()), (1, 0));
+    assert_eq!((queue.len(), queue.states().in_flight), (1, 0));
 }
 
 #[test]
 fn getting_any_number_of_keys_gets_those_there_are() {
     let (queue, clock) = fake();
-    assert!(queue.try_get_many(usize::MAX).is_empty());
+    assert!(queue.get_many(usize::MAX).now().is_empty());
     for get in [
-        |queue: &Queue<u32>| queue.try_get_many(usize::MAX).len(),
-        |queue: &Queue<u32>| queue.get_many_blocking(usize::MAX).len(),
+        |queue: &Queue<u32>| queue.get_many(usize::MAX).now().len(),
+        |queue: &Queue<u32>| queue.get_many(usize::MAX).blocking().len(),
         |queue: &Queue<u32>| ready(queue.get_many(usize::MAX)).len(),
     ] {
         queue.add_all(0..1000);
@@ -132,11 +132,11 @@ fn any_cursor_and_any_limit_make_a_page() {
     queue.add_all(0..100);
     for bits in [0, 1, u32::MAX / 2, u32::MAX] {
         for limit in [0, 1, 99, usize::MAX] {
-            let page = queue.snapshot(Filter::All, Cursor(bits), limit);
+            let page = queue.snapshot(Cursor(bits), limit);
             assert!(page.entries.len() <= 100);
         }
     }
-    let page = queue.snapshot(Filter::All, Cursor::default(), usize::MAX);
+    let page = queue.snapshot(Cursor::default(), usize::MAX);
     assert_eq!((page.entries.len(), page.next), (100, None));
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use common::{Fifo, fake, poll, ready, secs};
 use requeue::clock::FakeClock;
-use requeue::{Added, Order, Queue};
+use requeue::{Added, Completion, Order, Queue};
 
 /// The side effects of a key's code.
 #[derive(Default)]
@@ -30,6 +30,10 @@ struct Key {
     orders: Arc<Orders>,
 }
 
+fn release(item: requeue::Item<'_, Key>) {
+    item.complete(requeue::Completion::Release);
+}
+
 impl Key {
     fn obey(&self, panic: &AtomicBool) {
         if self.orders.calls.load(Ordering::Relaxed)
@@ -40,7 +44,7 @@ impl Key {
             self.orders.calls.store(false, Ordering::Relaxed);
             let other = Self { id: 1000 + self.id, orders: Arc::clone(&self.orders) };
             queue.add(other);
-            let _ = (queue.len(), queue.try_get().map(requeue::Item::release));
+            let _ = (queue.len(), queue.try_get().map(release));
             let _ = format!("{queue:?}");
             self.orders.calls.store(true, Ordering::Relaxed);
         }
@@ -147,11 +151,11 @@ fn a_panic_in_clone_reaches_the_caller_and_leaves_the_queue_as_it_was() {
         let queue = &setup.queue;
         setup.add([1, 2]);
         setup.orders.panic_in_clone.store(true, Ordering::Relaxed);
-        let caught = panics(|| queue.try_get().map(requeue::Item::release));
+        let caught = panics(|| queue.try_get().map(release));
         let _ = panics(|| queue.add(setup.key(3)));
-        assert!(panics(|| queue.snapshot(Default::default(), Default::default(), 10)));
+        assert!(panics(|| queue.snapshot(Default::default(), 10)));
         setup.orders.panic_in_clone.store(false, Ordering::Relaxed);
-        assert_eq!(queue.in_flight(), 0);
+        assert_eq!(queue.states().in_flight, 0);
         queue.add(setup.key(3));
         // A worker that could not complete its delivery has failed.
         setup.clock.advance(secs(600));
@@ -180,14 +184,16 @@ fn a_panic_in_clone_in_a_getter_that_waits_leaves_the_key_to_the_next() {
 fn a_panic_in_clone_during_a_completion_leaves_no_key_stuck() {
     let setup = Setup::new(Order::Custom(Box::new(Fifo::default())));
     let queue = &setup.queue;
-    for ending in [requeue::Item::release, requeue::Item::succeed, drop] {
+    let endings: [fn(requeue::Item<'_, Key>); 3] =
+        [release, |item| item.succeed(), |item| drop(item)];
+    for ending in endings {
         setup.add([1]);
         let item = queue.try_get().unwrap();
         queue.add(setup.key(1));
         setup.orders.panic_in_clone.store(true, Ordering::Relaxed);
         let _ = panics(|| ending(item));
         setup.orders.panic_in_clone.store(false, Ordering::Relaxed);
-        assert_eq!(queue.in_flight(), 0);
+        assert_eq!(queue.states().in_flight, 0);
         setup.clock.advance(secs(600));
         assert_eq!(setup.take_all().first(), Some(&1));
         setup.clock.advance(secs(600));
@@ -203,9 +209,9 @@ fn a_panic_in_clone_while_the_next_key_is_taken_leaves_it_where_it_is() {
         setup.add([1, 2]);
         let item = setup.queue.try_get().unwrap();
         setup.orders.panic_in_clone.store(true, Ordering::Relaxed);
-        assert!(panics(|| setup.queue.succeed_and_try_get(item).is_some()));
+        assert!(panics(|| setup.queue.succeed_and_get(item).now().is_some()));
         setup.orders.panic_in_clone.store(false, Ordering::Relaxed);
-        assert_eq!((setup.queue.in_flight(), setup.queue.totals().failures), (0, 0));
+        assert_eq!((setup.queue.states().in_flight, setup.queue.totals().failures), (0, 0));
         assert_eq!(setup.take_all(), [2]);
         assert_eq!(setup.queue.records(), 0);
     }
@@ -224,13 +230,13 @@ fn a_panic_in_drop_ends_in_the_queue() {
         queue.try_get().unwrap().succeed();
         queue.try_get().unwrap().done();
         queue.try_get().unwrap().retry();
-        queue.try_get().unwrap().requeue_after(secs(1));
+        queue.try_get().unwrap().complete(Completion::RequeueAfter(secs(1)));
         clock.advance(secs(600));
         drop(queue.try_get().unwrap());
         clock.advance(secs(600));
-        let mut items = queue.try_get_many(10);
+        let mut items = queue.get_many(10).now();
         assert_eq!(items.len(), 3);
-        items.drain(..).for_each(requeue::Item::release);
+        items.drain(..).for_each(release);
         let query = std::mem::ManuallyDrop::new(setup.key(3));
         queue.cancel(&*query);
         queue.forget(&*query);
@@ -250,7 +256,7 @@ fn a_queue_full_of_keys_that_panic_in_drop_is_dropped_quietly() {
         (10..20).for_each(|id| _ = setup.queue.add_after(setup.key(id), secs(1)));
         (20..30).for_each(|id| _ = setup.queue.add_rate_limited(setup.key(id)));
         let given_up: Vec<_> =
-            setup.queue.try_get_many(5).into_iter().map(requeue::Item::into_parts).collect();
+            setup.queue.get_many(5).now().into_iter().map(requeue::Item::into_parts).collect();
         let orders = Arc::clone(&setup.orders);
         orders.panic_in_drop.store(true, Ordering::Relaxed);
         drop(setup);
@@ -266,7 +272,7 @@ fn reports_that_are_not_taken_are_dropped_quietly() {
     let setup = Setup::new(Order::Fifo);
     setup.add(0..4);
     (10..14).for_each(|id| _ = setup.queue.add_after(setup.key(id), secs(1)));
-    let items = setup.queue.try_get_many(4);
+    let items = setup.queue.get_many(4).now();
     let drain = setup.queue.shut_down_with_drain();
     setup.orders.panic_in_drop.store(true, Ordering::Relaxed);
     items.into_iter().for_each(|item| item.retry());
@@ -290,13 +296,13 @@ fn keys_may_call_the_queue() {
         drop(queue.try_get().unwrap());
         queue.try_get().unwrap().retry();
         queue.cancel(&setup.key(4));
-        let items = queue.try_get_many(100);
+        let items = queue.get_many(100).now();
         items.into_iter().for_each(requeue::Item::done);
-        let _ = queue.snapshot(Default::default(), Default::default(), 100);
+        let _ = queue.snapshot(Default::default(), 100);
         let _ = queue.shut_down();
         setup.orders.calls.store(false, Ordering::Relaxed);
         setup.take_all();
-        assert_eq!((queue.len(), queue.waiting(), queue.in_flight()), (0, 0, 0));
+        assert_eq!((queue.len(), queue.waiting(), queue.states().in_flight), (0, 0, 0));
     }
 }
 
@@ -358,7 +364,7 @@ fn keys_need_neither_sync_nor_debug() {
     queue.add_after(secret(), Duration::MAX);
     let other = queue.clone();
     let taken = std::thread::spawn(move || {
-        let item = other.get_blocking().map(requeue::Item::into_owned).unwrap();
+        let item = other.get().blocking().map(requeue::Item::into_owned).unwrap();
         std::thread::spawn(move || item.into_parts().0.0.get()).join().unwrap()
     });
     assert_eq!(taken.join().unwrap(), 1);
@@ -376,7 +382,7 @@ fn a_key_may_be_nothing() {
     let (queue, _clock) = fake();
     queue.add(());
     assert_eq!(queue.add(()), Added::Coalesced);
-    queue.try_get().unwrap().retry_after(Duration::ZERO);
+    queue.try_get().unwrap().complete(Completion::RetryAfter(Duration::ZERO));
     assert_eq!(queue.try_get().unwrap().attempt(), 2);
 }
 

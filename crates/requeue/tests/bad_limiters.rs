@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use common::{retry, secs, take_all};
 use requeue::clock::FakeClock;
-use requeue::{Item, Phase, Queue, RateLimiter, Time};
+use requeue::limiter::RateLimiter;
+use requeue::{Completion, Phase, Queue, Time};
 
 fn with(limiter: impl RateLimiter<&'static str> + 'static) -> (Queue<&'static str>, FakeClock) {
     let clock = FakeClock::new();
@@ -115,7 +116,7 @@ impl Calls {
         queue.forget(&"a");
         let _ = (queue.len(), queue.num_requeues(&"a"), queue.failures("a"));
         queue.cancel("limited from the limiter");
-        queue.try_get_many(1).into_iter().for_each(Item::release);
+        queue.get_many(1).now().into_iter().for_each(|item| item.complete(Completion::Release));
     }
 }
 

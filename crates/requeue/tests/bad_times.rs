@@ -8,9 +8,9 @@ use std::thread;
 use std::time::Duration;
 
 use common::{Wakes, fake, poll, ready, secs, take_all};
-use requeue::clock::{Alarm, FakeClock};
+use requeue::clock::{Alarm, Clock, FakeClock};
 use requeue::limiter::BackoffLimiter;
-use requeue::{Add, Clock, Merge, Queue, Time};
+use requeue::{Add, Completion, Merge, Queue, Time};
 
 #[test]
 fn a_delay_of_duration_max_never_comes() {
@@ -18,9 +18,9 @@ fn a_delay_of_duration_max_never_comes() {
     queue.add_after("never", Duration::MAX);
     queue.add_with("at never", Add::at(Time::NEVER));
     queue.add("later");
-    queue.try_get().unwrap().requeue_after(Duration::MAX);
+    queue.try_get().unwrap().complete(Completion::RequeueAfter(Duration::MAX));
     queue.add("failed");
-    queue.try_get().unwrap().retry_after(Duration::MAX);
+    queue.try_get().unwrap().complete(Completion::RetryAfter(Duration::MAX));
     queue.add_after("soon", secs(1));
     assert_eq!(queue.waiting(), 5);
 
@@ -110,8 +110,12 @@ fn a_clock_that_goes_back_delays_and_loses_nothing() {
     assert!(poll(&mut get, &waker).is_pending());
 
     clock.set(Time::ZERO);
-    assert_eq!(queue.unfinished_work(), Duration::ZERO, "ages are zero until the clock catches up");
-    assert_eq!(queue.longest_running(), Duration::ZERO);
+    assert_eq!(
+        queue.sample().times.unfinished_work,
+        Duration::ZERO,
+        "ages are zero until the clock catches up"
+    );
+    assert_eq!(queue.sample().times.longest_running, Duration::ZERO);
     ready_item.retry();
     held.succeed();
     queue.add("more");

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Poll, Wake, Waker};
 
 use common::{Wakes, fake, poll, ready, secs};
-use requeue::{Item, Queue};
+use requeue::{Completion, Queue};
 
 /// Panics when it is woken and when it is dropped. Its payload panics, too.
 struct Panics;
@@ -162,10 +162,10 @@ impl Calls {
         let queue = &self.0;
         queue.add("from the waker");
         queue.add_after("later", secs(1));
-        queue.try_get_many(10).into_iter().for_each(Item::release);
+        queue.get_many(10).now().into_iter().for_each(|item| item.complete(Completion::Release));
         let _ = (queue.len(), queue.totals(), format!("{queue:?}"));
         if let Poll::Ready(Some(item)) = poll(&mut queue.get(), Waker::noop()) {
-            item.release();
+            item.complete(Completion::Release);
         }
     }
 }
@@ -194,7 +194,7 @@ fn a_waker_may_call_the_queue() {
     assert!(poll(&mut get, &waker).is_pending());
     drop(waker);
     queue.add("a");
-    ready(get).unwrap().release();
+    ready(get).unwrap().complete(Completion::Release);
 
     // The queue drops the waker without waking it.
     let empty: Queue<&str> = fake().0;

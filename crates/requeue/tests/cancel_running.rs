@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use common::{Wakes, fake, poll, secs};
 use requeue::clock::FakeClock;
+use requeue::limiter::RateLimiter;
 use requeue::workers::{Action, Context, Error, ThreadWorkers};
 use requeue::{
-    Added, CancelReason, CancelledRun, Completion, InFlightPolicy, Item, Pace, Phase, Queue,
-    RateLimiter, Time,
+    Added, CancelReason, CancelledRun, Completion, InFlightPolicy, Item, Pace, Phase, Queue, Time,
 };
 
 /// Returns a queue in which adds restart runs without a bound.
@@ -272,7 +272,7 @@ fn an_add_that_waits_for_a_backoff_restarts_nothing() {
     let item = queue.try_get().unwrap();
     queue.add_rate_limited("a");
     assert_eq!(queue.add("a"), Added::BackingOff);
-    assert!(!item.is_cancelled());
+    assert!(item.cancel_reason().is_none());
 }
 
 #[test]
@@ -281,7 +281,7 @@ fn a_bound_of_zero_restarts_nothing() {
     queue.add("a");
     let item = queue.try_get().unwrap();
     assert_eq!(queue.add("a"), Added::Dirty);
-    assert!(!item.is_cancelled());
+    assert!(item.cancel_reason().is_none());
 }
 
 #[test]
@@ -293,7 +293,7 @@ fn without_a_bound_runs_are_restarted_for_years() {
         assert_eq!(item.adds(), n);
         clock.advance(secs(1 << 27));
         queue.add("a");
-        assert!(item.is_cancelled());
+        assert!(item.cancel_reason().is_some());
         item.complete(Completion::Cancelled);
     }
 }
@@ -305,16 +305,18 @@ fn a_failure_after_a_restart_ends_the_row() {
     for _ in 0..3 {
         let item = queue.try_get().unwrap();
         queue.add("a");
-        assert!(item.is_cancelled(), "the bound counts from the last row");
-        item.retry_after(Duration::ZERO);
+        assert!(item.cancel_reason().is_some(), "the bound counts from the last row");
+        item.complete(Completion::RetryAfter(Duration::ZERO));
         clock.advance(secs(5));
     }
 }
 
 #[test]
 fn a_release_does_not_end_a_series() {
-    let releases: [fn(Item<'_, &'static str>); 2] =
-        [|item| item.release(), |item| item.release_after(secs(1))];
+    let releases: [fn(Item<'_, &'static str>); 2] = [
+        |item| item.complete(Completion::Release),
+        |item| item.complete(Completion::ReleaseAfter(secs(1))),
+    ];
     for release in releases {
         let (queue, clock) = restarting_for(secs(5));
         queue.add("a");
@@ -325,7 +327,7 @@ fn a_release_does_not_end_a_series() {
         clock.advance(secs(5));
         let item = queue.try_get().unwrap();
         queue.add("a");
-        assert!(!item.is_cancelled(), "the bound counts from the first restart");
+        assert!(item.cancel_reason().is_none(), "the bound counts from the first restart");
     }
 }
 
@@ -388,7 +390,7 @@ fn a_waker_that_cancels_runs_may_be_called_anywhere() {
     let waker = Waker::from(Arc::new(Cancel(queue.clone())));
     assert!(poll(&mut cancelled, &waker).is_pending());
     assert_eq!(queue.add("a"), Added::Dirty);
-    assert!(item.is_cancelled());
+    assert!(item.cancel_reason().is_some());
 }
 
 #[test]
@@ -404,6 +406,6 @@ fn a_panic_of_a_handler_whose_run_is_cancelled_counts_as_its_cancellation() {
         }
     };
     ThreadWorkers::new(queue.clone(), handler).max_retries(0).run();
-    assert_eq!((queue.totals().failures, queue.given_up(), queue.records()), (0, 0, 0));
-    assert_eq!(queue.panics(), 1);
+    assert_eq!((queue.totals().failures, queue.sample().given_up, queue.records()), (0, 0, 0));
+    assert_eq!(queue.sample().panics, 1);
 }

@@ -42,7 +42,7 @@ async fn a_cancelled_run_counts_neither_as_a_success_nor_as_a_failure() {
     let workers = Workers::new(queue.clone(), handler).max_retries(0);
     tokio::join!(workers.run(), cancel_and_close(&queue));
     assert_eq!(*reasons.lock().unwrap(), [CancelReason::Cancelled]);
-    assert_eq!((queue.totals().failures, queue.given_up(), queue.records()), (0, 0, 0));
+    assert_eq!((queue.totals().failures, queue.sample().given_up, queue.records()), (0, 0, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -57,7 +57,7 @@ async fn a_cancelled_run_that_does_not_stop_is_dropped_after_the_grace_period() 
     let workers = Workers::new(queue.clone(), handler).grace(secs(3)).max_retries(0);
     tokio::join!(workers.run(), cancel_and_close(&queue));
     assert_eq!(before.elapsed(), secs(4));
-    assert_eq!((queue.totals().failures, queue.given_up(), queue.records()), (0, 0, 0));
+    assert_eq!((queue.totals().failures, queue.sample().given_up, queue.records()), (0, 0, 0));
 }
 
 /// The handler ignores its time limit, and is cancelled during the grace period.
@@ -97,7 +97,7 @@ async fn a_run_can_be_cancelled_after_its_time_limit_and_at_a_shutdown() {
         };
         assert_eq!(*reasons.lock().unwrap(), [first, CancelReason::Cancelled]);
         assert_eq!(before.elapsed(), secs(4));
-        assert_eq!((queue.totals().failures, queue.given_up(), queue.records()), (0, 0, 0));
+        assert_eq!((queue.totals().failures, queue.sample().given_up, queue.records()), (0, 0, 0));
     }
 }
 
@@ -120,8 +120,8 @@ async fn a_panic_in_a_cancelled_run_counts_as_its_cancellation() {
         }
     };
     Workers::new(queue.clone(), handler).max_retries(0).run().await;
-    assert_eq!((queue.totals().failures, queue.given_up(), queue.records()), (0, 0, 0));
-    assert_eq!(queue.panics(), 1);
+    assert_eq!((queue.totals().failures, queue.sample().given_up, queue.records()), (0, 0, 0));
+    assert_eq!(queue.sample().panics, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -134,7 +134,7 @@ async fn an_error_after_the_cancellation_is_a_failure() {
     };
     let workers = Workers::new(queue.clone(), handler).max_retries(0);
     tokio::join!(workers.run(), cancel_and_close(&queue));
-    assert_eq!((queue.totals().failures, queue.given_up()), (1, 1));
+    assert_eq!((queue.totals().failures, queue.sample().given_up), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -251,5 +251,5 @@ async fn a_handler_that_stops_for_another_reason_than_a_cancellation_does_not_lo
         queue.close();
     };
     tokio::join!(workers.run(), close);
-    assert_eq!(queue.given_up(), 1);
+    assert_eq!(queue.sample().given_up, 1);
 }

@@ -23,10 +23,10 @@ async fn aborting_a_task_that_holds_an_item_gives_it_back() {
         }
     });
     assert_eq!(taken.await, Ok("a"));
-    assert_eq!(queue.in_flight(), 1);
+    assert_eq!(queue.states().in_flight, 1);
     task.abort();
     assert!(task.await.unwrap_err().is_cancelled());
-    assert_eq!((queue.in_flight(), queue.waiting()), (0, 1));
+    assert_eq!((queue.states().in_flight, queue.waiting()), (0, 1));
     let item = timeout(secs(1), queue.get()).await.expect("after its backoff").unwrap();
     assert_eq!((*item, item.attempt()), ("a", 2));
     item.succeed();

@@ -211,7 +211,7 @@ fn a_delay_that_falls_due_during_a_run_makes_the_key_dirty() {
     assert_eq!(queue.add_after("a", secs(1)), Added::New);
     clock.advance(secs(1));
     assert!(queue.try_get().is_none(), "the key is in flight");
-    assert_eq!(queue.ready_and_dirty(), 1);
+    assert_eq!(queue.sample().depth, 1);
     item.done();
     assert_eq!(take_all(&queue), ["a"]);
 }

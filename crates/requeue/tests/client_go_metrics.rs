@@ -81,7 +81,7 @@ fn new_queue(clock: &FakeClock) -> (Queue<&'static str>, Arc<TestMetrics>) {
 }
 
 fn get<'q>(queue: &'q Queue<&'static str>) -> Item<'q, &'static str> {
-    let item = queue.get_blocking().unwrap();
+    let item = queue.get().blocking().unwrap();
     assert_eq!(*item, "foo");
     item
 }
@@ -97,7 +97,7 @@ fn test_metric_shutdown() {
     queue.add_after("bar", Duration::from_secs(60));
     let item = get(&queue);
     clock.advance(Duration::from_millis(1));
-    assert_eq!(queue.unfinished_work(), Duration::from_millis(1));
+    assert_eq!(queue.sample().times.unfinished_work, Duration::from_millis(1));
     queue.shut_down();
     let before = metrics.seen().clone();
 
@@ -112,7 +112,7 @@ fn test_metric_shutdown() {
     assert_eq!(*metrics.seen(), before);
 
     // The queue's own values are still correct.
-    assert_eq!(queue.unfinished_work(), Duration::from_millis(3_600_001));
+    assert_eq!(queue.sample().times.unfinished_work, Duration::from_millis(3_600_001));
     item.retry();
     let after = metrics.seen().clone();
     assert_eq!(after.duration, (3600.001, 1));
@@ -130,7 +130,7 @@ fn test_metrics() {
     assert_eq!(metrics.seen().adds, 1);
     assert_eq!(queue.totals().enqueued, 1);
     assert_eq!(metrics.seen().depth, 1);
-    assert_eq!(queue.ready_and_dirty(), 1);
+    assert_eq!(queue.sample().depth, 1);
 
     clock.advance(Duration::from_micros(50));
 
@@ -144,27 +144,27 @@ fn test_metrics() {
     assert_eq!(metrics.seen().adds, 2);
     assert_eq!(queue.totals().enqueued, 2);
     assert_eq!(metrics.seen().depth, 1);
-    assert_eq!(queue.ready_and_dirty(), 1);
+    assert_eq!(queue.sample().depth, 1);
 
     clock.advance(Duration::from_micros(25));
 
     item.done();
     assert_eq!(metrics.seen().duration, (2.5e-05, 1));
     assert_eq!(metrics.seen().depth, 1);
-    assert_eq!(queue.ready_and_dirty(), 1);
+    assert_eq!(queue.sample().depth, 1);
 
     let item = get(&queue);
     assert_eq!(metrics.seen().latency, (2.5e-05, 2));
 
     clock.advance(Duration::from_millis(1));
-    assert_eq!(queue.unfinished_work().as_secs_f64(), 0.001);
-    assert_eq!(queue.longest_running().as_secs_f64(), 0.001);
+    assert_eq!(queue.sample().times.unfinished_work.as_secs_f64(), 0.001);
+    assert_eq!(queue.sample().times.longest_running.as_secs_f64(), 0.001);
 
     item.done();
     assert_eq!(metrics.seen().duration, (0.001, 2));
 
     // The same values, from the queue's own histograms.
-    let times = queue.histograms();
+    let times = queue.sample().times;
     assert_eq!((times.queued.sum, times.queued.count()), (75_000, 2));
     assert_eq!((times.worked.sum, times.worked.count()), (1_025_000, 2));
 }

@@ -69,7 +69,7 @@ fn test_basic() {
                 .map(|_| {
                     scope.spawn(|| {
                         let mut seen = Vec::new();
-                        while let Some(item) = queue.get_blocking() {
+                        while let Some(item) = queue.get().blocking() {
                             seen.push(*item);
                             item.done();
                         }
@@ -103,7 +103,7 @@ fn test_add_while_processing() {
             for _ in 0..10 {
                 scope.spawn(|| {
                     let mut counters = HashMap::new();
-                    while let Some(item) = queue.get_blocking() {
+                    while let Some(item) = queue.get().blocking() {
                         let counter = counters.entry(*item).or_insert(0);
                         *counter += 1;
                         if *counter < 2 {
@@ -117,7 +117,7 @@ fn test_add_while_processing() {
             producers.into_iter().for_each(|producer| producer.join().unwrap());
             end(&queue);
         });
-        assert_eq!((queue.len(), queue.in_flight()), (0, 0));
+        assert_eq!((queue.len(), queue.states().in_flight), (0, 0));
     }
 }
 
@@ -185,7 +185,7 @@ fn test_queue_drainage_using_shut_down_with_drain() {
     let (first, second) = (take(&queue), take(&queue));
     let mut drain = queue.shut_down_with_drain();
     assert!(poll(&mut drain, Waker::noop()).is_pending());
-    assert!(queue.get_blocking().is_none());
+    assert!(queue.get().blocking().is_none());
 
     assert!(queue.done(&first));
     assert!(poll(&mut drain, Waker::noop()).is_pending());
@@ -200,9 +200,9 @@ fn test_queue_drainage_using_shut_down_with_drain() {
 fn test_no_queue_drainage_using_shut_down() {
     let (queue, _clock) = fake_client_go();
     queue.add_all(["foo", "bar"]);
-    let _items = queue.try_get_many(2);
+    let _items = queue.get_many(2).now();
     assert_eq!(queue.shut_down(), [""; 0]);
-    assert_eq!(queue.in_flight(), 2);
+    assert_eq!(queue.states().in_flight, 2);
 }
 
 /// client-go: `TestForceQueueShutdownUsingShutDown`.
@@ -210,10 +210,10 @@ fn test_no_queue_drainage_using_shut_down() {
 fn test_force_queue_shutdown_using_shut_down() {
     let (queue, _clock) = fake_client_go();
     queue.add_all(["foo", "bar"]);
-    let _items = queue.try_get_many(2);
+    let _items = queue.get_many(2).now();
     thread::scope(|scope| {
         let drain = scope.spawn(|| queue.shut_down_with_drain().wait_blocking());
-        while queue.get_blocking().is_some() {}
+        while queue.get().blocking().is_some() {}
         assert!(queue.shutting_down());
         // The test cannot see whether the drain has begun to wait. This call ends it in either
         // case.
@@ -236,13 +236,13 @@ fn test_queue_drainage_using_shut_down_with_drain_with_dirty_item() {
     assert_eq!(queue.add("foo"), Added::Dirty);
     let mut drain = queue.shut_down_with_drain();
     assert!(poll(&mut drain, Waker::noop()).is_pending());
-    assert!(queue.get_blocking().is_none(), "as in client-go, not final while a key is dirty");
+    assert!(queue.get().blocking().is_none(), "as in client-go, not final while a key is dirty");
 
     item.done();
-    let again = queue.get_blocking().expect("the dirty key is delivered after the shutdown");
+    let again = queue.get().blocking().expect("the dirty key is delivered after the shutdown");
     assert!(poll(&mut drain, Waker::noop()).is_pending());
     again.done();
-    assert!(queue.get_blocking().is_none());
+    assert!(queue.get().blocking().is_none());
     assert!(ready(drain).finished);
 }
 
@@ -360,9 +360,9 @@ fn depth_counts_dirty_keys_and_len_does_not() {
     queue.add_all(["a", "b"]);
     let item = queue.try_get().unwrap();
     queue.add("a");
-    assert_eq!((queue.len(), queue.ready_and_dirty()), (1, 2));
+    assert_eq!((queue.len(), queue.sample().depth), (1, 2));
     item.done();
-    assert_eq!((queue.len(), queue.ready_and_dirty()), (2, 2));
+    assert_eq!((queue.len(), queue.sample().depth), (2, 2));
 }
 
 /// Neither flag is set before a shutdown.

@@ -5,7 +5,7 @@ mod common;
 use common::{fake_client_go, ms, retry, secs, take, take_all};
 use requeue::clock::FakeClock;
 use requeue::limiter::BackoffLimiter;
-use requeue::{Add, Added, Builder, Item, Merge, Queue};
+use requeue::{Add, Added, Builder, Completion, Item, Merge, Queue};
 
 /// client-go: `TestRateLimitingQueue`.
 #[test]
@@ -141,17 +141,17 @@ fn each_way_to_end_a_run_has_its_effect_on_the_limiters_count() {
     type End = fn(&Queue<&'static str>, Item<'_, &'static str>);
     let ends: [(&str, u32, End); 11] = [
         ("succeed", 0, |_, item| item.succeed()),
-        ("requeue_after", 0, |_, item| item.requeue_after(secs(1))),
-        ("give_up", 0, |_, item| item.give_up()),
+        ("requeue_after", 0, |_, item| item.complete(Completion::RequeueAfter(secs(1)))),
+        ("give_up", 0, |_, item| item.complete(Completion::GiveUp)),
         ("succeed_all", 0, |_, item| Item::succeed_all([item])),
-        ("succeed_and_try_get", 0, |queue, item| drop(queue.succeed_and_try_get(item))),
+        ("succeed_and_try_get", 0, |queue, item| drop(queue.succeed_and_get(item).now())),
         ("forget, done", 0, |queue, item| {
             queue.forget(item.key());
             item.done();
         }),
         ("done", 1, |_, item| item.done()),
-        ("release", 1, |_, item| item.release()),
-        ("retry_after", 1, |_, item| item.retry_after(secs(1))),
+        ("release", 1, |_, item| item.complete(Completion::Release)),
+        ("retry_after", 1, |_, item| item.complete(Completion::RetryAfter(secs(1)))),
         ("retry", 2, |_, item| item.retry()),
         ("drop", 2, |_, item| drop(item)),
     ];

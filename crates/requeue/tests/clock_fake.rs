@@ -197,7 +197,6 @@ fn sleep_until_is_never_ready_early() {
         drop(spurious);
         let first = clock.now();
         sleep.reset(at + SECOND);
-        assert_eq!(sleep.deadline(), at + SECOND);
         sleep.await;
         (first, clock.now())
     };

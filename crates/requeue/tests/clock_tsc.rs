@@ -65,7 +65,7 @@ fn a_delayed_key_is_delivered_to_a_thread_and_to_a_task_and_never_early() {
     let queue = Queue::builder().clock(TscClock::new()).build().unwrap();
     let due = queue.now() + ms(2);
     queue.add_after("thread", ms(2));
-    assert_eq!(queue.get_blocking().unwrap().into_parts().0, "thread");
+    assert_eq!(queue.get().blocking().unwrap().into_parts().0, "thread");
     assert!(queue.now() >= due, "never early");
 
     let due = queue.now() + ms(2);

@@ -10,8 +10,8 @@ use std::task::Waker;
 use std::thread::{self, ThreadId};
 
 use common::{block_on, fake, ms, secs, until};
-use requeue::clock::{Alarm, FakeClock, SystemClock};
-use requeue::{Add, Clock, GroupId, Queue, ReaddPolicy, Time};
+use requeue::clock::{Alarm, Clock, FakeClock, SystemClock};
+use requeue::{Add, Completion, GroupId, Queue, ReaddPolicy, Time};
 
 fn system() -> Queue<u32> {
     Queue::builder().clock(SystemClock).build().unwrap()
@@ -31,7 +31,7 @@ fn a_flush_makes_all_debounced_keys_due_and_no_others() {
         let (sender, keys) = mpsc::channel();
         thread::scope(|threads| {
             threads.spawn(|| {
-                while let Some(item) = queue.get_blocking() {
+                while let Some(item) = queue.get().blocking() {
                     sender.send((*item, item.adds())).unwrap();
                     item.succeed();
                 }
@@ -62,7 +62,7 @@ fn a_resumed_group_takes_its_turn_after_the_groups_that_are_due() {
             assert_eq!(queue.len(), 2);
         }
         group.resume();
-        let keys: Vec<_> = queue.try_get_many(2).iter().map(|item| **item).collect();
+        let keys: Vec<_> = queue.get_many(2).now().iter().map(|item| **item).collect();
         assert_eq!(keys, [2, 1], "{is_settled}");
     }
 }
@@ -122,7 +122,7 @@ fn delayed_keys_are_served_when_only_threads_wait() {
     let queue = system();
     let due = queue.now() + ms(20);
     queue.add_after(1, ms(20));
-    let item = queue.get_blocking().unwrap();
+    let item = queue.get().blocking().unwrap();
     assert!(queue.now() >= due, "never early");
     item.succeed();
 }
@@ -132,7 +132,7 @@ fn delayed_keys_are_served_when_only_threads_wait_on_a_fake_clock() {
     let (queue, clock) = fake();
     queue.add_after("a", secs(60));
     thread::scope(|scope| {
-        let thread = scope.spawn(|| queue.get_blocking().map(|item| *item));
+        let thread = scope.spawn(|| queue.get().blocking().map(|item| *item));
         clock.wait_armed(1);
         clock.advance(secs(60));
         assert_eq!(thread.join().unwrap(), Some("a"));
@@ -143,8 +143,8 @@ fn delayed_keys_are_served_when_only_threads_wait_on_a_fake_clock() {
 fn delayed_keys_are_served_when_tasks_and_threads_wait() {
     let queue = system();
     let keys = thread::scope(|scope| {
-        let threads =
-            [(); 3].map(|()| scope.spawn(|| queue.get_blocking().map(|item| item.into_parts().0)));
+        let threads = [(); 3]
+            .map(|()| scope.spawn(|| queue.get().blocking().map(|item| item.into_parts().0)));
         let tasks =
             [(); 3].map(|()| scope.spawn(|| block_on(queue.get()).map(|item| item.into_parts().0)));
         (0..6).for_each(|key| _ = queue.add_after(key, ms(5 + u64::from(key))));
@@ -158,7 +158,7 @@ fn an_earlier_delay_that_comes_later_reaches_a_thread_that_sleeps_longer() {
     let queue = system();
     queue.add_after(1, secs(3600));
     thread::scope(|scope| {
-        let thread = scope.spawn(|| queue.get_blocking().map(|item| item.into_parts().0));
+        let thread = scope.spawn(|| queue.get().blocking().map(|item| item.into_parts().0));
         queue.add_after(2, ms(5));
         assert_eq!(thread.join().unwrap(), Some(2));
     });
@@ -172,7 +172,7 @@ fn the_time_is_kept_on_when_the_thread_that_keeps_it_leaves_with_a_key() {
         let queue = system();
         thread::scope(|scope| {
             let threads = [(); 3]
-                .map(|()| scope.spawn(|| queue.get_blocking().map(|item| item.into_parts().0)));
+                .map(|()| scope.spawn(|| queue.get().blocking().map(|item| item.into_parts().0)));
             queue.add_after(2, ms(3));
             queue.add_after(3, ms(6));
             queue.add(1);
@@ -222,7 +222,7 @@ fn the_time_is_kept_on_when_the_thread_that_keeps_it_times_out() {
             let leader = scope.spawn(|| queue.get().timeout(ms(2)).blocking().map(|item| *item));
             // The thread then knows until when it waits.
             until(|| clock.seen.lock().unwrap().contains(&leader.thread().id()));
-            let other = scope.spawn(|| queue.get_blocking().map(|item| item.into_parts().0));
+            let other = scope.spawn(|| queue.get().blocking().map(|item| item.into_parts().0));
             clock.clock.advance(ms(2));
             assert_eq!(leader.join().unwrap(), None);
             clock.clock.advance(ms(4));
@@ -240,7 +240,7 @@ fn the_thread_that_keeps_the_time_keeps_that_of_its_last_check() {
     let (sender, receiver) = mpsc::channel();
     thread::scope(|scope| {
         let leader = scope.spawn(|| {
-            sender.send(queue.get_blocking().map(|item| item.into_parts().0)).unwrap();
+            sender.send(queue.get().blocking().map(|item| item.into_parts().0)).unwrap();
         });
         let looks = || clock.seen.lock().unwrap().contains(&leader.thread().id());
         until(looks);
@@ -302,7 +302,7 @@ impl Clock for Slow {
 fn a_getter_that_is_woken_early_by_a_drifting_clock_waits_for_the_rest() {
     let queue = Queue::builder().clock(Slow).build().unwrap();
     let get = |how| match how {
-        "by a thread" => queue.get_blocking(),
+        "by a thread" => queue.get().blocking(),
         "by one with a time-out" => queue.get().timeout(secs(3600)).blocking(),
         _ => block_on(queue.get()),
     };
@@ -325,9 +325,9 @@ fn a_flush_does_not_shorten_the_backoff_of_a_key_in_flight() {
     queue.add_rate_limited("a");
     queue.add_with("a", Add::debounce(secs(1)));
     assert_eq!(queue.flush_debounced(), 1);
-    assert!(!item.is_dirty(), "the backoff takes 1 ms");
+    assert!(!common::is_dirty(&queue, &item), "the backoff takes 1 ms");
     clock.advance(ms(1));
-    assert_eq!((queue.waiting(), item.is_dirty()), (0, true));
+    assert_eq!((queue.waiting(), common::is_dirty(&queue, &item)), (0, true));
     item.succeed();
 }
 
@@ -337,6 +337,6 @@ fn a_dirty_key_that_is_released_with_a_delay_does_not_wait() {
     queue.add("a");
     let item = queue.try_get().unwrap();
     queue.add("a");
-    item.release_after(secs(1));
+    item.complete(Completion::ReleaseAfter(secs(1)));
     assert_eq!((queue.len(), queue.waiting()), (1, 0));
 }

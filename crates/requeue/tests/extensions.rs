@@ -10,10 +10,11 @@ use std::thread;
 use std::time::Duration;
 
 use common::{Fifo, fake, ms, poll, retry, secs};
-use requeue::clock::Alarm;
+use requeue::clock::{Alarm, Clock};
+use requeue::limiter::RateLimiter;
 use requeue::limiter::{Bucket, ExponentialFailure, MaxOf, WithMaxWait};
 use requeue::metrics::{MetricsProvider, QueueMetrics};
-use requeue::{Clock, CustomOrder, Item, Order, Queue, RateLimiter, Ticket, Time};
+use requeue::{Completion, CustomOrder, Item, Order, Queue, Ticket, Time};
 
 // --- A custom clock ------------------------------------------------------------------------------
 
@@ -84,9 +85,9 @@ fn a_clock_of_ones_own_drives_a_queue() {
     clock.step(secs(1));
     assert!(poll(&mut get, Waker::noop()).is_pending());
     thread::scope(|scope| {
-        let thread = scope.spawn(|| queue.get_blocking().map(|item| *item));
+        let thread = scope.spawn(|| queue.get().blocking().map(|item| *item));
         clock.step(secs(1));
-        assert_eq!(queue.clock().now(), Time::ZERO + secs(2));
+        assert_eq!(queue.now(), Time::ZERO + secs(2));
         assert_eq!(thread.join().unwrap(), Some("a"));
     });
     drop(get);
@@ -103,7 +104,7 @@ fn plain_threads_wait_and_a_try_never_does() {
     let workers = [(); 4].map(|()| {
         let (queue, sender) = (queue.clone(), sender.clone());
         thread::spawn(move || {
-            while let Some(item) = queue.get_blocking() {
+            while let Some(item) = queue.get().blocking() {
                 sender.send(*item).unwrap();
                 item.succeed();
             }
@@ -126,8 +127,8 @@ fn tickets_and_done_by_key_work_from_any_thread() {
     let (queue, _clock) = fake::<String>();
     queue.add_all(["a", "b"].map(String::from));
     let parts: Vec<(String, Ticket)> =
-        queue.try_get_many(2).into_iter().map(Item::into_parts).collect();
-    assert!(parts[0].1.fencing_token() < parts[1].1.fencing_token());
+        queue.get_many(2).now().into_iter().map(Item::into_parts).collect();
+    assert_ne!(parts[0].1, parts[1].1);
     queue.add_ref("a");
     let other = queue.clone();
     thread::spawn(move || {
@@ -138,7 +139,7 @@ fn tickets_and_done_by_key_work_from_any_thread() {
     })
     .join()
     .unwrap();
-    assert_eq!((queue.len(), queue.in_flight()), (1, 0), "the dirty key is ready again");
+    assert_eq!((queue.len(), queue.states().in_flight), (1, 0), "the dirty key is ready again");
 }
 
 // --- A custom order ------------------------------------------------------------------------------
@@ -197,7 +198,7 @@ fn boxed_limiters_go_by_the_callers_clock() {
     assert_eq!(delays, [ms(5), ms(5), ms(100), ms(150), ms(150)]);
     // The bucket is refilled by the queue's clock, and by no other.
     clock.step(secs(1));
-    let mut failed: Vec<_> = queue.try_get_many(10);
+    let mut failed: Vec<_> = queue.get_many(10).now();
     assert_eq!(failed.len(), 5);
     for expected in [ms(10), ms(10), ms(100)] {
         assert_eq!(retry(&queue, failed.pop().unwrap()), expected);
@@ -267,7 +268,7 @@ fn hooks_are_called_before_the_operation_returns() {
     queue.add_after("a", secs(1));
     assert_eq!(log.take(), ["retry"]);
     clock.step(secs(1));
-    assert_eq!(queue.ready_and_dirty(), 1);
+    assert_eq!(queue.sample().depth, 1);
     assert_eq!(log.take(), ["add"], "the delayed add makes the key dirty");
     item.done();
     assert_eq!(log.take(), ["done after 1s"]);
@@ -353,14 +354,14 @@ fn every_copy_of_a_key_without_a_state_is_dropped() {
         },
         |queue, _, key| {
             queue.add(key);
-            let snapshot = queue.snapshot(Default::default(), Default::default(), 10);
+            let snapshot = queue.snapshot(Default::default(), 10);
             assert_eq!(snapshot.entries.len(), 1);
             queue.try_get().unwrap().succeed();
         },
         // These operations shut the queue down.
         |queue, _, key| {
             queue.add(Arc::clone(&key));
-            queue.try_get().unwrap().release();
+            queue.try_get().unwrap().complete(Completion::Release);
             queue.add_after(key, secs(1));
             queue.pause();
             assert_eq!(queue.shut_down().len(), 1, "one key is dropped");

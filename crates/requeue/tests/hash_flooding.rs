@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use requeue::clock::FakeClock;
+use requeue::limiter::RateLimiter;
 use requeue::limiter::{BackoffLimiter, ExponentialFailure, FastSlow};
-use requeue::{Queue, RateLimiter, Time};
+use requeue::{Completion, Queue, Time};
 
 /// The initial state of every instance of foldhash with this seed.
 const SEED: u64 = 7;
@@ -66,7 +67,7 @@ fn flood<S: BuildHasher>(queue: &Queue<Key, S>) -> u64 {
         }
         assert_eq!(queue.len() as u64, KEYS);
         while let Some(item) = queue.try_get() {
-            item.retry_after(Duration::from_secs(60));
+            item.complete(Completion::RetryAfter(Duration::from_secs(60)));
         }
     })
 }

@@ -39,8 +39,8 @@ fn no_thread_exists_for_a_queue() {
     // Blocked getters need no thread either: one of them keeps the time.
     let queue = &queues[0];
     thread::scope(|scope| {
-        let taken =
-            [(); 3].map(|()| scope.spawn(|| queue.get_blocking().map(|item| item.into_parts().0)));
+        let taken = [(); 3]
+            .map(|()| scope.spawn(|| queue.get().blocking().map(|item| item.into_parts().0)));
         let mut keys = taken.map(|thread| thread.join().unwrap());
         keys.sort_unstable();
         assert_eq!(keys, [Some(1), Some(2), Some(3)]);

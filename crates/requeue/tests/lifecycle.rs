@@ -7,7 +7,7 @@ use std::task::Waker;
 use std::thread;
 
 use common::{Wakes, fake, ms, poll, ready, secs, take_all};
-use requeue::{Add, Added, Item, Merge, Queue};
+use requeue::{Add, Added, Completion, Item, Merge, Queue};
 
 fn sorted<K: Ord>(mut keys: Vec<K>) -> Vec<K> {
     keys.sort_unstable();
@@ -22,7 +22,7 @@ fn a_closed_queue_delivers_its_known_keys_and_then_none() {
     queue.add_all(["ready", "busy"]);
     let ready_item = queue.try_get().unwrap();
     let busy = queue.try_get().unwrap();
-    ready_item.release();
+    ready_item.complete(Completion::Release);
     queue.add_after("waiting", secs(1));
     queue.add_after("later", secs(1));
     queue.close();
@@ -57,7 +57,7 @@ fn a_closed_queue_honours_retries() {
         assert!(poll(&mut get, Waker::noop()).is_pending(), "a retry is pending");
         clock.advance(secs(1));
     }
-    queue.try_get().unwrap().requeue_after(secs(1));
+    queue.try_get().unwrap().complete(Completion::RequeueAfter(secs(1)));
     clock.advance(secs(1));
     queue.try_get().unwrap().succeed();
     assert!(ready(queue.get()).is_none());
@@ -140,13 +140,13 @@ fn a_shut_down_reports_the_run_that_was_to_follow_one_that_is_going_on() {
 fn a_failure_after_a_shut_down_is_dropped_and_reported() {
     let (queue, _clock) = fake();
     queue.add_all(["retried", "dropped", "released", "again", "done"]);
-    let items = queue.try_get_many(5);
+    let items = queue.get_many(5).now();
     queue.shut_down();
     let endings: [fn(Item<'_, &'static str>); 5] = [
         |item| item.retry(),
         |item| drop(item),
-        |item| item.release(),
-        |item| item.requeue_after(secs(1)),
+        |item| item.complete(Completion::Release),
+        |item| item.complete(Completion::RequeueAfter(secs(1))),
         |item| item.done(),
     ];
     items.into_iter().zip(endings).for_each(|(item, end)| end(item));
@@ -223,7 +223,7 @@ fn close_and_shut_down_may_come_from_all_threads_at_once() {
             let workers = [(); 2].map(|()| {
                 scope.spawn(|| {
                     let mut served = Vec::new();
-                    while let Some(item) = queue.get_blocking() {
+                    while let Some(item) = queue.get().blocking() {
                         served.push(*item);
                         item.succeed();
                     }
@@ -308,7 +308,7 @@ fn a_drain_of_what_is_in_flight_ends_although_keys_are_ready_and_taken_at_once()
     let (wakes, waker) = Wakes::new();
     let mut drain = drain.in_flight_only();
     assert!(poll(&mut drain, &waker).is_pending());
-    let second = queue.succeed_and_try_get(first);
+    let second = queue.succeed_and_get(first).now();
     assert!(second.is_some());
     assert_eq!(wakes.count(), 1);
     queue.shut_down();
@@ -397,7 +397,7 @@ fn a_paused_queue_delivers_nothing_and_accepts_everything() {
     clock.advance(secs(1));
     assert_eq!(queue.len(), 3, "a due key becomes ready");
     assert!(queue.try_get().is_none());
-    assert!(queue.try_get_many(10).is_empty());
+    assert!(queue.get_many(10).now().is_empty());
     let (wakes, waker) = Wakes::new();
     let mut get = queue.get();
     assert!(poll(&mut get, &waker).is_pending());
@@ -421,7 +421,7 @@ fn what_is_with_a_worker_goes_on_while_paused() {
     a.succeed();
     b.retry();
     clock.advance(secs(1));
-    assert_eq!((queue.len(), queue.in_flight()), (2, 0));
+    assert_eq!((queue.len(), queue.states().in_flight), (2, 0));
     queue.resume();
     assert_eq!(take_all(&queue), ["a", "b"]);
 }
@@ -496,9 +496,9 @@ fn a_shut_down_forgets_the_failures_of_the_keys_that_it_drops() {
         }
         clock.advance(ms(1));
         assert_eq!(queue.len(), 5);
-        let mut items = queue.try_get_many(5);
+        let mut items = queue.get_many(5).now();
         items.drain(4..).for_each(Item::retry);
-        items.remove(0).release();
+        items.remove(0).complete(Completion::Release);
         let [failing, dirty, detached] = items.try_into().unwrap();
         let (key, _ticket) = detached.into_parts();
         queue.add_all(["dirty", "detached"]);

@@ -14,7 +14,7 @@ use loom::future::block_on;
 use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use loom::thread;
 use requeue::clock::{Alarm, Clock, FakeClock};
-use requeue::{Item, Queue, Time};
+use requeue::{Completion, Item, Queue, Time};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -91,7 +91,7 @@ fn a_key_is_in_flight_once_at_a_time_and_no_add_is_lost() {
         queue.close();
         workers.into_iter().for_each(|worker| worker.join().unwrap());
         runs.check();
-        assert_eq!(queue.len() + queue.in_flight(), 0);
+        assert_eq!(queue.len() + queue.states().in_flight, 0);
     });
 }
 
@@ -128,7 +128,7 @@ fn waiting(queue: &Arc<Queue<u64>>) -> Pin<Box<impl Future<Output = ()> + use<>>
 fn take_one(queue: &Arc<Queue<u64>>, as_task: bool) -> thread::JoinHandle<()> {
     let queue = Arc::clone(queue);
     thread::spawn(move || {
-        let item = if as_task { block_on(queue.get()) } else { queue.get_blocking() };
+        let item = if as_task { block_on(queue.get()) } else { queue.get().blocking() };
         item.expect("the queue is open").succeed();
     })
 }
@@ -144,7 +144,7 @@ fn a_get_that_is_dropped_at_any_point_takes_neither_a_key_nor_a_wake() {
                     let mut get = pin!(queue.get());
                     let first = get.as_mut().poll(&mut Context::from_waker(Waker::noop()));
                     if let Poll::Ready(item) = first {
-                        item.expect("the queue is open").release();
+                        item.expect("the queue is open").complete(Completion::Release);
                     }
                 })
             };
@@ -255,7 +255,7 @@ fn the_thread_that_keeps_the_time_hands_it_on() {
                 thread::spawn(move || {
                     // Each thread takes one key and does not return, so the thread that kept the
                     // time leaves.
-                    let item = queue.get_blocking().expect("the queue is open");
+                    let item = queue.get().blocking().expect("the queue is open");
                     taken.fetch_add(1, Ordering::SeqCst);
                     item.succeed();
                 })
@@ -300,7 +300,7 @@ fn a_drain_ends_with_the_last_key_alone() {
         let worker = {
             let queue = Arc::clone(&queue);
             thread::spawn(move || {
-                if let Some(item) = queue.get_blocking() {
+                if let Some(item) = queue.get().blocking() {
                     queue.add(1);
                     item.succeed();
                 }

@@ -19,11 +19,11 @@ fn items_that_end_together_end_as_each_alone() {
         let queue = builder.build().unwrap();
         queue.add_all(0..4);
         queue.add_rate_limited(0);
-        let mut items = queue.try_get_many(10);
+        let mut items = queue.get_many(10).now();
         let owned = items.pop().unwrap().into_owned();
         queue.add(1);
         Item::succeed_all(items.into_iter().chain([owned]));
-        assert_eq!((queue.in_flight(), queue.num_requeues(&0)), (0, 0));
+        assert_eq!((queue.states().in_flight, queue.num_requeues(&0)), (0, 0));
         // Key 1 was added while it was in flight.
         assert_eq!(queue.try_get().as_deref(), Some(&1));
     }
@@ -37,7 +37,7 @@ fn an_item_of_another_queue_ends_there() {
     other.add_rate_limited("x");
     other.add("x");
     Item::succeed_all([one.try_get().unwrap(), other.try_get().unwrap()]);
-    assert_eq!((one.in_flight(), other.in_flight()), (0, 0));
+    assert_eq!((one.states().in_flight, other.states().in_flight), (0, 0));
     assert_eq!((one.num_requeues(&"x"), other.num_requeues(&"x")), (1, 0));
 }
 

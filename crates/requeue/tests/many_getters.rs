@@ -10,8 +10,8 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use common::{Wakes, fake, poll, timeless};
-use requeue::clock::{Alarm, FakeClock};
-use requeue::{Clock, CustomOrder, Order, Queue, Time};
+use requeue::clock::{Alarm, Clock, FakeClock};
+use requeue::{CustomOrder, Order, Queue, Time};
 
 struct Stack(Vec<u32>);
 
@@ -36,7 +36,7 @@ fn many_keys_come_in_the_order_of_ones_own() {
     let order = Order::Custom(Box::new(Stack(Vec::new())));
     let queue = timeless().order(order).build().unwrap();
     queue.add_all(1..=6);
-    let keys: Vec<u32> = queue.try_get_many(6).iter().map(|item| **item).collect();
+    let keys: Vec<u32> = queue.get_many(6).now().iter().map(|item| **item).collect();
     assert_eq!(keys, [6, 5, 4, 3, 2, 1]);
 }
 
@@ -59,10 +59,10 @@ fn keys_taken_before_a_copy_fails_go_back() {
     let (queue, _clock) = fake();
     queue.add_all((0..6).map(|n| Rare(n, Arc::new(()))));
     COPIES.store(3, Ordering::Relaxed);
-    let caught = catch_unwind(AssertUnwindSafe(|| queue.try_get_many(6).len()));
+    let caught = catch_unwind(AssertUnwindSafe(|| queue.get_many(6).now().len()));
     assert!(caught.is_err());
     COPIES.store(100, Ordering::Relaxed);
-    assert_eq!(queue.in_flight(), 0, "no key without an item is in flight");
+    assert_eq!(queue.states().in_flight, 0, "no key without an item is in flight");
     assert_eq!(queue.len() + queue.waiting(), 6);
 }
 
@@ -72,7 +72,7 @@ fn with_two_tasks_that_are_not_polled_a_thread_behind_them_gets_the_key() {
     let mut lazy = [Box::pin(queue.get()), Box::pin(queue.get()), Box::pin(queue.get())];
     lazy.iter_mut().for_each(|getter| assert!(poll(getter, Waker::noop()).is_pending()));
     std::thread::scope(|scope| {
-        let thread = scope.spawn(|| queue.get_blocking().map(|item| *item));
+        let thread = scope.spawn(|| queue.get().blocking().map(|item| *item));
         // The result is the same if the thread does not wait yet.
         queue.add(7);
         assert_eq!(thread.join().unwrap(), Some(7));
@@ -167,7 +167,7 @@ fn a_thread_checks_by_itself_if_its_clock_does_not_wake_it() {
     let short = Duration::from_millis(1);
     assert!(queue.get().timeout(short).blocking().is_none());
     queue.add_after("due", short);
-    let item = queue.get_blocking().unwrap();
+    let item = queue.get().blocking().unwrap();
     assert_eq!(*item, "due");
     assert!(!queue.shut_down_with_drain().timeout(short).wait_blocking().finished);
     drop(item);

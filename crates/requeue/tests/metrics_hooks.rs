@@ -10,7 +10,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use requeue::clock::{Alarm, Clock, FakeClock};
 use requeue::metrics::{MetricsProvider, QueueMetrics};
-use requeue::{BuildError, Item, Queue, ReaddPolicy, Time};
+use requeue::{BuildError, Completion, Item, Queue, ReaddPolicy, Time};
 
 #[derive(Default)]
 struct Counters {
@@ -114,7 +114,7 @@ proptest! {
             prop_assert_eq!(hooks.gets.load(Relaxed), counts.deliveries);
             prop_assert_eq!(hooks.retries.load(Relaxed), counts.retries);
             prop_assert_eq!(hooks.done.load(Relaxed), ends);
-            let depth = queue.ready_and_dirty();
+            let depth = queue.sample().depth;
             prop_assert_eq!(hooks.depth.load(Relaxed), depth as i64);
             Ok(())
         };
@@ -132,10 +132,10 @@ proptest! {
                     match how {
                         0 => item.succeed(),
                         1 => item.retry(),
-                        2 => item.requeue_after(Duration::from_millis(1)),
-                        3 => item.release(),
+                        2 => item.complete(Completion::RequeueAfter(Duration::from_millis(1))),
+                        3 => item.complete(Completion::Release),
                         4 => drop(item.into_parts().1),
-                        _ => item.retry_after(Duration::ZERO),
+                        _ => item.complete(Completion::RetryAfter(Duration::ZERO)),
                     }
                     // The key whose item was detached, or no key.
                     if how == 4 && !(0..4).any(|key| queue.done(&key)) {
@@ -186,7 +186,7 @@ fn a_hook_may_use_the_queue() {
         fn look(&self) {
             let queue = self.queue.get().unwrap();
             queue.add_after(9, Duration::from_secs(60));
-            self.seen.fetch_add(1 + queue.in_flight() as u64, Relaxed);
+            self.seen.fetch_add(1 + queue.states().in_flight as u64, Relaxed);
         }
     }
 
@@ -250,7 +250,7 @@ fn a_hook_that_panics_does_nothing() {
     assert_eq!((queue.waiting(), queue.totals().retries), (1, 1));
     clock.advance(Duration::from_secs(1));
     queue.try_get().unwrap().succeed();
-    assert_eq!(queue.ready_and_dirty(), 0);
+    assert_eq!(queue.sample().depth, 0);
 }
 
 #[test]
@@ -286,8 +286,8 @@ fn without_metrics_no_clock_is_read() {
         let item = queue.try_get().unwrap();
         queue.add(key);
         item.done();
-        queue.get_blocking().unwrap().succeed();
-        assert_eq!((queue.len(), queue.ready_and_dirty(), queue.in_flight()), (0, 0, 0));
+        queue.get().blocking().unwrap().succeed();
+        assert_eq!((queue.len(), queue.sample().depth, queue.states().in_flight), (0, 0, 0));
     }
     assert_eq!(clock.0.load(Relaxed), 0);
 
@@ -318,21 +318,21 @@ fn get_and_done_receive_the_key_however_it_is_taken_and_however_it_ends() {
 
     let takes: [Take; 4] = [
         |queue| queue.try_get().map(Item::into_owned),
-        |queue| queue.try_get_many(1).pop().map(Item::into_owned),
-        |queue| queue.get_blocking().map(Item::into_owned),
+        |queue| queue.get_many(1).now().pop().map(Item::into_owned),
+        |queue| queue.get().blocking().map(Item::into_owned),
         |queue| queue.get().timeout(Duration::ZERO).blocking().map(Item::into_owned),
     ];
     let ends: [End; 12] = [
         |_, item| item.succeed(),
         |_, item| item.retry(),
-        |_, item| item.retry_after(Duration::from_secs(1)),
-        |_, item| item.requeue_after(Duration::from_secs(1)),
-        |_, item| item.release(),
-        |_, item| item.give_up(),
+        |_, item| item.complete(Completion::RetryAfter(Duration::from_secs(1))),
+        |_, item| item.complete(Completion::RequeueAfter(Duration::from_secs(1))),
+        |_, item| item.complete(Completion::Release),
+        |_, item| item.complete(Completion::GiveUp),
         |_, item| item.done(),
         |_, item| drop(item),
         |_, item| Item::succeed_all([item]),
-        |queue, item| drop(queue.succeed_and_try_get(item)),
+        |queue, item| drop(queue.succeed_and_get(item).now()),
         |queue, item| {
             let (_, ticket) = item.into_parts();
             assert!(queue.done_ticket(ticket));

@@ -12,7 +12,7 @@ use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 use requeue::clock::{Alarm, Clock, FakeClock};
 use requeue::metrics::{Buckets, Metrics};
-use requeue::{BuildError, Queue, Time};
+use requeue::{BuildError, Completion, Queue, Time};
 
 fn scrape(registry: &Registry) -> String {
     let mut body = String::new();
@@ -47,7 +47,7 @@ fn the_text_is_exactly_this() {
     queue.add("b");
     queue.add_after("c", Duration::from_secs(60));
     clock.advance(Duration::from_secs(20));
-    queue.try_get().unwrap().retry_after(Duration::from_secs(90));
+    queue.try_get().unwrap().complete(Completion::RetryAfter(Duration::from_secs(90)));
     queue.add("d");
     clock.advance(Duration::from_millis(1500));
 

@@ -18,11 +18,10 @@ use std::thread;
 use std::time::Duration;
 
 use common::{poll, secs};
-use requeue::clock::{Alarm, FakeClock};
+use requeue::clock::{Alarm, Clock, FakeClock};
+use requeue::limiter::RateLimiter;
 use requeue::metrics::{MetricsProvider, QueueMetrics};
-use requeue::{
-    Add, Added, Clock, CustomOrder, Filter, GroupId, Item, Merge, Order, Queue, RateLimiter, Time,
-};
+use requeue::{Add, Added, Completion, CustomOrder, GroupId, Item, Merge, Order, Queue, Time};
 
 /// The kinds of user code that a queue runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -274,7 +273,7 @@ impl Subject {
     /// Returns items to be completed in all ways, with keys from `first` on.
     fn items(&self, first: u32) -> Vec<Item<'static, Key>> {
         self.queue.add_all((first..first + 16).map(Key));
-        self.queue.try_get_many(16).into_iter().map(Item::into_owned).collect()
+        self.queue.get_many(16).now().into_iter().map(Item::into_owned).collect()
     }
 
     /// Calls every method that does not wait for another thread, and shuts the queue down.
@@ -295,24 +294,23 @@ impl Subject {
         queue.num_requeues(&known);
         queue.done(&known);
 
-        let _ = item().is_dirty();
         item().succeed();
         Item::succeed_all([item(), item()]);
         item().retry();
-        item().retry_after(secs(1));
-        item().requeue_after(secs(1));
-        item().release();
-        item().give_up();
+        item().complete(Completion::RetryAfter(secs(1)));
+        item().complete(Completion::RequeueAfter(secs(1)));
+        item().complete(Completion::Release);
+        item().complete(Completion::GiveUp);
         item().done();
         let (_, ticket) = item().into_parts();
         queue.done_ticket(ticket);
-        drop(queue.succeed_and_try_get(item()));
+        drop(queue.succeed_and_get(item()).now());
         drop(poll(&mut queue.succeed_and_get(item()), Waker::noop()));
         drop(item());
 
         drop(queue.try_get());
         drop(queue.try_get().map(Item::into_owned));
-        drop(queue.try_get_many(3));
+        drop(queue.get_many(3).now());
         drop(poll(&mut queue.get(), Waker::noop()));
         drop(poll(&mut queue.get_many(3), Waker::noop()));
         drop(poll(&mut Box::pin(queue.get()), Waker::noop()));
@@ -320,20 +318,13 @@ impl Subject {
         drop(poll(&mut Box::pin(queue.get().timeout(secs(1))), Waker::noop()));
         drop(queue.get().timeout(Duration::ZERO).blocking());
 
-        let _ = (
-            queue.len(),
-            queue.is_idle(),
-            queue.ready_and_dirty(),
-            queue.waiting(),
-            queue.failing(),
-        );
-        let _ = (queue.in_flight(), queue.records(), queue.totals(), queue.unfinished_work());
-        let _ = (queue.longest_running(), queue.oldest_ready(), queue.histograms());
-        let _ = (queue.given_up(), queue.panics(), queue.failures(&key), queue.explain(&key));
-        drop(queue.snapshot(Filter::All, Default::default(), 10));
+        let _ = (queue.len(), queue.is_idle(), queue.waiting(), queue.states());
+        let _ = (queue.records(), queue.totals(), queue.sample());
+        let _ = (queue.failures(&key), queue.explain(&key));
+        drop(queue.snapshot(Default::default(), 10));
         drop(queue.entries_in_flight(0, 10));
         drop(queue.look_up(&known));
-        let _ = (queue.now(), queue.clock().now(), queue.name(), format!("{queue:?}"));
+        let _ = (queue.now(), queue.name(), format!("{queue:?}"));
         #[cfg(feature = "prometheus")]
         prometheus_client::encoding::text::encode(&mut String::new(), &self.registry).unwrap();
 
@@ -348,9 +339,9 @@ impl Subject {
         drop(queue.take_dropped());
         drop(queue.shut_down_with_drain().timeout(Duration::ZERO).wait_blocking());
         drop(poll(&mut queue.shut_down_with_drain(), Waker::noop()));
-        drop(queue.get_blocking());
-        drop(queue.get_many_blocking(3));
-        drop(queue.get_blocking().map(Item::into_owned));
+        drop(queue.get().blocking());
+        drop(queue.get_many(3).blocking());
+        drop(queue.get().blocking().map(Item::into_owned));
     }
 }
 

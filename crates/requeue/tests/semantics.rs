@@ -13,8 +13,8 @@ use common::{retry, timeless};
 use requeue::clock::FakeClock;
 use requeue::limiter::ExponentialFailure;
 use requeue::{
-    Add, Added, CancelReason, Cancelled, CancelledRun, GroupId, InFlightPolicy, Item, Merge, Order,
-    Queue, ReaddPolicy, Time,
+    Add, Added, CancelReason, Cancelled, CancelledRun, Completion, GroupId, InFlightPolicy, Item,
+    Merge, Order, Queue, ReaddPolicy, Time,
 };
 
 const S: Duration = Duration::from_secs(1);
@@ -155,7 +155,7 @@ fn replace_a_delayed_add_to_a_ready_key_is_part_of_its_run() {
     assert_eq!(queue.add("a"), Added::Dirty);
     assert_eq!(queue.waiting(), 0);
     assert_eq!(queue.add_after("a", 10 * S), Added::Coalesced);
-    item.requeue_after(10 * S);
+    item.complete(Completion::RequeueAfter(10 * S));
     assert_eq!((queue.len(), queue.waiting()), (1, 0));
 }
 
@@ -222,7 +222,7 @@ fn exactly_is_cancel_and_add_in_one_step() {
     queue.add("b");
     let again = Add::now().priority(1).reason(2).merge(Merge::Exactly);
     assert_eq!(queue.add_with("a", again), Added::New);
-    let keys: Vec<_> = queue.try_get_many(2);
+    let keys: Vec<_> = queue.get_many(2).now();
     assert_eq!(keys.iter().map(|item| **item).collect::<Vec<_>>(), ["b", "a"]);
     assert_eq!((keys[1].priority(), keys[1].reasons(), keys[1].adds()), (1, 2, 1));
 
@@ -315,7 +315,7 @@ fn debounce_a_change_neither_waits_for_an_hourly_run_nor_postpones_it() {
     assert_eq!(queue.add_with("a", Add::debounce(2 * S)), Added::Coalesced);
     assert_eq!(due(&queue), 12 * S);
     clock.advance(2 * S);
-    get(&queue).requeue_after(hour);
+    get(&queue).complete(Completion::RequeueAfter(hour));
     assert_eq!(due(&queue), 3612 * S);
     clock.advance(hour - S);
     assert_eq!(queue.add_with("a", Add::debounce(2 * S)), Added::Coalesced);
@@ -426,8 +426,8 @@ fn debounce_a_flush_ends_the_wait_for_further_adds() {
     assert_eq!(item.adds(), 1);
     assert_eq!(queue.add_with("a", Add::debounce(2 * S)), Added::New);
     clock.advance(S);
-    assert_eq!((queue.flush_debounced(), item.is_dirty()), (1, true));
-    item.retry_after(5 * S);
+    assert_eq!((queue.flush_debounced(), common::is_dirty(&queue, &item)), (1, true));
+    item.complete(Completion::RetryAfter(5 * S));
     assert_eq!(due(&queue), 6 * S);
     clock.advance(S);
     // `b` is due.
@@ -474,7 +474,7 @@ fn attempts_are_the_records_and_delays_the_limiters() {
     queue.add("a");
     assert_eq!(retry(&queue, get(&queue)), 5 * S);
     clock.advance(5 * S);
-    get(&queue).retry_after(S);
+    get(&queue).complete(Completion::RetryAfter(S));
     clock.advance(S);
     let item = get(&queue);
     assert_eq!((item.attempt(), queue.num_requeues(&"a")), (3, 1));
@@ -517,7 +517,7 @@ fn release_is_no_failure() {
     let (_clock, queue) = queue(ReaddPolicy::Hold);
     queue.add("a");
     queue.add("b");
-    get(&queue).release();
+    get(&queue).complete(Completion::Release);
     assert_eq!(run_all(&queue), ["b", "a"]);
     assert_eq!(queue.totals().failures, 0);
 }
@@ -536,7 +536,7 @@ fn adds_and_reasons_go_to_the_next_run_and_back_when_it_fails() {
     clock.advance(5 * S);
     let item = get(&queue);
     assert_eq!((item.adds(), item.reasons()), (3, 0b111));
-    item.requeue_after(S);
+    item.complete(Completion::RequeueAfter(S));
     clock.advance(S);
     let item = get(&queue);
     assert_eq!((item.adds(), item.reasons()), (1, 0));
@@ -566,7 +566,7 @@ fn the_highest_priority_asked_for_wins() {
     clock.advance(5 * S);
     let item = get(&queue);
     assert_eq!(item.priority(), 5, "a retry keeps it");
-    item.requeue_after(S);
+    item.complete(Completion::RequeueAfter(S));
     clock.advance(S);
     let item = get(&queue);
     assert_eq!(item.priority(), 5, "so does a requeue");
@@ -609,7 +609,7 @@ fn a_stale_ticket_does_nothing() {
     queue.add("a");
     let item = get(&queue);
     assert!(!queue.done_ticket(ticket));
-    assert_eq!(queue.in_flight(), 1);
+    assert_eq!(queue.states().in_flight, 1);
 
     let (_clock, other) = self::queue(ReaddPolicy::Hold);
     other.add("a");
@@ -626,7 +626,7 @@ fn a_cancel_does_not_end_a_run() {
     queue.add("a");
     let dirty = Cancelled { ready: false, dirty: true, waiting: false };
     assert_eq!(queue.cancel(&"a"), dirty);
-    assert_eq!(queue.in_flight(), 1);
+    assert_eq!(queue.states().in_flight, 1);
     item.retry();
     assert_eq!(queue.waiting(), 1, "a run that fails after the cancel is retried");
 }
@@ -647,7 +647,7 @@ fn cancel_running_the_run_counts_neither_as_a_success_nor_as_a_failure() {
     get(&queue).retry();
     clock.advance(5 * S);
     let item = get(&queue);
-    assert!(!item.is_cancelled());
+    assert!(item.cancel_reason().is_none());
     assert_eq!(queue.cancel_running("a"), CancelledRun::Cancelled);
     assert_eq!(queue.cancel_running("a"), CancelledRun::AlreadyCancelled);
     assert_eq!(item.cancel_reason(), Some(CancelReason::Cancelled));
@@ -656,7 +656,7 @@ fn cancel_running_the_run_counts_neither_as_a_success_nor_as_a_failure() {
     assert_eq!(queue.cancel_running("a"), CancelledRun::NotInFlight);
     assert_eq!(queue.add("a"), Added::New);
     let item = get(&queue);
-    assert_eq!((item.attempt(), item.adds(), item.is_cancelled()), (2, 1, false));
+    assert_eq!((item.attempt(), item.adds(), item.cancel_reason().is_some()), (2, 1, false));
 }
 
 #[test]
@@ -689,7 +689,7 @@ fn restart_an_add_cancels_the_run_and_the_next_run_serves_both() {
     drop(item);
     let item = get(&queue);
     assert_eq!((item.adds(), item.reasons(), item.attempt()), (2, 0b11, 1));
-    assert!(!item.is_cancelled());
+    assert!(item.cancel_reason().is_none());
 }
 
 #[test]
@@ -700,7 +700,7 @@ fn restart_after_the_limit_the_run_is_left_alone() {
         let item = get(&queue);
         clock.advance(wait * S);
         assert_eq!(queue.add("a"), Added::Dirty);
-        assert_eq!(item.is_cancelled(), cancelled);
+        assert_eq!(item.cancel_reason().is_some(), cancelled);
         if cancelled {
             drop(item);
         } else {
@@ -709,7 +709,7 @@ fn restart_after_the_limit_the_run_is_left_alone() {
     }
     let item = get(&queue);
     queue.add("a");
-    assert!(item.is_cancelled());
+    assert!(item.cancel_reason().is_some());
 }
 
 #[test]
@@ -718,7 +718,7 @@ fn restart_a_delayed_add_restarts_the_run_when_it_is_due() {
     queue.add("a");
     let item = get(&queue);
     assert_eq!(queue.add_after("a", 2 * S), Added::New);
-    assert!(!item.is_cancelled());
+    assert!(item.cancel_reason().is_none());
     clock.advance(2 * S);
     assert_eq!(item.cancel_reason(), Some(CancelReason::Restarted));
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::{fake, retry};
 use requeue::clock::FakeClock;
 use requeue::limiter::ExponentialFailure;
-use requeue::{Add, Added, BuildError, Builder, Item, Merge, Pace, Queue, ReaddPolicy};
+use requeue::{Add, Added, BuildError, Builder, Completion, Item, Merge, Pace, Queue, ReaddPolicy};
 
 const S: Duration = Duration::from_secs(1);
 
@@ -114,7 +114,7 @@ fn pace_a_retry_waits_for_its_backoff_and_then_for_the_pace() {
 fn pace_a_release_is_not_a_run() {
     let (clock, queue) = queue(ReaddPolicy::Hold, Pace::min_interval(10 * S));
     queue.add("a");
-    get(&queue).release();
+    get(&queue).complete(Completion::Release);
     get(&queue).succeed();
     clock.advance(S);
     assert_eq!(queue.add("a"), Added::New);
@@ -267,10 +267,10 @@ fn batches_and_succeed_and_get_obey_the_pace() {
     for round in 0..3_u32 {
         queue.add_all(0..100);
         if round > 0 {
-            assert!(queue.try_get_many(100).is_empty());
+            assert!(queue.get_many(100).now().is_empty());
             clock.advance(S);
         }
-        let items = queue.try_get_many(50);
+        let items = queue.get_many(50).now();
         assert_eq!(items.len(), 50);
         items.into_iter().for_each(Item::succeed);
         let mut next = queue.try_get();

@@ -59,7 +59,7 @@ fn events(queue: &Queue<u32>, clock: &FakeClock, seed: u64, at_once: bool) -> Ve
             6..=8 if !held.is_empty() => {
                 let item = held.pop_front().unwrap();
                 let next = if at_once {
-                    queue.succeed_and_try_get(item)
+                    queue.succeed_and_get(item).now()
                 } else {
                     item.succeed();
                     queue.try_get()
@@ -69,8 +69,8 @@ fn events(queue: &Queue<u32>, clock: &FakeClock, seed: u64, at_once: bool) -> Ve
             }
             _ => continue,
         };
-        let counts = (queue.totals(), queue.len(), queue.waiting(), queue.in_flight());
-        let times = (queue.unfinished_work(), queue.oldest_ready());
+        let counts = (queue.totals(), queue.len(), queue.waiting(), queue.states().in_flight);
+        let times = (queue.sample().times.unfinished_work, queue.sample().times.oldest_ready);
         said.push(format!("{event} {counts:?} {times:?}"));
     }
     said
@@ -97,7 +97,7 @@ fn failures_are_forgotten() {
     clock.advance(secs(1));
     let item = queue.try_get().unwrap();
     assert_eq!((item.attempt(), queue.num_requeues(&"a")), (2, 1));
-    assert!(queue.succeed_and_try_get(item).is_none());
+    assert!(queue.succeed_and_get(item).now().is_none());
     assert_eq!((queue.num_requeues(&"a"), queue.records()), (0, 0));
 }
 
@@ -107,7 +107,7 @@ fn a_key_that_was_added_meanwhile_is_the_next() {
     queue.add("a");
     let item = queue.try_get().unwrap();
     queue.add("a");
-    assert_eq!(queue.succeed_and_try_get(item).as_deref(), Some(&"a"));
+    assert_eq!(queue.succeed_and_get(item).now().as_deref(), Some(&"a"));
 }
 
 #[test]
@@ -116,10 +116,10 @@ fn an_item_of_another_queue_succeeds_there() {
     one.add("a");
     other.add("b");
     let item = one.try_get().unwrap();
-    let next = other.succeed_and_try_get(item).unwrap();
-    assert_eq!((*next, one.in_flight(), other.in_flight()), ("b", 0, 1));
+    let next = other.succeed_and_get(item).now().unwrap();
+    assert_eq!((*next, one.states().in_flight, other.states().in_flight), ("b", 0, 1));
     // The same with an owned item.
-    let next = one.succeed_and_try_get(next.into_owned());
+    let next = one.succeed_and_get(next.into_owned()).now();
     assert!(next.is_none());
     assert_eq!(other.records(), 0);
 }
@@ -147,9 +147,9 @@ fn a_future_that_is_dropped_has_completed_the_delivery_and_taken_nothing() {
     queue.add_all(["a", "b", "c"]);
     let item = queue.try_get().unwrap();
     drop(queue.succeed_and_get(item));
-    assert_eq!((queue.len(), queue.in_flight(), queue.totals().failures), (2, 0, 0));
+    assert_eq!((queue.len(), queue.states().in_flight, queue.totals().failures), (2, 0, 0));
 
-    let items = queue.try_get_many(2);
+    let items = queue.get_many(2).now();
     let mut last = None;
     for item in items {
         let mut next = queue.succeed_and_get(item);
@@ -158,7 +158,7 @@ fn a_future_that_is_dropped_has_completed_the_delivery_and_taken_nothing() {
     }
     queue.add("d");
     drop(last);
-    assert_eq!((queue.len(), queue.in_flight()), (1, 0));
+    assert_eq!((queue.len(), queue.states().in_flight), (1, 0));
 }
 
 #[test]
@@ -166,12 +166,12 @@ fn threads_and_tasks_pass_a_key_on_from_one_to_the_next() {
     let (queue, _clock) = fake();
     thread::scope(|scope| {
         let as_thread = || {
-            let mut next = queue.get_blocking();
+            let mut next = queue.get().blocking();
             while let Some(item) = next {
                 if *item < 1_000 {
                     queue.add(*item + 2);
                 }
-                next = queue.succeed_and_get_blocking(item);
+                next = queue.succeed_and_get(item).blocking();
             }
         };
         let as_task = || {
@@ -190,7 +190,7 @@ fn threads_and_tasks_pass_a_key_on_from_one_to_the_next() {
         scope.spawn(as_task);
         queue.add_all([0_u32, 1]);
         // Ready keys and keys in flight are processed, but keys that come later are not.
-        common::until(|| queue.totals().deliveries >= 1_002 && queue.in_flight() == 0);
+        common::until(|| queue.totals().deliveries >= 1_002 && queue.states().in_flight == 0);
         queue.close();
     });
     assert_eq!((queue.totals().deliveries, queue.records()), (1_002, 0));

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use requeue::clock::FakeClock;
 use requeue::wait::{
-    Backoff, CrashHandler, Error, Polling, exponential_backoff, jitter_until, on_crash,
+    Backoff, CrashHandler, Error, Period, Polling, exponential_backoff, jitter_until, on_crash,
     parallelize_until, poll_until, really_crash, set_really_crash,
 };
 use wait_support::Stop;
@@ -61,7 +61,7 @@ fn jitter_until_goes_on_after_a_panic() {
     let hook = Hook::carrying_on();
     let (clock, stop, mut called) = (FakeClock::new(), Stop::default(), 0);
     let period = Duration::from_millis(1);
-    clock.run(jitter_until(&clock, period, 1.0, true, stop.stopped(), || {
+    clock.run(jitter_until(&clock, period, 1.0, Period::Sliding, stop.stopped(), || {
         called += 1;
         if called > 2 {
             stop.stop();
@@ -79,7 +79,7 @@ fn a_panic_after_an_await_is_handled_as_one_before() {
     let hook = Hook::carrying_on();
     let (clock, stop) = (FakeClock::new(), Stop::default());
     let period = Duration::from_millis(1);
-    clock.run(jitter_until(&clock, period, 0.0, false, stop.stopped(), async || {
+    clock.run(jitter_until(&clock, period, 0.0, Period::NonSliding, stop.stopped(), async || {
         requeue::clock::sleep_until(&clock, clock.now() + period).await;
         stop.stop();
         panic!("late");
@@ -92,12 +92,13 @@ fn really_crash_lets_the_panic_through_and_handlers_see_it_first() {
     let hook = Hook::really_crashing();
     assert!(really_crash());
     let (clock, mut called) = (FakeClock::new(), 0);
-    let looped = jitter_until(&clock, Duration::ZERO, 0.0, true, pending::<()>(), || {
-        called += 1;
-        panic_any(7_u8);
-        #[allow(unreachable_code)]
-        ready(())
-    });
+    let looped =
+        jitter_until(&clock, Duration::ZERO, 0.0, Period::Sliding, pending::<()>(), || {
+            called += 1;
+            panic_any(7_u8);
+            #[allow(unreachable_code)]
+            ready(())
+        });
     let crash = panic::catch_unwind(AssertUnwindSafe(|| clock.run(looped))).unwrap_err();
     assert_eq!(crash.downcast_ref::<u8>(), Some(&7));
     assert_eq!((called, hook.handled()), (1, vec![None]));

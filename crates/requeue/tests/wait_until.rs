@@ -13,7 +13,7 @@ use std::time::Duration;
 use requeue::Time;
 use requeue::clock::{Clock, FakeClock, SystemClock, sleep_until};
 use requeue::wait::{
-    self, Backoff, BackoffManager, JitteredBackoffManager, backoff_until, jitter_source,
+    self, Backoff, BackoffManager, JitteredBackoffManager, Period, backoff_until, jitter_source,
     jitter_until, non_sliding_until, until,
 };
 use wait_support::Stop;
@@ -56,11 +56,13 @@ fn non_sliding_until_never_runs_when_stopped_before_and_ends_when_stopped_later(
 #[test]
 fn jitter_until_never_runs_when_stopped_before_and_ends_when_stopped_later() {
     let (clock, stopped, mut runs) = (FakeClock::new(), Stop::stopped_before().stopped(), 0);
-    clock.run(jitter_until(&clock, Duration::ZERO, 1.0, true, stopped, || count(&mut runs)));
+    clock.run(jitter_until(&clock, Duration::ZERO, 1.0, Period::Sliding, stopped, || {
+        count(&mut runs)
+    }));
     assert_eq!(runs, 0);
 
     let stop = Stop::default();
-    clock.run(jitter_until(&clock, Duration::ZERO, 1.0, true, stop.stopped(), || {
+    clock.run(jitter_until(&clock, Duration::ZERO, 1.0, Period::Sliding, stop.stopped(), || {
         runs += 1;
         stop.stop();
         async {}
@@ -86,7 +88,14 @@ fn until_returns_at_once_when_stopped_inside_of_f() {
 fn jitter_until_returns_at_once_when_stopped_inside_of_f() {
     let (clock, stop) = (FakeClock::new(), Stop::default());
     let start = clock.now();
-    clock.run(jitter_until(&clock, 30 * SECOND, 1.0, true, stop.stopped(), async || stop.stop()));
+    clock.run(jitter_until(
+        &clock,
+        30 * SECOND,
+        1.0,
+        Period::Sliding,
+        stop.stopped(),
+        async || stop.stop(),
+    ));
     assert_eq!(clock.now(), start);
 }
 
@@ -95,7 +104,7 @@ fn jitter_until_returns_at_once_when_stopped_inside_of_f() {
 fn a_negative_jitter_factor_is_a_fixed_period() {
     let (clock, stop, mut runs) = (FakeClock::new(), Stop::default(), 0);
     let start = clock.now();
-    clock.run(jitter_until(&clock, SECOND, -30.0, true, stop.stopped(), || {
+    clock.run(jitter_until(&clock, SECOND, -30.0, Period::Sliding, stop.stopped(), || {
         runs += 1;
         if runs == 2 {
             stop.stop();
@@ -109,7 +118,7 @@ fn a_negative_jitter_factor_is_a_fixed_period() {
 fn a_jittered_period_is_drawn_anew_for_each_round() {
     let (clock, stop) = (FakeClock::new(), Stop::default());
     let mut starts = Vec::new();
-    clock.run(jitter_until(&clock, SECOND, 0.5, true, stop.stopped(), || {
+    clock.run(jitter_until(&clock, SECOND, 0.5, Period::Sliding, stop.stopped(), || {
         starts.push(clock.now());
         if starts.len() == 20 {
             stop.stop();
@@ -128,7 +137,7 @@ fn count(runs: &mut u32) -> Ready<()> {
 }
 
 /// Returns the start times of the runs of a loop with a period of 100 ms, if each takes `takes` ms.
-fn starts(sliding: bool, takes: u64) -> Vec<u128> {
+fn starts(sliding: Period, takes: u64) -> Vec<u128> {
     let ms = Duration::from_millis;
     let clock = FakeClock::new();
     let start = clock.now();
@@ -144,22 +153,22 @@ fn starts(sliding: bool, takes: u64) -> Vec<u128> {
 
 #[test]
 fn a_sliding_period_starts_when_f_ends() {
-    assert_eq!(starts(true, 30), [0, 130, 260, 390]);
+    assert_eq!(starts(Period::Sliding, 30), [0, 130, 260, 390]);
 }
 
 #[test]
 fn a_period_that_does_not_slide_starts_when_f_does() {
-    assert_eq!(starts(false, 30), [0, 100, 200, 300]);
+    assert_eq!(starts(Period::NonSliding, 30), [0, 100, 200, 300]);
 }
 
 #[test]
 fn a_run_longer_than_the_period_is_followed_by_the_next_at_once() {
-    assert_eq!(starts(false, 150), [0, 150, 300]);
+    assert_eq!(starts(Period::NonSliding, 150), [0, 150, 300]);
 }
 
 #[test]
 fn a_stop_that_comes_together_with_the_timer_wins() {
-    for sliding in [true, false] {
+    for sliding in [Period::Sliding, Period::NonSliding] {
         let (clock, mut runs) = (FakeClock::new(), 0);
         let stop = sleep_until(&clock, clock.now() + 2 * SECOND);
         clock.run(jitter_until(&clock, SECOND, 0.0, sliding, stop, || count(&mut runs)));
@@ -246,7 +255,8 @@ fn the_manager_is_asked_after_f_when_sliding_and_before_it_when_not() {
             SECOND
         }
     }
-    for (sliding, expected) in [(true, ["f", "manager"]), (false, ["manager", "f"])] {
+    let cases = [(Period::Sliding, ["f", "manager"]), (Period::NonSliding, ["manager", "f"])];
+    for (sliding, expected) in cases {
         let (clock, stop, log) = (FakeClock::new(), Stop::default(), Default::default());
         clock.run(backoff_until(&clock, Noted(&log), sliding, stop.stopped(), async || {
             log.borrow_mut().push("f");
@@ -259,7 +269,7 @@ fn the_manager_is_asked_after_f_when_sliding_and_before_it_when_not() {
 /// Returns the delays of `manager`, as a loop on a clock waits for them.
 fn delays(manager: impl BackoffManager, rounds: usize) -> Vec<Duration> {
     let (clock, stop, mut starts) = (FakeClock::new(), Stop::default(), Vec::new());
-    clock.run(backoff_until(&clock, manager, true, stop.stopped(), || {
+    clock.run(backoff_until(&clock, manager, Period::Sliding, stop.stopped(), || {
         starts.push(clock.now());
         if starts.len() > rounds {
             stop.stop();

@@ -211,7 +211,7 @@ fn blocking_and_async_getters_share_one_queue() {
             let (queue, sender) = (&queue, sender.clone());
             scope.spawn(move || {
                 let get =
-                    || if worker % 2 == 0 { queue.get_blocking() } else { block_on(queue.get()) };
+                    || if worker % 2 == 0 { queue.get().blocking() } else { block_on(queue.get()) };
                 while let Some(item) = get() {
                     sender.send(*item).unwrap();
                     item.succeed();
@@ -239,7 +239,7 @@ fn get_many_waits_for_one_and_takes_what_is_there() {
     assert!(wakes.count() > 0);
     let keys: Vec<_> = ready(get).into_iter().map(|item| item.into_parts().0).collect();
     assert_eq!(keys, [0, 1, 2]);
-    let rest = queue.get_many_blocking(10);
+    let rest = queue.get_many(10).blocking();
     assert_eq!(rest.iter().map(|item| **item).collect::<Vec<_>>(), [3, 4]);
 }
 
@@ -277,7 +277,7 @@ fn a_key_that_is_due_behind_hundreds_that_may_not_leave_is_found() {
             let found = match how {
                 "at once" => queue.try_get(),
                 "waiting" => ready(queue.get()),
-                _ => queue.try_get_many(10).pop(),
+                _ => queue.get_many(10).now().pop(),
             };
             assert_eq!(found.as_deref(), Some(&1000), "{how}, behind {due_before} others");
             first.succeed();

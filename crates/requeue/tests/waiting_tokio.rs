@@ -131,7 +131,7 @@ async fn a_thread_is_served_by_the_runtimes_clock() {
     queue.add_after("a", ms(5));
     let thread = std::thread::spawn({
         let queue = queue.clone();
-        move || queue.get_blocking().map(|item| *item)
+        move || queue.get().blocking().map(|item| *item)
     });
     let join = tokio::task::spawn_blocking(|| thread.join().unwrap());
     assert_eq!(join.await.unwrap(), Some("a"));
@@ -150,10 +150,10 @@ async fn the_default_clock_is_the_systems_in_a_runtime_too() {
 async fn blocking_calls_do_not_panic_in_a_runtime() {
     let queue = Queue::new();
     queue.add_all([1, 2]);
-    let item = queue.get_blocking().unwrap();
-    queue.succeed_and_get_blocking(item).unwrap().succeed();
+    let item = queue.get().blocking().unwrap();
+    queue.succeed_and_get(item).blocking().unwrap().succeed();
     assert!(queue.shut_down_with_drain().timeout(secs(1)).wait_blocking().finished);
-    assert!(queue.get_blocking().is_none());
+    assert!(queue.get().blocking().is_none());
 }
 
 #[tokio::test]
@@ -162,10 +162,10 @@ async fn every_blocking_form_works_in_spawn_blocking() {
     queue.add_all(0..5);
     let blocking = move || {
         let items = [
-            queue.get_blocking(),
+            queue.get().blocking(),
             queue.get().timeout(secs(1)).blocking(),
-            queue.get_blocking().map(requeue::Item::into_owned),
-            queue.get_many_blocking(1).pop(),
+            queue.get().blocking().map(requeue::Item::into_owned),
+            queue.get_many(1).blocking().pop(),
         ];
         let keys: Vec<_> = items.iter().flatten().map(|item| **item).collect();
         items.into_iter().flatten().for_each(requeue::Item::succeed);

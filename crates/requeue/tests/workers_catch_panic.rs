@@ -55,7 +55,7 @@ async fn a_future_that_panics_when_it_is_dropped_at_a_timeout_is_a_failed_attemp
         .run()
         .await;
     assert!(drained.finished);
-    assert_eq!((queue.panics(), queue.totals().deliveries), (2, 3));
+    assert_eq!((queue.sample().panics, queue.totals().deliveries), (2, 3));
     assert_eq!(*errors.lock().unwrap(), ["panicked: a bomb"]);
 }
 
@@ -111,7 +111,7 @@ async fn a_payload_that_panics_when_it_is_dropped_is_a_failed_attempt() {
     let workers = Workers::new(queue.clone(), handler);
     let drained = workers.max_retries(1).on_give_up(listing(&errors)).run().await;
     assert!(drained.finished);
-    assert_eq!((queue.panics(), queue.given_up()), (4, 2));
+    assert_eq!((queue.sample().panics, queue.sample().given_up), (4, 2));
     assert_eq!(*errors.lock().unwrap(), ["panicked"; 2]);
 }
 
@@ -148,7 +148,7 @@ async fn an_error_that_panics_when_it_is_dropped_is_a_failure_like_others() {
     let handler = |_, _| async { Err::<Action, Error>(Explosive(Arc::default()).into()) };
     let drained = Workers::new(queue.clone(), handler).max_retries(2).run().await;
     assert!(drained.finished);
-    assert_eq!((queue.totals().failures, queue.given_up()), (6, 2));
+    assert_eq!((queue.totals().failures, queue.sample().given_up), (6, 2));
 }
 
 /// A key that counts its clones down, and panics when the count reaches zero.
@@ -195,7 +195,7 @@ async fn a_key_whose_clone_panics_comes_back_wherever_that_is() {
         let workers = Workers::new(queue.clone(), handler).on_give_up(listing(&given_up));
         let drained = workers.run().await;
         assert!(drained.finished, "clone {nth}");
-        assert_eq!(queue.panics(), 1, "clone {nth}");
+        assert_eq!(queue.sample().panics, 1, "clone {nth}");
         let mut ran = std::mem::take(&mut *ran.lock().unwrap());
         ran.sort_unstable();
         ran.dedup();

@@ -112,7 +112,7 @@ async fn an_error_after_the_timeout_is_followed_by_what_the_handler_asked_for() 
     let before = Instant::now();
     Workers::new(queue.clone(), handler).timeout(Duration::from_secs(3)).run().await;
     assert_eq!(before.elapsed(), Duration::from_secs(3 + 7 + 3));
-    assert_eq!((queue.totals().failures, queue.given_up()), (2, 1));
+    assert_eq!((queue.totals().failures, queue.sample().given_up), (2, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -236,7 +236,7 @@ async fn the_report_of_workers_that_are_dropped_is_the_queues() {
         () = started.notified() => {}
     }
     drop(run);
-    while queue.in_flight() > 0 {
+    while queue.states().in_flight > 0 {
         tokio::task::yield_now().await;
     }
     let mut dropped = queue.take_dropped();

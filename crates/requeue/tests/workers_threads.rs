@@ -82,7 +82,7 @@ fn a_panic_is_a_failure_and_the_thread_lives_on() {
     };
     assert!(ThreadWorkers::new(queue.clone(), handler).run().finished);
     assert_eq!(log.seen(), [(1, 1), (1, 2), (2, 1), (2, 2)]);
-    assert_eq!((queue.panics(), queue.totals().failures), (2, 2));
+    assert_eq!((queue.sample().panics, queue.totals().failures), (2, 2));
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn past_its_retries_or_with_a_terminal_error_a_key_is_given_up() {
     let mut given_up = given_up.lock().unwrap().clone();
     given_up.sort_unstable();
     assert_eq!(given_up, [(1, "never".to_owned()), (2, "invalid".to_owned())]);
-    assert_eq!((*finished.lock().unwrap(), queue.given_up(), queue.records()), (4, 2, 0));
+    assert_eq!((*finished.lock().unwrap(), queue.sample().given_up, queue.records()), (4, 2, 0));
 }
 
 #[test]

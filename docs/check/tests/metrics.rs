@@ -11,9 +11,9 @@ use std::time::Duration;
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 use regex::Regex;
-use requeue::Queue;
 use requeue::clock::FakeClock;
 use requeue::metrics::{Metrics, Sample, Scrape};
+use requeue::{Completion, Queue};
 use requeue_servers::did_not_run;
 use serde_json::Value;
 
@@ -177,15 +177,15 @@ fn promtool_accepts_the_alerts_and_each_fires() {
 fn failing(retries: u32) -> [Vec<u64>; 2] {
     let clock = FakeClock::new();
     let queue = Queue::builder().clock(clock.clone()).track_times().build().expect("valid");
-    let scrape = || [queue.totals().failures, queue.histograms().worked.count()];
+    let scrape = || [queue.totals().failures, queue.sample().times.worked.count()];
     let mut scrapes = vec![scrape()];
     for minute in 0..60 {
         queue.add(minute);
         while let Some(item) = queue.try_get() {
             if item.attempt() > retries {
-                item.give_up();
+                item.complete(Completion::GiveUp);
             } else {
-                item.retry_after(Duration::ZERO);
+                item.complete(Completion::RetryAfter(Duration::ZERO));
             }
         }
         clock.advance(Duration::from_secs(60));

@@ -128,7 +128,8 @@ async fn whoever_fails_is_spaced_by_its_own_backoff_and_tried_at_once_when_it_is
     for name in ["bad-1", "bad-2"] {
         let mut client_go = ExponentialFailure::new(base, last);
         for pair in context.runs.of(name).windows(2) {
-            let delay = requeue::RateLimiter::delay(&mut client_go, &name, requeue::Time::ZERO);
+            let delay =
+                requeue::limiter::RateLimiter::delay(&mut client_go, &name, requeue::Time::ZERO);
             let waited = pair[1] - pair[0];
             assert!(waited >= delay, "{name} came after {waited:?} in place of {delay:?}");
         }
@@ -163,7 +164,7 @@ struct Cliff<L> {
     failures: u32,
 }
 
-impl<K, L: requeue::RateLimiter<K>> requeue::RateLimiter<K> for Cliff<L> {
+impl<K, L: requeue::limiter::RateLimiter<K>> requeue::limiter::RateLimiter<K> for Cliff<L> {
     fn delay(&mut self, key: &K, now: requeue::Time) -> Duration {
         let delay = self.inner.delay(key, now);
         let is_over = self.inner.num_requeues(key) > self.failures;

@@ -53,7 +53,7 @@ impl<K: Key> Subject<K> for Free<K> {
     }
 
     fn take(&mut self) {
-        if let Some(item) = self.queue.get_blocking() {
+        if let Some(item) = self.queue.get().blocking() {
             item.succeed();
         }
     }
@@ -67,7 +67,7 @@ fn held_back<K: Key>(request: &Request) -> Answer {
         queue.add(Held { key: key.clone(), back: true });
     }
     // One key of each group is in flight for as long as this lives.
-    let at_work = queue.try_get_many(GROUPS as usize);
+    let at_work = queue.get_many(GROUPS as usize).now();
     let free = Free { queue: queue.clone() };
     let answer = single::cycle(free, &Request { depth: 0, ..*request });
     drop(at_work);

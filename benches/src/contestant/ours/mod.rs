@@ -135,7 +135,7 @@ impl<K: Key> Subject<K> for Queue<K> {
 
     #[inline]
     fn take(&mut self) {
-        if let Some(item) = self.get_blocking() {
+        if let Some(item) = self.get().blocking() {
             black_box(&*item);
             item.succeed();
         }
@@ -163,8 +163,8 @@ impl<K: Key> Subject<K> for Worker<'_, K> {
     #[inline]
     fn take(&mut self) {
         self.item = match self.item.take() {
-            Some(item) => self.queue.succeed_and_get_blocking(item),
-            None => self.queue.get_blocking(),
+            Some(item) => self.queue.succeed_and_get(item).blocking(),
+            None => self.queue.get().blocking(),
         };
         black_box(self.item.as_deref());
     }
@@ -176,7 +176,7 @@ impl<K: Key> Batches<K> for Queue<K> {
     }
 
     fn take_many(&mut self, count: usize) {
-        Item::succeed_all(black_box(self.get_many_blocking(count)));
+        Item::succeed_all(black_box(self.get_many(count).blocking()));
     }
 }
 
@@ -196,10 +196,10 @@ impl<K: Key> Shared<K> for Queue<K> {
     }
 
     fn work(&self, mut each: impl FnMut(&K)) {
-        let mut next = self.get_blocking();
+        let mut next = self.get().blocking();
         while let Some(item) = next {
             each(&item);
-            next = self.succeed_and_get_blocking(item);
+            next = self.succeed_and_get(item).blocking();
         }
     }
 

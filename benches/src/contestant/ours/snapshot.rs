@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use requeue::{Cursor, Filter, Queue};
+use requeue::{Cursor, Queue};
 
 use crate::keys::Key;
 use crate::meter::{Meter, nanos};
@@ -31,7 +31,7 @@ pub(super) fn page<K: Key>(request: &Request) -> Answer {
         let meter = Meter::start();
         for _ in 0..request.n {
             let start = Instant::now();
-            black_box(queue.snapshot(Filter::All, Cursor::default(), PAGE));
+            black_box(queue.snapshot(Cursor::default(), PAGE));
             latencies.push(nanos(start.elapsed()));
         }
         let answer = meter.stop(request.n);

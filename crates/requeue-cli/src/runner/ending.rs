@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use requeue::{CancelReason, Item};
+use requeue::{CancelReason, Completion, Item};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::oneshot;
 
@@ -30,7 +30,7 @@ impl Runner {
             return self.end_lease(item, lease, outcome, report).await;
         }
         match outcome {
-            Outcome::Interrupted => item.release(),
+            Outcome::Interrupted => item.complete(Completion::Release),
             Outcome::Cancelled(reason) => {
                 self.report_cancelled(item.key(), reason).await;
                 self.keys.end_cancelled(item);

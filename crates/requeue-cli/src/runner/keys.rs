@@ -140,7 +140,7 @@ impl Keys {
         is_stopping: impl Fn() -> bool,
         on_wait: impl FnOnce(usize),
     ) -> usize {
-        let held = || self.queue.len() + self.queue.waiting() + self.queue.in_flight();
+        let held = || self.queue.len() + self.queue.waiting() + self.queue.states().in_flight;
         // The lookup of the key takes a lock, and comes last.
         let is_full =
             || held() >= self.max_keys && !is_stopping() && self.queue.look_up(key).is_none();
@@ -221,7 +221,7 @@ impl Keys {
     pub(super) fn give_up(&self, item: Item<'static, Key>) {
         self.end_place(&item);
         self.failing.forget_key(&item);
-        item.give_up();
+        item.complete(Completion::GiveUp);
     }
 
     /// Completes a run that was cancelled.

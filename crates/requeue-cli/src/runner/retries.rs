@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use requeue::limiter::BackoffLimiter;
-use requeue::{Item, RateLimiter, Time};
+use requeue::limiter::RateLimiter;
+use requeue::{Completion, Item, Time};
 
 use crate::key::Key;
 use crate::process::run_input::Past;
@@ -90,7 +91,7 @@ impl FailingKeys {
         inner.keys.insert(item.key().clone(), State { failures, until, last_exit });
         // Under the lock, so that the next run, which may start immediately, finds the failure counted.
         let delay = until.since(now);
-        item.retry_after(delay);
+        item.complete(Completion::RetryAfter(delay));
         Verdict::Retried { attempt: before.failures.saturating_add(1), delay }
     }
 }

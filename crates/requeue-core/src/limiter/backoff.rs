@@ -38,7 +38,8 @@ use crate::wait::JitterSource;
 /// use core::time::Duration;
 /// # use requeue_core as requeue;
 /// use requeue::limiter::BackoffLimiter;
-/// use requeue::{RateLimiter, Time};
+/// use requeue::limiter::RateLimiter;
+/// use requeue::Time;
 ///
 /// let mut limiter = BackoffLimiter::default();
 /// let key = "default/web";
@@ -134,7 +135,7 @@ impl<K, S> BackoffLimiter<K, S> {
     /// ```
     /// use core::time::Duration;
     /// use std::hash::RandomState;
-    /// use requeue::RateLimiter;
+    /// use requeue::limiter::RateLimiter;
     /// # use requeue_core as requeue;
     /// use requeue::limiter::BackoffLimiter;
     ///

@@ -27,7 +27,8 @@ use crate::types::Time;
 /// # use requeue_core as requeue;
 /// use core::time::Duration;
 /// use requeue::limiter::Bucket;
-/// use requeue::{RateLimiter, Time};
+/// use requeue::limiter::RateLimiter;
+/// use requeue::Time;
 ///
 /// let mut limiter = Bucket::new(10.0, 100);
 /// for key in 0..100 {

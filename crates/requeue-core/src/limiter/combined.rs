@@ -22,7 +22,8 @@ use crate::types::Time;
 /// # use requeue_core as requeue;
 /// use core::time::Duration;
 /// use requeue::limiter::{ExponentialFailure, FastSlow, MaxOf};
-/// use requeue::{RateLimiter, Time};
+/// use requeue::limiter::RateLimiter;
+/// use requeue::Time;
 ///
 /// let (milli, second) = (Duration::from_millis(1), Duration::from_secs(1));
 /// let mut limiter = MaxOf::new(vec![
@@ -99,7 +100,8 @@ impl<K> fmt::Debug for MaxOf<K> {
 /// ```
 /// # use requeue_core as requeue;
 /// use core::time::Duration;
-/// use requeue::{RateLimiter, Time, limiter};
+/// use requeue::limiter::RateLimiter;
+/// use requeue::{Time, limiter};
 ///
 /// let mut limiter = limiter::default_controller();
 /// assert_eq!(limiter.delay(&"default/web", Time::ZERO), Duration::from_millis(5));

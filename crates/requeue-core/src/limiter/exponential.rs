@@ -22,7 +22,8 @@ use crate::rule::backoff::longest_delay;
 /// # use requeue_core as requeue;
 /// use core::time::Duration;
 /// use requeue::limiter::ExponentialFailure;
-/// use requeue::{RateLimiter, Time};
+/// use requeue::limiter::RateLimiter;
+/// use requeue::Time;
 ///
 /// let (base, max) = (Duration::from_millis(1), Duration::from_millis(5));
 /// let mut limiter = ExponentialFailure::new(base, max);
@@ -71,7 +72,7 @@ impl<K, S> PerKey<K, Doubling, S> {
     /// # use requeue_core as requeue;
     /// use core::time::Duration;
     /// use std::hash::RandomState;
-    /// use requeue::RateLimiter;
+    /// use requeue::limiter::RateLimiter;
     /// use requeue::limiter::ExponentialFailure;
     ///
     /// let (base, max) = (Duration::from_millis(5), Duration::from_secs(1_000));
@@ -103,7 +104,8 @@ impl Delays for Doubling {
 /// ```
 /// # use requeue_core as requeue;
 /// use core::time::Duration;
-/// use requeue::{RateLimiter, Time, limiter};
+/// use requeue::limiter::RateLimiter;
+/// use requeue::{Time, limiter};
 ///
 /// let mut limiter = limiter::default_item_based();
 /// assert_eq!(limiter.delay(&"default/web", Time::ZERO), Duration::from_millis(1));

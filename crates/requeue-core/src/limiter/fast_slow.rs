@@ -20,7 +20,8 @@ use super::table::KeyTable;
 /// # use requeue_core as requeue;
 /// use core::time::Duration;
 /// use requeue::limiter::FastSlow;
-/// use requeue::{RateLimiter, Time};
+/// use requeue::limiter::RateLimiter;
+/// use requeue::Time;
 ///
 /// let (fast, slow) = (Duration::from_millis(5), Duration::from_secs(10));
 /// let mut limiter = FastSlow::new(fast, slow, 2);
@@ -69,7 +70,7 @@ impl<K, S> PerKey<K, FastThenSlow, S> {
     /// # use requeue_core as requeue;
     /// use core::time::Duration;
     /// use std::hash::RandomState;
-    /// use requeue::RateLimiter;
+    /// use requeue::limiter::RateLimiter;
     /// use requeue::limiter::FastSlow;
     ///
     /// let (fast, slow) = (Duration::from_millis(5), Duration::from_secs(10));

@@ -16,7 +16,8 @@ use crate::types::Time;
 /// # use requeue_core as requeue;
 /// use core::time::Duration;
 /// use requeue::limiter::{Bucket, WithMaxWait};
-/// use requeue::{RateLimiter, Time};
+/// use requeue::limiter::RateLimiter;
+/// use requeue::Time;
 ///
 /// let max = Duration::from_millis(150);
 /// let mut limiter = WithMaxWait::new(Bucket::new(10.0, 1), max);

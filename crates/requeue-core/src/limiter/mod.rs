@@ -37,4 +37,4 @@ pub use self::exponential::{ExponentialFailure, default_item_based};
 pub use self::fast_slow::FastSlow;
 pub use self::max_wait::WithMaxWait;
 pub use self::per_key::PerKey;
-use self::rate_limiter::RateLimiter;
+pub use self::rate_limiter::RateLimiter;

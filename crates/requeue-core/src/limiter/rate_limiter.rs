@@ -15,7 +15,8 @@ use crate::types::Time;
 /// ```
 /// # use requeue_core as requeue;
 /// use core::time::Duration;
-/// use requeue::{RateLimiter, Time};
+/// use requeue::limiter::RateLimiter;
+/// use requeue::Time;
 ///
 /// /// Every failure waits one second.
 /// struct ASecond;

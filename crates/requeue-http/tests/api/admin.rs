@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use requeue::{Added, CancelReason, Queue, ReaddPolicy, clock::FakeClock};
+use requeue::{Added, CancelReason, Completion, Queue, ReaddPolicy, clock::FakeClock};
 use requeue_http::{AdminToken, Control, History, Run, Section, Site};
 use serde_json::{Value, json};
 
@@ -196,7 +196,10 @@ fn each_action_changes_keys_in_memory_whatever_the_policy() {
             ]}),
         );
         assert_eq!(added["results"], json!(["new", "new", "coalesced", "new"]), "{policy:?}");
-        queue.try_get().expect("a key is ready").retry_after(Duration::from_secs(600));
+        queue
+            .try_get()
+            .expect("a key is ready")
+            .complete(Completion::RetryAfter(Duration::from_secs(600)));
         assert_eq!(state(&served, "fails"), "backing_off");
 
         let named = json!({ "keys": [{ "key": "fails" }, { "key": "later" }, { "key": "none" }] });
@@ -213,12 +216,16 @@ fn each_action_changes_keys_in_memory_whatever_the_policy() {
         assert_eq!(item.cancel_reason(), Some(CancelReason::Cancelled));
         assert_eq!(act(&served, "cancel", named)["changed"], json!(2));
         assert_eq!(queue.states().total(), 1, "{policy:?}");
-        item.give_up();
+        item.complete(Completion::GiveUp);
         history.gave_up(b"\xff", Run::new(1));
         let parked = json!({ "keys": [{ "key_base64": "/w==" }, { "key": "fails" }] });
         assert_eq!(act(&served, "revive", parked.clone())["results"], json!([true, false]));
         assert_eq!((queue.len(), history_len(&served)), (1, 0));
-        queue.try_get().map(requeue::Item::into_owned).expect("a key is ready").give_up();
+        queue
+            .try_get()
+            .map(requeue::Item::into_owned)
+            .expect("a key is ready")
+            .complete(Completion::GiveUp);
         history.gave_up(b"\xff", Run::new(1));
         // The cancel of a parked key removes it from the list.
         assert_eq!(act(&served, "cancel", parked)["results"], json!([true, false]));
@@ -236,7 +243,7 @@ fn all_keys_that_match_are_changed_if_their_number_was_confirmed() {
     queue.add_all((0..200).map(|n| format!("docs/{n}").into_bytes()));
     queue.add_all((0..100).map(|n| format!("src/{n}").into_bytes()));
     let served = Served::new(Site::builder(queue.clone()).admin(token()));
-    let items = queue.try_get_many(5);
+    let items = queue.get_many(5).now();
     assert_eq!(count(&served, "action=cancel"), 295);
     assert_eq!(count(&served, "action=cancel&q=SRC/"), 100);
     assert_eq!(count(&served, "action=cancel&state=waiting"), 0);

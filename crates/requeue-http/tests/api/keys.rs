@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use requeue::clock::FakeClock;
-use requeue::{Item, Pace, Queue, ReaddPolicy};
+use requeue::{Completion, Item, Pace, Queue, ReaddPolicy};
 use requeue_http::{Detail, History, Run, Site};
 use serde_json::{Value, json};
 
@@ -40,7 +40,10 @@ fn states(queue: &Keys, clock: &FakeClock) -> Vec<Item<'static, Vec<u8>>> {
     clock.advance(Duration::from_secs(30));
     let running = queue.try_get().map(Item::into_owned).expect("a key is ready");
     clock.advance(Duration::from_secs(30));
-    queue.try_get().expect("a key is ready").retry_after(Duration::from_secs(90));
+    queue
+        .try_get()
+        .expect("a key is ready")
+        .complete(Completion::RetryAfter(Duration::from_secs(90)));
     queue.add_after(b"waiting".to_vec(), Duration::from_secs(600));
     vec![again, running]
 }
@@ -131,7 +134,7 @@ fn a_walk_meets_each_key_once_a_page_at_a_time() {
     assert_eq!(found.len(), expected.len());
     assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), expected);
 
-    let items = queue.try_get_many(300);
+    let items = queue.get_many(300).now();
     let (found, requests) = walk(&served, "state=running&limit=50");
     assert_eq!(found.iter().collect::<BTreeSet<_>>().len(), 300);
     assert!(requests >= 6, "{requests}");
@@ -143,7 +146,7 @@ fn a_walk_meets_each_key_once_a_page_at_a_time() {
 fn a_cursor_is_a_secret_of_its_process_and_of_no_use_to_another() {
     let (queue, _) = queue();
     queue.add_all((0..1000_u32).map(|n| n.to_le_bytes().to_vec()));
-    let items = queue.try_get_many(100);
+    let items = queue.get_many(100).now();
     // Two sites that differ only in their secrets, as before and after a restart.
     let [one, other] = [0; 2].map(|_| Served::new(Site::builder(queue.clone())));
     for state in ["", "ready", "running"] {
@@ -290,7 +293,7 @@ fn the_states_add_up_whatever_the_queue_goes_through() {
     let item = queue.try_get().map(Item::into_owned).expect("a key is ready");
     queue.add(key("ready"));
     check(2);
-    item.retry_after(Duration::from_secs(30));
+    item.complete(Completion::RetryAfter(Duration::from_secs(30)));
     check(2);
     // The backoff is over: the key is ready, and it has failed.
     clock.advance(Duration::from_secs(31));
@@ -302,7 +305,7 @@ fn the_states_add_up_whatever_the_queue_goes_through() {
     assert!(queue.look_up(&key("ready")).is_some());
     check(1);
     queue.add(key("parked"));
-    queue.try_get().map(Item::into_owned).expect("a key is ready").give_up();
+    queue.try_get().map(Item::into_owned).expect("a key is ready").complete(Completion::GiveUp);
     history.gave_up("parked", Run::new(1).error("no such address"));
     check(2);
     queue.add(key("parked"));
@@ -320,7 +323,7 @@ fn a_parked_key_is_listed_with_its_error_until_it_is_added_again() {
         let item = queue.try_get().map(Item::into_owned).expect("a key is ready");
         let name = item.key().clone();
         history.failed(&name, Run::new(1).error("first").took(Duration::from_millis(1500)));
-        item.give_up();
+        item.complete(Completion::GiveUp);
         history.gave_up(&name, Run::new(2).error("exit status: 7").output("tail\n"));
     }
     queue.add_all([key("other"), key("key/00")]);

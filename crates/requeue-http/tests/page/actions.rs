@@ -92,8 +92,8 @@ fn each_action_is_one_of_the_page_and_says_what_it_has_done() {
     question("Cancel the run: 1 key, src/<b>?");
     page.press("Enter");
     page.wait_for(&format!("{DONE} === 'src/<b>: the run is cancelled.'"));
-    assert!(item.is_cancelled());
-    item.give_up();
+    assert!(item.cancel_reason().is_some());
+    item.complete(Completion::GiveUp);
     served.history.gave_up(&name, Run::new(3).error("exit status: 1"));
     page.wait_for(&format!("{}.includes('parked')", text("#key-facts")));
     click(&page, "#key-actions [data-action=revive]");

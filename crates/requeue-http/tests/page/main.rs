@@ -13,7 +13,7 @@ use std::time::Duration;
 use axum::Router;
 use chromium::Chromium;
 use requeue::clock::FakeClock;
-use requeue::{Queue, ReaddPolicy};
+use requeue::{Completion, Queue, ReaddPolicy};
 use requeue_http::{AdminToken, Detail, History, Run, Section, Site};
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -423,7 +423,7 @@ fn the_page_of_a_key_has_its_attempts_its_error_and_its_past() {
     let served = Served::start();
     for key in [&b"src/mail"[..], b"b\n\xff"] {
         served.queue.add(key.to_vec());
-        served.queue.try_get().expect("a key is ready").give_up();
+        served.queue.try_get().expect("a key is ready").complete(Completion::GiveUp);
         let run = Run::new(1).error("exit status: 2").took(Duration::from_millis(2500));
         served.history.failed(key, run);
         served.history.gave_up(key, Run::new(2).error("exit <7>").output("line 1\nline 2\n"));

@@ -7,7 +7,8 @@ use std::time::Duration;
 use educe::Educe;
 use requeue::clock::TokioClock;
 use requeue::limiter::BackoffLimiter;
-use requeue::{Builder, GroupId, InFlightPolicy, Order, Pace, Queue, RateLimiter};
+use requeue::limiter::RateLimiter;
+use requeue::{Builder, GroupId, InFlightPolicy, Order, Pace, Queue};
 
 use super::error::RunnerError;
 use super::ownership::Places;

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use kube::core::ObjectMeta;
 use parking_lot::Mutex;
-use requeue::{RateLimiter, Time};
+use requeue::Time;
+use requeue::limiter::RateLimiter;
 
 use crate::{ObjectKey, watch};
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
-use requeue::{BUCKETS, Histogram, Histograms, Totals};
+use requeue::{BUCKETS, Histogram, metrics};
 
 use super::Series;
 use super::meters::RESULTS;
@@ -17,18 +17,12 @@ use super::meters::RESULTS;
 pub(super) struct Sample<'a> {
     series: &'a Series,
     depths: Vec<(String, usize)>,
-    counts: Totals,
-    times: Histograms,
+    queue: metrics::Sample,
 }
 
 impl<'a> Sample<'a> {
     pub(super) fn read_series(series: &'a Series) -> Self {
-        Self {
-            series,
-            depths: series.depths_by_priority(),
-            counts: series.queue.totals(),
-            times: series.queue.histograms(),
-        }
+        Self { series, depths: series.depths_by_priority(), queue: series.queue.sample() }
     }
 }
 
@@ -177,29 +171,29 @@ pub(super) const FAMILIES: [Family; 17] = [
     Family {
         name: "workqueue_adds",
         help: "Total number of adds handled by workqueue",
-        value: Value::Count(|of| of.counts.enqueued),
+        value: Value::Count(|of| of.queue.totals.enqueued),
     },
     Family {
         name: "workqueue_queue_duration_seconds",
         help: "How long in seconds an item stays in workqueue before being requested",
-        value: Value::QueueTimes(|of| &of.times.queued),
+        value: Value::QueueTimes(|of| &of.queue.times.queued),
     },
     Family {
         name: "workqueue_work_duration_seconds",
         help: "How long in seconds processing an item from workqueue takes.",
-        value: Value::QueueTimes(|of| &of.times.worked),
+        value: Value::QueueTimes(|of| &of.queue.times.worked),
     },
     Family {
         name: "workqueue_unfinished_work_seconds",
         help: "How many seconds of work has been done that is in progress and hasn't been observed \
                by work_duration. Large values indicate stuck threads. One can deduce the number of \
                stuck threads by observing the rate at which this increases.",
-        value: Value::QueueAge(|of| of.series.queue.unfinished_work()),
+        value: Value::QueueAge(|of| of.queue.times.unfinished_work),
     },
     Family {
         name: "workqueue_longest_running_processor_seconds",
         help: "How many seconds has the longest running processor for workqueue been running.",
-        value: Value::QueueAge(|of| of.series.queue.longest_running()),
+        value: Value::QueueAge(|of| of.queue.times.longest_running),
     },
     Family {
         name: "workqueue_retries",

@@ -134,7 +134,7 @@ impl Series {
         priorities.exceeded |= priorities.seen.len() > MOST_PRIORITIES;
         if priorities.exceeded {
             priorities.seen.clear();
-            return vec![("exceeded_cardinality_limit".to_owned(), self.queue.ready_and_dirty())];
+            return vec![("exceeded_cardinality_limit".to_owned(), self.queue.sample().depth)];
         }
         // Priority 0, which every change has, is present from the start.
         priorities.seen.insert(0);

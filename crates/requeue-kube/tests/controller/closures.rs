@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::runtime::reflector::ObjectRef;
-use requeue::{RateLimiter, Time};
+use requeue::Time;
+use requeue::limiter::RateLimiter;
 use requeue_kube::controller::{Action, Watched};
 use requeue_kube::{ObjectKey, policy};
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use requeue::RateLimiter;
+use requeue::limiter::RateLimiter;
 use requeue_core::Time;
 
 /// The last answer of the limiter, and the state that determines the next one.

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use requeue::{Cursor, Filter};
+use requeue::Cursor;
 use requeue_core::{InFlightPolicy, Merge, Pace, ReaddPolicy, Time, When};
 
 use super::tasks::Task;
@@ -343,14 +343,14 @@ impl Simulation {
 
     /// Returns the keys that are left, and why.
     fn left(&self) -> String {
-        let page = self.world.queue.snapshot(Filter::All, Cursor::default(), 10);
+        let page = self.world.queue.snapshot(Cursor::default(), 10);
         let keys = page.entries.iter().map(|entry| entry.key);
         keys.map(|key| format!("{key}: {}; ", self.world.queue.explain(&key))).collect()
     }
 
     fn is_idle(&self) -> bool {
         let queue = &self.world.queue;
-        queue.len() + queue.waiting() + queue.in_flight() == 0
+        queue.len() + queue.waiting() + queue.states().in_flight == 0
     }
 
     fn nothing_is_left(&self) -> Result<(), String> {

@@ -203,7 +203,7 @@ impl Held {
                 Poll::Pending => next.await,
             }
         } else {
-            let next = world.queue.succeed_and_try_get(item);
+            let next = world.queue.succeed_and_get(item).now();
             succeeded(key);
             next
         };
@@ -323,19 +323,19 @@ async fn deal_with(world: &Rc<World>, held: Held, way: u32) {
         }
         7 => {
             return held.finish(|item, _| {
-                item.retry_after(delay);
+                item.complete(Completion::RetryAfter(delay));
                 How::RetryAfter(delay)
             });
         }
         8 => {
             return held.finish(|item, _| {
-                item.requeue_after(delay);
+                item.complete(Completion::RequeueAfter(delay));
                 How::RequeueAfter(delay)
             });
         }
         9 => {
             return held.finish(|item, _| {
-                item.release();
+                item.complete(Completion::Release);
                 How::Release
             });
         }
@@ -347,7 +347,7 @@ async fn deal_with(world: &Rc<World>, held: Held, way: u32) {
         }
         11 => {
             return held.finish(|item, _| {
-                item.give_up();
+                item.complete(Completion::GiveUp);
                 How::GiveUp
             });
         }
@@ -373,7 +373,7 @@ async fn deal_with(world: &Rc<World>, held: Held, way: u32) {
         }
         RELEASE_AFTER => {
             return held.finish(|item, _| {
-                item.release_after(delay);
+                item.complete(Completion::ReleaseAfter(delay));
                 How::ReleaseAfter(delay)
             });
         }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use requeue::clock::FakeClock;
-use requeue::{CancelledRun, GroupHandle, Item, NoneInFlight, Queue, Ticket};
+use requeue::{CancelledRun, GroupHandle, Item, Queue, Ticket};
 use requeue_core::{Asked, Ending, GroupId, InFlightPolicy, Merge, Order, Time, When};
 
 use super::hooks::{Hooks, Provider, events};
@@ -297,7 +297,7 @@ impl World {
     }
 
     /// Returns a future that waits until no key of a team is in flight, if the queue has groups.
-    pub(super) fn none_in_flight(&self, team: u32) -> Option<NoneInFlight<u32>> {
+    pub(super) fn none_in_flight(&self, team: u32) -> Option<impl Future<Output = ()> + use<>> {
         self.on_team(team, |group| group.none_in_flight())
     }
 
@@ -492,13 +492,12 @@ impl World {
         let (queue, model) = (&self.queue, self.model.borrow());
         let counts = |what, queue: usize, model: usize| self.expect(what, queue, model);
         counts("len", queue.len(), model.len());
-        counts("depth", queue.ready_and_dirty(), model.ready_and_dirty());
+        counts("depth", queue.sample().depth, model.ready_and_dirty());
         counts("waiting", queue.waiting(), model.waiting());
-        counts("failing", queue.failing(), model.failing());
-        counts("processing", queue.in_flight(), model.in_flight());
+        counts("processing", queue.states().in_flight, model.in_flight());
         counts("known", queue.records(), model.known());
         self.expect("paused", queue.is_paused(), model.is_paused());
-        let histograms = queue.histograms();
+        let histograms = queue.sample().times;
         let (queued, worked) = match self.track {
             true => (histograms.queued.sum, histograms.worked.sum),
             false => (model.tally().queued, model.tally().worked),

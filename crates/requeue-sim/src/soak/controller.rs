@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use requeue::clock::FakeClock;
-use requeue::{Add, Cursor, Filter, Item, Merge, Queue, Ticket, Time};
+use requeue::{Add, Completion, Cursor, Item, Merge, Queue, Ticket, Time};
 
 use super::kinds::{Kind, Name, name};
 use super::{Memory, ensure};
@@ -183,7 +183,7 @@ impl Controller {
         self.queue.resume();
         for _ in 0..3_600 {
             let queue = &self.queue;
-            if queue.len() + queue.waiting() + queue.in_flight() == 0 {
+            if queue.len() + queue.waiting() + queue.states().in_flight == 0 {
                 break;
             }
             self.go_on(Duration::from_secs(1));
@@ -204,7 +204,7 @@ impl Controller {
     }
 
     fn first_left(&self) -> Option<String> {
-        let page = self.queue.snapshot(Filter::All, Cursor::default(), 1);
+        let page = self.queue.snapshot(Cursor::default(), 1);
         page.entries.first().map(|entry| self.queue.explain(&entry.key))
     }
 
@@ -266,12 +266,13 @@ impl Controller {
             32 if self.rng.u8(..20) == 0 => queue.pause(),
             32..35 => queue.resume(),
             35 => {
-                let page = queue.snapshot(Filter::Waiting, Cursor::default(), 20);
-                page.entries.iter().for_each(|entry| drop(queue.explain(&entry.key)));
+                let page = queue.snapshot(Cursor::default(), 20);
+                let waiting = page.entries.iter().filter(|entry| entry.due.is_some());
+                waiting.for_each(|entry| drop(queue.explain(&entry.key)));
             }
             36 => {
-                let reader = queue.try_get_many(3);
-                reader.into_iter().for_each(Item::release);
+                let reader = queue.get_many(3).now();
+                reader.into_iter().for_each(|item| item.complete(Completion::Release));
             }
             _ => self.give_up_waiting(),
         }
@@ -371,10 +372,10 @@ impl Controller {
         match self.rng.u32(..20) {
             0..11 => item.succeed(),
             11..14 => item.retry(),
-            14 => item.retry_after(self.millis(10_000)),
-            15 => item.requeue_after(self.millis(10_000)),
-            16 => item.release(),
-            17 => item.give_up(),
+            14 => item.complete(Completion::RetryAfter(self.millis(10_000))),
+            15 => item.complete(Completion::RequeueAfter(self.millis(10_000))),
+            16 => item.complete(Completion::Release),
+            17 => item.complete(Completion::GiveUp),
             18 => {
                 self.queue.forget(item.key());
                 item.done();

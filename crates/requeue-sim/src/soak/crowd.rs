@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use requeue::clock::{Clock, SystemClock, sleep_until};
 use requeue::limiter::ExponentialFailure;
 use requeue::workers::{Action, Context, Error, Workers};
-use requeue::{Builder, Cursor, Filter, Item, Queue, ReaddPolicy};
+use requeue::{Builder, Completion, Cursor, Item, Queue, ReaddPolicy};
 use tokio::runtime;
 
 use super::{Memory, ensure};
@@ -107,7 +107,7 @@ fn add(queue: &Queue<String>, rng: &mut fastrand::Rng) {
             let _ = queue.cancel(key.as_str());
         }
         17 => queue.forget(&key),
-        18 => drop(queue.snapshot(Filter::All, Cursor::default(), 10)),
+        18 => drop(queue.snapshot(Cursor::default(), 10)),
         _ => {
             queue.pause();
             queue.resume();
@@ -120,11 +120,11 @@ fn work(queue: &Queue<String>, item: Item<'_, String>, rng: &mut fastrand::Rng) 
     let mut next = Some(item);
     while let Some(item) = next.take() {
         match rng.u32(..12) {
-            0..4 => next = queue.succeed_and_try_get(item),
+            0..4 => next = queue.succeed_and_get(item).now(),
             4..8 => item.succeed(),
             8 => item.retry(),
-            9 => item.requeue_after(Duration::from_micros(rng.u64(..500))),
-            10 => item.release(),
+            9 => item.complete(Completion::RequeueAfter(Duration::from_micros(rng.u64(..500)))),
+            10 => item.complete(Completion::Release),
             _ => drop(item),
         }
     }
@@ -189,8 +189,8 @@ fn with_threads(rng: &mut fastrand::Rng) -> Result<u64, String> {
 fn while_there_is_work(queue: &Queue<String>, way: usize, mut rng: fastrand::Rng) {
     loop {
         let items = match way {
-            0 | 1 => queue.get_blocking().into_iter().collect(),
-            2 => queue.get_many_blocking(8),
+            0 | 1 => queue.get().blocking().into_iter().collect(),
+            2 => queue.get_many(8).blocking(),
             3 => {
                 let short = Duration::from_micros(rng.u64(..300));
                 let item = queue.get().timeout(short).blocking();

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use requeue::clock::{Clock, TokioClock};
-use requeue::workers::{Error, WorkItem, WorkQueue};
+use requeue::workers::{Delivery, Error, WorkItem, WorkQueue};
 use requeue::{CancelReason, Completion, Drained};
 
 use crate::api::queue::Queue;
@@ -50,7 +50,7 @@ impl WorkQueue for Queue {
     type Key = Key;
     type Item = Item;
 
-    fn next(&self) -> impl Future<Output = Option<Item>> + Send {
+    fn next_item(&self) -> impl Future<Output = Option<Item>> + Send {
         self.get()
     }
 
@@ -64,11 +64,11 @@ impl WorkQueue for Queue {
 
     /// Returns the number of keys that this process holds. Ready keys are not counted: other processes may
     /// run them.
-    fn left(&self) -> Drained<Key> {
+    fn take_left(&self) -> Drained<Key> {
         Drained::new(0, self.leased(), Vec::new())
     }
 
-    fn settled(&self) -> impl Future<Output = ()> + Send {
+    fn wait_settled(&self) -> impl Future<Output = ()> + Send {
         Self::settled(self)
     }
 
@@ -84,21 +84,16 @@ impl WorkItem for Item {
         Self::key(self)
     }
 
-    fn attempt(&self) -> u32 {
-        Self::attempt(self)
-    }
-
-    fn adds(&self) -> u32 {
-        Self::adds(self)
-    }
-
-    fn reasons(&self) -> u32 {
-        Self::reasons(self)
-    }
-
-    /// Returns -1, 0 or 1.
-    fn priority(&self) -> i32 {
-        Self::priority(self).number().into()
+    /// The priority is -1, 0 or 1.
+    fn delivery(&self) -> Delivery {
+        Delivery {
+            attempt: self.attempt(),
+            adds: self.adds(),
+            reasons: self.reasons(),
+            priority: self.priority().number().into(),
+            queued: None,
+            fencing_token: self.fencing_token(),
+        }
     }
 
     /// Sets a low priority for a number below 0, and a high one for a number above 0.
@@ -106,19 +101,13 @@ impl WorkItem for Item {
         Self::set_priority(self, Priority::from_number(priority));
     }
 
-    fn fencing_token(&self) -> u64 {
-        Self::fencing_token(self)
-    }
-
-    fn lost(&self) -> impl Future<Output = ()> + Send + use<> {
-        self.token().clone().cancelled_owned()
-    }
-
     fn cancelled(&self) -> impl Future<Output = CancelReason> + Send + use<> {
-        let token = self.cancel_token().clone();
+        let (lost, cancelled) = (self.token().clone(), self.cancel_token().clone());
         async move {
-            token.cancelled().await;
-            CancelReason::Cancelled
+            tokio::select! {
+                () = lost.cancelled() => CancelReason::Lost,
+                () = cancelled.cancelled() => CancelReason::Cancelled,
+            }
         }
     }
 

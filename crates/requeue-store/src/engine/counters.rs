@@ -23,7 +23,7 @@ impl Counters {
 
     /// Counts the adds that have an answer.
     pub(crate) fn added(&self, asks: &[Ask], answers: &[Option<Added>]) {
-        let counts = &mut self.lock().counts;
+        let counts = &mut self.lock().totals;
         for (ask, answer) in asks.iter().zip(answers) {
             let Some(mut added) = *answer else { continue };
             for _ in 0..ask.adds {
@@ -46,7 +46,7 @@ impl Counters {
     pub(crate) fn delivered(&self, queued: impl Iterator<Item = Duration>) {
         let done = &mut self.lock();
         for queued in queued {
-            done.counts.deliveries += 1;
+            done.totals.deliveries += 1;
             done.times.queued.observe(queued);
         }
     }
@@ -57,15 +57,15 @@ impl Counters {
         done.times.worked.observe(worked);
         match how {
             Finish::RequeueAfter(..) => {
-                done.counts.adds += 1;
-                done.counts.retries += 1;
+                done.totals.adds += 1;
+                done.totals.retries += 1;
             }
             how if how.failure().is_some() => {
-                done.counts.failures += 1;
+                done.totals.failures += 1;
                 if how.parks(out.failures.saturating_add(1)) {
                     done.given_up += 1;
                 } else {
-                    done.counts.retries += 1;
+                    done.totals.retries += 1;
                 }
             }
             _ => {}
@@ -78,7 +78,7 @@ impl Counters {
     pub(crate) fn lost(&self, worked: Duration, is_cancelled: bool) {
         let done = &mut self.lock();
         done.times.worked.observe(worked);
-        done.counts.failures += u64::from(!is_cancelled);
+        done.totals.failures += u64::from(!is_cancelled);
     }
 
     /// Counts keys that claims have parked because their leases expired.
@@ -97,15 +97,15 @@ impl Counters {
         let number = |keys: u64| usize::try_from(keys).unwrap_or(usize::MAX);
         sample.depth = number(counts.ready + counts.dirty);
         sample.waiting = number(counts.waiting);
-        sample.processing = number(counts.processing);
+        sample.in_flight = number(counts.processing);
         sample.parked = Some(number(counts.parked));
         sample.counts_age = Some(ago);
         if counts.ready > 0 {
-            sample.oldest_ready = counts.oldest_ready + ago;
+            sample.times.oldest_ready = counts.oldest_ready + ago;
         }
         for time in held {
-            sample.unfinished_work += time;
-            sample.longest_running = sample.longest_running.max(time);
+            sample.times.unfinished_work += time;
+            sample.times.longest_running = sample.times.longest_running.max(time);
         }
         sample
     }

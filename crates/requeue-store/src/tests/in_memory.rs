@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use requeue::clock::FakeClock;
+use requeue::limiter::RateLimiter;
 use requeue::metrics::{MetricsProvider, QueueMetrics};
-use requeue::{CancelledRun, Filter, Item, Order, Phase, RateLimiter, Time};
+use requeue::{CancelledRun, Completion, Item, Order, Phase, Time};
 use tokio::sync::watch;
 
 use crate::engine::time::Micros;
@@ -161,14 +162,14 @@ impl InMemory {
             Finish::Succeed => item.succeed(),
             Finish::RequeueAfter(delay, priority) => {
                 item.set_priority(priority.number().into());
-                item.requeue_after(delay);
+                item.complete(Completion::RequeueAfter(delay));
             }
             Finish::Retry(..) => item.retry(),
-            Finish::RetryAfter(delay, ..) => item.retry_after(delay),
+            Finish::RetryAfter(delay, ..) => item.complete(Completion::RetryAfter(delay)),
             Finish::GiveUp(_) => unreachable!("a queue in memory parks no keys"),
             Finish::Cancelled => unreachable!("this engine cancels no runs"),
             // The queue in memory keeps no places in the order. The test does not unclaim its keys.
-            Finish::Release(_) | Finish::Unclaim(..) => item.release(),
+            Finish::Release(_) | Finish::Unclaim(..) => item.complete(Completion::Release),
         }
         true
     }
@@ -187,7 +188,7 @@ impl InMemory {
     fn all(&self) -> Vec<requeue::Entry<Key>> {
         // `len` makes due keys ready.
         let _ = self.queue().len();
-        self.queue().snapshot(Filter::All, requeue::Cursor::default(), 100).entries
+        self.queue().snapshot(requeue::Cursor::default(), 100).entries
     }
 
     fn next_due(&self) -> Option<Time> {
@@ -374,7 +375,7 @@ impl Engine for InMemory {
 
     fn counts<'a>(&'a self, _: &'a Place) -> Answer<'a, StateCounts> {
         let queue = self.queue();
-        let processing = queue.in_flight() as u64;
+        let processing = queue.states().in_flight as u64;
         let waiting = self.all().iter().filter(|entry| waits(entry)).count();
         answer(StateCounts {
             ready: queue.len() as u64,

@@ -19,8 +19,11 @@ async fn what_this_process_does_is_counted_here_and_keys_by_the_engine() {
     tokio::time::advance(2 * SECOND).await;
     queue.recent_counts().await.expect("counted");
     let sample = queue.sample().expect("counted");
-    assert_eq!((sample.depth, sample.waiting, sample.processing), (1, 1, 3));
-    assert_eq!((sample.unfinished_work, sample.longest_running), (6 * SECOND, 2 * SECOND));
+    assert_eq!((sample.depth, sample.waiting, sample.in_flight), (1, 1, 3));
+    assert_eq!(
+        (sample.times.unfinished_work, sample.times.longest_running),
+        (6 * SECOND, 2 * SECOND)
+    );
 
     a.succeed().await.expect("the lease is held");
     b.retry("no").await.expect("the lease is held");
@@ -32,7 +35,7 @@ async fn what_this_process_does_is_counted_here_and_keys_by_the_engine() {
     tokio::time::advance(2 * SECOND).await;
     queue.recent_counts().await.expect("counted");
     let sample = queue.sample().expect("counted");
-    let counts = sample.counts;
+    let counts = sample.totals;
     // The adds are a twice, b, c, d, and b again. One add of a is coalesced.
     assert_eq!((counts.adds, counts.enqueued, counts.coalesced), (6, 5, 1));
     assert_eq!(counts.deliveries, 4);
@@ -41,7 +44,7 @@ async fn what_this_process_does_is_counted_here_and_keys_by_the_engine() {
     assert_eq!((counts.failures, counts.retries, sample.given_up), (3, 2, 2));
     assert_eq!(sample.times.queued.sum, 3 * SECOND.as_nanos() + 2 * SECOND.as_nanos());
     assert_eq!((sample.times.worked.count(), sample.times.worked.sum), (4, 6_000_000_000));
-    assert_eq!((sample.depth, sample.waiting, sample.processing), (0, 0, 0));
+    assert_eq!((sample.depth, sample.waiting, sample.in_flight), (0, 0, 0));
     assert_eq!(sample.parked, Some(2));
 }
 
@@ -70,7 +73,7 @@ async fn a_run_whose_lease_has_expired_counts_as_a_failure_unless_it_was_cancell
         item.complete(completion).await.expect_err("the lease has expired");
         queue.recent_counts().await.expect("counted");
         let sample = queue.sample().expect("counted");
-        let counted = (sample.counts.failures, sample.given_up, sample.times.worked.count());
+        let counted = (sample.totals.failures, sample.given_up, sample.times.worked.count());
         let failures = u64::from(!is_cancelled);
         assert_eq!(counted, (failures, 0, 1), "{completion:?}, {is_cancelled}");
         // The store has the same number of failures.

@@ -5,13 +5,13 @@
 
 use std::fmt;
 use std::pin::pin;
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::timers::{Key, Timers};
 use super::{Alarm, Clock};
 use crate::Time;
-use crate::sync::{Arc, AtomicBool, Condvar, Mutex, MutexGuard, Ordering, PoisonError};
+use crate::sync::{Arc, AtomicBool, Condvar, Mutex, MutexGuard, Ordering, PoisonError, waker_fn};
 
 /// A clock for tests: it stands still until it is moved.
 ///
@@ -48,8 +48,8 @@ struct State {
 }
 
 /// Returns the next deadline of both sets.
-fn earliest(timers: &Timers, watchdogs: &Timers) -> Option<Time> {
-    [timers, watchdogs].into_iter().filter_map(Timers::earliest).map(|(at, _)| at).min()
+fn next_deadline(timers: &Timers, watchdogs: &Timers) -> Option<Time> {
+    [timers, watchdogs].into_iter().filter_map(Timers::first_deadline).map(|(at, _)| at).min()
 }
 
 /// Selects one of the two sets of alarms.
@@ -109,9 +109,11 @@ impl FakeClock {
     }
 
     /// Returns the time of the next armed alarm, or `None` if no alarm is armed.
+    // Hidden, because it is for the simulations of this workspace.
+    #[doc(hidden)]
     #[must_use]
     pub fn next_alarm(&self) -> Option<Time> {
-        self.lock().timers.earliest().map(|(at, _)| at)
+        self.lock().timers.first_deadline().map(|(at, _)| at)
     }
 
     /// Blocks this thread until at least `n` alarms are armed. Other threads arm them.
@@ -156,11 +158,13 @@ impl FakeClock {
     /// Panics if the future waits and no alarm is armed, because nothing on this thread could ever
     /// wake it.
     pub fn run<F: Future>(&self, future: F) -> F::Output {
-        let woken = Arc::new(Woken(AtomicBool::new(true)));
-        let waker = Waker::from(Arc::clone(&woken));
+        let woken = Arc::new(AtomicBool::new(true));
+        let flag = Arc::clone(&woken);
+        let waker = waker_fn(move || flag.store(true, Ordering::Release));
         let mut future = pin!(future);
         loop {
-            while woken.0.swap(false, Ordering::AcqRel) {
+            // Acquire: the poll sees the writes of the thread that has woken it.
+            while woken.swap(false, Ordering::AcqRel) {
                 if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker))
                 {
                     return output;
@@ -168,7 +172,7 @@ impl FakeClock {
             }
             let next = {
                 let state = self.lock();
-                earliest(&state.timers, &state.watchdogs)
+                next_deadline(&state.timers, &state.watchdogs)
             };
             match next {
                 Some(at) => self.set(at),
@@ -191,7 +195,8 @@ impl FakeClock {
     fn pop_due(&self) -> Option<Waker> {
         let mut state = self.lock();
         let State { now, timers, watchdogs } = &mut *state;
-        let is_watchdog = watchdogs.earliest().map(|(at, _)| at) == earliest(timers, watchdogs);
+        let is_watchdog =
+            watchdogs.first_deadline().map(|(at, _)| at) == next_deadline(timers, watchdogs);
         let set = if is_watchdog { watchdogs } else { timers };
         set.pop_due(*now)
     }
@@ -254,17 +259,5 @@ impl Drop for Disarm {
         // The waker is dropped after the lock is released, because its drop may use the clock.
         let waker = (self.set)(&mut self.clock.lock()).remove(self.key);
         drop(waker);
-    }
-}
-
-struct Woken(AtomicBool);
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.0.store(true, Ordering::Release);
     }
 }

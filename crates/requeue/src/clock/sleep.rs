@@ -40,13 +40,9 @@ pub struct Sleep<'a, C: Clock + ?Sized> {
 }
 
 impl<C: Clock + ?Sized> Sleep<'_, C> {
-    /// Returns the time for which it waits.
-    #[must_use]
-    pub fn deadline(&self) -> Time {
-        self.at
-    }
-
     /// Makes the future wait for `at`, and disarms the alarm for the previous time.
+    // Hidden, because it is for the loops of `wait`.
+    #[doc(hidden)]
     pub fn reset(&mut self, at: Time) {
         self.at = at;
         self.alarm = Alarm::none();

@@ -1,6 +1,5 @@
 //! The machine's clock, and the one thread that wakes its alarms.
 
-use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::thread;
@@ -9,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::timers::{Key, Timers};
 use super::{Alarm, Clock};
 use crate::Time;
+use crate::sync::quietly;
 
 /// The machine's monotonic clock.
 ///
@@ -50,7 +50,7 @@ impl Clock for SystemClock {
             waker.wake_by_ref();
             return Alarm::none();
         }
-        match TIMER.arm(at, waker.clone()) {
+        match TIMER.arm_timer(at, waker.clone()) {
             Ok(key) => Alarm::new(Disarm(key)),
             Err(waker) => {
                 waker.wake();
@@ -102,25 +102,26 @@ impl TimerThread {
     }
 
     /// Returns the waker if there is no thread to wake it.
-    fn arm(&'static self, at: Time, waker: Waker) -> Result<Key, Waker> {
+    fn arm_timer(&'static self, at: Time, waker: Waker) -> Result<Key, Waker> {
         let mut state = self.lock();
         if !state.started {
             let thread = thread::Builder::new().name("requeue-timer".into());
-            if thread.spawn(|| self.run()).is_err() {
+            if thread.spawn(|| self.run_timers()).is_err() {
                 return Err(waker);
             }
             state.started = true;
         }
         let key = state.timers.insert(at, waker);
-        let is_first = state.timers.earliest() == Some(key);
+        let is_first = state.timers.first_deadline() == Some(key);
         drop(state);
+        // The thread sleeps until the deadline that was the first before.
         if is_first {
             self.earlier.notify_one();
         }
         Ok(key)
     }
 
-    fn run(&self) {
+    fn run_timers(&self) {
         let mut due = Vec::with_capacity(Self::BATCH);
         let mut state = self.lock();
         loop {
@@ -131,23 +132,16 @@ impl TimerThread {
                 due.push(waker);
             }
             if due.is_empty() {
-                let next = state.timers.earliest().map_or(Time::NEVER, |(at, _)| at);
+                let next = state.timers.first_deadline().map_or(Time::NEVER, |(at, _)| at);
                 let park = next.since(now).min(Self::LONGEST_PARK);
                 let woken = self.earlier.wait_timeout(state, park);
                 state = woken.unwrap_or_else(PoisonError::into_inner).0;
             } else {
+                // A waker may arm or disarm an alarm, which takes this lock.
                 drop(state);
-                due.drain(..).for_each(wake_unharmed);
+                due.drain(..).for_each(|waker| _ = quietly(|| waker.wake()));
                 state = self.lock();
             }
         }
-    }
-}
-
-/// Wakes `waker`, and discards any panic.
-fn wake_unharmed(waker: Waker) {
-    if let Err(panic) = panic::catch_unwind(AssertUnwindSafe(|| waker.wake())) {
-        // Dropping the payload could panic again.
-        std::mem::forget(panic);
     }
 }

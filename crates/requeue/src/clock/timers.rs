@@ -37,7 +37,7 @@ impl Timers {
         (first.key().0 <= now).then(|| first.remove())
     }
 
-    pub(super) fn earliest(&self) -> Option<Key> {
+    pub(super) fn first_deadline(&self) -> Option<Key> {
         self.armed.first_key_value().map(|(key, _)| *key)
     }
 

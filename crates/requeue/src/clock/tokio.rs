@@ -2,19 +2,19 @@
 
 use std::fmt;
 use std::future::Future;
-use std::panic::{self, AssertUnwindSafe};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Wake, Waker};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
-use tokio::runtime::{Handle, TryCurrentError};
+use tokio::runtime::Handle;
 use tokio::task::coop;
 use tokio::time::Instant;
 
 use super::{Alarm, Clock, SystemClock};
 use crate::Time;
+use crate::sync::{quietly, waker_fn};
 
 /// The clock of a tokio runtime, for tests that pause or advance its time.
 ///
@@ -109,28 +109,11 @@ impl TokioClock {
     pub fn current() -> Self {
         Self::new(Handle::current())
     }
-
-    /// Returns the clock of the current runtime.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error outside a runtime.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use requeue::clock::TokioClock;
-    ///
-    /// assert!(TokioClock::try_current().is_err());
-    /// ```
-    pub fn try_current() -> Result<Self, TryCurrentError> {
-        Handle::try_current().map(Self::new)
-    }
 }
 
 impl Clock for TokioClock {
     fn now(&self) -> Time {
-        self.0.now()
+        self.0.current_time()
     }
 
     fn arm(&self, at: Time, waker: &Waker) -> Alarm {
@@ -143,10 +126,11 @@ impl Clock for TokioClock {
             return Alarm::none();
         }
         let at = at.min(now + Self::FARTHEST);
+        // Relaxed, because it only saves a panic: with an old value, arming panics and is caught.
         if !self.0.driverless.load(Ordering::Relaxed) {
-            match panic::catch_unwind(AssertUnwindSafe(|| self.arm_driver(at, waker))) {
-                Ok(alarm) => return alarm,
-                Err(_) => self.0.driverless.store(true, Ordering::Relaxed),
+            match quietly(|| self.arm_driver(at, waker)) {
+                Some(alarm) => return alarm,
+                None => self.0.driverless.store(true, Ordering::Relaxed),
             }
         }
         SystemClock.arm(SystemClock.now() + at.since(now), waker)
@@ -156,8 +140,16 @@ impl Clock for TokioClock {
 impl TokioClock {
     /// Arms a timer of the runtime. Panics if there is no timer driver, or it has shut down.
     fn arm_driver(&self, at: Time, waker: &Waker) -> Alarm {
-        let relay = Relay { clock: Arc::clone(&self.0), at, waker: waker.clone() };
-        let relay = Waker::from(Arc::new(relay));
+        let (clock, relayed) = (Arc::clone(&self.0), waker.clone());
+        // A driver that shuts down fires all of its timers, and panics if it is asked for a new one.
+        // Before that, its timers never fire early. An early wake therefore shows that the driver
+        // has gone.
+        let relay = waker_fn(move || {
+            if clock.current_time() < at {
+                clock.driverless.store(true, Ordering::Relaxed);
+            }
+            relayed.wake_by_ref();
+        });
         let _context = self.0.handle.enter();
         let deadline = self.0.origin + at.since(Shared::START);
         let mut sleep = Box::pin(tokio::time::sleep_until(deadline));
@@ -176,7 +168,7 @@ impl Shared {
     /// The clock's time when it is created.
     const START: Time = Time::from_nanos(1);
 
-    fn now(&self) -> Time {
+    fn current_time(&self) -> Time {
         Self::START + instant_of(&self.handle).saturating_duration_since(self.origin)
     }
 }
@@ -184,35 +176,11 @@ impl Shared {
 /// Reads the runtime's own time, which may be paused.
 fn instant_of(handle: &Handle) -> Instant {
     // A thread whose thread-locals have been destroyed cannot enter a runtime, and panics.
-    let asked = panic::catch_unwind(AssertUnwindSafe(|| {
+    let asked = quietly(|| {
         let _context = handle.enter();
         Instant::now()
-    }));
-    asked.unwrap_or_else(|_| std::time::Instant::now().into())
-}
-
-/// The waker that a timer of the runtime wakes.
-///
-/// A driver that shuts down fires all of its timers, and panics if it is asked for a new one.
-/// Before that, its timers never fire early. An early wake therefore shows that the driver has
-/// gone.
-struct Relay {
-    clock: Arc<Shared>,
-    at: Time,
-    waker: Waker,
-}
-
-impl Wake for Relay {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        if self.clock.now() < self.at {
-            self.clock.driverless.store(true, Ordering::Relaxed);
-        }
-        self.waker.wake_by_ref();
-    }
+    });
+    asked.unwrap_or_else(|| std::time::Instant::now().into())
 }
 
 impl fmt::Debug for TokioClock {

@@ -2,10 +2,8 @@
 //!
 //! A backend can use either of two interfaces, or both:
 //!
-//! - A backend that is *scraped* reads the queue at the time of the scrape, in constant time:
-//!   [`totals`](crate::Queue::totals), [`ready_and_dirty`](crate::Queue::ready_and_dirty),
-//!   [`histograms`](crate::Queue::histograms), [`unfinished_work`](crate::Queue::unfinished_work)
-//!   and similar methods. No thread keeps a gauge up to date in between.
+//! - A backend that is *scraped* reads the queue at the time of the scrape, in constant time, with
+//!   [`Queue::sample`](crate::Queue::sample). No thread keeps a gauge up to date in between.
 //! - A backend that needs *every event* supplies [hooks](QueueMetrics) through a
 //!   [`MetricsProvider`].
 #![cfg_attr(
@@ -24,7 +22,7 @@ use std::time::Duration;
 
 #[cfg(feature = "prometheus")]
 pub use self::prometheus::{Buckets, Metrics};
-pub use self::sample::{Sample, Scrape};
+pub use self::sample::{Sample, Scrape, Times};
 
 /// Receives the events of a queue with keys of type `K`.
 ///

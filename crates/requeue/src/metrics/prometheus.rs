@@ -15,7 +15,7 @@ use requeue_core::{BUCKETS, Histogram};
 use super::{Sample, Scrape};
 use crate::queue::Shared;
 use crate::ranked_mutex::{Rank, RankedMutex};
-use crate::sync::{Arc, Mutex, MutexGuard, Ordering, PoisonError, Weak, drop_quietly, quietly};
+use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, drop_quietly};
 use crate::{BuildError, Key};
 
 /// The queues of a Prometheus registry.
@@ -80,7 +80,7 @@ use crate::{BuildError, Key};
 /// | `workqueue_panics_total` | counter | attempts that panicked |
 /// | `workqueue_parked` | gauge | parked keys; only of queues in a store |
 /// | `workqueue_counts_age_seconds` | gauge | time since the store counted its keys; only of queues in a store |
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Metrics {
     queues: Arc<Queues>,
 }
@@ -101,7 +101,7 @@ pub enum Buckets {
 }
 
 impl Buckets {
-    const fn bounds(self) -> usize {
+    const fn bound_count(self) -> usize {
         match self {
             Self::Kubernetes => 10,
             Self::Long => BUCKETS.len(),
@@ -189,51 +189,19 @@ impl Metrics {
             return Err(BuildError::Unnamed);
         }
         let queue: Arc<dyn Scrape> = Arc::<Q>::clone(queue);
-        if self.queues.add(name, &queue) {
+        if self.queues.add_queue(name, &queue) {
             return Ok(());
         }
         // A scrape in progress may hold the last reference to the other queue.
         drop(self.queues.scraping.lock(Some(Rank::Scrape)));
-        let added = self.queues.add(name, &queue);
+        let added = self.queues.add_queue(name, &queue);
         added.then_some(()).ok_or_else(|| BuildError::DuplicateName(name.to_string()))
     }
 }
 
-impl fmt::Debug for Metrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.queues.fmt(f)
-    }
-}
-
 impl<K: Key> Scrape for Shared<K> {
-    /// Reads all values under one hold of the lock, in constant time, after all due keys were made
-    /// ready in batches. A key is made ready once, so a scrape only does earlier what the next
-    /// operation would have done. Returns `None` if a key's own code scrapes its queue.
     fn scrape(&self) -> Option<Sample> {
-        let now = self.clock.now();
-        // A key is cloned for a custom order. If its `clone` panics, the panic must not reach the
-        // scrape.
-        let promoted = quietly(|| self.promoted(now)).flatten();
-        let state = promoted.or_else(|| self.lock().ok())?;
-        let core = &state.core;
-        let states = core.states();
-        let sample = Sample {
-            depth: states.ready + states.dirty,
-            waiting: states.waiting + states.backing_off,
-            backing_off: Some(states.backing_off),
-            processing: states.in_flight,
-            counts: core.totals(),
-            given_up: self.given_up.load(Ordering::Relaxed),
-            panics: self.panics.load(Ordering::Relaxed),
-            times: state.histograms(),
-            unfinished_work: core.unfinished_work(now),
-            longest_running: core.longest_running(now),
-            oldest_ready: core.oldest_ready(now),
-            parked: None,
-            counts_age: None,
-        };
-        self.release(state);
-        Some(sample)
+        self.read_sample()
     }
 }
 
@@ -260,7 +228,7 @@ impl Queues {
     }
 
     /// Adds a queue. Returns `false` if a live queue has that name.
-    fn add(&self, name: &Arc<str>, queue: &Arc<dyn Scrape>) -> bool {
+    fn add_queue(&self, name: &Arc<str>, queue: &Arc<dyn Scrape>) -> bool {
         let mut by_name = self.by_name();
         if by_name.queues.len() >= by_name.sweep_at {
             by_name.queues.retain(|_, queue| queue.strong_count() > 0);
@@ -275,10 +243,11 @@ impl Queues {
         true
     }
 
-    fn samples(&self) -> Vec<(Arc<str>, Sample)> {
+    fn read_samples(&self) -> Vec<(Arc<str>, Sample)> {
         let scraping = self.scraping.lock(Some(Rank::Scrape));
         let mut queues = Vec::new();
         self.by_name().queues.retain(|name, queue| {
+            // No queue is dropped under this lock: the last drop of a queue runs user code.
             let queue = queue.upgrade().map(|queue| queues.push((Arc::clone(name), queue)));
             queue.is_some()
         });
@@ -296,13 +265,13 @@ impl Queues {
 impl fmt::Debug for Queues {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<_> = self.by_name().queues.keys().cloned().collect();
-        f.debug_struct("Metrics").field("queues", &names).finish_non_exhaustive()
+        f.debug_list().entries(names).finish()
     }
 }
 
 impl Collector for Queues {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let samples = self.samples();
+        let samples = self.read_samples();
         if samples.is_empty() {
             return Ok(());
         }
@@ -310,11 +279,11 @@ impl Collector for Queues {
             if !samples.iter().any(|(_, sample)| family.value.is_kept(sample)) {
                 continue;
             }
-            let (name, help, kind) = (family.name, family.help, family.value.kind());
+            let (name, help, kind) = (family.name, family.help, family.value.metric_type());
             let mut encoder = encoder.encode_descriptor(name, help, None, kind)?;
             for (name, sample) in samples.iter().filter(|(_, of)| family.value.is_kept(of)) {
                 let labels = [("name", &**name)];
-                family.value.encode(sample, self.buckets, encoder.encode_family(&labels)?)?;
+                family.value.encode_value(sample, self.buckets, encoder.encode_family(&labels)?)?;
             }
         }
         Ok(())
@@ -330,48 +299,47 @@ struct Family {
 
 enum Value {
     Count(fn(&Sample) -> u64),
-    Keys(fn(&Sample) -> usize),
-    /// Only some queues have such keys.
-    KeysOfSome(fn(&Sample) -> Option<usize>),
-    Age(fn(&Sample) -> Duration),
-    /// Only some queues have such an age.
-    AgeOfSome(fn(&Sample) -> Option<Duration>),
+    /// `None` for a queue that has no such keys.
+    Keys(fn(&Sample) -> Option<usize>),
+    /// `None` for a queue that has no such age.
+    Age(fn(&Sample) -> Option<Duration>),
     Times(fn(&Sample) -> &Histogram),
 }
 
 impl Value {
-    const fn kind(&self) -> MetricType {
+    const fn metric_type(&self) -> MetricType {
         match self {
             Self::Count(_) => MetricType::Counter,
-            Self::Keys(_) | Self::KeysOfSome(_) | Self::Age(_) | Self::AgeOfSome(_) => {
-                MetricType::Gauge
-            }
+            Self::Keys(_) | Self::Age(_) => MetricType::Gauge,
             Self::Times(_) => MetricType::Histogram,
         }
     }
 
     fn is_kept(&self, of: &Sample) -> bool {
         match self {
-            Self::KeysOfSome(read) => read(of).is_some(),
-            Self::AgeOfSome(read) => read(of).is_some(),
-            Self::Count(_) | Self::Keys(_) | Self::Age(_) | Self::Times(_) => true,
+            Self::Keys(read) => read(of).is_some(),
+            Self::Age(read) => read(of).is_some(),
+            Self::Count(_) | Self::Times(_) => true,
         }
     }
 
-    fn encode(&self, of: &Sample, buckets: Buckets, mut to: MetricEncoder<'_>) -> fmt::Result {
+    fn encode_value(
+        &self,
+        of: &Sample,
+        buckets: Buckets,
+        mut to: MetricEncoder<'_>,
+    ) -> fmt::Result {
         match self {
             Self::Count(read) => to.encode_counter(&read(of), None::<&Exemplar<NoLabelSet, u64>>),
-            Self::Keys(read) => to.encode_gauge(&read(of)),
-            Self::KeysOfSome(read) => to.encode_gauge(&read(of).unwrap_or_default()),
-            Self::Age(read) => to.encode_gauge(&read(of).as_secs_f64()),
-            Self::AgeOfSome(read) => to.encode_gauge(&read(of).unwrap_or_default().as_secs_f64()),
+            Self::Keys(read) => to.encode_gauge(&read(of).unwrap_or_default()),
+            Self::Age(read) => to.encode_gauge(&read(of).unwrap_or_default().as_secs_f64()),
             Self::Times(read) => encode_histogram(read(of), buckets, to),
         }
     }
 }
 
 fn encode_histogram(times: &Histogram, buckets: Buckets, mut to: MetricEncoder<'_>) -> fmt::Result {
-    let bounds = buckets.bounds();
+    let bounds = buckets.bound_count();
     let mut counts = [(f64::INFINITY, 0); BUCKETS.len() + 1];
     for (i, &n) in times.counts.iter().enumerate() {
         match BUCKETS.get(i).filter(|_| i < bounds) {
@@ -388,12 +356,12 @@ const FAMILIES: [Family; 18] = [
     Family {
         name: "workqueue_depth",
         help: "Current depth of workqueue",
-        value: Value::Keys(|of| of.depth),
+        value: Value::Keys(|of| Some(of.depth)),
     },
     Family {
         name: "workqueue_adds",
         help: "Total number of adds handled by workqueue",
-        value: Value::Count(|of| of.counts.enqueued),
+        value: Value::Count(|of| of.totals.enqueued),
     },
     Family {
         name: "workqueue_queue_duration_seconds",
@@ -410,53 +378,53 @@ const FAMILIES: [Family; 18] = [
         help: "How many seconds of work has done that is in progress and hasn't been observed by \
                work_duration. Large values indicate stuck threads. One can deduce the number of \
                stuck threads by observing the rate at which this increases.",
-        value: Value::Age(|of| of.unfinished_work),
+        value: Value::Age(|of| Some(of.times.unfinished_work)),
     },
     Family {
         name: "workqueue_longest_running_processor_seconds",
         help: "How many seconds has the longest running processor for workqueue been running.",
-        value: Value::Age(|of| of.longest_running),
+        value: Value::Age(|of| Some(of.times.longest_running)),
     },
     Family {
         name: "workqueue_retries",
         help: "Total number of retries handled by workqueue",
-        value: Value::Count(|of| of.counts.retries),
+        value: Value::Count(|of| of.totals.retries),
     },
     // Metrics that client-go does not have.
     Family {
         name: "workqueue_waiting",
         help: "Current number of keys that wait for a due time, including those that back off",
-        value: Value::Keys(|of| of.waiting),
+        value: Value::Keys(|of| Some(of.waiting)),
     },
     Family {
         name: "workqueue_backing_off",
         help: "Current number of keys that wait because their last run failed",
-        value: Value::KeysOfSome(|of| of.backing_off),
+        value: Value::Keys(|of| of.backing_off),
     },
     Family {
         name: "workqueue_processing",
         help: "Current number of keys in flight",
-        value: Value::Keys(|of| of.processing),
+        value: Value::Keys(|of| Some(of.in_flight)),
     },
     Family {
         name: "workqueue_oldest_ready_seconds",
         help: "How long in seconds the oldest ready key has been ready",
-        value: Value::Age(|of| of.oldest_ready),
+        value: Value::Age(|of| Some(of.times.oldest_ready)),
     },
     Family {
         name: "workqueue_coalesced",
         help: "Total number of adds that became part of a pending run",
-        value: Value::Count(|of| of.counts.coalesced),
+        value: Value::Count(|of| of.totals.coalesced),
     },
     Family {
         name: "workqueue_paced",
         help: "Total number of runs that the pace delayed",
-        value: Value::Count(|of| of.counts.paced),
+        value: Value::Count(|of| of.totals.paced),
     },
     Family {
         name: "workqueue_failures",
         help: "Total number of runs that failed",
-        value: Value::Count(|of| of.counts.failures),
+        value: Value::Count(|of| of.totals.failures),
     },
     Family {
         name: "workqueue_given_up",
@@ -471,12 +439,12 @@ const FAMILIES: [Family; 18] = [
     Family {
         name: "workqueue_parked",
         help: "Current number of parked keys",
-        value: Value::KeysOfSome(|of| of.parked),
+        value: Value::Keys(|of| of.parked),
     },
     Family {
         name: "workqueue_counts_age_seconds",
         help: "Seconds since the store counted its keys, which is the age of the other numbers of keys",
-        value: Value::AgeOfSome(|of| of.counts_age),
+        value: Value::Age(|of| of.counts_age),
     },
 ];
 
@@ -491,12 +459,13 @@ mod tests {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         let queue = Queue::<u8>::builder().name("q").metrics(&metrics).build().unwrap();
-        queue.shared().given_up.fetch_add(2, Ordering::Relaxed);
-        queue.shared().panics.fetch_add(3, Ordering::Relaxed);
+        queue.shared.tally.given_up.fetch_add(2, Ordering::Relaxed);
+        queue.shared.tally.panics.fetch_add(3, Ordering::Relaxed);
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
         assert!(text.contains("\nworkqueue_given_up_total{name=\"q\"} 2\n"));
         assert!(text.contains("\nworkqueue_panics_total{name=\"q\"} 3\n"));
-        assert_eq!((queue.given_up(), queue.panics()), (2, 3));
+        let sample = queue.sample();
+        assert_eq!((sample.given_up, sample.panics), (2, 3));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Histograms, Totals};
+use crate::{Histogram, Totals};
 
 /// The values that metrics show of a queue, all read at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -15,25 +15,36 @@ pub struct Sample {
     /// The number of keys that back off, or `None` if the queue does not count them.
     pub backing_off: Option<usize>,
     /// The number of keys in flight.
-    pub processing: usize,
+    pub in_flight: usize,
     /// The queue's counters.
-    pub counts: Totals,
+    pub totals: Totals,
     /// The number of keys that were given up, for example after too many failures.
     pub given_up: u64,
     /// The number of attempts that panicked.
     pub panics: u64,
-    /// The times that keys were ready and in flight.
-    pub times: Histograms,
+    /// The times that keys were and are ready and in flight.
+    pub times: Times,
+    /// The number of parked keys, or `None` if the queue has no such state.
+    pub parked: Option<usize>,
+    /// The time since the keys were counted, or `None` if the numbers of keys are always current.
+    pub counts_age: Option<Duration>,
+}
+
+/// The times that keys of a queue were and are ready and in flight.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Times {
+    /// The time from becoming ready to the delivery (`workqueue_queue_duration_seconds`). For a key
+    /// that was added while in flight, it counts from that add.
+    pub queued: Histogram,
+    /// The time in flight (`workqueue_work_duration_seconds`).
+    pub worked: Histogram,
     /// The sum of the times for which the keys in flight have been in flight.
     pub unfinished_work: Duration,
     /// The longest of these times.
     pub longest_running: Duration,
     /// The time for which the oldest ready key has been ready.
     pub oldest_ready: Duration,
-    /// The number of parked keys, or `None` if the queue has no such state.
-    pub parked: Option<usize>,
-    /// The time since the keys were counted, or `None` if the numbers of keys are always current.
-    pub counts_age: Option<Duration>,
 }
 
 /// A queue whose metrics can be read: a queue of this crate, or one that keeps its keys elsewhere.

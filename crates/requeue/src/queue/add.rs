@@ -34,7 +34,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// ```
     #[inline]
     pub fn add(&self, key: K) -> Added {
-        let hash = self.hash(&key);
+        let hash = self.hash_key(&key);
         self.add_at(key, hash, Add::now(), None)
     }
 
@@ -79,11 +79,12 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         if add.is_delayed() || add.merging() == requeue_core::Merge::Exactly {
             return self.add_with(own(key), add);
         }
-        let hash = self.hash(key);
+        let hash = self.hash_key(key);
         let locked = self.shared.lock_for(Operation::Add(&add), None);
         let Ok((mut state, now)) = locked else { return Added::Refused };
+        // `own` is user code, so it is not called under the lock.
         let known = state.core.add_known(key, hash, &add, now);
-        self.shared.release(state);
+        self.shared.release_lock(state);
         // Another thread may add the key in between. This is then one more add for the same run.
         known.unwrap_or_else(|| self.add_with(own(key), add))
     }
@@ -120,7 +121,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     pub fn add_rate_limited(&self, key: K) -> Added {
         // The queue is asked first, because the limiter would remember a key that the queue
         // refuses.
-        let hash = self.hash(&key);
+        let hash = self.hash_key(&key);
         {
             let Ok(state) = self.shared.lock() else { return Added::Refused };
             if state.core.refuses(&key, hash) {
@@ -130,7 +131,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
             state.core.prefetch(hash);
         }
         let now = self.shared.clock.now();
-        let delay = self.shared.limiter.delay(&key, now);
+        let delay = self.shared.limiter.next_delay(&key, now);
         // The limiter and the queue use one time, so that they compute the same due time.
         self.add_at(key, hash, Add::after(delay).failed(), Some(now))
     }
@@ -151,7 +152,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// assert_eq!(queue.try_get().unwrap().reasons(), 0b10);
     /// ```
     pub fn add_with(&self, key: K, add: Add) -> Added {
-        let hash = self.hash(&key);
+        let hash = self.hash_key(&key);
         self.add_at(key, hash, add, None)
     }
 
@@ -161,12 +162,12 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         if add.merging() == requeue_core::Merge::Exactly
             && self.shared.lock().is_ok_and(|state| !state.core.refuses(&key, hash))
         {
-            self.shared.limiter.forget(&key);
+            self.shared.limiter.forget_key(&key);
         }
         let locked = self.shared.lock_for(Operation::Add(&add), now);
         let Ok((mut state, now)) = locked else { return Added::Refused };
         let (added, unused) = state.core.add(key, hash, add, group, now);
-        self.shared.release(state);
+        self.shared.release_lock(state);
         drop_quietly(unused);
         added
     }
@@ -191,11 +192,11 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
             // The iterator, the hasher and the group function are user code, so they run outside
             // the lock.
             let slice = keys.by_ref().take(LOCK_BATCH).map(|key| {
-                let (hash, group) = (self.hash(&key), self.group_of_key(&key));
+                let (hash, group) = (self.hash_key(&key), self.group_of_key(&key));
                 (key, hash, group)
             });
             let mut batch = BatchAdd::new(&self.shared, slice.collect());
-            if batch.is_empty() {
+            if batch.keys.len() == 0 {
                 return count;
             }
             let Some(accepted) = batch.add_all() else { return count };
@@ -218,10 +219,6 @@ impl<'q, K: Key> BatchAdd<'q, K> {
     /// Takes keys with their hashes and groups.
     fn new(shared: &'q Shared<K>, keys: Vec<(K, u64, GroupId)>) -> Self {
         Self { shared, keys: keys.into_iter(), unused: Vec::new(), state: None }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.keys.len() == 0
     }
 
     /// Returns the number of adds that were accepted, or `None` if the lock was refused.
@@ -251,7 +248,7 @@ impl<'q, K: Key> BatchAdd<'q, K> {
 impl<K: Key> Drop for BatchAdd<'_, K> {
     fn drop(&mut self) {
         if let Some(state) = self.state.take() {
-            self.shared.release(state);
+            self.shared.release_lock(state);
         }
         self.unused.drain(..).for_each(drop_quietly);
         self.keys.by_ref().for_each(|(key, ..)| drop_quietly(key));

@@ -2,18 +2,16 @@
 
 use std::fmt;
 use std::hash::BuildHasher;
-use std::marker::PhantomData;
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
+use requeue_core::limiter::RateLimiter;
 use requeue_core::limiter::{BackoffLimiter, DEFAULT_BACKOFF, default_controller};
-use requeue_core::{
-    Config, CustomOrder, GroupId, InFlightPolicy, Order, Pace, RateLimiter, ReaddPolicy,
-};
+use requeue_core::{Config, CustomOrder, GroupId, InFlightPolicy, Order, Pace, ReaddPolicy};
 
 use super::Queue;
 use super::limiter::LockedLimiter;
-use super::shared::{Parts, Shared};
+use super::shared::Shared;
 use crate::Key;
 use crate::clock::{Clock, SystemClock};
 use crate::metrics::MetricsProvider;
@@ -43,6 +41,12 @@ pub(super) type GroupOf<K> = Arc<dyn Fn(&K) -> GroupId + Send + Sync>;
 /// ```
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct Builder<K: Key, S = RandomState> {
+    settings: Settings<K>,
+    hasher: S,
+}
+
+/// The settings that do not depend on the hasher.
+struct Settings<K: Key> {
     name: Option<Arc<str>>,
     config: Config<K>,
     group_of: Option<GroupOf<K>>,
@@ -55,8 +59,6 @@ pub struct Builder<K: Key, S = RandomState> {
     provider: Option<Arc<dyn MetricsProvider<K>>>,
     #[cfg(feature = "prometheus")]
     metrics: Option<crate::metrics::Metrics>,
-    hasher: S,
-    key: PhantomData<fn() -> K>,
 }
 
 /// The reason why a queue could not be built.
@@ -108,7 +110,7 @@ impl std::error::Error for BuildError {}
 
 impl<K: Key> Builder<K> {
     pub(super) fn new() -> Self {
-        Self {
+        let settings = Settings {
             name: None,
             config: Config::default(),
             group_of: None,
@@ -119,8 +121,15 @@ impl<K: Key> Builder<K> {
             provider: None,
             #[cfg(feature = "prometheus")]
             metrics: None,
-            hasher: RandomState::default(),
-            key: PhantomData,
+        };
+        Self { settings, hasher: RandomState::default() }
+    }
+
+    /// Builds a queue whose settings are known to be valid.
+    pub(super) fn build_valid(self) -> Queue<K> {
+        match self.build() {
+            Ok(queue) => queue,
+            Err(error) => unreachable!("the defaults are valid: {error}"),
         }
     }
 
@@ -152,7 +161,7 @@ impl<K: Key> Builder<K> {
 impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// Sets the name of the queue in metrics.
     pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
-        self.name = Some(name.into());
+        self.settings.name = Some(name.into());
         self
     }
 
@@ -161,7 +170,7 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     ///
     /// The default is [`ReaddPolicy::Hold`].
     pub fn readd_policy(mut self, policy: ReaddPolicy) -> Self {
-        self.config.readd_policy = policy;
+        self.settings.config.readd_policy = policy;
         self
     }
 
@@ -180,11 +189,11 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// queue.add("build");
     /// let item = queue.try_get().unwrap();
     /// queue.add("build");
-    /// assert!(item.is_cancelled());
+    /// assert!(item.cancel_reason().is_some());
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
     pub fn in_flight_policy(mut self, policy: InFlightPolicy) -> Self {
-        self.config.in_flight_policy = policy;
+        self.settings.config.in_flight_policy = policy;
         self
     }
 
@@ -227,13 +236,13 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
     pub fn pace(mut self, pace: Pace) -> Self {
-        self.config.pace = Some(pace);
+        self.settings.config.pace = Some(pace);
         self
     }
 
     /// Sets the order in which ready keys are delivered. The default is first in, first out.
     pub fn order(mut self, order: Order<K>) -> Self {
-        self.config.order = match order {
+        self.settings.config.order = match order {
             Order::Custom(order) => {
                 Order::Custom(Box::new(Fused { order: Some(order), broken: false, held: 0 }))
             }
@@ -258,12 +267,12 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     ///     .fair()
     ///     .build()?;
     /// queue.add_all([("busy", "a"), ("busy", "b"), ("busy", "c"), ("calm", "d")]);
-    /// let order: Vec<_> = queue.try_get_many(4).iter().map(|item| item.1).collect();
+    /// let order: Vec<_> = queue.get_many(4).now().iter().map(|item| item.1).collect();
     /// assert_eq!(order, ["a", "d", "b", "c"]);
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
     pub fn group_by(mut self, group: impl Fn(&K) -> GroupId + Send + Sync + 'static) -> Self {
-        self.group_of = Some(Arc::new(group));
+        self.settings.group_of = Some(Arc::new(group));
         self
     }
 
@@ -271,7 +280,7 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     ///
     /// In each turn, a group gets as many deliveries as its weight.
     pub fn fair(mut self) -> Self {
-        self.config.fair = true;
+        self.settings.config.fair = true;
         self
     }
 
@@ -279,7 +288,7 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     ///
     /// The minimum is 1, and the default is no limit.
     pub fn group_limit(mut self, limit: u32) -> Self {
-        self.config.group_limit = Some(limit);
+        self.settings.config.group_limit = Some(limit);
         self
     }
 
@@ -307,13 +316,13 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
     pub fn backoff(mut self, base: Duration, max: Duration) -> Self {
-        self.backoff = (base, max);
+        self.settings.backoff = (base, max);
         self
     }
 
     /// Sets the limiter, which computes how long a key waits after a failure.
     pub fn limiter(mut self, limiter: impl RateLimiter<K> + 'static) -> Self {
-        self.limiter = Some(Box::new(limiter));
+        self.settings.limiter = Some(Box::new(limiter));
         self
     }
 
@@ -322,7 +331,7 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// Use [`FakeClock`](crate::clock::FakeClock) in a test that moves the time, and `TokioClock`
     /// in a test that pauses or advances the time of a tokio runtime.
     pub fn clock(mut self, clock: impl Clock) -> Self {
-        self.clock = Some(Arc::new(clock));
+        self.settings.clock = Some(Arc::new(clock));
         self
     }
 
@@ -331,13 +340,13 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     ///
     /// Each operation then reads the clock. Metrics turn this on automatically.
     pub fn track_times(mut self) -> Self {
-        self.config.track = true;
+        self.settings.config.track = true;
         self
     }
 
     /// Reports every event to a custom metrics backend. The queue must have a name.
     pub fn metrics_provider(mut self, provider: Arc<dyn MetricsProvider<K>>) -> Self {
-        self.provider = Some(provider);
+        self.settings.provider = Some(provider);
         self
     }
 
@@ -345,7 +354,7 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// live queues there.
     #[cfg(feature = "prometheus")]
     pub fn metrics(mut self, metrics: &crate::metrics::Metrics) -> Self {
-        self.metrics = Some(metrics.clone());
+        self.settings.metrics = Some(metrics.clone());
         self
     }
 
@@ -377,24 +386,13 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
     pub fn hasher<T: BuildHasher>(self, hasher: T) -> Builder<K, T> {
-        Builder {
-            name: self.name,
-            config: self.config,
-            group_of: self.group_of,
-            limiter: self.limiter,
-            backoff: self.backoff,
-            // The default hasher may have been replaced because it is not safe enough.
-            default_limiter: |base, max| {
-                let hasher = std::hash::RandomState::new();
-                Box::new(BackoffLimiter::with_hasher(base, max, hasher))
-            },
-            clock: self.clock,
-            provider: self.provider,
-            #[cfg(feature = "prometheus")]
-            metrics: self.metrics,
-            hasher,
-            key: PhantomData,
-        }
+        let mut settings = self.settings;
+        // The default hasher may have been replaced because it is not safe enough.
+        settings.default_limiter = |base, max| {
+            let hasher = std::hash::RandomState::new();
+            Box::new(BackoffLimiter::with_hasher(base, max, hasher))
+        };
+        Builder { settings, hasher }
     }
 
     /// Builds the queue.
@@ -408,8 +406,9 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// - [`BuildError::Unnamed`]: the queue has metrics, but no name or an empty one.
     /// - [`BuildError::DuplicateName`]: a live queue with this name reports to the same metrics.
     pub fn build(self) -> Result<Queue<K, S>, BuildError> {
-        let mut config = self.config;
-        config.groups = self.group_of.is_some();
+        let settings = self.settings;
+        let mut config = settings.config;
+        config.groups = settings.group_of.is_some();
         if config.group_limit == Some(0) {
             return Err(BuildError::ZeroGroupLimit);
         }
@@ -420,40 +419,36 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
             return Err(BuildError::InvalidPace(pace));
         }
         let mut hooks = None;
-        if let Some(provider) = self.provider {
-            let name = self.name.as_deref().filter(|name| !name.is_empty());
+        if let Some(provider) = settings.provider {
+            let name = settings.name.as_deref().filter(|name| !name.is_empty());
             let name = name.ok_or(BuildError::Unnamed)?;
             config.track = true;
             hooks = Some(provider.queue(name));
         }
         #[cfg(feature = "prometheus")]
-        if self.metrics.is_some() {
+        if settings.metrics.is_some() {
             config.track = true;
         }
-        let (base, max) = self.backoff;
-        let limiter = self.limiter.unwrap_or_else(|| (self.default_limiter)(base, max));
-        let shared = Shared::new(Parts {
-            config,
-            clock: self.clock.unwrap_or_else(|| Arc::new(SystemClock)),
-            limiter: LockedLimiter::new(limiter),
-            hooks,
-            name: self.name,
-        });
+        let (base, max) = settings.backoff;
+        let limiter = settings.limiter.unwrap_or_else(|| (settings.default_limiter)(base, max));
+        let clock = settings.clock.unwrap_or_else(|| Arc::new(SystemClock));
+        let limiter = LockedLimiter::new(limiter);
+        let shared = Shared::new(config, clock, limiter, hooks, settings.name);
         #[cfg(feature = "prometheus")]
-        if let Some(metrics) = self.metrics {
+        if let Some(metrics) = settings.metrics {
             let name = shared.name.as_ref().ok_or(BuildError::Unnamed)?;
             metrics.add_as(name, &shared)?;
         }
-        Ok(Queue { shared, hasher: Arc::new(self.hasher), group_of: self.group_of })
+        Ok(Queue { shared, hasher: Arc::new(self.hasher), group_of: settings.group_of })
     }
 }
 
 impl<K: Key, S> fmt::Debug for Builder<K, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder")
-            .field("name", &self.name)
-            .field("readd_policy", &self.config.readd_policy)
-            .field("order", &self.config.order)
+            .field("name", &self.settings.name)
+            .field("readd_policy", &self.settings.config.readd_policy)
+            .field("order", &self.settings.config.order)
             .finish_non_exhaustive()
     }
 }
@@ -468,7 +463,7 @@ struct Fused<K> {
 }
 
 impl<K> Fused<K> {
-    fn with<R>(&mut self, f: impl FnOnce(&mut dyn CustomOrder<K>) -> R) -> Option<R> {
+    fn call_unless_broken<R>(&mut self, f: impl FnOnce(&mut dyn CustomOrder<K>) -> R) -> Option<R> {
         let order = self.order.as_deref_mut().filter(|_| !self.broken)?;
         let result = quietly(|| f(order));
         self.broken = result.is_none();
@@ -483,16 +478,16 @@ impl<K> CustomOrder<K> for Fused<K> {
             return drop_quietly(key);
         }
         self.held += 1;
-        self.with(|order| order.push(key));
+        self.call_unless_broken(|order| order.push(key));
     }
 
     fn touch(&mut self, key: &K) {
-        self.with(|order| order.touch(key));
+        self.call_unless_broken(|order| order.touch(key));
     }
 
     fn pop(&mut self) -> Option<K> {
         self.held = self.held.saturating_sub(1);
-        self.with(|order| order.pop()).flatten()
+        self.call_unless_broken(|order| order.pop()).flatten()
     }
 
     fn len(&self) -> usize {

@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::future::Future;
 use std::hash::{BuildHasher, Hash};
 use std::pin::Pin;
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll};
 
 use requeue_core::{self as core, CancelReason, CancelledRun};
 
@@ -14,7 +14,7 @@ use super::waiters::Wakes;
 use super::watchers::Watcher;
 use crate::Key;
 use crate::ranked_mutex::RankedGuard;
-use crate::sync::{Arc, Weak, drop_quietly};
+use crate::sync::{Arc, Weak, drop_quietly, waker_fn};
 
 impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Cancels the run in flight of `key`, and returns whether there was one.
@@ -48,16 +48,18 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let hash = self.hash(key);
+        let hash = self.hash_key(key);
         // Due keys first: an add that is due may restart the run.
-        let Some((mut state, _)) = self.settled() else { return CancelledRun::NotInFlight };
+        let Some((mut state, _)) = self.shared.lock_settled() else {
+            return CancelledRun::NotInFlight;
+        };
         let (cancelled, epoch) = state.core.cancel_running(key, hash);
         let mut wakes = Wakes::new();
         if let Some(epoch) = epoch {
-            state.watchers.take(epoch, &mut wakes);
+            state.watchers.take_wakers(epoch, &mut wakes);
         }
-        self.shared.release(state);
-        wakes.wake();
+        self.shared.release_lock(state);
+        wakes.wake_each();
         cancelled
     }
 }
@@ -67,22 +69,21 @@ impl<K: Key> Shared<K> {
     pub(super) fn cancel_reason(&self, ticket: &core::Ticket) -> Option<CancelReason> {
         let state = self.lock_after_restarts()?;
         let reason = state.core.cancel_reason(ticket);
-        self.release(state);
+        self.release_lock(state);
         reason
     }
 
     /// Returns the reason why a delivery was cancelled, if it was. From now on, nothing cancels it.
-    pub(super) fn seal(&self, ticket: &core::Ticket) -> Option<CancelReason> {
+    pub(super) fn seal_run(&self, ticket: &core::Ticket) -> Option<CancelReason> {
         let mut state = self.lock_after_restarts()?;
         let reason = state.core.seal(ticket);
-        self.release(state);
+        self.release_lock(state);
         reason
     }
 
     /// Takes the lock. If adds restart runs, first makes the keys ready that are due.
     fn lock_after_restarts(&self) -> Option<RankedGuard<'_, State<K>>> {
-        // The clock is user code, which runs without the lock.
-        if self.restarts { self.promoted(self.clock.now()) } else { self.lock().ok() }
+        if self.facts.restarts { Some(self.lock_settled()?.0) } else { self.lock().ok() }
     }
 }
 
@@ -100,34 +101,35 @@ impl<K: Key> Cancellation<K> {
     pub(super) const fn new(shared: Weak<Shared<K>>, ticket: core::Ticket) -> Self {
         Self { shared, ticket, listed: None }
     }
-}
 
-impl<K: Key> Cancellation<K> {
     /// Calls `f` when the delivery is cancelled, on the thread that cancels it, until the result is
     /// dropped.
-    pub(super) fn then(mut self, f: impl Fn(CancelReason) + Send + Sync + 'static) -> Self {
-        let call = Call { shared: Weak::clone(&self.shared), ticket: self.ticket, f };
-        let waker = Waker::from(Arc::new(call));
+    pub(super) fn call_on_cancel(
+        mut self,
+        f: impl Fn(CancelReason) + Send + Sync + 'static,
+    ) -> Self {
+        let (shared, ticket) = (Weak::clone(&self.shared), self.ticket);
+        let waker = waker_fn(move || {
+            if let Some(reason) = shared.upgrade().and_then(|shared| shared.cancel_reason(&ticket))
+            {
+                f(reason);
+            }
+        });
         if Pin::new(&mut self).poll(&mut Context::from_waker(&waker)).is_ready() {
             waker.wake();
         }
         self
     }
-}
 
-/// A waker that calls `f` with the reason of the cancellation.
-struct Call<K: Key, F> {
-    shared: Weak<Shared<K>>,
-    ticket: core::Ticket,
-    f: F,
-}
-
-impl<K: Key, F: Fn(CancelReason) + Send + Sync + 'static> Wake for Call<K, F> {
-    fn wake(self: Arc<Self>) {
-        let Some(shared) = self.shared.upgrade() else { return };
-        if let Some(reason) = shared.cancel_reason(&self.ticket) {
-            (self.f)(reason);
+    /// Removes the future from the list.
+    fn leave_watchers(&mut self) {
+        let Some((number, watcher)) = self.listed.take() else { return };
+        if let Some(shared) = self.shared.upgrade()
+            && let Ok(mut state) = shared.lock()
+        {
+            state.watchers.remove_watcher(self.ticket.epoch(), number);
         }
+        drop_quietly(watcher);
     }
 }
 
@@ -143,7 +145,7 @@ impl<K: Key> Future for Cancellation<K> {
         if this.listed.as_ref().is_some_and(|(_, watcher)| watcher.will_wake(cx.waker())) {
             return Poll::Pending;
         }
-        this.leave();
+        this.leave_watchers();
         let Some(shared) = this.shared.upgrade() else { return Poll::Pending };
         let watcher = Watcher::new(cx.waker().clone());
         let Some(mut state) = shared.lock_after_restarts() else {
@@ -151,33 +153,20 @@ impl<K: Key> Future for Cancellation<K> {
             return Poll::Pending;
         };
         if let Some(reason) = state.core.cancel_reason(&this.ticket) {
-            shared.release(state);
+            shared.release_lock(state);
             return Poll::Ready(reason);
         }
         if state.core.key_of(&this.ticket).is_some() {
-            let number = state.watchers.wait(this.ticket.epoch(), Arc::clone(&watcher));
+            let number = state.watchers.list_watcher(this.ticket.epoch(), Arc::clone(&watcher));
             this.listed = Some((number, watcher));
         }
-        shared.release(state);
+        shared.release_lock(state);
         Poll::Pending
-    }
-}
-
-impl<K: Key> Cancellation<K> {
-    /// Removes the future from the list.
-    fn leave(&mut self) {
-        let Some((number, watcher)) = self.listed.take() else { return };
-        if let Some(shared) = self.shared.upgrade()
-            && let Ok(mut state) = shared.lock()
-        {
-            state.watchers.leave(self.ticket.epoch(), number);
-        }
-        drop_quietly(watcher);
     }
 }
 
 impl<K: Key> Drop for Cancellation<K> {
     fn drop(&mut self) {
-        self.leave();
+        self.leave_watchers();
     }
 }

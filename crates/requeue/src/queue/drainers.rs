@@ -53,16 +53,16 @@ impl Drainers {
         self.0.as_ref().is_none_or(|list| list.listed.is_empty())
     }
 
-    fn all(&mut self) -> impl Iterator<Item = &mut Drainer> {
+    fn iter_drainers(&mut self) -> impl Iterator<Item = &mut Drainer> {
         self.0.iter_mut().flat_map(|list| &mut list.listed)
     }
 
     /// Marks the drains that have just completed, and returns their wakers.
-    pub(super) fn finish<K: Eq + Clone>(
+    pub(super) fn finish_reached<K: Eq + Clone>(
         &mut self,
         core: &core::Queue<K>,
     ) -> impl Iterator<Item = Waker> {
-        self.all().filter_map(|drainer| {
+        self.iter_drainers().filter_map(|drainer| {
             drainer.finished |= drainer.until.is_reached(core);
             if drainer.finished { drainer.waker.take() } else { None }
         })
@@ -70,7 +70,7 @@ impl Drainers {
 
     /// Returns the wakers of all drains.
     pub(super) fn take_wakers(&mut self) -> impl Iterator<Item = Waker> {
-        self.all().filter_map(|drainer| drainer.waker.take())
+        self.iter_drainers().filter_map(|drainer| drainer.waker.take())
     }
 
     /// Returns true if the drain has completed since it was listed.
@@ -83,7 +83,7 @@ impl Drainers {
 
     /// Lists a drain, or replaces its waker. Returns a waker that is no longer needed, to be
     /// dropped outside the lock.
-    pub(super) fn wait(
+    pub(super) fn list_drain(
         &mut self,
         number: &mut Option<u64>,
         until: Until,
@@ -103,7 +103,7 @@ impl Drainers {
     }
 
     /// Removes a drain that no longer waits. Returns its waker, to be dropped outside the lock.
-    pub(super) fn leave(&mut self, number: u64) -> Option<Waker> {
+    pub(super) fn remove_drain(&mut self, number: u64) -> Option<Waker> {
         let list = self.0.as_mut()?;
         let at = list.listed.iter().position(|drainer| drainer.number == number)?;
         list.listed.swap_remove(at).waker

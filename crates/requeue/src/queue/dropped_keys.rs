@@ -20,7 +20,7 @@ impl<K> DroppedKeys<K> {
         }
     }
 
-    pub(super) fn append(&mut self, keys: Vec<K>) {
+    pub(super) fn append_keys(&mut self, keys: Vec<K>) {
         if !keys.is_empty() {
             self.pieces.push(keys);
         }
@@ -28,11 +28,5 @@ impl<K> DroppedKeys<K> {
 
     pub(super) fn into_keys(self) -> impl Iterator<Item = K> {
         self.pieces.into_iter().flatten()
-    }
-}
-
-impl<K> Default for DroppedKeys<K> {
-    fn default() -> Self {
-        Self::new()
     }
 }

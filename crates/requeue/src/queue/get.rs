@@ -14,7 +14,6 @@ use super::Queue;
 use super::getter::Getter;
 use super::item::Item;
 use super::shared::Shared;
-use super::waiters::Kind;
 use crate::Key;
 use crate::sync::quietly;
 
@@ -35,23 +34,21 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     #[inline(always)]
     pub fn try_get(&self) -> Option<Item<'_, K>> {
         match self.shared.take_fast() {
-            Some(taken) => Some(Item::borrowed(&self.shared, taken?)),
+            Some(taken) => Some(Item::new_borrowed(&self.shared, taken?)),
             None => self.try_get_any(),
         }
     }
 
     #[inline(never)]
     fn try_get_any(&self) -> Option<Item<'_, K>> {
-        Some(Item::borrowed(&self.shared, self.take_now()?))
-    }
-
-    /// Takes up to `max` ready keys, without waiting.
-    #[must_use = "an item that is dropped unfinished counts as failed"]
-    pub fn try_get_many(&self, max: usize) -> Vec<Item<'_, K>> {
-        self.take_more(Vec::new(), max)
+        let (state, taken) = self.lock_and_take().ok()?;
+        self.shared.release_lock(state);
+        Some(Item::new_borrowed(&self.shared, taken?))
     }
 
     /// Waits for a key. Returns `None` when the queue was closed or shut down and has no more keys.
+    ///
+    /// The result is a future. [`Get::blocking`] waits on a thread instead, without a runtime.
     ///
     /// Each key uses a unit of tokio's cooperative budget, so a loop over a full queue lets other
     /// tasks run.
@@ -76,105 +73,41 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// }
     /// # });
     /// ```
+    #[inline]
     pub fn get(&self) -> Get<'_, K, S> {
-        Get { inner: Getter::new(self, Kind::Task, false) }
+        Get { inner: Getter::new(self) }
     }
 
     /// Waits for a key, then takes up to `max` ready keys in all.
     ///
     /// The result is empty if the queue was closed or shut down and has no more keys, or if `max`
-    /// is 0.
+    /// is 0. [`GetMany::now`] takes the keys without waiting.
     ///
     /// # Cancel safety
     ///
     /// The same as for [`get`](Self::get).
-    pub fn get_many(&self, max: usize) -> GetMany<'_, K, S> {
-        GetMany { inner: Getter::new(self, Kind::Task, false), max }
-    }
-
-    /// Blocks this thread until there is a key.
-    ///
-    /// Returns `None` when the queue was closed or shut down and has no more keys.
-    ///
-    /// It needs no runtime. This call, like every other one whose name ends with `_blocking`,
-    /// blocks the thread while it waits. In async code use [`get`](Self::get), or call it in
-    /// `tokio::task::spawn_blocking`: on a runtime with one thread, nothing else runs meanwhile,
-    /// not even the task that would add a key. To find such calls in tests, wrap them in
-    /// `tokio::task::block_in_place`, which panics on a runtime with one thread.
     ///
     /// # Examples
     ///
     /// ```
-    /// use requeue::Queue;
-    ///
-    /// let queue: Queue<&str> = Queue::new();
-    /// std::thread::scope(|scope| {
-    ///     scope.spawn(|| {
-    ///         while let Some(item) = queue.get_blocking() {
-    ///             item.succeed();
-    ///         }
-    ///     });
-    ///     queue.add("a");
-    ///     queue.close();
-    /// });
-    /// assert_eq!(queue.len(), 0);
-    /// ```
-    #[must_use = "an item that is dropped unfinished counts as failed"]
-    #[inline(always)]
-    pub fn get_blocking(&self) -> Option<Item<'_, K>> {
-        if let Some(Some(taken)) = self.shared.take_fast() {
-            return Some(Item::borrowed(&self.shared, taken));
-        }
-        self.get_after_waiting()
-    }
-
-    #[inline(never)]
-    fn get_after_waiting(&self) -> Option<Item<'_, K>> {
-        Some(Item::borrowed(&self.shared, self.block()?))
-    }
-
-    /// Waits as [`get_many`](Self::get_many) does, and blocks this thread.
-    #[must_use = "an item that is dropped unfinished counts as failed"]
-    pub fn get_many_blocking(&self, max: usize) -> Vec<Item<'_, K>> {
-        let Some(first) = (max > 0).then(|| self.block()).flatten() else {
-            return Vec::new();
-        };
-        self.take_more(vec![Item::borrowed(&self.shared, first)], max)
-    }
-
-    /// Calls [`Item::succeed`] and then [`try_get`](Self::try_get), in most cases under one hold of
-    /// the lock and with one reading of the clock.
-    ///
-    /// An item of another queue succeeds in that queue.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use requeue::Queue;
+    /// use requeue::{Item, Queue};
     ///
     /// let queue = Queue::new();
-    /// queue.add_all(["a", "b"]);
-    /// let mut keys = Vec::new();
-    /// let mut next = queue.try_get();
-    /// while let Some(item) = next {
-    ///     keys.push(*item);
-    ///     next = queue.succeed_and_try_get(item);
-    /// }
-    /// assert_eq!((keys, queue.in_flight()), (vec!["a", "b"], 0));
+    /// queue.add_all(0..3);
+    /// let items = queue.get_many(2).now();
+    /// assert_eq!(items.len(), 2);
+    /// Item::succeed_all(items);
     /// ```
-    #[must_use = "an item that is dropped unfinished counts as failed"]
-    #[inline]
-    pub fn succeed_and_try_get(&self, item: Item<'_, K>) -> Option<Item<'_, K>> {
-        match self.shared.succeed_and_take(item) {
-            Some(taken) => Some(Item::borrowed(&self.shared, taken)),
-            None => self.try_get(),
-        }
+    pub fn get_many(&self, max: usize) -> GetMany<'_, K, S> {
+        GetMany { inner: Getter::new(self), max }
     }
 
     /// Calls [`Item::succeed`] and then [`get`](Self::get), in most cases under one hold of the
     /// lock and with one reading of the clock.
     ///
-    /// The delivery is completed when the future is first polled, or dropped.
+    /// The delivery is completed when the future is first polled, or dropped. An item of another
+    /// queue succeeds in that queue. [`SucceedAndGet::now`] and [`SucceedAndGet::blocking`] take the
+    /// next key without a task.
     ///
     /// # Cancel safety
     ///
@@ -196,48 +129,9 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// assert_eq!(queue.totals().deliveries, 2);
     /// # });
     /// ```
+    #[inline]
     pub fn succeed_and_get<'q>(&'q self, item: Item<'q, K>) -> SucceedAndGet<'q, K, S> {
         SucceedAndGet { item: Some(item), get: self.get() }
-    }
-
-    /// Calls [`Item::succeed`] and then [`get_blocking`](Self::get_blocking), in most cases under
-    /// one hold of the lock and with one reading of the clock.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use requeue::Queue;
-    ///
-    /// let queue: Queue<&str> = Queue::new();
-    /// std::thread::scope(|scope| {
-    ///     scope.spawn(|| {
-    ///         let mut next = queue.get_blocking();
-    ///         while let Some(item) = next {
-    ///             next = queue.succeed_and_get_blocking(item);
-    ///         }
-    ///     });
-    ///     queue.add_all(["a", "b"]);
-    ///     queue.close();
-    /// });
-    /// assert_eq!(queue.len(), 0);
-    /// ```
-    #[must_use = "an item that is dropped unfinished counts as failed"]
-    #[inline]
-    pub fn succeed_and_get_blocking(&self, item: Item<'_, K>) -> Option<Item<'_, K>> {
-        match self.shared.succeed_and_take(item) {
-            Some(taken) => Some(Item::borrowed(&self.shared, taken)),
-            None => self.get_blocking(),
-        }
-    }
-
-    fn take_now(&self) -> Option<Delivery<K>> {
-        let (state, taken) = self.take().ok()?;
-        self.shared.release(state);
-        taken
-    }
-
-    fn block(&self) -> Option<Delivery<K>> {
-        Getter::new(self, Kind::Thread, false).block()
     }
 }
 
@@ -267,7 +161,8 @@ impl<'q, K: Key, S: BuildHasher> Future for Get<'q, K, S> {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let shared = self.shared();
+        let shared = self.shared_state();
+        // A getter that was woken holds a wake, which the slow path returns.
         if self.inner.is_waiting() {
             return self.poll_again(cx);
         }
@@ -276,9 +171,10 @@ impl<'q, K: Key, S: BuildHasher> Future for Get<'q, K, S> {
         if let Some(Some(delivery)) = shared.take_fast() {
             #[cfg(feature = "tokio")]
             budget.made_progress();
-            return Poll::Ready(Some(Item::borrowed(shared, delivery)));
+            return Poll::Ready(Some(Item::new_borrowed(shared, delivery)));
         }
         #[cfg(feature = "tokio")]
+        // The slow path asks for this unit itself.
         drop(budget);
         self.poll_again(cx)
     }
@@ -287,10 +183,9 @@ impl<'q, K: Key, S: BuildHasher> Future for Get<'q, K, S> {
 impl<'q, K: Key, S: BuildHasher> Get<'q, K, S> {
     /// Sets the longest time to wait, from this call on, by the queue's clock. The result is `None` if
     /// it has passed.
-    pub fn timeout(self, timeout: Duration) -> Self {
-        let mut inner = self.restarted(Kind::Task, self.inner.until_final);
-        inner.deadline = Some(inner.queue.now() + timeout);
-        Self { inner }
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.inner.deadline = Some(self.inner.queue.now() + timeout);
+        self
     }
 
     /// Makes `None` final: no key is ready, and no key in flight will become ready again.
@@ -298,36 +193,63 @@ impl<'q, K: Key, S: BuildHasher> Get<'q, K, S> {
     /// After `shut_down`, `get` returns `None` as soon as no key is ready, as client-go's does. A later
     /// call may return a key that was dirty while in flight. A loop that must also process those keys
     /// calls this method, as `Workers` do.
-    pub fn until_final(self) -> Self {
-        Self { inner: self.restarted(Kind::Task, true) }
+    pub fn until_final(mut self) -> Self {
+        self.inner.wait_until_final();
+        self
     }
 
-    /// Waits for the key, and blocks this thread, as [`Queue::get_blocking`] does.
+    /// Waits for the key, and blocks this thread. It needs no runtime.
+    ///
+    /// This call, like the other methods named `blocking`, blocks the thread while it waits. In async
+    /// code await the future, or call this in `tokio::task::spawn_blocking`: on a runtime with one
+    /// thread, nothing else runs meanwhile, not even the task that would add a key. To find such calls
+    /// in tests, wrap them in `tokio::task::block_in_place`, which panics on a runtime with one thread.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::Queue;
+    ///
+    /// let queue: Queue<&str> = Queue::new();
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(|| {
+    ///         while let Some(item) = queue.get().blocking() {
+    ///             item.succeed();
+    ///         }
+    ///     });
+    ///     queue.add("a");
+    ///     queue.close();
+    /// });
+    /// assert_eq!(queue.len(), 0);
+    /// ```
     #[must_use = "an item that is dropped unfinished counts as failed"]
+    #[inline(always)]
     pub fn blocking(self) -> Option<Item<'q, K>> {
-        let shared = self.shared();
-        let getter = self.restarted(Kind::Thread, self.inner.until_final);
-        // A future that has begun to wait leaves the list of waiters first.
-        drop(self);
-        Some(Item::borrowed(shared, getter.block()?))
+        let shared = self.shared_state();
+        // A future that has begun to wait may hold a wake, which only the slow path returns.
+        if !self.inner.is_waiting()
+            && let Some(Some(taken)) = shared.take_fast()
+        {
+            return Some(Item::new_borrowed(shared, taken));
+        }
+        self.wait_on_thread()
     }
 
-    /// Returns a getter that waits in the same way, and has not begun to wait.
-    fn restarted(&self, kind: Kind, until_final: bool) -> Getter<'q, K, S> {
-        let mut getter = Getter::new(self.inner.queue, kind, until_final);
-        getter.deadline = self.inner.deadline;
-        getter
+    #[inline(never)]
+    fn wait_on_thread(self) -> Option<Item<'q, K>> {
+        let shared = self.shared_state();
+        Some(Item::new_borrowed(shared, self.inner.block_thread()?))
     }
 
-    fn shared(&self) -> &'q Shared<K> {
+    fn shared_state(&self) -> &'q Shared<K> {
         &self.inner.queue.shared
     }
 
     #[inline(never)]
     fn poll_again(&mut self, cx: &mut Context<'_>) -> Poll<Option<Item<'q, K>>> {
-        let shared = self.shared();
+        let shared = self.shared_state();
         let delivery = ready!(Pin::new(&mut self.inner).poll(cx));
-        Poll::Ready(delivery.map(|delivery| Item::borrowed(shared, delivery)))
+        Poll::Ready(delivery.map(|delivery| Item::new_borrowed(shared, delivery)))
     }
 }
 
@@ -346,10 +268,36 @@ impl<'q, K: Key, S: BuildHasher> Future for GetMany<'q, K, S> {
             return Poll::Ready(Vec::new());
         }
         let delivery = ready!(Pin::new(&mut self.inner).poll(cx));
-        let queue: &'q Queue<K, S> = self.inner.queue;
-        let first = delivery.map(|delivery| Item::borrowed(&queue.shared, delivery));
-        Poll::Ready(first.map_or_else(Vec::new, |first| queue.take_more(vec![first], self.max)))
+        Poll::Ready(take_rest(self.inner.queue, delivery, self.max))
     }
+}
+
+impl<'q, K: Key, S: BuildHasher> GetMany<'q, K, S> {
+    /// Takes up to `max` ready keys, without waiting.
+    #[must_use = "an item that is dropped unfinished counts as failed"]
+    pub fn now(self) -> Vec<Item<'q, K>> {
+        self.inner.queue.take_more(Vec::new(), self.max)
+    }
+
+    /// Waits for the first key, and blocks this thread, as [`Get::blocking`] does.
+    #[must_use = "an item that is dropped unfinished counts as failed"]
+    pub fn blocking(self) -> Vec<Item<'q, K>> {
+        if self.max == 0 {
+            return Vec::new();
+        }
+        let (queue, max) = (self.inner.queue, self.max);
+        take_rest(queue, self.inner.block_thread(), max)
+    }
+}
+
+/// Takes more keys after `first`, up to `max` in all.
+fn take_rest<K: Key, S: BuildHasher>(
+    queue: &Queue<K, S>,
+    first: Option<Delivery<K>>,
+    max: usize,
+) -> Vec<Item<'_, K>> {
+    let first = first.map(|delivery| Item::new_borrowed(&queue.shared, delivery));
+    first.map_or_else(Vec::new, |first| queue.take_more(vec![first], max))
 }
 
 /// Completes a delivery and waits for the next key: see [`Queue::succeed_and_get`].
@@ -368,7 +316,7 @@ impl<'q, K: Key, S: BuildHasher> Future for SucceedAndGet<'q, K, S> {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if let Some(item) = self.item.take() {
-            let shared: &'q Shared<K> = self.get.shared();
+            let shared: &'q Shared<K> = self.get.shared_state();
             // A task without budget takes no key, but its delivery is completed.
             #[cfg(feature = "tokio")]
             let Poll::Ready(budget) = tokio::task::coop::poll_proceed(cx) else {
@@ -378,14 +326,59 @@ impl<'q, K: Key, S: BuildHasher> Future for SucceedAndGet<'q, K, S> {
             if let Some(taken) = shared.succeed_and_take(item) {
                 #[cfg(feature = "tokio")]
                 budget.made_progress();
-                return Poll::Ready(Some(Item::borrowed(shared, taken)));
+                return Poll::Ready(Some(Item::new_borrowed(shared, taken)));
             }
         }
         Pin::new(&mut self.get).poll(cx)
     }
 }
 
+impl<'q, K: Key, S: BuildHasher> SucceedAndGet<'q, K, S> {
+    /// Completes the delivery, and takes the next ready key, without waiting.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::Queue;
+    ///
+    /// let queue = Queue::new();
+    /// queue.add_all(["a", "b"]);
+    /// let mut keys = Vec::new();
+    /// let mut next = queue.try_get();
+    /// while let Some(item) = next {
+    ///     keys.push(*item);
+    ///     next = queue.succeed_and_get(item).now();
+    /// }
+    /// assert_eq!((keys, queue.is_idle()), (vec!["a", "b"], true));
+    /// ```
+    #[must_use = "an item that is dropped unfinished counts as failed"]
+    #[inline]
+    pub fn now(self) -> Option<Item<'q, K>> {
+        let queue = self.get.inner.queue;
+        self.complete_item().or_else(|| queue.try_get())
+    }
+
+    /// Completes the delivery, waits for the next key, and blocks this thread, as [`Get::blocking`]
+    /// does.
+    #[must_use = "an item that is dropped unfinished counts as failed"]
+    #[inline]
+    pub fn blocking(self) -> Option<Item<'q, K>> {
+        let queue = self.get.inner.queue;
+        self.complete_item().or_else(|| queue.get().blocking())
+    }
+
+    /// Completes the delivery, and takes the next key if that needs no other hold of the lock.
+    // Inlined with the drops of its fields, so that no empty field costs an instruction.
+    #[inline(always)]
+    fn complete_item(mut self) -> Option<Item<'q, K>> {
+        let shared = self.get.shared_state();
+        let taken = shared.succeed_and_take(self.item.take()?)?;
+        Some(Item::new_borrowed(shared, taken))
+    }
+}
+
 impl<K: Key, S: BuildHasher> Drop for SucceedAndGet<'_, K, S> {
+    #[inline]
     fn drop(&mut self) {
         if let Some(item) = self.item.take() {
             // This may run while unwinding. If `succeed` panics, the item's drop counts as a

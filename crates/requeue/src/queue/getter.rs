@@ -10,7 +10,7 @@
 use std::future::Future;
 use std::hash::BuildHasher;
 use std::pin::Pin;
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use requeue_core::{Delivery, Finish, Operation, Time};
@@ -19,13 +19,13 @@ use super::Queue;
 use super::item::{Completed, Item};
 use super::shared::{LOCK_BATCH, Shared, State};
 use super::waiters::{Kind, Place};
-use crate::Key;
 use crate::clock::{Alarm, Clock};
 use crate::ranked_mutex::{RankedGuard, Reentered};
 use crate::sync::{
-    Arc, Ordering, SPINS, Thread, current, drop_quietly, park, park_timeout, park_warily, quietly,
-    spin_loop, thread_local,
+    Ordering, SPINS, current, drop_quietly, park, park_timeout, park_warily, quietly, spin_loop,
+    thread_local, waker_fn,
 };
+use crate::{Completion, Key};
 
 // --- A key without waiting ------------------------------------------------------------------------------
 
@@ -41,7 +41,7 @@ impl<K: Key> Shared<K> {
     /// and reads it immediately in larger pieces must wait until the write is done.
     #[inline(always)]
     pub(super) fn take_fast(&self) -> Option<Option<Delivery<K>>> {
-        if !self.has_fast_gets {
+        if !self.facts.has_fast_gets {
             return None;
         }
         let read = self.now_before_lock(Operation::Get, None);
@@ -52,14 +52,14 @@ impl<K: Key> Shared<K> {
         if read.is_some() && taken.is_none() {
             return None;
         }
-        self.release(state);
+        self.release_lock(state);
         Some(taken)
     }
 }
 
 impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Takes the next ready key, if there is one, and returns it with the lock.
-    pub(super) fn take(&self) -> Result<Taken<'_, K>, Reentered> {
+    pub(super) fn lock_and_take(&self) -> Result<Taken<'_, K>, Reentered> {
         let shared = &self.shared;
         let (mut state, mut now) = shared.lock_for(Operation::Get, None)?;
         if state.core.pace().is_some() {
@@ -75,7 +75,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         loop {
             let mut again = false;
             let taken = if state.core.has_order() {
-                let popped = state.core.get_by_order(now, |key| self.hash(key));
+                let popped = state.core.get_by_order(now, |key| self.hash_key(key));
                 again = popped.again;
                 if !popped.dropped.is_empty() {
                     drop(state);
@@ -92,7 +92,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
             if taken.is_some() || !(again || more_due()) {
                 return Ok((state, taken));
             }
-            shared.release(state);
+            shared.release_lock(state);
             now = shared.clock.now();
             state = shared.lock()?;
         }
@@ -105,18 +105,18 @@ impl<K: Key> Shared<K> {
     /// Takes up to `max` keys under one hold of the lock, like `take_fast`. Returns `false`, and
     /// takes nothing, if the caller must call [`take`](Queue::take).
     fn take_many_fast<'q>(&'q self, items: &mut Vec<Item<'q, K>>, max: usize) -> bool {
-        if !self.has_fast_gets || self.hooks.is_some() {
+        if !self.facts.has_fast_gets || self.hooks.is_some() {
             return false;
         }
         let Ok(mut state) = self.lock() else { return true };
         let Some(mut now) = state.time_for(Operation::Get, None) else { return false };
         for _ in 0..max {
             let Some(delivery) = state.core.get(now) else { break };
-            items.push(Item::borrowed(self, delivery));
+            items.push(Item::new_borrowed(self, delivery));
             let Some(next) = state.time_for(Operation::Get, None) else { break };
             now = next;
         }
-        self.release(state);
+        self.release_lock(state);
         true
     }
 }
@@ -125,24 +125,26 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Takes ready keys until there are `max` items, or no more ready keys.
     pub(super) fn take_more<'q>(&'q self, items: Vec<Item<'q, K>>, max: usize) -> Vec<Item<'q, K>> {
         let mut taken = TakenBatch { shared: &self.shared, items, deliveries: Vec::new() };
+        // A large `max` allocates no memory for keys that may not exist.
         taken.items.reserve(max.saturating_sub(taken.items.len()).min(32));
         while taken.items.len() < max {
             let before = taken.items.len();
             let left = (max - before).min(LOCK_BATCH);
             if !self.shared.take_many_fast(&mut taken.items, left) {
-                let Ok((mut state, one)) = self.take() else { break };
+                let Ok((mut state, one)) = self.lock_and_take() else { break };
                 taken.deliveries.extend(one);
                 while (1..left).contains(&taken.deliveries.len())
-                    && self.shared.has_fast_gets
+                    && self.shared.facts.has_fast_gets
                     && let Some(now) = state.time_for(Operation::Get, None)
                     && let Some(delivery) = state.core.get(now)
                 {
                     taken.deliveries.push(delivery);
                 }
-                self.shared.release(state);
+                self.shared.release_lock(state);
                 let TakenBatch { shared, items, deliveries } = &mut taken;
-                items
-                    .extend(deliveries.drain(..).map(|delivery| Item::borrowed(*shared, delivery)));
+                items.extend(
+                    deliveries.drain(..).map(|delivery| Item::new_borrowed(*shared, delivery)),
+                );
             }
             if taken.items.len() == before {
                 break;
@@ -164,9 +166,9 @@ struct TakenBatch<'q, K: Key> {
 impl<K: Key> Drop for TakenBatch<'_, K> {
     fn drop(&mut self) {
         let deliveries =
-            self.deliveries.drain(..).map(|delivery| Item::borrowed(self.shared, delivery));
+            self.deliveries.drain(..).map(|delivery| Item::new_borrowed(self.shared, delivery));
         for item in self.items.drain(..).chain(deliveries) {
-            quietly(|| item.release());
+            quietly(|| item.complete(Completion::Release));
         }
     }
 }
@@ -178,34 +180,35 @@ impl<K: Key> Shared<K> {
     /// `None` means that the caller must check for a key.
     #[inline(always)]
     pub(super) fn succeed_and_take(&self, mut item: Item<'_, K>) -> Option<Delivery<K>> {
-        if !item.is_of(self) || !self.has_fast_gets {
+        if !item.is_of(self) || !self.facts.has_fast_gets {
             item.succeed();
             return None;
         }
-        self.limiter.forget(&item);
+        // The limiter's lock ranks below the queue's, so it is never taken under it.
+        self.limiter.forget_key(&item);
         // It is dropped after the lock is released, even if a key's `clone` panics under the lock.
         let mut completed = Completed::new();
         let how = Finish::Succeed;
-        let locked = self.lock_for(Operation::Finish(item.ticket(), &how), None);
+        let locked = self.lock_for(Operation::Finish(&item.ticket, &how), None);
         let (mut state, now) = locked.ok()?;
-        state.watchers.end(item.fencing_token());
-        let Some(finished) = state.core.finish(item.ticket(), how, now) else {
-            self.release(state);
-            item.free();
+        state.watchers.end_delivery(item.fencing_token());
+        let Some(finished) = state.core.finish(&item.ticket, how, now) else {
+            self.release_lock(state);
+            item.drop_contents();
             return None;
         };
         let (unused, worked) = state.keep_dropped(finished);
-        completed.set(&mut item, unused);
+        completed.take_contents(&mut item, unused);
         // If not every operation needs the time, the clock may have been read for the completion, but not for the
         // get. A drain must see the moment in which no key is in flight.
-        let next = state.time_for(Operation::Get, self.always_needs_now.then_some(now));
+        let next = state.time_for(Operation::Get, self.facts.always_needs_now.then_some(now));
         let taken = match next.filter(|_| state.drainers.is_empty()) {
             Some(now) => state.core.get(now),
             None => None,
         };
-        self.release(state);
+        self.release_lock(state);
         if worked.is_some() {
-            self.report_worked(completed.key(), worked);
+            self.report_worked(completed.delivered_key(), worked);
         }
         drop(completed);
         taken
@@ -220,7 +223,7 @@ pub(super) struct Getter<'q, K: Key, S: BuildHasher> {
     place: Option<Place>,
     kind: Kind,
     /// True if the getter waits until `None` is final.
-    pub(super) until_final: bool,
+    until_final: bool,
     pub(super) deadline: Option<Time>,
     /// The alarm for the deadline, unless a parked thread keeps the deadline itself.
     alarm: Option<Alarm>,
@@ -235,7 +238,10 @@ enum Pause {
 }
 
 impl<'q, K: Key, S: BuildHasher> Getter<'q, K, S> {
-    pub(super) const fn new(queue: &'q Queue<K, S>, kind: Kind, until_final: bool) -> Self {
+    /// Returns the getter of a task, which returns `None` as client-go's does.
+    #[inline]
+    pub(super) const fn new(queue: &'q Queue<K, S>) -> Self {
+        let (kind, until_final) = (Kind::Task, false);
         Self { queue, place: None, kind, until_final, deadline: None, alarm: None }
     }
 
@@ -244,15 +250,26 @@ impl<'q, K: Key, S: BuildHasher> Getter<'q, K, S> {
         self.place.is_some()
     }
 
+    /// Makes the getter wait until `None` is final.
+    pub(super) fn wait_until_final(&mut self) {
+        // The list of waiters has a copy of the flag.
+        self.leave_waiters();
+        self.until_final = true;
+    }
+
     /// Blocks this thread until there is a result.
-    pub(super) fn block(mut self) -> Option<Delivery<K>> {
+    pub(super) fn block_thread(mut self) -> Option<Delivery<K>> {
+        // A future that has begun to wait is listed as a task.
+        self.leave_waiters();
+        self.kind = Kind::Thread;
         let shared = &self.queue.shared;
+        // All waits of a thread share one waker, so that a listed getter is recognized.
         THREAD.with(|waker| {
             loop {
-                match self.check(waker) {
+                match self.check_or_wait(waker) {
                     Ok(result) => return result,
-                    Err(Pause::Spin) => shared.spin(),
-                    Err(Pause::Until(until)) => shared.park(until),
+                    Err(Pause::Spin) => shared.spin_briefly(),
+                    Err(Pause::Until(until)) => shared.park_until(until),
                 }
             }
         })
@@ -260,7 +277,7 @@ impl<'q, K: Key, S: BuildHasher> Getter<'q, K, S> {
 
     /// Returns the result, or the way to wait for it. `None` means that the queue has no more keys,
     /// or that the deadline has passed.
-    fn check(&mut self, waker: &Waker) -> Result<Option<Delivery<K>>, Pause> {
+    fn check_or_wait(&mut self, waker: &Waker) -> Result<Option<Delivery<K>>, Pause> {
         let until = match self.take_or_join(waker) {
             Err(Pause::Until(until)) => until,
             result => return result,
@@ -269,11 +286,12 @@ impl<'q, K: Key, S: BuildHasher> Getter<'q, K, S> {
         match self.deadline {
             None | Some(Time::NEVER) => Err(Pause::Until(until)),
             Some(deadline) if shared.clock.now() >= deadline => {
-                self.leave();
+                self.leave_waiters();
                 Ok(None)
             }
             Some(deadline) => {
-                let keeps_deadline = shared.is_real_time && self.kind == Kind::Thread;
+                let keeps_deadline = shared.facts.is_real_time && self.kind == Kind::Thread;
+                // Each check arms again, because an alarm may go off early, and wakes only its own waker.
                 if !keeps_deadline {
                     self.alarm = quietly(|| shared.clock.arm(deadline, waker));
                 }
@@ -289,7 +307,7 @@ impl<'q, K: Key, S: BuildHasher> Getter<'q, K, S> {
         // A waker's `clone` is user code. It runs outside the lock, and only if no key is ready.
         let mut fresh = None;
         let (mut state, old) = loop {
-            let Ok((mut state, taken)) = self.queue.take() else {
+            let Ok((mut state, taken)) = self.queue.lock_and_take() else {
                 // A key's own code waits for a key under the lock, so no key could ever be
                 // delivered to it.
                 return Ok(None);
@@ -297,44 +315,46 @@ impl<'q, K: Key, S: BuildHasher> Getter<'q, K, S> {
             let core = &state.core;
             let ended = if self.until_final { core.is_finished() } else { core.is_exhausted() };
             if taken.is_some() || ended {
-                let old = state.waiters.leave(&mut self.place);
-                shared.release(state);
+                let old = state.waiters.remove_waiter(&mut self.place);
+                shared.release_lock(state);
                 drop_quietly(old);
                 drop_quietly(fresh);
                 return Ok(taken);
             }
-            if state.waiters.spin(&mut self.place, self.kind, self.until_final) {
+            if state.waiters.start_spinning(&mut self.place, self.kind, self.until_final) {
+                // Cleared under the lock, so that it misses no key that comes later.
                 shared.go.store(false, Ordering::Relaxed);
-                shared.release(state);
+                shared.release_lock(state);
                 return Err(Pause::Spin);
             }
             if state.waiters.is_listed_with(self.place, waker) {
                 break (state, None);
             }
             if let Some(waker) = fresh.take() {
-                let old = state.waiters.wait(&mut self.place, self.kind, self.until_final, waker);
+                let old =
+                    state.waiters.list_waiter(&mut self.place, self.kind, self.until_final, waker);
                 break (state, old);
             }
             drop(state);
             fresh = Some(waker.clone());
         };
         let due = state.core.next_due().unwrap_or(Time::NEVER);
-        let leads = self.kind == Kind::Thread && state.waiters.lead(self.place, due);
-        shared.release(state);
+        let leads = self.kind == Kind::Thread && state.waiters.become_leader(self.place, due);
+        shared.release_lock(state);
         drop_quietly(old);
         drop_quietly(fresh);
         Err(Pause::Until(if leads { due } else { Time::NEVER }))
     }
 
     /// Leaves the list of waiters.
-    fn leave(&mut self) {
+    fn leave_waiters(&mut self) {
         if self.place.is_none() {
             return;
         }
         let shared = &self.queue.shared;
         let Ok(mut state) = shared.lock() else { return };
-        let old = state.waiters.leave(&mut self.place);
-        shared.release(state);
+        let old = state.waiters.remove_waiter(&mut self.place);
+        shared.release_lock(state);
         drop_quietly(old);
     }
 }
@@ -343,9 +363,10 @@ impl<K: Key, S: BuildHasher> Future for Getter<'_, K, S> {
     type Output = Option<Delivery<K>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        // A task without budget takes no key, so that the tasks beside it run.
         #[cfg(feature = "tokio")]
         let budget = std::task::ready!(tokio::task::coop::poll_proceed(cx));
-        match self.check(cx.waker()) {
+        match self.check_or_wait(cx.waker()) {
             Ok(result) => {
                 #[cfg(feature = "tokio")]
                 budget.made_progress();
@@ -357,8 +378,11 @@ impl<K: Key, S: BuildHasher> Future for Getter<'_, K, S> {
 }
 
 impl<K: Key, S: BuildHasher> Drop for Getter<'_, K, S> {
+    #[inline]
     fn drop(&mut self) {
-        self.leave();
+        if self.is_waiting() {
+            self.leave_waiters();
+        }
     }
 }
 
@@ -372,8 +396,9 @@ impl<K: Key> Shared<K> {
     /// Waits for less time than parking and waking a thread takes, or until there is a key. If a
     /// worker asks for the next key a moment before the add, the add need not wake a thread. Waking
     /// a thread is the most expensive part of an add.
-    fn spin(&self) {
+    fn spin_briefly(&self) {
         for _ in 0..SPINS {
+            // Only a hint: after the spin, the thread checks under the lock.
             if self.go.load(Ordering::Relaxed) {
                 return;
             }
@@ -382,14 +407,14 @@ impl<K: Key> Shared<K> {
     }
 
     /// Parks this thread until it is woken, or about `until`.
-    pub(super) fn park(&self, until: Time) {
+    pub(super) fn park_until(&self, until: Time) {
         if until == Time::NEVER {
             return park();
         }
         // The limit is for steps of the clock and suspended machines, so that the thread does not
         // oversleep.
         let left = until.since(self.clock.now()).min(Duration::from_secs(3600));
-        if self.is_real_time {
+        if self.facts.is_real_time {
             park_timeout(left);
         } else {
             // If time is not the machine's, the alarm wakes this thread. Nothing may be driving the
@@ -398,20 +423,10 @@ impl<K: Key> Shared<K> {
         }
     }
 }
-
 thread_local! {
-    /// Unparks this thread.
-    pub(super) static THREAD: Waker = Waker::from(Arc::new(Unpark(current())));
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.0.unpark();
-    }
+    /// The waker of this thread.
+    pub(super) static THREAD: Waker = {
+        let thread = current();
+        waker_fn(move || thread.unpark())
+    };
 }

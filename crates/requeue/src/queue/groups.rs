@@ -50,7 +50,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// let a = queue.group(GroupId::of("a"))?;
     /// a.pause();
-    /// let delivered: Vec<_> = queue.try_get_many(3).iter().map(|item| **item).collect();
+    /// let delivered: Vec<_> = queue.get_many(3).now().iter().map(|item| **item).collect();
     /// assert_eq!(delivered, [("b", "z")]);
     /// assert_eq!(a.states().ready, 2);
     ///
@@ -85,29 +85,31 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// assert_eq!(queue.len(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    // Hidden, because it is for requeue-kube, whose shards are groups.
+    #[doc(hidden)]
     pub fn cancel_groups(
         &self,
         groups: impl IntoIterator<Item = GroupId>,
     ) -> Result<usize, NoGroups> {
+        if self.group_of.is_none() {
+            return Err(NoGroups);
+        }
         let mut ids: Vec<_> = groups.into_iter().map(GroupId::id).collect();
         ids.sort_unstable();
-        match self.group_of {
-            Some(_) => Ok(self.cancel_of_groups(|group| ids.binary_search(&group.id()).is_ok())),
-            None => Err(NoGroups),
-        }
+        Ok(self.cancel_of_groups(|group| ids.binary_search(&group.id()).is_ok()))
     }
 
     fn cancel_of_groups(&self, is_cancelled: impl Fn(GroupId) -> bool) -> usize {
-        self.walk(|mut state, walk| {
+        self.walk_records(|mut state, walk| {
             let mut keys = Vec::new();
             let cancel_some =
                 || state.core.cancel_groups(&is_cancelled, walk, LOCK_BATCH, &mut keys);
             let cancelled = catch_unwind(AssertUnwindSafe(cancel_some));
             let unordered = state.core.drain_order(LOCK_BATCH);
-            self.shared.release(state);
+            self.shared.release_lock(state);
             unordered.into_iter().for_each(drop_quietly);
             for key in keys {
-                self.shared.limiter.forget(&key);
+                self.shared.limiter.forget_key(&key);
                 drop_quietly(key);
             }
             // A key's `clone` may have panicked.
@@ -151,9 +153,9 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn pause(&self) {
-        let Ok(mut state) = self.shared().lock() else { return };
+        let Ok(mut state) = self.shared_state().lock() else { return };
         state.core.pause_group(self.group);
-        self.shared().release(state);
+        self.shared_state().release_lock(state);
     }
 
     /// Starts the deliveries of the group again.
@@ -162,19 +164,19 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// order gets the keys again that it has returned during the pause.
     pub fn resume(&self) {
         // Due keys first: groups that are due take their turns before this one.
-        let Some((mut state, _)) = self.queue.settled() else { return };
+        let Some((mut state, _)) = self.shared_state().lock_settled() else { return };
         state.core.resume_group(self.group);
         loop {
             let return_some = || state.core.return_skipped(self.group, LOCK_BATCH);
             let more = catch_unwind(AssertUnwindSafe(return_some));
-            self.shared().release(state);
+            self.shared_state().release_lock(state);
             match more {
                 Ok(true) => {}
                 Ok(false) => return,
                 // A key's `clone` has panicked. That key is delivered by age.
                 Err(panic) => resume_unwind(panic),
             }
-            let Ok(next) = self.shared().lock() else { return };
+            let Ok(next) = self.shared_state().lock() else { return };
             state = next;
         }
     }
@@ -182,7 +184,7 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// Returns true if the deliveries of the group are stopped.
     #[must_use]
     pub fn is_paused(&self) -> bool {
-        self.shared().lock().is_ok_and(|state| state.core.is_group_paused(self.group))
+        self.shared_state().lock().is_ok_and(|state| state.core.is_group_paused(self.group))
     }
 
     /// Cancels the pending runs of all keys of the group and clears their failures, as
@@ -223,20 +225,20 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     ///
     /// let queue = Queue::builder().group_by(|n: &u64| GroupId::new(n % 2)).build()?;
     /// queue.add_all([1, 2]);
-    /// let items = queue.try_get_many(2);
+    /// let items = queue.get_many(2).now();
     /// assert_eq!(queue.group(GroupId::new(1))?.cancel_running(), 1);
-    /// assert_eq!([items[0].is_cancelled(), items[1].is_cancelled()], [true, false]);
+    /// assert_eq!([items[0].cancel_reason().is_some(), items[1].cancel_reason().is_some()], [true, false]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn cancel_running(&self) -> usize {
-        self.queue.walk(|mut state, walk| {
+        self.queue.walk_records(|mut state, walk| {
             let (mut epochs, mut wakes) = (Vec::new(), Wakes::new());
             state.core.cancel_running_group(self.group, walk, LOCK_BATCH, &mut epochs);
             for &epoch in &epochs {
-                state.watchers.take(epoch, &mut wakes);
+                state.watchers.take_wakers(epoch, &mut wakes);
             }
-            self.shared().release(state);
-            wakes.wake();
+            self.shared_state().release_lock(state);
+            wakes.wake_each();
             epochs.len()
         })
     }
@@ -264,11 +266,7 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// ```
     #[must_use]
     pub fn states(&self) -> StateCounts {
-        self.queue.settled().map_or_else(StateCounts::default, |(state, _)| {
-            let states = state.core.group_states(self.group);
-            self.shared().release(state);
-            states
-        })
+        self.shared_state().read_settled(|core| core.group_states(self.group))
     }
 
     /// Waits until no key of the group is in flight.
@@ -288,7 +286,7 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     ///
     /// let queue = Queue::builder().group_by(|n: &u64| GroupId::new(n % 2)).build()?;
     /// queue.add_all([1, 2]);
-    /// let items = queue.try_get_many(2);
+    /// let items = queue.get_many(2).now();
     /// let odd = queue.group(GroupId::new(1))?;
     /// odd.pause();
     /// let stopped = odd.none_in_flight();
@@ -298,11 +296,11 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # }).unwrap();
     /// ```
-    pub fn none_in_flight(&self) -> NoneInFlight<K> {
-        NoneInFlight { shared: Arc::clone(self.shared()), group: self.group, number: None }
+    pub fn none_in_flight(&self) -> impl Future<Output = ()> + Send + Sync + Unpin + use<K, S> {
+        NoneInFlight { shared: Arc::clone(self.shared_state()), group: self.group, number: None }
     }
 
-    fn shared(&self) -> &Arc<Shared<K>> {
+    fn shared_state(&self) -> &Arc<Shared<K>> {
         &self.queue.shared
     }
 }
@@ -323,7 +321,7 @@ impl<K: Key, S> fmt::Debug for GroupHandle<'_, K, S> {
 
 /// Waits until no key of a group is in flight: see [`GroupHandle::none_in_flight`].
 #[must_use = "a future does nothing unless it is polled"]
-pub struct NoneInFlight<K: Key> {
+struct NoneInFlight<K: Key> {
     shared: Arc<Shared<K>>,
     group: GroupId,
     /// The number in the list of drains, once it waits.
@@ -349,7 +347,7 @@ impl<K: Key> Future for NoneInFlight<K> {
             drop_quietly(waker);
             return Poll::Ready(());
         }
-        let old = state.drainers.wait(&mut this.number, until, waker);
+        let old = state.drainers.list_drain(&mut this.number, until, waker);
         drop(state);
         drop_quietly(old);
         Poll::Pending
@@ -358,16 +356,6 @@ impl<K: Key> Future for NoneInFlight<K> {
 
 impl<K: Key> Drop for NoneInFlight<K> {
     fn drop(&mut self) {
-        let Some(number) = self.number else { return };
-        let Ok(mut state) = self.shared.lock() else { return };
-        let waker = state.drainers.leave(number);
-        drop(state);
-        drop_quietly(waker);
-    }
-}
-
-impl<K: Key> fmt::Debug for NoneInFlight<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NoneInFlight").field("group", &self.group).finish_non_exhaustive()
+        self.shared.stop_draining(self.number);
     }
 }

@@ -17,7 +17,7 @@ pub(super) struct Events {
 
 impl Events {
     /// Returns all events of a queue so far.
-    pub(super) fn of<K: Eq + Clone>(core: &core::Queue<K>) -> Self {
+    pub(super) fn read_totals<K: Eq + Clone>(core: &core::Queue<K>) -> Self {
         let counts = core.totals();
         Self {
             adds: counts.enqueued,
@@ -31,7 +31,7 @@ impl Events {
     }
 
     /// Returns the events after `reported`.
-    pub(super) const fn since(self, reported: Self) -> Self {
+    pub(super) const fn events_since(self, reported: Self) -> Self {
         Self {
             adds: self.adds.saturating_sub(reported.adds),
             retries: self.retries.saturating_sub(reported.retries),
@@ -41,14 +41,14 @@ impl Events {
 
     /// Calls the hooks, once for each event. The lock must not be held.
     #[inline(always)]
-    pub(super) fn report<K>(self, hooks: &dyn QueueMetrics<K>) {
-        each(self.retries, || hooks.retry());
-        each(self.adds, || hooks.add());
-        each(self.withdrawn, || hooks.withdraw());
+    pub(super) fn call_hooks<K>(self, hooks: &dyn QueueMetrics<K>) {
+        call_times(self.retries, || hooks.retry());
+        call_times(self.adds, || hooks.add());
+        call_times(self.withdrawn, || hooks.withdraw());
     }
 }
 
-fn each(events: u64, hook: impl Fn()) {
+fn call_times(events: u64, hook: impl Fn()) {
     for _ in 0..events {
         quietly(&hook);
     }

@@ -4,66 +4,15 @@
 
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
-use std::time::Duration;
 
-use requeue_core::{
-    Cursor, Entry, Histogram, Operation, Page, Phase, StateCounts, Time, Totals, Walk,
-};
+use requeue_core::{self as core, Cursor, Entry, Operation, Page, StateCounts, Time, Totals, Walk};
 
 use super::Queue;
 use super::shared::{LOCK_BATCH, Shared, State};
 use crate::Key;
+use crate::metrics::{Sample, Times};
 use crate::ranked_mutex::RankedGuard;
-use crate::sync::{Ordering, drop_quietly};
-
-/// Selects the keys that a [`snapshot`](Queue::snapshot) returns.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
-#[non_exhaustive]
-pub enum Filter {
-    /// All keys that have a state.
-    #[default]
-    All,
-    /// Keys in this phase.
-    Phase(Phase),
-    /// Keys in flight, dirty or not.
-    Running,
-    /// Keys with a delayed add.
-    Waiting,
-    /// Keys with a delayed add that have failed.
-    Failing,
-}
-
-impl Filter {
-    fn takes<K>(self, entry: &Entry<K>) -> bool {
-        match self {
-            Self::All => true,
-            Self::Phase(phase) => entry.phase == phase,
-            Self::Running => entry.phase.is_in_flight(),
-            Self::Waiting => entry.due.is_some(),
-            Self::Failing => entry.due.is_some() && entry.failures > 0,
-        }
-    }
-}
-
-/// Durations since the queue was built: see [`Queue::histograms`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub struct Histograms {
-    /// The time from becoming ready to the delivery (`workqueue_queue_duration_seconds`). For a key
-    /// that was added while in flight, it counts from that add.
-    pub queued: Histogram,
-    /// The time in flight (`workqueue_work_duration_seconds`).
-    pub worked: Histogram,
-}
-
-impl<K: Eq + Clone> State<K> {
-    pub(crate) fn histograms(&self) -> Histograms {
-        self.core.histograms().map_or_else(Histograms::default, |(queued, worked)| Histograms {
-            queued: *queued,
-            worked: *worked,
-        })
-    }
-}
+use crate::sync::{Ordering, drop_quietly, quietly};
 
 #[expect(clippy::len_without_is_empty, reason = "a queue without ready keys may have others")]
 impl<K: Key, S: BuildHasher> Queue<K, S> {
@@ -73,11 +22,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// keys and keys in flight do not count: see [`is_idle`](Self::is_idle).
     #[must_use]
     pub fn len(&self) -> usize {
-        self.settled().map_or(0, |(state, _)| {
-            let len = state.core.len();
-            self.shared.release(state);
-            len
-        })
+        self.shared.read_settled(core::Queue::len)
     }
 
     /// Returns true if no key is ready, waiting or in flight.
@@ -96,25 +41,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// ```
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.settled().is_some_and(|(state, _)| {
-            let core = &state.core;
-            let is_idle = core.len() + core.in_flight() + core.waiting() == 0;
-            self.shared.release(state);
-            is_idle
-        })
+        self.shared.read_settled(|core| core.len() + core.in_flight() + core.waiting() == 0)
     }
 
-    /// Returns the number of ready and dirty keys (`workqueue_depth`).
-    #[must_use]
-    pub fn ready_and_dirty(&self) -> usize {
-        self.settled().map_or(0, |(state, _)| {
-            let depth = state.core.ready_and_dirty();
-            self.shared.release(state);
-            depth
-        })
-    }
-
-    /// Returns the [`ready_and_dirty`](Self::ready_and_dirty) by priority, in ascending order.
+    /// Returns the number of ready and dirty keys by priority, in ascending order.
     ///
     /// Priorities without keys are left out, and at most `limit` entries are returned. The cost
     /// grows with the number of priorities, not with the number of keys. The result is empty unless
@@ -132,60 +62,23 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// assert_eq!(queue.ready_and_dirty_by_priority(1), [(-100, 1)]);
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
+    // Hidden, because it is for the metrics of requeue-kube.
+    #[doc(hidden)]
     #[must_use]
     pub fn ready_and_dirty_by_priority(&self, limit: usize) -> Vec<(i32, usize)> {
-        self.settled().map_or_else(Vec::new, |(state, _)| {
-            let depths = state
-                .core
-                .ready_and_dirty_by_priority()
-                .into_iter()
-                .flatten()
-                .take(limit)
-                .collect();
-            self.shared.release(state);
-            depths
+        self.shared.read_settled(|core| {
+            core.ready_and_dirty_by_priority().into_iter().flatten().take(limit).collect()
         })
     }
 
     /// Returns the number of keys with a delayed add.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.settled().map_or(0, |(state, _)| {
-            let waiting = state.core.waiting();
-            self.shared.release(state);
-            waiting
-        })
-    }
-
-    /// Returns the number of keys with a delayed add that have failed, which [`Filter::Failing`]
-    /// selects.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use requeue::{Queue, clock::FakeClock};
-    /// use std::time::Duration;
-    ///
-    /// let queue = Queue::builder().clock(FakeClock::new()).build()?;
-    /// queue.add("a");
-    /// queue.add_after("b", Duration::from_secs(60));
-    /// queue.try_get().expect("one is ready").retry();
-    /// assert_eq!((queue.waiting(), queue.failing()), (2, 1));
-    /// queue.forget(&"a");
-    /// assert_eq!((queue.waiting(), queue.failing()), (2, 0));
-    /// # Ok::<(), requeue::BuildError>(())
-    /// ```
-    #[must_use]
-    pub fn failing(&self) -> usize {
-        self.settled().map_or(0, |(state, _)| {
-            let failing = state.core.failing();
-            self.shared.release(state);
-            failing
-        })
+        self.shared.read_settled(core::Queue::waiting)
     }
 
     /// Returns the time at which the next waiting key becomes ready, by the queue's
-    /// [clock](Self::clock).
+    /// [clock](super::Builder::clock).
     ///
     /// Returns `None` if no key waits, or if none of them will ever be due. A key that is already
     /// due is ready, and does not count.
@@ -205,10 +98,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// ```
     #[must_use]
     pub fn next_due(&self) -> Option<Time> {
-        let (state, _) = self.settled()?;
-        let due = state.core.next_due();
-        self.shared.release(state);
-        due
+        self.shared.read_settled(core::Queue::next_due)
     }
 
     /// Returns the number of keys in each state, all read at the same time.
@@ -234,83 +124,21 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// ```
     #[must_use]
     pub fn states(&self) -> StateCounts {
-        self.settled().map_or_else(StateCounts::default, |(state, _)| {
-            let states = state.core.states();
-            self.shared.release(state);
-            states
-        })
-    }
-
-    /// Returns the number of keys in flight.
-    #[must_use]
-    pub fn in_flight(&self) -> usize {
-        self.shared.lock().map_or(0, |state| state.core.in_flight())
+        self.shared.read_settled(core::Queue::states)
     }
 
     /// Returns the number of keys with a record: keys that are ready, waiting or in flight, and
     /// those whose failures are remembered.
     ///
-    /// A walk through [all keys](Filter::All) returns this number of entries.
+    /// A walk with [`snapshot`](Self::snapshot) returns this number of entries.
     #[must_use]
     pub fn records(&self) -> usize {
         self.shared.lock().map_or(0, |state| state.core.records())
     }
 
-    /// Returns the queue's counters since it was built.
-    #[must_use]
-    pub fn totals(&self) -> Totals {
-        self.shared.lock().map_or_else(|_| Totals::default(), |state| state.core.totals())
-    }
-
-    /// Returns the sum of the times for which the keys in flight have been in flight.
+    /// Returns the values that metrics show, all read at one moment.
     ///
-    /// It is zero unless [times are kept](super::Builder::track_times).
-    #[must_use]
-    pub fn unfinished_work(&self) -> Duration {
-        let now = self.now();
-        self.shared.lock().map_or(Duration::ZERO, |state| state.core.unfinished_work(now))
-    }
-
-    /// Returns the longest time for which a key has been in flight.
-    ///
-    /// It is zero if no key is in flight, or if [times are not kept](super::Builder::track_times).
-    #[must_use]
-    pub fn longest_running(&self) -> Duration {
-        let now = self.now();
-        self.shared.lock().map_or(Duration::ZERO, |state| state.core.longest_running(now))
-    }
-
-    /// Returns the longest time for which a key has been ready.
-    ///
-    /// It is zero if no key is ready, or if [times are not kept](super::Builder::track_times).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use requeue::{Queue, clock::FakeClock};
-    /// use std::time::Duration;
-    ///
-    /// let clock = FakeClock::new();
-    /// let queue = Queue::builder().clock(clock.clone()).track_times().build()?;
-    /// queue.add("old");
-    /// clock.advance(Duration::from_secs(2));
-    /// queue.add("new");
-    /// assert_eq!(queue.oldest_ready(), Duration::from_secs(2));
-    /// # Ok::<(), requeue::BuildError>(())
-    /// ```
-    #[must_use]
-    pub fn oldest_ready(&self) -> Duration {
-        let now = self.now();
-        let Some(state) = self.shared.promoted(now) else { return Duration::ZERO };
-        let oldest = state.core.oldest_ready(now);
-        self.shared.release(state);
-        oldest
-    }
-
-    /// Returns histograms of the times from becoming ready to the delivery, and of the times in
-    /// flight.
-    ///
-    /// They are empty unless [times are kept](super::Builder::track_times).
+    /// The [times](Sample::times) are zero unless [times are kept](super::Builder::track_times).
     ///
     /// # Examples
     ///
@@ -324,28 +152,29 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// clock.advance(Duration::from_millis(3));
     /// let item = queue.try_get().unwrap();
     /// clock.advance(Duration::from_millis(50));
+    /// assert_eq!(queue.sample().times.longest_running, Duration::from_millis(50));
     /// item.succeed();
     ///
-    /// let times = queue.histograms();
+    /// let times = queue.sample().times;
     /// assert_eq!((times.queued.count(), times.queued.sum), (1, 3_000_000));
     /// assert_eq!((times.worked.count(), times.worked.sum), (1, 50_000_000));
+    ///
+    /// queue.add("old");
+    /// clock.advance(Duration::from_secs(2));
+    /// queue.add("new");
+    /// let sample = queue.sample();
+    /// assert_eq!((sample.depth, sample.times.oldest_ready), (2, Duration::from_secs(2)));
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
     #[must_use]
-    pub fn histograms(&self) -> Histograms {
-        self.shared.lock().map_or_else(|_| Histograms::default(), |state| state.histograms())
+    pub fn sample(&self) -> Sample {
+        self.shared.read_sample().unwrap_or_default()
     }
 
-    /// Returns the number of keys that were given up, for example after too many failures.
+    /// Returns the queue's counters since it was built.
     #[must_use]
-    pub fn given_up(&self) -> u64 {
-        self.shared.given_up.load(Ordering::Relaxed)
-    }
-
-    /// Returns the number of runs that panicked.
-    #[must_use]
-    pub fn panics(&self) -> u64 {
-        self.shared.panics.load(Ordering::Relaxed)
+    pub fn totals(&self) -> Totals {
+        self.shared.lock().map_or_else(|_| Totals::default(), |state| state.core.totals())
     }
 
     /// Returns the number of failures of `key` in a row. The attempt of its next item is one more.
@@ -355,51 +184,47 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let hash = self.hash(key);
+        let hash = self.hash_key(key);
         self.shared.lock().map_or(0, |state| state.core.failures(key, hash))
     }
 
     /// Returns a page of the queue's keys from `cursor` on.
     ///
-    /// It reads about `limit` keys (at least one, and at most 256 under one hold of the lock), and
-    /// returns those that `filter` selects. A key that has a state during the whole walk is on
-    /// exactly one of its pages, even if the queue changes meanwhile. The order of the keys has no
-    /// meaning.
+    /// It has about `limit` keys (at least one, and at most 256 under one hold of the lock). A key that
+    /// has a state during the whole walk is on exactly one of its pages, even if the queue changes
+    /// meanwhile. The order of the keys has no meaning.
     ///
     /// # Examples
     ///
     /// ```
-    /// use requeue::{Filter, Phase, Queue};
+    /// use requeue::{Phase, Queue};
     ///
     /// let queue = Queue::new();
     /// queue.add_all(0..1000);
     /// let (mut found, mut cursor) = (0, Some(Default::default()));
     /// while let Some(at) = cursor {
-    ///     let page = queue.snapshot(Filter::Phase(Phase::Ready), at, 100);
-    ///     found += page.entries.len();
+    ///     let page = queue.snapshot(at, 100);
+    ///     found += page.entries.iter().filter(|entry| entry.phase == Phase::Ready).count();
     ///     cursor = page.next;
     /// }
     /// assert_eq!(found, 1000);
     /// ```
-    pub fn snapshot(&self, filter: Filter, cursor: Cursor, limit: usize) -> Page<K> {
-        let mut shown = Vec::new();
+    pub fn snapshot(&self, cursor: Cursor, limit: usize) -> Page<K> {
+        let mut entries = Vec::new();
         let mut next = Some(cursor);
         let mut left = limit.max(1);
         while let Some(at) = next
             && left > 0
         {
-            let Some((state, _)) = self.settled() else {
-                return Page { entries: shown, next: None };
+            let read_page = |core: &core::Queue<K>| Some(core.page(at, left.min(LOCK_BATCH)));
+            let Some(page) = self.shared.read_settled(read_page) else {
+                return Page { entries, next: None };
             };
-            let page = state.core.page(at, left.min(LOCK_BATCH));
-            self.shared.release(state);
             left = left.saturating_sub(page.entries.len().max(1));
             next = page.next;
-            let (takes, leaves) = page.entries.into_iter().partition(|entry| filter.takes(entry));
-            shown.extend::<Vec<_>>(takes);
-            Vec::into_iter(leaves).for_each(drop_quietly);
+            entries.extend(page.entries);
         }
-        Page { entries: shown, next }
+        Page { entries, next }
     }
 
     /// Returns the keys in flight, starting with the oldest delivery.
@@ -424,12 +249,11 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// assert_eq!(running.iter().map(|entry| entry.key).collect::<Vec<_>>(), ["a", "b"]);
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
+    // Hidden, because it is for the dashboard of requeue-http.
+    #[doc(hidden)]
     #[must_use]
     pub fn entries_in_flight(&self, skip: usize, limit: usize) -> Option<Vec<Entry<K>>> {
-        let state = self.shared.lock().ok()?;
-        let running = state.core.entries_in_flight(skip, limit.min(LOCK_BATCH));
-        self.shared.release(state);
-        running
+        self.shared.read_settled(|core| core.entries_in_flight(skip, limit.min(LOCK_BATCH)))
     }
 
     /// Returns the state of `key`, or `None` if the queue has no record of it.
@@ -438,11 +262,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let hash = self.hash(key);
-        let (state, _) = self.settled()?;
-        let entry = state.core.look_up(key, hash);
-        self.shared.release(state);
-        entry
+        let hash = self.hash_key(key);
+        self.shared.read_settled(|core| core.look_up(key, hash))
     }
 
     /// Explains the state of `key` in one sentence.
@@ -475,26 +296,14 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         }
     }
 
-    /// Makes all due keys ready, in slices, and keeps the lock.
-    pub(super) fn settled(&self) -> Option<(RankedGuard<'_, State<K>>, Time)> {
-        loop {
-            let (mut state, now) = self.shared.lock_for(Operation::Promote, None).ok()?;
-            let full = state.core.promote(now, LOCK_BATCH) == LOCK_BATCH;
-            if !full {
-                return Some((state, now));
-            }
-            self.shared.release(state);
-        }
-    }
-
     /// Makes the due keys ready, which may restart runs and no longer wait for debounced adds, and
     /// walks through all records. `step` takes one step of the walk, releases the lock, and returns
     /// the number of keys that it has changed. Returns the sum.
-    pub(super) fn walk(
+    pub(super) fn walk_records(
         &self,
         mut step: impl FnMut(RankedGuard<'_, State<K>>, &mut Walk) -> usize,
     ) -> usize {
-        let Some((state, _)) = self.settled() else { return 0 };
+        let Some((state, _)) = self.shared.lock_settled() else { return 0 };
         let mut walk = state.core.walk();
         let mut count = step(state, &mut walk);
         while !walk.is_over()
@@ -507,14 +316,61 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 }
 
 impl<K: Key> Shared<K> {
-    /// Makes all keys ready that are due at `now`, in slices, and keeps the lock.
-    pub(crate) fn promoted(&self, now: Time) -> Option<RankedGuard<'_, State<K>>> {
+    /// Makes all due keys ready, in slices, and keeps the lock.
+    pub(super) fn lock_settled(&self) -> Option<(RankedGuard<'_, State<K>>, Time)> {
         loop {
-            let mut state = self.lock().ok()?;
-            if state.core.promote(now, LOCK_BATCH) < LOCK_BATCH {
-                return Some(state);
+            let (mut state, now) = self.lock_for(Operation::Promote, None).ok()?;
+            let is_full = state.core.promote(now, LOCK_BATCH) == LOCK_BATCH;
+            if !is_full {
+                return Some((state, now));
             }
-            self.release(state);
+            self.release_lock(state);
         }
+    }
+
+    /// Makes all due keys ready, and calls `read`. Returns the default if a key's own code calls this
+    /// under the lock.
+    pub(super) fn read_settled<R: Default>(&self, read: impl FnOnce(&core::Queue<K>) -> R) -> R {
+        self.lock_settled().map_or_else(R::default, |(state, _)| {
+            let result = read(&state.core);
+            self.release_lock(state);
+            result
+        })
+    }
+
+    /// Reads all values under one hold of the lock, in constant time, after all due keys were made
+    /// ready in batches. A key is made ready once, so a scrape only does earlier what the next
+    /// operation would have done. Returns `None` if a key's own code calls this under the lock.
+    pub(crate) fn read_sample(&self) -> Option<Sample> {
+        // A key is cloned for a custom order. If its `clone` panics, the panic must not reach the
+        // scrape. The keys that are due then stay due.
+        let settled = quietly(|| self.lock_settled()).flatten();
+        let (state, now) = settled.or_else(|| {
+            let now = self.clock.now();
+            Some((self.lock().ok()?, now))
+        })?;
+        let core = &state.core;
+        let states = core.states();
+        let (queued, worked) = core.histograms().map_or_else(Default::default, |(q, w)| (*q, *w));
+        let sample = Sample {
+            depth: states.ready + states.dirty,
+            waiting: states.waiting + states.backing_off,
+            backing_off: Some(states.backing_off),
+            in_flight: states.in_flight,
+            totals: core.totals(),
+            given_up: self.tally.given_up.load(Ordering::Relaxed),
+            panics: self.tally.panics.load(Ordering::Relaxed),
+            times: Times {
+                queued,
+                worked,
+                unfinished_work: core.unfinished_work(now),
+                longest_running: core.longest_running(now),
+                oldest_ready: core.oldest_ready(now),
+            },
+            parked: None,
+            counts_age: None,
+        };
+        self.release_lock(state);
+        Some(sample)
     }
 }

@@ -35,13 +35,11 @@ impl<K: Key> Deref for Owner<'_, K> {
 
 /// A key in flight: no other worker has it until its completion.
 ///
-/// A worker completes the delivery with [`complete`](Self::complete), or with a shorthand for one
-/// [`Completion`]: [`succeed`](Self::succeed), [`requeue_after`](Self::requeue_after),
-/// [`retry`](Self::retry), [`retry_after`](Self::retry_after), [`give_up`](Self::give_up),
-/// [`release`](Self::release) and [`release_after`](Self::release_after). **An item that is dropped before its completion has failed** and is
-/// retried with backoff: no key is lost when a worker panics, is dropped or returns early. The
-/// exception is a run that was [cancelled](Self::cancelled): its item is completed with
-/// [`Completion::Cancelled`].
+/// A worker completes the delivery with [`succeed`](Self::succeed), with [`retry`](Self::retry), or
+/// with [`complete`](Self::complete) and any other [`Completion`]. **An item that is dropped before
+/// its completion has failed** and is retried with backoff: no key is lost when a worker panics, is
+/// dropped or returns early. The exception is a run that was [cancelled](Self::cancelled): its item
+/// is completed with [`Completion::Cancelled`].
 ///
 /// # Examples
 ///
@@ -65,19 +63,20 @@ impl<K: Key> Deref for Owner<'_, K> {
 pub struct Item<'q, K: Key> {
     /// `None` after the completion.
     live: Option<(Owner<'q, K>, K)>,
-    ticket: core::Ticket,
+    pub(super) ticket: core::Ticket,
     asked: Asked,
     failures: u32,
 }
 
 impl<'q, K: Key> Item<'q, K> {
-    pub(super) fn borrowed(shared: &'q Shared<K>, delivery: Delivery<K>) -> Self {
+    pub(super) fn new_borrowed(shared: &'q Shared<K>, delivery: Delivery<K>) -> Self {
         Self::new(Owner::Borrowed(shared), delivery)
     }
 
     #[inline]
     fn new(owner: Owner<'q, K>, delivery: Delivery<K>) -> Self {
         if let (Some(hooks), Some(queued)) = (&owner.hooks, delivery.queued) {
+            // A hook that panics must not lose the delivery.
             quietly(|| hooks.get(&delivery.key, queued));
         }
         Self {
@@ -150,7 +149,7 @@ impl<'q, K: Key> Item<'q, K> {
     pub fn queued(&self) -> Option<Duration> {
         let (owner, _) = self.live.as_ref()?;
         // A queue that keeps times needs them for every operation.
-        if !owner.always_needs_now {
+        if !owner.facts.always_needs_now {
             return None;
         }
         owner.lock().ok()?.core.queued(&self.ticket)
@@ -163,13 +162,13 @@ impl<'q, K: Key> Item<'q, K> {
     /// # Examples
     ///
     /// ```
-    /// use requeue::{Add, Order, Queue};
+    /// use requeue::{Add, Completion, Order, Queue};
     ///
     /// let queue = Queue::builder().order(Order::Priority { oldest_every: 10 }).build()?;
     /// queue.add_with("a", Add::now().priority(5));
     /// let mut item = queue.try_get().unwrap();
     /// item.set_priority(-5);
-    /// item.release();
+    /// item.complete(Completion::Release);
     /// assert_eq!(queue.try_get().unwrap().priority(), -5);
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
@@ -183,22 +182,10 @@ impl<'q, K: Key> Item<'q, K> {
         self.ticket.epoch()
     }
 
-    /// Returns true if the key was added again while in flight, so that it will run once more.
-    #[must_use]
-    pub fn is_dirty(&self) -> bool {
-        self.live.as_ref().is_some_and(|(owner, _)| {
-            owner.lock().is_ok_and(|state| state.core.is_dirty(&self.ticket))
-        })
-    }
-
-    /// Returns true if the run was cancelled, by [`Queue::cancel_running`](super::Queue::cancel_running)
-    /// or by an add that [restarts](crate::InFlightPolicy::Restart) it.
-    #[must_use]
-    pub fn is_cancelled(&self) -> bool {
-        self.cancel_reason().is_some()
-    }
-
     /// Returns the reason why the run was cancelled, or `None` if it was not.
+    ///
+    /// [`Queue::cancel_running`](super::Queue::cancel_running) cancels runs, and so does an add that
+    /// [restarts](crate::InFlightPolicy::Restart) them.
     #[must_use]
     pub fn cancel_reason(&self) -> Option<CancelReason> {
         self.live.as_ref().and_then(|(owner, _)| owner.cancel_reason(&self.ticket))
@@ -234,7 +221,7 @@ impl<'q, K: Key> Item<'q, K> {
     /// # }).unwrap();
     /// ```
     pub fn cancelled(&self) -> impl Future<Output = CancelReason> + Send + Sync + use<K> {
-        self.cancellation()
+        self.new_cancellation()
     }
 
     /// Calls `f` when the run is cancelled, on the thread that cancels it, until the result is
@@ -243,11 +230,12 @@ impl<'q, K: Key> Item<'q, K> {
         &self,
         f: impl Fn(CancelReason) + Send + Sync + 'static,
     ) -> Cancellation<K> {
-        self.cancellation().then(f)
+        self.new_cancellation().call_on_cancel(f)
     }
 
-    fn cancellation(&self) -> Cancellation<K> {
-        let queue = self.live.as_ref().map_or_else(Weak::new, |(owner, _)| owner.downgrade());
+    fn new_cancellation(&self) -> Cancellation<K> {
+        let queue =
+            self.live.as_ref().map_or_else(Weak::new, |(owner, _)| Weak::clone(&owner.this));
         Cancellation::new(queue, self.ticket)
     }
 
@@ -273,6 +261,8 @@ impl<'q, K: Key> Item<'q, K> {
     /// assert!(queue.try_get().is_some());
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
+    // Hidden, because it is for the program `requeue`, which may find that a run need not start.
+    #[doc(hidden)]
     pub fn uncount_start(&self) {
         if let Some((owner, _)) = &self.live
             && let Ok(mut state) = owner.lock()
@@ -285,6 +275,8 @@ impl<'q, K: Key> Item<'q, K> {
     /// from its delivery, for a worker that begins some time after it has taken the key.
     ///
     /// It has no effect in a queue without a pace.
+    // Hidden, for the same reason.
+    #[doc(hidden)]
     pub fn count_start(&self) {
         let Some((owner, _)) = &self.live else { return };
         let now = owner.clock.now();
@@ -312,20 +304,14 @@ impl<'q, K: Key> Item<'q, K> {
     /// ```
     #[inline]
     pub fn complete(mut self, completion: Completion) {
-        self.end(completion);
+        self.complete_with(completion);
     }
 
     /// Completes the delivery with [`Completion::Succeed`]: the run succeeded, and the key's
     /// failures are forgotten.
     #[inline]
     pub fn succeed(mut self) {
-        self.end(Completion::Succeed);
-    }
-
-    /// Completes the delivery with [`Completion::RequeueAfter`]: the run succeeded, and the key is
-    /// added again after `delay`.
-    pub fn requeue_after(mut self, delay: Duration) {
-        self.end(Completion::RequeueAfter(delay));
+        self.complete_with(Completion::Succeed);
     }
 
     /// Completes the delivery with [`Completion::Retry`]: the run failed, and is retried after the
@@ -333,73 +319,14 @@ impl<'q, K: Key> Item<'q, K> {
     ///
     /// [`Queue::look_up`](super::Queue::look_up) shows when the key is due.
     pub fn retry(mut self) {
-        self.end(Completion::Retry);
-    }
-
-    /// Completes the delivery with [`Completion::RetryAfter`]: the run failed, and is retried after
-    /// `delay`.
-    pub fn retry_after(mut self, delay: Duration) {
-        self.end(Completion::RetryAfter(delay));
-    }
-
-    /// Completes the delivery with [`Completion::GiveUp`]: the run failed, and is not retried.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use requeue::{Queue, clock::FakeClock};
-    /// use std::time::Duration;
-    ///
-    /// let clock = FakeClock::new();
-    /// let queue = Queue::builder().clock(clock.clone()).build()?;
-    /// queue.add("broken");
-    /// queue.try_get().expect("it is ready").retry();
-    /// clock.advance(Duration::from_secs(1));
-    /// let item = queue.try_get().expect("the backoff is over");
-    /// assert_eq!(item.attempt(), 2);
-    /// item.give_up();
-    /// assert_eq!((queue.failures("broken"), queue.given_up()), (0, 1));
-    /// # Ok::<(), requeue::BuildError>(())
-    /// ```
-    pub fn give_up(mut self) {
-        self.end(Completion::GiveUp);
-    }
-
-    /// Completes the delivery with [`Completion::Release`]: the delivery is undone.
-    pub fn release(mut self) {
-        self.end(Completion::Release);
-    }
-
-    /// Completes the delivery with [`Completion::ReleaseAfter`]: the delivery is undone, and the key
-    /// waits for `delay` or until it is added again.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use requeue::clock::FakeClock;
-    /// use requeue::{Pace, Queue};
-    /// use std::time::Duration;
-    ///
-    /// let second = Duration::from_secs(1);
-    /// let pace = Pace::min_interval(10 * second);
-    /// let clock = FakeClock::new();
-    /// let queue = Queue::builder().clock(clock.clone()).pace(pace).build()?;
-    /// queue.add("a");
-    /// queue.try_get().expect("it is ready").release_after(second); // its input is not there yet
-    /// assert!(queue.try_get().is_none());
-    /// clock.advance(second);
-    /// assert_eq!(queue.try_get().expect("no run has started").attempt(), 1);
-    /// # Ok::<(), requeue::BuildError>(())
-    /// ```
-    pub fn release_after(mut self, delay: Duration) {
-        self.end(Completion::ReleaseAfter(delay));
+        self.complete_with(Completion::Retry);
     }
 
     /// Completes the delivery as client-go's `Done` does: the key's failures are unchanged.
     ///
     /// Code that was ported from client-go calls this. Other code calls [`succeed`](Self::succeed).
     pub fn done(mut self) {
-        self.finish(Finish::Done);
+        self.finish_with(Finish::Done);
     }
 
     /// Completes each of `items` as [`succeed`](Self::succeed) does, and takes the lock once for
@@ -412,8 +339,8 @@ impl<'q, K: Key> Item<'q, K> {
     ///
     /// let queue = Queue::new();
     /// queue.add_all(0..100);
-    /// Item::succeed_all(queue.try_get_many(32));
-    /// assert_eq!((queue.len(), queue.in_flight()), (68, 0));
+    /// Item::succeed_all(queue.get_many(32).now());
+    /// assert_eq!((queue.len(), queue.states().in_flight), (68, 0));
     /// ```
     pub fn succeed_all(items: impl IntoIterator<Item = Self>) {
         // The iterator is user code, so it runs outside the lock.
@@ -441,13 +368,13 @@ impl<'q, K: Key> Item<'q, K> {
     ///
     /// let queue = Queue::new();
     /// queue.add_all(["a", "b"]);
-    /// let items: Vec<_> = queue.try_get_many(2).into_iter().map(|i| i.into_owned()).collect();
+    /// let items: Vec<_> = queue.get_many(2).now().into_iter().map(|i| i.into_owned()).collect();
     /// std::thread::spawn(move || items.into_iter().for_each(|item| item.succeed()));
     /// ```
     pub fn into_owned(mut self) -> Item<'static, K> {
         let live = self.live.take().and_then(|(owner, key)| {
             let owner = match owner {
-                Owner::Borrowed(shared) => shared.handle()?,
+                Owner::Borrowed(shared) => shared.this.upgrade()?,
                 Owner::Owned(shared) => shared,
             };
             Some((Owner::Owned(owner), key))
@@ -479,31 +406,26 @@ impl<'q, K: Key> Item<'q, K> {
         self.live.as_ref().is_some_and(|(owner, _)| std::ptr::eq(&**owner, shared))
     }
 
-    #[inline]
-    pub(super) const fn ticket(&self) -> &core::Ticket {
-        &self.ticket
-    }
-
     // Inlined, so that a shorthand has no more instructions than its own completion needs.
     #[inline(always)]
-    fn end(&mut self, completion: Completion) {
+    fn complete_with(&mut self, completion: Completion) {
         let Some((owner, key)) = &self.live else { return };
-        let (how, now) = owner.resolve(completion, key, self.asked, None);
+        let (how, now) = owner.resolve_completion(completion, key, self.asked, None);
         // If a key's `clone` panics in here, the state is unchanged, and the item's drop completes
         // the delivery.
-        owner.finish(&self.ticket, how, now, key);
-        self.free();
+        owner.finish_delivery(&self.ticket, how, now, key);
+        self.drop_contents();
     }
 
-    fn finish(&mut self, how: Finish) {
+    fn finish_with(&mut self, how: Finish) {
         let Some((owner, key)) = &self.live else { return };
-        // See `end`.
-        owner.finish(&self.ticket, how, None, key);
-        self.free();
+        // See `complete_with`.
+        owner.finish_delivery(&self.ticket, how, None, key);
+        self.drop_contents();
     }
 
     #[inline]
-    pub(super) fn free(&mut self) {
+    pub(super) fn drop_contents(&mut self) {
         if let Some((owner, key)) = self.live.take() {
             drop_quietly(key);
             drop(owner);
@@ -515,7 +437,7 @@ impl<K: Key> Drop for Item<'_, K> {
     #[inline]
     fn drop(&mut self) {
         if self.live.is_some() {
-            self.abandon();
+            self.fail_dropped();
         }
     }
 }
@@ -524,18 +446,18 @@ impl<K: Key> Item<'_, K> {
     /// Completes the delivery of an item that was dropped before its completion: the run has
     /// failed, unless it was cancelled.
     #[cold]
-    fn abandon(&mut self) {
+    fn fail_dropped(&mut self) {
         // This may run while unwinding, so no panic of user code may leave it.
         let Some((owner, key)) = &self.live else { return };
         let now = quietly(|| owner.clock.now()).unwrap_or_default();
         // The limiter is called without the lock, and nothing may cancel the run in the meantime.
-        let is_cancelled = quietly(|| owner.seal(&self.ticket)).flatten().is_some();
+        let is_cancelled = quietly(|| owner.seal_run(&self.ticket)).flatten().is_some();
         let completion = if is_cancelled { Completion::Cancelled } else { Completion::Retry };
-        let (how, _) = owner.resolve(completion, key, self.asked, Some(now));
-        if quietly(|| owner.finish(&self.ticket, how, Some(now), key)).is_none() {
+        let (how, _) = owner.resolve_completion(completion, key, self.asked, Some(now));
+        if quietly(|| owner.finish_delivery(&self.ticket, how, Some(now), key)).is_none() {
             quietly(|| owner.finish_without_copies(&self.ticket, how, now, key));
         }
-        self.free();
+        self.drop_contents();
     }
 }
 
@@ -567,22 +489,10 @@ impl<K: Key + fmt::Debug> fmt::Debug for Item<'_, K> {
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 #[must_use = "without its ticket, a delivery can only be completed by `Queue::done`"]
 pub struct Ticket {
-    ticket: core::Ticket,
+    pub(super) ticket: core::Ticket,
     /// The queue's number. It is needed because deliveries of different queues can have equal
     /// epochs.
-    queue: u64,
-}
-
-impl Ticket {
-    /// Returns the fencing token of the delivery, which no other delivery of the queue has.
-    #[must_use]
-    pub const fn fencing_token(&self) -> u64 {
-        self.ticket.epoch()
-    }
-
-    pub(super) fn finish<K: Key>(&self, shared: &Shared<K>) -> bool {
-        shared.number == self.queue && shared.finish_detached(&self.ticket)
-    }
+    pub(super) queue: u64,
 }
 
 /// The contents of a completed item. They belong to the user, so they are dropped outside the lock,
@@ -600,12 +510,12 @@ impl<'q, K: Key> Completed<'q, K> {
 
     /// Takes the contents of `item`, whose delivery is completed.
     #[inline]
-    pub(super) fn set(&mut self, item: &mut Item<'q, K>, unused: Option<K>) {
+    pub(super) fn take_contents(&mut self, item: &mut Item<'q, K>, unused: Option<K>) {
         (self.live, self.unused) = (item.live.take(), unused);
     }
 
     /// Returns the key that was delivered.
-    pub(super) fn key(&self) -> Option<&K> {
+    pub(super) fn delivered_key(&self) -> Option<&K> {
         self.live.as_ref().map(|(_, key)| key)
     }
 }
@@ -635,7 +545,7 @@ impl<K: Key> Shared<K> {
     /// Returns the transition of the state machine for `completion`, and its time if it is known.
     /// It also updates the limiter and the counter.
     #[inline(always)]
-    fn resolve(
+    fn resolve_completion(
         &self,
         completion: Completion,
         key: &K,
@@ -648,12 +558,12 @@ impl<K: Key> Shared<K> {
             Completion::Retry => {
                 // The limiter and the queue use one time, so that they compute the same deadline.
                 let now = now.unwrap_or_else(|| self.clock.now());
-                let delay = self.limiter.delay(key, now);
+                let delay = self.limiter.next_delay(key, now);
                 return (Finish::RetryAfter { delay, asked }, Some(now));
             }
             Completion::RetryAfter(delay) => Finish::RetryAfter { delay, asked },
             Completion::GiveUp => {
-                self.given_up.fetch_add(1, Ordering::Relaxed);
+                self.tally.given_up.fetch_add(1, Ordering::Relaxed);
                 Finish::GiveUp
             }
             Completion::Release => Finish::Release { asked },
@@ -661,7 +571,7 @@ impl<K: Key> Shared<K> {
             Completion::Cancelled => Finish::Cancelled { asked },
         };
         if let Finish::Succeed | Finish::GiveUp | Finish::RequeueAfter { .. } = how {
-            self.limiter.forget(key);
+            self.limiter.forget_key(key);
         }
         (how, now)
     }
@@ -669,8 +579,9 @@ impl<K: Key> Shared<K> {
     /// Completes the deliveries of the items that borrow from this queue.
     fn succeed_all(&self, items: &mut [Item<'_, K>]) {
         let is_ours = |item: &Item<'_, K>| matches!(&item.live, Some((Owner::Borrowed(of), _)) if std::ptr::eq(*of, self));
+        // The limiter's lock ranks below the queue's, so it is never taken under it.
         for item in items.iter().filter(|item| is_ours(item)) {
-            self.limiter.forget(item);
+            self.limiter.forget_key(item);
         }
         let now = self.now_before_lock(Operation::Promote, None);
         let mut ended = Vec::new();
@@ -681,7 +592,7 @@ impl<K: Key> Shared<K> {
         for item in items.iter_mut().filter(|item| !has_order && is_ours(item)) {
             let operation = Operation::Finish(&item.ticket, &Finish::Succeed);
             let Some(now) = state.time_for(operation, now) else { continue };
-            state.watchers.end(item.ticket.epoch());
+            state.watchers.end_delivery(item.ticket.epoch());
             let finished = state.core.finish(&item.ticket, Finish::Succeed, now);
             let Some(finished) = finished else { continue };
             let (unused, worked) = state.keep_dropped(finished);
@@ -690,7 +601,7 @@ impl<K: Key> Shared<K> {
                 ended.push((own, unused, worked));
             }
         }
-        self.release(state);
+        self.release_lock(state);
         for (own, unused, worked) in ended {
             self.report_worked(own.as_ref().map(|(_, key)| key), worked);
             drop_quietly(own);
@@ -698,14 +609,14 @@ impl<K: Key> Shared<K> {
         }
         // The other completions call user code under the lock, or need the time.
         for item in items.iter_mut().filter(|item| is_ours(item)) {
-            item.finish(Finish::Succeed);
+            item.finish_with(Finish::Succeed);
         }
     }
 
     /// Completes the delivery of `key`. Returns `false`, and has no effect, if it was completed
     /// before.
     #[inline]
-    pub(crate) fn finish(
+    pub(crate) fn finish_delivery(
         &self,
         ticket: &core::Ticket,
         how: Finish,
@@ -715,9 +626,9 @@ impl<K: Key> Shared<K> {
         let locked = self.lock_for(Operation::Finish(ticket, &how), now);
         let Ok((mut state, now)) = locked else { return false };
         // If a key's `clone` panics in `finish`, the item's drop completes the delivery.
-        state.watchers.end(ticket.epoch());
+        state.watchers.end_delivery(ticket.epoch());
         let finished = state.core.finish(ticket, how, now);
-        self.finished(state, finished, Some(key))
+        self.release_finished(state, finished, Some(key))
     }
 
     /// Completes a detached delivery as client-go's `Done` does. Returns `false`, and has no
@@ -729,13 +640,13 @@ impl<K: Key> Shared<K> {
         let locked = self.lock_for(Operation::Finish(ticket, &how), None);
         let Ok((mut state, now)) = locked else { return false };
         // The run that would follow may be dropped after a shutdown.
-        let may_forget = state.core.ending() == Ending::ShutDown && self.limiter.forgets();
+        let may_forget = state.core.ending() == Ending::ShutDown && self.limiter.may_forget();
         if self.hooks.is_some() || may_forget {
             copy = state.core.key_of(ticket).cloned();
         }
         let finished = state.core.finish(ticket, how, now);
-        state.watchers.end(ticket.epoch());
-        let has_ended = self.finished(state, finished, copy.as_ref());
+        state.watchers.end_delivery(ticket.epoch());
+        let has_ended = self.release_finished(state, finished, copy.as_ref());
         drop_quietly(copy);
         has_ended
     }
@@ -745,13 +656,13 @@ impl<K: Key> Shared<K> {
     fn finish_without_copies(&self, ticket: &core::Ticket, how: Finish, now: Time, key: &K) {
         let Ok(mut state) = self.lock() else { return };
         let finished = state.core.finish_without_copies(ticket, how, now);
-        self.finished(state, finished, Some(key));
+        self.release_finished(state, finished, Some(key));
     }
 
     /// Releases the lock after a completion, and then drops and reports its results. Returns
     /// `false` if the delivery was completed before.
     #[inline(always)]
-    fn finished(
+    fn release_finished(
         &self,
         mut state: RankedGuard<'_, State<K>>,
         finished: Option<Finished<K>>,
@@ -759,15 +670,15 @@ impl<K: Key> Shared<K> {
     ) -> bool {
         let Some(finished) = finished else {
             // Due keys have become ready nevertheless.
-            self.release(state);
+            self.release_lock(state);
             return false;
         };
         let is_dropped = finished.lost;
         let (unused, worked) = state.keep_dropped(finished);
-        self.release(state);
+        self.release_lock(state);
         if is_dropped && let Some(key) = delivered {
             // The record has forgotten the failures of the key, so the limiter does, too.
-            self.limiter.forget(key);
+            self.limiter.forget_key(key);
         }
         if worked.is_some() {
             self.report_worked(delivered, worked);

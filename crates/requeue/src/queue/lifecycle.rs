@@ -38,6 +38,8 @@ pub struct Drained<K> {
 
 impl<K> Drained<K> {
     /// Creates a report. It is `finished` if no key is ready or in flight.
+    // Hidden, because it is for requeue-store.
+    #[doc(hidden)]
     #[must_use]
     pub const fn new(ready: usize, in_flight: usize, dropped: Vec<K>) -> Self {
         Self { finished: ready == 0 && in_flight == 0, ready, in_flight, dropped }
@@ -51,18 +53,13 @@ struct Unreported<'q, K: Key> {
     keys: Vec<K>,
 }
 
-impl<K: Key> Unreported<'_, K> {
-    fn report(&mut self) -> Vec<K> {
-        std::mem::take(&mut self.keys)
-    }
-}
-
 impl<K: Key> Drop for Unreported<'_, K> {
     fn drop(&mut self) {
+        // The keys of a drain that is dropped, or of a call that panics, stay for `take_dropped`.
         if !self.keys.is_empty()
             && let Ok(mut state) = self.shared.lock()
         {
-            state.dropped.append(std::mem::take(&mut self.keys));
+            state.dropped.append_keys(std::mem::take(&mut self.keys));
         }
     }
 }
@@ -84,13 +81,13 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// queue.add(1);
     /// queue.close();
     /// assert_eq!(queue.add(2), Added::Refused);
-    /// queue.get_blocking().expect("the key is still delivered").succeed();
-    /// assert!(queue.get_blocking().is_none());
+    /// queue.get().blocking().expect("the key is still delivered").succeed();
+    /// assert!(queue.get().blocking().is_none());
     /// ```
     pub fn close(&self) {
         let Ok(mut state) = self.shared.lock() else { return };
         state.core.end(Ending::Closed);
-        self.shared.release(state);
+        self.shared.release_lock(state);
     }
 
     /// Ends the waits for further debounced adds. Returns the number of keys that have waited.
@@ -119,10 +116,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// ```
     pub fn flush_debounced(&self) -> usize {
         let now = self.now();
-        self.walk(|mut state, walk| {
+        self.walk_records(|mut state, walk| {
             let flushed = state.core.flush_debounced(walk, LOCK_BATCH, now);
             state.core.promote(now, LOCK_BATCH);
-            self.shared.release(state);
+            self.shared.release_lock(state);
             flushed
         })
     }
@@ -148,17 +145,18 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// queue.add("ready");
     /// queue.add_after("waiting", Duration::from_secs(3600));
     /// assert_eq!(queue.shut_down(), ["waiting"]);
-    /// queue.get_blocking().expect("ready keys are delivered").succeed();
-    /// assert!(queue.get_blocking().is_none());
+    /// queue.get().blocking().expect("ready keys are delivered").succeed();
+    /// assert!(queue.get().blocking().is_none());
     /// ```
     pub fn shut_down(&self) -> Vec<K> {
-        self.end(true).report()
+        let mut dropped = self.end_queue(true);
+        std::mem::take(&mut dropped.keys)
     }
 
-    fn end(&self, ends_drains: bool) -> Unreported<'_, K> {
+    fn end_queue(&self, ends_drains: bool) -> Unreported<'_, K> {
         let mut dropped = Unreported { shared: &self.shared, keys: Vec::new() };
         // Due keys count as ready, even if no operation has made them ready yet.
-        let Some((state, _)) = self.settled() else { return dropped };
+        let Some((state, _)) = self.shared.lock_settled() else { return dropped };
         let mut first = Some(state);
         loop {
             let is_first = first.is_some();
@@ -178,7 +176,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
             let more = catch_unwind(AssertUnwindSafe(drop_some));
             let unordered = state.core.drain_order(LOCK_BATCH);
             let full = unordered.len() == LOCK_BATCH;
-            self.shared.release(state);
+            self.shared.release_lock(state);
             unordered.into_iter().for_each(drop_quietly);
             dropped.keys[before..].iter().for_each(|key| self.forget_dropped(key));
             for waker in wakers {
@@ -196,8 +194,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Makes the limiter forget a key whose record forgot its failures, because its run was dropped.
     /// A key in flight keeps its failures until its completion.
     fn forget_dropped(&self, key: &K) {
-        if self.shared.limiter.forgets() && quietly(|| self.failures(key)) == Some(0) {
-            self.shared.limiter.forget(key);
+        if self.shared.limiter.may_forget() && quietly(|| self.failures(key)) == Some(0) {
+            self.shared.limiter.forget_key(key);
         }
     }
 
@@ -255,7 +253,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Each key is returned once. The report of a drain already contains them.
     #[must_use = "each dropped key is returned only once"]
     pub fn take_dropped(&self) -> Vec<K> {
-        let dropped = self.shared.lock().map(|mut state| std::mem::take(&mut state.dropped));
+        let dropped = self
+            .shared
+            .lock()
+            .map(|mut state| std::mem::replace(&mut state.dropped, DroppedKeys::new()));
         dropped.map(|dropped| dropped.into_keys().collect()).unwrap_or_default()
     }
 
@@ -278,14 +279,14 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     pub fn pause(&self) {
         let Ok(mut state) = self.shared.lock() else { return };
         state.core.pause();
-        self.shared.release(state);
+        self.shared.release_lock(state);
     }
 
     /// Starts deliveries again.
     pub fn resume(&self) {
         let Ok(mut state) = self.shared.lock() else { return };
         state.core.resume();
-        self.shared.release(state);
+        self.shared.release_lock(state);
     }
 
     /// Returns true if deliveries are stopped.
@@ -311,8 +312,9 @@ pub struct Drain<'q, K: Key, S: BuildHasher = foldhash::fast::RandomState> {
 
 impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
     fn new(queue: &'q Queue<K, S>) -> Self {
+        // Read before the shutdown, so that a `shut_down` that comes during it ends this drain.
         let shut_downs = queue.shared.lock().map_or(0, |state| state.shut_downs);
-        let dropped = queue.end(false);
+        let dropped = queue.end_queue(false);
         Self {
             queue,
             dropped,
@@ -362,31 +364,32 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
     pub fn wait_blocking(mut self) -> Drained<K> {
         super::getter::THREAD.with(|waker| {
             loop {
-                match self.check(waker) {
+                match self.check_drain(waker) {
                     Some(drained) => return drained,
-                    None => self.queue.shared.park(self.deadline.unwrap_or(Time::NEVER)),
+                    None => self.queue.shared.park_until(self.deadline.unwrap_or(Time::NEVER)),
                 }
             }
         })
     }
 
-    fn check(&mut self, waker: &Waker) -> Option<Drained<K>> {
+    fn check_drain(&mut self, waker: &Waker) -> Option<Drained<K>> {
         let shared: &Arc<Shared<K>> = &self.queue.shared;
         let over = self.deadline.is_some_and(|deadline| shared.clock.now() >= deadline);
+        // A waker's `clone` is user code, which runs without the lock.
         let waker_copy = waker.clone();
         let Ok(mut state) = shared.lock() else {
-            return Some(self.report(false, [0; 2], DroppedKeys::new()));
+            return Some(self.report_drained(false, [0; 2], DroppedKeys::new()));
         };
         let finished =
             state.drainers.has_finished(self.number) || self.until.is_reached(&state.core);
         if finished || over || state.shut_downs > self.shut_downs {
             let left = [state.core.len(), state.core.in_flight()];
-            let dropped = std::mem::take(&mut state.dropped);
+            let dropped = std::mem::replace(&mut state.dropped, DroppedKeys::new());
             drop(state);
             drop_quietly(waker_copy);
-            return Some(self.report(finished, left, dropped));
+            return Some(self.report_drained(finished, left, dropped));
         }
-        let old = state.drainers.wait(&mut self.number, self.until, waker_copy);
+        let old = state.drainers.list_drain(&mut self.number, self.until, waker_copy);
         drop(state);
         drop_quietly(old);
         // Each poll arms the alarm again, because an alarm may go off early, and wakes only the
@@ -397,11 +400,28 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
         None
     }
 
-    fn report(&mut self, finished: bool, left: [usize; 2], late: DroppedKeys<K>) -> Drained<K> {
-        let mut dropped = self.dropped.report();
+    fn report_drained(
+        &mut self,
+        finished: bool,
+        left: [usize; 2],
+        late: DroppedKeys<K>,
+    ) -> Drained<K> {
+        let mut dropped = std::mem::take(&mut self.dropped.keys);
         dropped.extend(late.into_keys());
         let [ready, in_flight] = left;
         Drained { finished, ready, in_flight, dropped }
+    }
+}
+
+impl<K: Key> Shared<K> {
+    /// Removes a drain from the list, if it is listed.
+    pub(super) fn stop_draining(&self, number: Option<u64>) {
+        let Some(number) = number else { return };
+        let Ok(mut state) = self.lock() else { return };
+        let waker = state.drainers.remove_drain(number);
+        drop(state);
+        // A waker is user code.
+        drop_quietly(waker);
     }
 }
 
@@ -412,7 +432,7 @@ impl<K: Key, S: BuildHasher> Future for Drain<'_, K, S> {
     type Output = Drained<K>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Drained<K>> {
-        match self.check(cx.waker()) {
+        match self.check_drain(cx.waker()) {
             Some(drained) => Poll::Ready(drained),
             None => Poll::Pending,
         }
@@ -421,11 +441,7 @@ impl<K: Key, S: BuildHasher> Future for Drain<'_, K, S> {
 
 impl<K: Key, S: BuildHasher> Drop for Drain<'_, K, S> {
     fn drop(&mut self) {
-        let Some(number) = self.number else { return };
-        let Ok(mut state) = self.queue.shared.lock() else { return };
-        let waker = state.drainers.leave(number);
-        drop(state);
-        drop_quietly(waker);
+        self.queue.shared.stop_draining(self.number);
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use requeue_core::{RateLimiter, Time};
+use requeue_core::Time;
+use requeue_core::limiter::Bucket;
+use requeue_core::limiter::RateLimiter;
 
 use crate::ranked_mutex::{Rank, RankedMutex};
 use crate::sync::{AtomicBool, Ordering, quietly};
@@ -31,12 +33,14 @@ impl<K> LockedLimiter<K> {
 
     fn note_idle(&self, limiter: &dyn RateLimiter<K>) {
         let idle = quietly(|| limiter.is_idle()).unwrap_or(false);
+        // Relaxed: a thread that reads an old value runs at the same time as the failure that set it, and
+        // could have run before it.
         self.idle.store(idle, Ordering::Relaxed);
     }
 
     /// Counts a failure of `key`, and returns its delay. This is the limiter's longest delay if the
     /// limiter panics or cannot be called from here.
-    pub(crate) fn delay(&self, key: &K, now: Time) -> Duration {
+    pub(crate) fn next_delay(&self, key: &K, now: Time) -> Duration {
         let Ok(mut limiter) = self.limiter.lock(Some(Rank::Limiter)) else { return self.longest };
         let delay = quietly(|| limiter.delay(key, now)).unwrap_or(self.longest);
         self.note_idle(&**limiter);
@@ -45,13 +49,13 @@ impl<K> LockedLimiter<K> {
 
     /// Returns true if there may be something to forget.
     #[inline]
-    pub(super) fn forgets(&self) -> bool {
+    pub(super) fn may_forget(&self) -> bool {
         !self.idle.load(Ordering::Relaxed)
     }
 
     #[inline]
-    pub(crate) fn forget(&self, key: &K) {
-        if self.forgets() {
+    pub(crate) fn forget_key(&self, key: &K) {
+        if self.may_forget() {
             self.forget_failures(key);
         }
     }
@@ -72,23 +76,11 @@ impl<K> LockedLimiter<K> {
 
 impl<K> Drop for LockedLimiter<K> {
     fn drop(&mut self) {
-        // A panic in the limiter's drop must not leave the drop of a queue.
-        let limiter = std::mem::replace(self.limiter.get_mut(), Box::new(Nothing));
+        // A panic in the limiter's drop must not leave the drop of a queue. A limiter without memory
+        // takes its place.
+        let limiter =
+            std::mem::replace(self.limiter.get_mut(), Box::new(Bucket::new(f64::INFINITY, 0)));
         quietly(|| drop(limiter));
-    }
-}
-
-struct Nothing;
-
-impl<K> RateLimiter<K> for Nothing {
-    fn delay(&mut self, _: &K, _: Time) -> Duration {
-        Duration::ZERO
-    }
-
-    fn forget(&mut self, _: &K) {}
-
-    fn num_requeues(&self, _: &K) -> u32 {
-        0
     }
 }
 
@@ -132,21 +124,21 @@ mod tests {
     #[test]
     fn a_limiter_that_does_not_say_whether_it_is_idle_is_always_called() {
         let (count, limiter) = counting(false);
-        limiter.forget(&1);
-        limiter.forget(&1);
+        limiter.forget_key(&1);
+        limiter.forget_key(&1);
         assert_eq!(count.load(Ordering::Relaxed), 2);
     }
 
     #[test]
     fn a_limiter_with_nothing_to_forget_is_not_called_until_a_key_fails() {
         let (count, limiter) = counting(true);
-        limiter.forget(&1);
+        limiter.forget_key(&1);
         assert_eq!(count.load(Ordering::Relaxed), 0);
-        limiter.delay(&1, Time::ZERO);
-        limiter.forget(&2);
+        limiter.next_delay(&1, Time::ZERO);
+        limiter.forget_key(&2);
         assert_eq!((count.load(Ordering::Relaxed), limiter.num_requeues(&1)), (1, 1));
-        limiter.forget(&1);
-        limiter.forget(&1);
+        limiter.forget_key(&1);
+        limiter.forget_key(&1);
         assert_eq!((count.load(Ordering::Relaxed), limiter.num_requeues(&1)), (2, 0));
     }
 }

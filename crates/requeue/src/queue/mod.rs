@@ -30,8 +30,7 @@ use requeue_core::{Cancelled, GroupId, Operation, Time};
 
 pub use self::builder::{BuildError, Builder};
 pub use self::get::{Get, GetMany, SucceedAndGet};
-pub use self::groups::{GroupHandle, NoGroups, NoneInFlight};
-pub use self::inspect::{Filter, Histograms};
+pub use self::groups::{GroupHandle, NoGroups};
 pub use self::item::{Item, Ticket};
 pub use self::lifecycle::{Drain, Drained};
 
@@ -78,14 +77,14 @@ impl<T: Hash + Eq + Clone + Send + 'static> Key for T {}
 ///
 /// The queue calls a key's `eq` and `clone` under its lock. With a [custom
 /// order](crate::CustomOrder), it also calls that order and a key's `hash` under its lock. It calls
-/// the [limiter](crate::RateLimiter) under a separate lock. All other user code runs without a
+/// the [limiter](crate::limiter::RateLimiter) under a separate lock. All other user code runs without a
 /// lock: wakers, metrics hooks, group functions, the clock, and the drop of keys.
 ///
 /// All of this code may call any queue, and never deadlocks:
 ///
 /// - Code without a lock may do anything, unless it was called from code that runs under one.
 /// - A limiter may use any queue. But while it runs, no other limiter is called: a key that fails
-///   then waits for the [longest delay](crate::RateLimiter::longest) of the limiter that was not
+///   then waits for the [longest delay](crate::limiter::RateLimiter::longest) of the limiter that was not
 ///   called, and `forget` and `num_requeues` find nothing.
 /// - Calls from code that runs under a queue's lock are refused: adds return [`Added::Refused`](crate::Added::Refused),
 ///   gets and counts find nothing, and an item that is completed there stays in flight. This
@@ -95,7 +94,7 @@ impl<T: Hash + Eq + Clone + Send + 'static> Key for T {}
 /// After a custom order has panicked, the queue delivers by age and does not call it again. The
 /// queue discards a panic of a limiter, a hook, or the drop of a key or waker.
 pub struct Queue<K: Key, S = RandomState> {
-    shared: Arc<Shared<K>>,
+    pub(crate) shared: Arc<Shared<K>>,
     hasher: Arc<S>,
     group_of: Option<builder::GroupOf<K>>,
 }
@@ -104,20 +103,14 @@ impl<K: Key> Queue<K> {
     /// Creates a queue with all defaults: see [`Builder`].
     #[must_use]
     pub fn new() -> Self {
-        match Self::builder().build() {
-            Ok(queue) => queue,
-            Err(error) => unreachable!("the defaults are valid: {error}"),
-        }
+        Self::builder().build_valid()
     }
 
     /// Creates a queue that treats re-adds and failures as client-go does: see
     /// [`Builder::client_go`].
     #[must_use]
     pub fn client_go() -> Self {
-        match Builder::client_go().build() {
-            Ok(queue) => queue,
-            Err(error) => unreachable!("the defaults are valid: {error}"),
-        }
+        Builder::client_go().build_valid()
     }
 
     /// Returns a builder that configures a queue.
@@ -186,20 +179,20 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let hash = self.hash(key);
+        let hash = self.hash_key(key);
         let locked = self.shared.lock_for(Operation::Promote, None);
         let Ok((mut state, now)) = locked else { return Cancelled::default() };
         state.core.promote(now, LOCK_BATCH);
         // The limiter needs a reference to an owned key; the record has one. The limiter counts no
         // failures of a key without a record.
-        let forgets = self.shared.limiter.forgets();
+        let forgets = self.shared.limiter.may_forget();
         let known = if forgets { state.core.look_up(key, hash) } else { None };
         let cancelled = state.core.cancel(key, hash);
         let unordered = state.core.drain_order(LOCK_BATCH);
-        self.shared.release(state);
+        self.shared.release_lock(state);
         unordered.into_iter().for_each(drop_quietly);
         if let Some(known) = known {
-            self.shared.limiter.forget(&known.key);
+            self.shared.limiter.forget_key(&known.key);
             drop_quietly(known.key);
         }
         let (cancelled, freed) = cancelled.unwrap_or_default();
@@ -211,17 +204,17 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// This is client-go's `Forget`. [`Item::succeed`] does this and completes the delivery.
     pub fn forget(&self, key: &K) {
-        let hash = self.hash(key);
-        if self.shared.limiter.forgets() {
+        let hash = self.hash_key(key);
+        if self.shared.limiter.may_forget() {
             // The memory is fetched while the limiter reads its own table.
             if let Ok(state) = self.shared.lock() {
                 state.core.prefetch(hash);
             }
-            self.shared.limiter.forget(key);
+            self.shared.limiter.forget_key(key);
         }
         let Ok(mut state) = self.shared.lock() else { return };
         let freed = state.core.forget(key, hash);
-        self.shared.release(state);
+        self.shared.release_lock(state);
         drop_quietly(freed);
     }
 
@@ -265,17 +258,13 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let hash = self.hash(key);
+        let hash = self.hash_key(key);
         let detached = self.shared.lock().ok().and_then(|state| state.core.detached(key, hash));
         if let Some(ticket) = detached {
             return self.shared.finish_detached(&ticket);
         }
         // Like every operation, this one makes due keys ready.
-        if let Ok((mut state, now)) = self.shared.lock_for(Operation::Promote, None) {
-            state.core.promote(now, LOCK_BATCH);
-            self.shared.release(state);
-        }
-        false
+        self.shared.read_settled(|_| false)
     }
 
     /// Completes the delivery of `ticket` as client-go's `Done` does.
@@ -283,25 +272,19 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Returns `false`, and has no effect, if it was completed before, or is a delivery of another
     /// queue.
     pub fn done_ticket(&self, ticket: Ticket) -> bool {
-        ticket.finish(&self.shared)
+        ticket.queue == self.shared.number && self.shared.finish_detached(&ticket.ticket)
     }
 
     // --- Parts ----------------------------------------------------------------------------------
 
     #[inline]
-    fn hash<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
+    fn hash_key<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
         self.hasher.hash_one(key)
     }
 
     #[inline]
     fn group_of_key(&self, key: &K) -> GroupId {
         self.group_of.as_ref().map_or_else(GroupId::default, |group_of| group_of(key))
-    }
-
-    /// Returns the queue's clock.
-    #[must_use]
-    pub fn clock(&self) -> &dyn Clock {
-        &*self.shared.clock
     }
 
     /// Returns the current time of the queue's clock.
@@ -314,10 +297,5 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.shared.name.as_deref()
-    }
-
-    #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "for Workers"))]
-    pub(crate) fn shared(&self) -> &Arc<Shared<K>> {
-        &self.shared
     }
 }

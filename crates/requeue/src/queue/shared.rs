@@ -4,7 +4,7 @@
 //! Wakers, hooks and the clock are user code, so they are called only after the release.
 
 use std::any::TypeId;
-use std::task::{Wake, Waker};
+use std::task::Waker;
 use std::time::Duration;
 
 use requeue_core::{self as core, Operation, Time};
@@ -19,7 +19,9 @@ use crate::Key;
 use crate::clock::{Alarm, Clock};
 use crate::metrics::QueueMetrics;
 use crate::ranked_mutex::{Rank, RankedGuard, RankedMutex, Reentered};
-use crate::sync::{Arc, AtomicBool, AtomicU64, OnceLock, Ordering, Weak, drop_quietly, quietly};
+use crate::sync::{
+    Arc, AtomicBool, AtomicU64, OnceLock, Ordering, Weak, drop_quietly, quietly, waker_fn,
+};
 
 /// The maximum number of keys that are delivered, dropped or copied under one hold of the lock.
 pub(super) const LOCK_BATCH: usize = 256;
@@ -34,13 +36,7 @@ pub(crate) struct State<K> {
     pub(super) shut_downs: u64,
     /// Keys whose pending run was dropped after the shutdown, for example because they failed.
     pub(super) dropped: DroppedKeys<K>,
-    alarm: Alarm,
-    /// The time for which the alarm is armed or being armed.
-    armed: Time,
-    /// True while a thread arms the alarm.
-    arming: bool,
-    /// True if the thread that arms the alarm must check once more.
-    arm_again: bool,
+    due_alarm: DueAlarm,
     /// Set while the clock watches over a task that was woken and has not been polled.
     watch: Option<Box<Watch>>,
     /// The current value of `Shared::hint`.
@@ -54,21 +50,32 @@ impl<K: Eq + Clone> State<K> {
     /// due adds restart.
     #[inline]
     fn needs_alarm(&self) -> bool {
-        !self.waiters.is_empty() || watches(&self.core, &self.watchers)
+        !self.waiters.is_empty() || watches_restarts(&self.core, &self.watchers)
     }
 
     /// Returns the events since the last call, whichever operation caused them: an operation on one
     /// key often makes other keys ready.
     fn unreported_events(&mut self) -> Events {
-        let all = Events::of(&self.core);
-        all.since(std::mem::replace(&mut **self.reported.get_or_insert_default(), all))
+        let all = Events::read_totals(&self.core);
+        all.events_since(std::mem::replace(&mut **self.reported.get_or_insert_default(), all))
     }
 }
 
 /// Returns true if a key that becomes due may wake one of `watchers`.
 #[inline]
-fn watches<K: Eq + Clone>(core: &core::Queue<K>, watchers: &Watchers) -> bool {
+fn watches_restarts<K: Eq + Clone>(core: &core::Queue<K>, watchers: &Watchers) -> bool {
     core.restarts() && !watchers.is_empty()
+}
+
+/// The alarm for the earliest due time.
+struct DueAlarm {
+    alarm: Alarm,
+    /// The time for which the alarm is armed or being armed.
+    armed: Time,
+    /// True while a thread arms the alarm, which it does without the lock.
+    arming: bool,
+    /// True if the thread that arms the alarm must check once more.
+    arm_again: bool,
 }
 
 /// A wake that must be used before the alarm goes off.
@@ -88,13 +95,27 @@ pub(crate) struct Shared<K: Key> {
     /// Distinguishes the queues of a process.
     pub(super) number: u64,
     state: RankedMutex<State<K>>,
-    /// The rank of `state`, or `None` if no user code runs under it.
-    rank: Option<Rank>,
     /// A hint: true if an add needs the time, which can then be read before the lock is taken.
     hint: AtomicBool,
     /// A hint: signals to the spinning thread that there is a key.
     pub(super) go: AtomicBool,
-    /// True if every operation needs the current time: times are kept, the queue has a pace, or adds restart runs.
+    pub(super) facts: Facts,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) limiter: LockedLimiter<K>,
+    pub(crate) hooks: Option<Arc<dyn QueueMetrics<K>>>,
+    pub(crate) name: Option<Arc<str>>,
+    pub(crate) tally: Tally,
+    /// Its handle keeps the queue alive. It is `Some` while anything borrows from the queue.
+    pub(super) this: Weak<Self>,
+    timer: OnceLock<Waker>,
+}
+
+/// The facts about a queue that its settings decide.
+pub(super) struct Facts {
+    /// The rank of the lock, or `None` if no user code runs under it.
+    rank: Option<Rank>,
+    /// True if every operation needs the current time: times are kept, the queue has a pace, or adds
+    /// restart runs.
     pub(super) always_needs_now: bool,
     /// True if an add restarts the run in flight of its key.
     pub(super) restarts: bool,
@@ -102,37 +123,41 @@ pub(crate) struct Shared<K: Key> {
     has_news: bool,
     /// True if the fast paths of gets apply: there is no custom order, and no pace.
     pub(super) has_fast_gets: bool,
-    pub(crate) clock: Arc<dyn Clock>,
     /// True if a parked thread can keep a deadline of this clock. It is read once, because the
     /// clock is user code, and the value may be needed under the lock.
     pub(super) is_real_time: bool,
-    pub(crate) limiter: LockedLimiter<K>,
-    pub(crate) hooks: Option<Arc<dyn QueueMetrics<K>>>,
-    pub(crate) name: Option<Arc<str>>,
-    pub(crate) given_up: AtomicU64,
-    pub(crate) panics: AtomicU64,
-    this: Weak<Self>,
-    timer: OnceLock<Waker>,
 }
 
-/// The parts of a new queue.
-pub(super) struct Parts<K: Key> {
-    pub(super) config: core::Config<K>,
-    pub(super) clock: Arc<dyn Clock>,
-    pub(super) limiter: LockedLimiter<K>,
-    pub(super) hooks: Option<Arc<dyn QueueMetrics<K>>>,
-    pub(super) name: Option<Arc<str>>,
+/// Counters that the state machine does not keep. They order nothing.
+#[derive(Default)]
+pub(crate) struct Tally {
+    pub(crate) given_up: AtomicU64,
+    pub(crate) panics: AtomicU64,
 }
 
 impl<K: Key> Shared<K> {
-    pub(super) fn new(parts: Parts<K>) -> Arc<Self> {
-        let has_order = matches!(parts.config.order, core::Order::Custom(_));
+    pub(super) fn new(
+        config: core::Config<K>,
+        clock: Arc<dyn Clock>,
+        limiter: LockedLimiter<K>,
+        hooks: Option<Arc<dyn QueueMetrics<K>>>,
+        name: Option<Arc<str>>,
+    ) -> Arc<Self> {
+        let has_order = matches!(config.order, core::Order::Custom(_));
         let rank = (has_order || !has_plain_code::<K>()).then_some(Rank::Queue);
-        let has_pace = parts.config.pace.is_some();
-        let core = core::Queue::new(parts.config);
+        let has_fast_gets = !has_order && config.pace.is_none();
+        let core = core::Queue::new(config);
         let restarts = core.restarts();
         // An empty queue has no deadlines. If it needs the time even so, then every operation does.
         let always_needs_now = core.needs_now(Operation::Promote);
+        let facts = Facts {
+            rank,
+            always_needs_now,
+            restarts,
+            has_news: restarts || hooks.is_some(),
+            has_fast_gets,
+            is_real_time: clock.is_real_time(),
+        };
         let state = State {
             core,
             waiters: Waiters::new(),
@@ -140,10 +165,12 @@ impl<K: Key> Shared<K> {
             watchers: Watchers::default(),
             shut_downs: 0,
             dropped: DroppedKeys::new(),
-            alarm: Alarm::none(),
-            armed: Time::NEVER,
-            arming: false,
-            arm_again: false,
+            due_alarm: DueAlarm {
+                alarm: Alarm::none(),
+                armed: Time::NEVER,
+                arming: false,
+                arm_again: false,
+            },
             watch: None,
             hint: always_needs_now,
             reported: None,
@@ -153,20 +180,14 @@ impl<K: Key> Shared<K> {
         Arc::new_cyclic(|this| Self {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
             state: RankedMutex::new(state),
-            rank,
             hint: AtomicBool::new(always_needs_now),
             go: AtomicBool::new(false),
-            always_needs_now,
-            restarts,
-            has_news: restarts || parts.hooks.is_some(),
-            has_fast_gets: !has_order && !has_pace,
-            is_real_time: parts.clock.is_real_time(),
-            clock: parts.clock,
-            limiter: parts.limiter,
-            hooks: parts.hooks,
-            name: parts.name,
-            given_up: AtomicU64::new(0),
-            panics: AtomicU64::new(0),
+            facts,
+            clock,
+            limiter,
+            hooks,
+            name,
+            tally: Tally::default(),
             this: Weak::clone(this),
             timer: OnceLock::new(),
         })
@@ -174,7 +195,7 @@ impl<K: Key> Shared<K> {
 
     #[inline]
     pub(crate) fn lock(&self) -> Result<RankedGuard<'_, State<K>>, Reentered> {
-        self.state.lock(self.rank)
+        self.state.lock(self.facts.rank)
     }
 }
 
@@ -194,6 +215,8 @@ impl<K: Key> Shared<K> {
         if let Some(now) = state.time_for(operation, now) {
             return Ok((state, now));
         }
+        // The clock is user code, so it is not called under the lock. Another thread may take the lock in
+        // between, as if this call had begun later.
         drop(state);
         let now = self.clock.now();
         Ok((self.lock()?, now))
@@ -210,7 +233,7 @@ impl<K: Key> Shared<K> {
         let is_likely = match operation {
             // The hint is also set if every operation needs the time.
             Operation::Add(_) => self.hint.load(Ordering::Relaxed),
-            _ => self.always_needs_now,
+            _ => self.facts.always_needs_now,
         };
         match now {
             None if is_likely || operation.always_needs_now() => Some(self.clock.now()),
@@ -237,16 +260,19 @@ impl<K: Key> Shared<K> {
     /// Releases the lock, and then does the work that became necessary under it: wakes getters,
     /// arms the alarm, calls the hooks.
     #[inline(always)]
-    pub(crate) fn release(&self, mut state: RankedGuard<'_, State<K>>) {
+    pub(crate) fn release_lock(&self, mut state: RankedGuard<'_, State<K>>) {
         let hint = state.core.needs_now(Operation::Promote);
         if state.hint != hint {
             state.hint = hint;
+            // Relaxed, because the state decides: an old hint only costs time. An equal hint is not
+            // stored again, so that adding threads keep it in their caches.
             self.hint.store(hint, Ordering::Relaxed);
         }
         if state.waiters.is_spinning() && state.core.eligible() > 0 {
+            // Relaxed, because the spinning thread then takes the lock.
             self.go.store(true, Ordering::Relaxed);
         }
-        if state.waiters.is_empty() && state.drainers.is_empty() && !self.has_news {
+        if state.waiters.is_empty() && state.drainers.is_empty() && !self.facts.has_news {
             drop(state);
         } else {
             self.release_and_notify(state);
@@ -255,17 +281,18 @@ impl<K: Key> Shared<K> {
 
     #[inline(never)]
     fn release_and_notify(&self, mut state: RankedGuard<'_, State<K>>) {
-        if self.restarts {
+        if self.facts.restarts {
             return self.release_and_wake_restarted(state);
         }
+        // Counted under the lock, and reported without it, because hooks are user code.
         let events = self.hooks.as_ref().map(|hooks| (hooks, state.unreported_events()));
         if state.waiters.is_empty() && state.drainers.is_empty() {
             drop(state);
         } else {
-            self.settle(state);
+            self.notify_and_arm(state);
         }
         if let Some((hooks, events)) = events {
-            events.report(&**hooks);
+            events.call_hooks(&**hooks);
         }
     }
 
@@ -275,18 +302,18 @@ impl<K: Key> Shared<K> {
         let events = self.hooks.as_ref().map(|hooks| (hooks, state.unreported_events()));
         let mut wakes = Wakes::new();
         for epoch in state.core.take_restarted() {
-            state.watchers.take(epoch, &mut wakes);
+            state.watchers.take_wakers(epoch, &mut wakes);
         }
-        self.settle(state);
-        wakes.wake();
+        self.notify_and_arm(state);
+        wakes.wake_each();
         if let Some((hooks, events)) = events {
-            events.report(&**hooks);
+            events.call_hooks(&**hooks);
         }
     }
 
-    fn settle(&self, mut state: RankedGuard<'_, State<K>>) {
+    fn notify_and_arm(&self, mut state: RankedGuard<'_, State<K>>) {
         let mut wakes = Wakes::new();
-        let State { core, waiters, drainers, watchers, armed, watch, .. } = &mut *state;
+        let State { core, waiters, drainers, watchers, due_alarm, watch, .. } = &mut *state;
         if core.ending() != core::Ending::Open {
             if core.is_finished() {
                 waiters.wake_all(true, &mut wakes);
@@ -294,7 +321,7 @@ impl<K: Key> Shared<K> {
                 waiters.wake_all(false, &mut wakes);
             }
         }
-        drainers.finish(core).for_each(|waker| wakes.push(waker));
+        drainers.finish_reached(core).for_each(|waker| wakes.push(waker));
         let eligible = core.eligible();
         waiters.wake_for(eligible, &mut wakes);
         let unused = waiters.unused_wake(eligible).filter(|_| watch.is_none());
@@ -302,20 +329,21 @@ impl<K: Key> Shared<K> {
             *watch = Some(Box::new(Watch { wake, alarm: None, fired: false }));
         }
         let mut arm = false;
-        if (!waiters.is_empty() || watches(core, watchers))
+        if (!waiters.is_empty() || watches_restarts(core, watchers))
             && let Some(due) = core.next_due()
         {
             waiters.keep_time(due).into_iter().for_each(|waker| wakes.push(waker));
             // A parked thread can only keep real time. Another clock needs an alarm.
-            arm = due < *armed && !(waiters.has_threads() && self.is_real_time);
+            arm = due < due_alarm.armed && !(waiters.has_threads() && self.facts.is_real_time);
         }
+        // Wakers and the clock are user code, which may call this queue.
         drop(state);
-        wakes.wake();
+        wakes.wake_each();
         if arm {
-            self.arm();
+            self.arm_alarm();
         }
         if let Some(wake) = unused {
-            self.watch(wake);
+            self.watch_tasks(wake);
         }
     }
 
@@ -327,26 +355,28 @@ impl<K: Key> Shared<K> {
     /// The clock arms outside the lock. If several threads want to arm, or an alarm goes off while
     /// it is being armed, one thread arms and checks once more. If alarms keep going off while they
     /// are armed, the waiting getters poll the clock, not this thread.
-    fn arm(&self) {
+    fn arm_alarm(&self) {
         for _ in 0..8 {
             let Ok(mut state) = self.lock() else { return };
-            if state.arming {
-                state.arm_again = true;
+            if state.due_alarm.arming {
+                state.due_alarm.arm_again = true;
                 return;
             }
-            let due = state.core.next_due().filter(|&due| due < state.armed);
+            let due = state.core.next_due().filter(|&due| due < state.due_alarm.armed);
             let (Some(due), true) = (due, state.needs_alarm()) else { return };
-            (state.armed, state.arming, state.arm_again) = (due, true, false);
+            // Set before the lock is released, so that one thread arms at a time.
+            state.due_alarm.armed = due;
+            (state.due_alarm.arming, state.due_alarm.arm_again) = (true, false);
             drop(state);
-            let alarm = quietly(|| self.clock.arm(due, self.timer()));
+            let alarm = quietly(|| self.clock.arm(due, self.timer_waker()));
             let Ok(mut state) = self.lock() else { return };
-            state.arming = false;
+            state.due_alarm.arming = false;
             if alarm.is_none() {
                 // A clock that panics has armed nothing. The next caller tries again.
-                state.armed = Time::NEVER;
+                state.due_alarm.armed = Time::NEVER;
             }
-            let old = std::mem::replace(&mut state.alarm, alarm.unwrap_or_default());
-            let again = state.arm_again;
+            let old = std::mem::replace(&mut state.due_alarm.alarm, alarm.unwrap_or_default());
+            let again = state.due_alarm.arm_again;
             drop(state);
             drop_quietly(old);
             if !again {
@@ -357,31 +387,37 @@ impl<K: Key> Shared<K> {
         let mut wakes = Wakes::new();
         state.waiters.wake_all(true, &mut wakes);
         drop(state);
-        wakes.wake();
+        wakes.wake_each();
     }
 
-    fn timer(&self) -> &Waker {
-        self.timer.get_or_init(|| self.alarm_waker(Self::tick))
+    fn timer_waker(&self) -> &Waker {
+        self.timer.get_or_init(|| self.alarm_waker(Self::promote_due))
     }
 
     fn alarm_waker(&self, on_alarm: fn(&Self)) -> Waker {
-        Waker::from(Arc::new(AlarmWaker { shared: Weak::clone(&self.this), on_alarm }))
+        let shared = Weak::clone(&self.this);
+        waker_fn(move || {
+            if let Some(shared) = shared.upgrade() {
+                on_alarm(&shared);
+            }
+        })
     }
 
     /// Handles the alarm, which may be early: makes due keys ready, on the thread that drives the
     /// clock. A getter therefore gets its key even if no other getter is polled.
-    fn tick(&self) {
+    fn promote_due(&self) {
         loop {
             let now = self.clock.now();
             let Ok(mut state) = self.lock() else { return };
-            state.armed = Time::NEVER;
+            // The alarm has gone off, so the next release of the lock may arm another.
+            state.due_alarm.armed = Time::NEVER;
             if !state.needs_alarm() {
                 // The next getter checks by itself.
                 return;
             }
             state.core.promote(now, LOCK_BATCH);
             let more = state.core.next_due().is_some_and(|due| due <= now);
-            self.release(state);
+            self.release_lock(state);
             if !more {
                 return;
             }
@@ -391,8 +427,8 @@ impl<K: Key> Shared<K> {
     /// Arms an alarm for the tasks that hold the wakes up to `wake`. At most one such alarm is
     /// armed at a time, so a busy queue arms at most one per [`GRACE`].
     #[cold]
-    fn watch(&self, wake: u64) {
-        let waker = self.alarm_waker(Self::overdue);
+    fn watch_tasks(&self, wake: u64) {
+        let waker = self.alarm_waker(Self::wake_others);
         let alarm = quietly(|| self.clock.arm_watchdog(self.clock.now() + GRACE, &waker));
         let Ok(mut state) = self.lock() else { return };
         let mut wakes = Wakes::new();
@@ -410,18 +446,18 @@ impl<K: Key> Shared<K> {
             (None, alarm) => alarm,
         };
         drop(state);
-        wakes.wake();
+        wakes.wake_each();
         drop_quietly(unused);
     }
 
     /// Handles the end of the grace period of the watched tasks. If they have not been polled,
     /// other tasks are woken in their place.
-    fn overdue(&self) {
+    fn wake_others(&self) {
         let Ok(mut state) = self.lock() else { return };
         if let Some(watch) = &mut state.watch
             && watch.alarm.is_none()
         {
-            // `watch` handles it. Otherwise the two methods could call each other without end.
+            // `watch_tasks` handles it. Otherwise the two methods could call each other without end.
             watch.fired = true;
             return;
         }
@@ -429,18 +465,8 @@ impl<K: Key> Shared<K> {
         if let Some(watch) = &watch {
             state.waiters.give_back(watch.wake);
         }
-        self.release(state);
+        self.release_lock(state);
         drop_quietly(watch);
-    }
-
-    pub(super) fn downgrade(&self) -> Weak<Self> {
-        Weak::clone(&self.this)
-    }
-
-    /// Returns a handle that keeps the queue alive. It is `Some` while anything borrows from the
-    /// queue.
-    pub(super) fn handle(&self) -> Option<Arc<Self>> {
-        self.this.upgrade()
     }
 }
 
@@ -453,7 +479,7 @@ impl<K: Key> Drop for Shared<K> {
         // keys panicked while a collection was dropped, the process would abort.
         let state = self.state.get_mut();
         let core = std::mem::replace(&mut state.core, core::Queue::new(core::Config::default()));
-        let dropped = std::mem::take(&mut state.dropped);
+        let dropped = std::mem::replace(&mut state.dropped, DroppedKeys::new());
         core.into_keys().chain(dropped.into_keys()).for_each(drop_quietly);
     }
 }
@@ -461,30 +487,12 @@ impl<K: Key> Drop for Shared<K> {
 /// Returns true if keys of this type run no code that could call the queue while it is locked. The
 /// most common types of keys are known to run none.
 fn has_plain_code<K: 'static>() -> bool {
-    fn any<K: 'static>(types: &[TypeId]) -> bool {
+    fn is_one_of<K: 'static>(types: &[TypeId]) -> bool {
         types.contains(&TypeId::of::<K>())
     }
     macro_rules! is_any {
-        ($($of:ty),*) => { any::<K>(&[$(TypeId::of::<$of>()),*]) };
+        ($($of:ty),*) => { is_one_of::<K>(&[$(TypeId::of::<$of>()),*]) };
     }
     is_any!(u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize, char, bool, ())
         || is_any!(&'static str, String, Box<str>, std::sync::Arc<str>, (String, String))
-}
-
-/// The waker of an alarm, which calls a method of the queue.
-struct AlarmWaker<K: Key> {
-    shared: Weak<Shared<K>>,
-    on_alarm: fn(&Shared<K>),
-}
-
-impl<K: Key> Wake for AlarmWaker<K> {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        if let Some(shared) = self.shared.upgrade() {
-            (self.on_alarm)(&shared);
-        }
-    }
 }

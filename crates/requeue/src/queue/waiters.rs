@@ -93,7 +93,7 @@ impl Waiters {
 
     /// Lets a new getter on a thread spin, if no other getter spins. It counts as woken, because it
     /// checks again soon, so no other getter is woken for a key that it can take.
-    pub(crate) fn spin(
+    pub(crate) fn start_spinning(
         &mut self,
         place: &mut Option<Place>,
         kind: Kind,
@@ -104,12 +104,12 @@ impl Waiters {
         }
         self.given += 1;
         self.to_thread = self.given;
-        *place = Some(self.enter(kind, until_final, State::Woken(self.given)));
+        *place = Some(self.insert_waiter(kind, until_final, State::Woken(self.given)));
         self.spinner = *place;
         true
     }
 
-    fn enter(&mut self, kind: Kind, until_final: bool, state: State) -> Place {
+    fn insert_waiter(&mut self, kind: Kind, until_final: bool, state: State) -> Place {
         let waiter = Waiter { kind, until_final, state, prev: NONE, next: NONE };
         if let Some(at) = self.vacant.pop() {
             self.all[at as usize] = waiter;
@@ -126,7 +126,7 @@ impl Waiters {
 
     /// Lists a getter. If it was woken and found no key, it goes to the head of the list. Returns a
     /// waker that is no longer needed, to be dropped outside the lock.
-    pub(crate) fn wait(
+    pub(crate) fn list_waiter(
         &mut self,
         place: &mut Option<Place>,
         kind: Kind,
@@ -134,8 +134,8 @@ impl Waiters {
         waker: Waker,
     ) -> Option<Waker> {
         let Some(Place(at)) = *place else {
-            let Place(at) = self.enter(kind, until_final, State::Listed(waker));
-            self.link(at, false);
+            let Place(at) = self.insert_waiter(kind, until_final, State::Listed(waker));
+            self.link_waiter(at, false);
             *place = Some(Place(at));
             return None;
         };
@@ -144,7 +144,7 @@ impl Waiters {
             State::Listed(old) => Some(old),
             State::Woken(wake) => {
                 self.give_back(wake);
-                self.link(at, !is_new);
+                self.link_waiter(at, !is_new);
                 None
             }
             State::Vacant => None,
@@ -160,7 +160,7 @@ impl Waiters {
     }
 
     /// Removes a getter that no longer waits. Returns its waker, to be dropped outside the lock.
-    pub(crate) fn leave(&mut self, place: &mut Option<Place>) -> Option<Waker> {
+    pub(crate) fn remove_waiter(&mut self, place: &mut Option<Place>) -> Option<Waker> {
         let Place(at) = place.take()?;
         if self.leader.is_some_and(|(leader, _)| leader == Place(at)) {
             self.leader = None;
@@ -169,7 +169,7 @@ impl Waiters {
         let state = std::mem::replace(&mut self.all[at as usize].state, State::Vacant);
         let waker = match state {
             State::Listed(waker) => {
-                self.unlink(at);
+                self.unlink_waiter(at);
                 Some(waker)
             }
             State::Woken(wake) => {
@@ -179,6 +179,7 @@ impl Waiters {
             State::Vacant => None,
         };
         self.vacant.push(at);
+        // The memory of many getters is returned when the last one has gone.
         if self.vacant.len() == self.all.len() && self.all.capacity() > 64 {
             self.all = Vec::new();
             self.vacant = Vec::new();
@@ -249,7 +250,7 @@ impl Waiters {
             Kind::Task => self.to_task = self.given,
             Kind::Thread => self.to_thread = self.given,
         }
-        self.unlink(at);
+        self.unlink_waiter(at);
         let state = std::mem::replace(&mut self.all[at as usize].state, State::Woken(self.given));
         if let State::Listed(waker) = state {
             wakes.push(waker);
@@ -264,7 +265,7 @@ impl Waiters {
     // --- The leader ------------------------------------------------------------------------------
 
     /// Makes the thread at `place` the leader, if there is none yet.
-    pub(crate) fn lead(&mut self, place: Option<Place>, until: crate::Time) -> bool {
+    pub(crate) fn become_leader(&mut self, place: Option<Place>, until: crate::Time) -> bool {
         match (self.leader, place) {
             (Some((leader, _)), _) if Some(leader) != place => false,
             (_, Some(place)) => {
@@ -300,7 +301,7 @@ impl Waiters {
 
     // --- The list --------------------------------------------------------------------------------
 
-    fn link(&mut self, at: u32, first: bool) {
+    fn link_waiter(&mut self, at: u32, first: bool) {
         self.listed += 1;
         self.threads += u32::from(self.all[at as usize].kind == Kind::Thread);
         let (prev, next) = if first { (NONE, self.head) } else { (self.tail, NONE) };
@@ -316,7 +317,7 @@ impl Waiters {
         }
     }
 
-    fn unlink(&mut self, at: u32) {
+    fn unlink_waiter(&mut self, at: u32) {
         self.listed -= 1;
         let waiter = &self.all[at as usize];
         let (prev, next) = (waiter.prev, waiter.next);
@@ -352,7 +353,7 @@ impl Wakes {
     }
 
     #[inline]
-    pub(crate) fn wake(self) {
+    pub(crate) fn wake_each(self) {
         if let Some(first) = self.first {
             crate::sync::quietly(|| first.wake());
             for waker in self.more {
@@ -363,10 +364,9 @@ impl Wakes {
 }
 
 #[cfg(all(test, not(requeue_loom)))]
-mod model;
-
-#[cfg(all(test, not(requeue_loom)))]
 mod tests {
+    mod model;
+
     use super::*;
     use std::sync::Arc;
     use std::task::Wake;
@@ -387,15 +387,15 @@ mod tests {
     fn one_thread_spins_and_no_other_is_woken_for_the_key_that_it_can_take() {
         let mut waiters = Waiters::new();
         let (mut parked, mut spinner, mut third, mut task) = (None, None, None, None);
-        waiters.wait(&mut parked, Kind::Thread, false, Waker::noop().clone());
-        assert!(!waiters.spin(&mut task, Kind::Task, false));
-        assert!(waiters.spin(&mut spinner, Kind::Thread, false));
-        assert!(!waiters.spin(&mut third, Kind::Thread, false));
+        waiters.list_waiter(&mut parked, Kind::Thread, false, Waker::noop().clone());
+        assert!(!waiters.start_spinning(&mut task, Kind::Task, false));
+        assert!(waiters.start_spinning(&mut spinner, Kind::Thread, false));
+        assert!(!waiters.start_spinning(&mut third, Kind::Thread, false));
         assert_eq!(woken(&mut waiters, 1), 0);
 
         // The spinning thread has taken the key and processes it, so another getter is needed for
         // the next one.
-        waiters.leave(&mut spinner);
+        waiters.remove_waiter(&mut spinner);
         assert!(!waiters.is_spinning());
         assert_eq!(woken(&mut waiters, 1), 1);
     }
@@ -405,9 +405,9 @@ mod tests {
         let mut waiters = Waiters::new();
         let (mut first, mut spinner) = (None, None);
         let waker = Waker::from(Arc::new(Sleeper));
-        waiters.wait(&mut first, Kind::Thread, false, waker.clone());
-        assert!(waiters.spin(&mut spinner, Kind::Thread, false));
-        waiters.wait(&mut spinner, Kind::Thread, false, waker.clone());
+        waiters.list_waiter(&mut first, Kind::Thread, false, waker.clone());
+        assert!(waiters.start_spinning(&mut spinner, Kind::Thread, false));
+        waiters.list_waiter(&mut spinner, Kind::Thread, false, waker.clone());
         assert!(!waiters.is_spinning());
         assert_eq!(woken(&mut waiters, 1), 1);
         assert!(!waiters.is_listed_with(first, &waker));
@@ -419,15 +419,15 @@ mod tests {
         let mut waiters = Waiters::new();
         let mut places = [None; 16];
         for place in &mut places {
-            waiters.wait(place, Kind::Thread, false, Waker::noop().clone());
+            waiters.list_waiter(place, Kind::Thread, false, Waker::noop().clone());
         }
         let woken_by_adds: usize = (1..=100).map(|keys| woken(&mut waiters, keys)).sum();
         assert_eq!(woken_by_adds, 1, "the adds wake one thread");
         for (keys, place) in (1..=100).rev().zip(&mut places[..15]) {
-            waiters.leave(place);
+            waiters.remove_waiter(place);
             assert_eq!(woken(&mut waiters, keys), 1, "a thread that takes a key wakes the next");
         }
-        waiters.leave(&mut places[15]);
+        waiters.remove_waiter(&mut places[15]);
         assert_eq!(woken(&mut waiters, 85), 0);
     }
 }

@@ -34,6 +34,8 @@ impl Watcher {
 
     /// Returns true if `waker` will be woken, and has not been yet.
     pub(super) fn will_wake(&self, waker: &Waker) -> bool {
+        // Read without the lock. A poll that misses the store has begun before the waker is called, and
+        // the waker polls the task again.
         !self.is_woken.load(Ordering::Acquire) && self.waker.will_wake(waker)
     }
 }
@@ -51,7 +53,7 @@ impl Watchers {
     }
 
     /// Lists a future of the delivery `epoch`, and returns its number.
-    pub(super) fn wait(&mut self, epoch: u64, watcher: Arc<Watcher>) -> u64 {
+    pub(super) fn list_watcher(&mut self, epoch: u64, watcher: Arc<Watcher>) -> u64 {
         let list = self.0.get_or_insert_default();
         list.last += 1;
         list.listed.insert((epoch, list.last), watcher);
@@ -59,15 +61,15 @@ impl Watchers {
     }
 
     /// Removes a future.
-    pub(super) fn leave(&mut self, epoch: u64, number: u64) {
+    pub(super) fn remove_watcher(&mut self, epoch: u64, number: u64) {
         if let Some(list) = &mut self.0 {
             list.listed.remove(&(epoch, number));
         }
     }
 
     /// Removes the futures of the delivery `epoch`, which is cancelled, and returns their wakers.
-    pub(super) fn take(&mut self, epoch: u64, wakes: &mut Wakes) {
-        while let Some(watcher) = self.pop(epoch) {
+    pub(super) fn take_wakers(&mut self, epoch: u64, wakes: &mut Wakes) {
+        while let Some(watcher) = self.pop_watcher(epoch) {
             watcher.is_woken.store(true, Ordering::Release);
             wakes.push(Waker::from(watcher));
         }
@@ -75,19 +77,19 @@ impl Watchers {
 
     /// Removes the futures of the delivery `epoch`, which is completed. They are never ready.
     #[inline(always)]
-    pub(super) fn end(&mut self, epoch: u64) {
+    pub(super) fn end_delivery(&mut self, epoch: u64) {
         if self.0.is_some() {
-            self.remove(epoch);
+            self.remove_all(epoch);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn remove(&mut self, epoch: u64) {
-        while self.pop(epoch).is_some() {}
+    fn remove_all(&mut self, epoch: u64) {
+        while self.pop_watcher(epoch).is_some() {}
     }
 
-    fn pop(&mut self, epoch: u64) -> Option<Arc<Watcher>> {
+    fn pop_watcher(&mut self, epoch: u64) -> Option<Arc<Watcher>> {
         let listed = &mut self.0.as_mut()?.listed;
         let (&at, _) = listed.range((epoch, 0)..=(epoch, u64::MAX)).next()?;
         listed.remove(&at)

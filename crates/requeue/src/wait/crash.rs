@@ -2,9 +2,11 @@
 
 use std::any::Any;
 use std::fmt;
-use std::panic::{self, AssertUnwindSafe};
+use std::panic;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::sync::{drop_payload, panic_message, quietly};
 
 /// A caught panic, as passed to the handlers of [`on_crash`].
 pub struct Crash<'a>(&'a (dyn Any + Send));
@@ -21,8 +23,7 @@ impl<'a> Crash<'a> {
     /// `panic!` always has one, `panic_any` rarely.
     #[must_use]
     pub fn message(&self) -> Option<&'a str> {
-        let literal = self.0.downcast_ref::<&'static str>().copied();
-        literal.or_else(|| self.0.downcast_ref::<String>().map(String::as_str))
+        panic_message(self.0)
     }
 }
 
@@ -69,7 +70,7 @@ static REALLY_CRASH: AtomicBool = AtomicBool::new(false);
 /// ```
 pub fn on_crash(handler: impl Fn(&Crash<'_>) + Send + Sync + 'static) -> CrashHandler {
     let handler: Handler = Arc::new(handler);
-    handlers().push(Arc::clone(&handler));
+    lock_handlers().push(Arc::clone(&handler));
     CrashHandler(handler)
 }
 
@@ -81,7 +82,7 @@ impl Drop for CrashHandler {
     fn drop(&mut self) {
         // `self` still holds the handler, so the handler's own drop runs after the lock is
         // released.
-        handlers().retain(|handler| !Arc::ptr_eq(handler, &self.0));
+        lock_handlers().retain(|handler| !Arc::ptr_eq(handler, &self.0));
     }
 }
 
@@ -133,25 +134,17 @@ pub fn handle_crash(payload: Box<dyn Any + Send>) {
     let crash = Crash(&*payload);
     #[cfg(feature = "tokio")]
     tracing::error!(panic = crash.message().unwrap_or("no message"), "observed a panic");
-    let called = handlers().clone();
+    // Copied, because a handler may add or remove handlers.
+    let called = lock_handlers().clone();
     for handler in called {
-        if let Err(again) = panic::catch_unwind(AssertUnwindSafe(|| handler(&crash))) {
-            discard(again);
-        }
+        quietly(|| handler(&crash));
     }
     if really_crash() {
         panic::resume_unwind(payload);
     }
-    discard(payload);
+    drop_payload(payload);
 }
 
-/// Drops a payload, whose drop may panic.
-fn discard(payload: Box<dyn Any + Send>) {
-    if let Err(again) = panic::catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-        std::mem::forget(again);
-    }
-}
-
-fn handlers() -> MutexGuard<'static, Vec<Handler>> {
+fn lock_handlers() -> MutexGuard<'static, Vec<Handler>> {
     HANDLERS.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -37,24 +37,6 @@ impl<E> Error<E> {
             Self::Condition(_) => false,
         }
     }
-
-    /// Returns the condition's error, if that is the reason.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use requeue::wait::Error;
-    ///
-    /// assert_eq!(Error::Condition("no such host").into_condition(), Some("no such host"));
-    /// assert_eq!(Error::<&str>::Cancelled.into_condition(), None);
-    /// ```
-    #[must_use]
-    pub fn into_condition(self) -> Option<E> {
-        match self {
-            Self::Timeout | Self::Cancelled => None,
-            Self::Condition(error) => Some(error),
-        }
-    }
 }
 
 impl<E> From<E> for Error<E> {

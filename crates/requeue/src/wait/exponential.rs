@@ -4,7 +4,7 @@ use std::future;
 use std::ops::ControlFlow;
 use std::pin::pin;
 
-use super::rounds::{Rounds, attempt};
+use super::rounds::{Rounds, try_condition};
 use super::{Backoff, Error, jitter_source};
 use crate::Time;
 use crate::clock::Clock;
@@ -50,16 +50,11 @@ use crate::clock::Clock;
 /// assert_eq!(tried, Err(Error::Timeout));
 /// assert_eq!(tries, [0, 1, 3, 7]);
 /// ```
-pub async fn exponential_backoff<C, F, R, E>(
-    clock: &C,
+pub async fn exponential_backoff<R: Future<Output = Result<bool, E>>, E>(
+    clock: &(impl Clock + ?Sized),
     backoff: Backoff,
-    condition: F,
-) -> Result<(), Error<E>>
-where
-    C: Clock + ?Sized,
-    F: FnMut() -> R,
-    R: Future<Output = Result<bool, E>>,
-{
+    condition: impl FnMut() -> R,
+) -> Result<(), Error<E>> {
     let stop = future::pending::<()>();
     exponential_backoff_until(clock, backoff, Time::NEVER, stop, condition).await
 }
@@ -102,27 +97,21 @@ where
 /// });
 /// assert_eq!(clock.run(tried), Err(Error::Cancelled));
 /// ```
-pub async fn exponential_backoff_until<C, S, F, R, E>(
-    clock: &C,
+pub async fn exponential_backoff_until<R: Future<Output = Result<bool, E>>, E>(
+    clock: &(impl Clock + ?Sized),
     mut backoff: Backoff,
     deadline: Time,
-    stop: S,
-    mut condition: F,
-) -> Result<(), Error<E>>
-where
-    C: Clock + ?Sized,
-    S: Future,
-    F: FnMut() -> R,
-    R: Future<Output = Result<bool, E>>,
-{
+    stop: impl Future,
+    mut condition: impl FnMut() -> R,
+) -> Result<(), Error<E>> {
     let stop = pin!(stop);
     let mut rounds = Rounds::new(clock, stop);
     let mut source = jitter_source();
-    if backoff.steps > 0 && rounds.stopped().await {
+    if backoff.steps > 0 && rounds.has_stopped().await {
         return Err(Error::Cancelled);
     }
     while backoff.steps > 0 && clock.now() < deadline {
-        if let ControlFlow::Break(end) = attempt(&mut condition).await {
+        if let ControlFlow::Break(end) = try_condition(&mut condition).await {
             return end;
         }
         if backoff.steps == 1 {

@@ -77,7 +77,7 @@ pub use self::{
     exponential::{exponential_backoff, exponential_backoff_until},
     parallelize::parallelize_until,
     poll::{Polling, poll_until},
-    until::{backoff_until, forever, jitter_until, non_sliding_until, until},
+    until::{Period, backoff_until, forever, jitter_until, non_sliding_until, until},
 };
 
 /// Returns a source of jitter with a new seed, which differs between calls and between processes.

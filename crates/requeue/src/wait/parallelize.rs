@@ -1,6 +1,5 @@
 //! Processing pieces of work on several threads. Each piece is processed at most once.
 
-use std::any::Any;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -50,6 +49,7 @@ pub fn parallelize_until(
     let crashed = AtomicBool::new(false);
     let take_chunks = || {
         loop {
+            // Relaxed: the counter only hands out numbers, and the join of the threads orders the work.
             let taken = next.fetch_add(1, Ordering::Relaxed);
             if taken >= chunks {
                 return;
@@ -74,15 +74,9 @@ pub fn parallelize_until(
         let others: Vec<_> = (1..workers.min(chunks)).map_while(start).collect();
         let mine = work();
         let others = others.into_iter().map(|other| other.join().flatten());
-        others.fold(mine, first_panic)
+        others.fold(mine, Result::and)
     });
     if let Err(payload) = panicked {
         panic::resume_unwind(payload);
     }
-}
-
-type Worked = Result<(), Box<dyn Any + Send>>;
-
-fn first_panic(first: Worked, second: Worked) -> Worked {
-    first.and(second)
 }

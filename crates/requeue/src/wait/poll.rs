@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::pin::pin;
 use std::time::Duration;
 
-use super::rounds::{Rounds, attempt};
+use super::rounds::{Rounds, try_condition};
 use super::{BackoffManager, Error, JitteredBackoffManager, jitter_source};
 use crate::Time;
 use crate::clock::Clock;
@@ -138,19 +138,12 @@ impl<M: BackoffManager> Polling<M> {
 /// let polled = clock.run(poll_until(&clock, polling, pending::<()>(), never));
 /// assert_eq!(polled, Err(Error::Timeout));
 /// ```
-pub async fn poll_until<C, M, S, F, R, E>(
-    clock: &C,
-    polling: Polling<M>,
-    stop: S,
-    mut condition: F,
-) -> Result<(), Error<E>>
-where
-    C: Clock + ?Sized,
-    M: BackoffManager,
-    S: Future,
-    F: FnMut() -> R,
-    R: Future<Output = Result<bool, E>>,
-{
+pub async fn poll_until<R: Future<Output = Result<bool, E>>, E>(
+    clock: &(impl Clock + ?Sized),
+    polling: Polling<impl BackoffManager>,
+    stop: impl Future,
+    mut condition: impl FnMut() -> R,
+) -> Result<(), Error<E>> {
     let Polling { mut manager, immediate, sliding, timeout, last_try } = polling;
     let stop = pin!(stop);
     let mut rounds = Rounds::new(clock, stop);
@@ -163,7 +156,7 @@ where
     let mut try_now = immediate;
     loop {
         let from_start = (!sliding).then(&mut next_from_now);
-        if try_now && let ControlFlow::Break(end) = attempt(&mut condition).await {
+        if try_now && let ControlFlow::Break(end) = try_condition(&mut condition).await {
             return end;
         }
         let next = from_start.unwrap_or_else(&mut next_from_now);
@@ -175,7 +168,7 @@ where
         }
         try_now = true;
     }
-    if last_try && let ControlFlow::Break(end) = attempt(&mut condition).await {
+    if last_try && let ControlFlow::Break(end) = try_condition(&mut condition).await {
         return end;
     }
     Err(Error::Timeout)

@@ -25,7 +25,7 @@ impl<'a, C: Clock + ?Sized, S: Future> Rounds<'a, C, S> {
     }
 
     /// Returns true if the stop has come.
-    pub(super) async fn stopped(&mut self) -> bool {
+    pub(super) async fn has_stopped(&mut self) -> bool {
         poll_fn(|cx| Poll::Ready(self.stop.as_mut().poll(cx).is_ready())).await
     }
 
@@ -54,7 +54,7 @@ impl<'a, C: Clock + ?Sized, S: Future> Rounds<'a, C, S> {
 
 /// Runs `future` to completion. Returns `None` if it has panicked and [`handle_crash`] has
 /// returned.
-pub(super) async fn guarded<F: Future>(future: F) -> Option<F::Output> {
+pub(super) async fn run_guarded<F: Future>(future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     poll_fn(|cx| {
         let polled = panic::catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx)));
@@ -71,12 +71,10 @@ pub(super) async fn guarded<F: Future>(future: F) -> Option<F::Output> {
 
 /// Tries `condition` once, and breaks with the result of the wait if it holds or fails. A panic
 /// after which [`handle_crash`] returns counts as "not yet".
-pub(super) async fn attempt<F, R, E>(condition: &mut F) -> ControlFlow<Result<(), Error<E>>>
-where
-    F: FnMut() -> R,
-    R: Future<Output = Result<bool, E>>,
-{
-    match guarded(async { condition().await }).await {
+pub(super) async fn try_condition<R: Future<Output = Result<bool, E>>, E>(
+    condition: &mut impl FnMut() -> R,
+) -> ControlFlow<Result<(), Error<E>>> {
+    match run_guarded(async { condition().await }).await {
         Some(Ok(true)) => ControlFlow::Break(Ok(())),
         Some(Err(error)) => ControlFlow::Break(Err(Error::Condition(error))),
         Some(Ok(false)) | None => ControlFlow::Continue(()),

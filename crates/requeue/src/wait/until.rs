@@ -5,9 +5,18 @@ use std::future;
 use std::pin::pin;
 use std::time::Duration;
 
-use super::rounds::{Rounds, guarded};
+use super::rounds::{Rounds, run_guarded};
 use super::{BackoffManager, JitteredBackoffManager, jitter_source};
 use crate::clock::Clock;
+
+/// The moment from which a loop counts the time to the next run: apimachinery's `sliding`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Period {
+    /// The end of a run.
+    Sliding,
+    /// The start of a run. If a run takes longer than the period, the next run follows immediately.
+    NonSliding,
+}
 
 /// Runs `f` now, and again `period` after the end of each run, until `stop`.
 ///
@@ -39,14 +48,13 @@ use crate::clock::Clock;
 /// }));
 /// assert_eq!(runs, 3);
 /// ```
-pub async fn until<C, S, F, R>(clock: &C, period: Duration, stop: S, f: F)
-where
-    C: Clock + ?Sized,
-    S: Future,
-    F: FnMut() -> R,
-    R: Future<Output = ()>,
-{
-    jitter_until(clock, period, 0.0, true, stop, f).await;
+pub async fn until<R: Future<Output = ()>>(
+    clock: &(impl Clock + ?Sized),
+    period: Duration,
+    stop: impl Future,
+    f: impl FnMut() -> R,
+) {
+    jitter_until(clock, period, 0.0, Period::Sliding, stop, f).await;
 }
 
 /// Runs `f` now, and again `period` after the *start* of each run, until `stop`.
@@ -80,22 +88,21 @@ where
 /// }));
 /// assert_eq!(starts, [0, 5]);
 /// ```
-pub async fn non_sliding_until<C, S, F, R>(clock: &C, period: Duration, stop: S, f: F)
-where
-    C: Clock + ?Sized,
-    S: Future,
-    F: FnMut() -> R,
-    R: Future<Output = ()>,
-{
-    jitter_until(clock, period, 0.0, false, stop, f).await;
+pub async fn non_sliding_until<R: Future<Output = ()>>(
+    clock: &(impl Clock + ?Sized),
+    period: Duration,
+    stop: impl Future,
+    f: impl FnMut() -> R,
+) {
+    jitter_until(clock, period, 0.0, Period::NonSliding, stop, f).await;
 }
 
 /// Runs `f` now and then every `period`, plus a random part of up to `jitter_factor` times the
 /// period, until `stop`.
 ///
 /// This is apimachinery's `JitterUntil`. The random part is drawn for each round. A factor of zero
-/// or below means no jitter. With `sliding`, a period starts when `f` has ended; without it, when
-/// `f` starts.
+/// or below means no jitter. `counted` says whether a period starts when `f` has ended or when it
+/// starts.
 ///
 /// # Panics
 ///
@@ -111,39 +118,34 @@ where
 /// ```
 /// use std::time::Duration;
 /// use requeue::clock::{FakeClock, sleep_until};
-/// use requeue::wait;
+/// use requeue::wait::{self, Period};
 ///
 /// let clock = FakeClock::new();
 /// let stop = sleep_until(&clock, clock.now() + Duration::from_secs(60));
 /// let mut runs = 0;
 /// let period = Duration::from_secs(10);
-/// clock.run(wait::jitter_until(&clock, period, 0.5, true, stop, || {
+/// clock.run(wait::jitter_until(&clock, period, 0.5, Period::Sliding, stop, || {
 ///     runs += 1;
 ///     async {}
 /// }));
 /// assert!((4..=6).contains(&runs));
 /// ```
-pub async fn jitter_until<C, S, F, R>(
-    clock: &C,
+pub async fn jitter_until<R: Future<Output = ()>>(
+    clock: &(impl Clock + ?Sized),
     period: Duration,
     jitter_factor: f64,
-    sliding: bool,
-    stop: S,
-    f: F,
-) where
-    C: Clock + ?Sized,
-    S: Future,
-    F: FnMut() -> R,
-    R: Future<Output = ()>,
-{
+    counted: Period,
+    stop: impl Future,
+    f: impl FnMut() -> R,
+) {
     let manager = JitteredBackoffManager::new(period, jitter_factor, jitter_source());
-    backoff_until(clock, manager, sliding, stop, f).await;
+    backoff_until(clock, manager, counted, stop, f).await;
 }
 
 /// Runs `f` now, and again after each delay that `manager` returns, until `stop`.
 ///
-/// This is apimachinery's `BackoffUntil`. With `sliding`, the manager is called and the delay
-/// starts when `f` has ended; without it, both happen just before `f` starts. The stop is checked
+/// This is apimachinery's `BackoffUntil`. With [`Period::Sliding`], the manager is called and the
+/// delay starts when `f` has ended; otherwise both happen just before `f` starts. The stop is checked
 /// before each run, and wins if it has come by the end of a delay.
 ///
 /// # Panics
@@ -160,7 +162,7 @@ pub async fn jitter_until<C, S, F, R>(
 /// ```
 /// use std::time::Duration;
 /// use requeue::clock::{FakeClock, sleep_until};
-/// use requeue::wait::{self, ExponentialBackoffManager, jitter_source};
+/// use requeue::wait::{self, ExponentialBackoffManager, Period, jitter_source};
 ///
 /// let clock = FakeClock::new();
 /// let (start, second) = (clock.now(), Duration::from_secs(1));
@@ -168,37 +170,31 @@ pub async fn jitter_until<C, S, F, R>(
 /// let delays = ExponentialBackoffManager::new(second, max, reset, 2.0, 0.0, jitter_source());
 /// let stop = sleep_until(&clock, start + 30 * second);
 /// let mut starts = Vec::new();
-/// clock.run(wait::backoff_until(&clock, delays, true, stop, || {
+/// clock.run(wait::backoff_until(&clock, delays, Period::Sliding, stop, || {
 ///     starts.push(clock.now().since(start).as_secs());
 ///     async {}
 /// }));
 /// assert_eq!(starts, [0, 1, 3, 7, 15, 23]);
 /// ```
-pub async fn backoff_until<C, M, S, F, R>(
-    clock: &C,
-    mut manager: M,
-    sliding: bool,
-    stop: S,
-    mut f: F,
-) where
-    C: Clock + ?Sized,
-    M: BackoffManager,
-    S: Future,
-    F: FnMut() -> R,
-    R: Future<Output = ()>,
-{
+pub async fn backoff_until<R: Future<Output = ()>>(
+    clock: &(impl Clock + ?Sized),
+    mut manager: impl BackoffManager,
+    counted: Period,
+    stop: impl Future,
+    mut f: impl FnMut() -> R,
+) {
     let stop = pin!(stop);
     let mut rounds = Rounds::new(clock, stop);
     let mut next_from_now = || {
         let now = clock.now();
         now + manager.backoff(now)
     };
-    if rounds.stopped().await {
+    if rounds.has_stopped().await {
         return;
     }
     loop {
-        let from_start = (!sliding).then(&mut next_from_now);
-        guarded(async { f().await }).await;
+        let from_start = (counted == Period::NonSliding).then(&mut next_from_now);
+        run_guarded(async { f().await }).await;
         let next = from_start.unwrap_or_else(&mut next_from_now);
         if rounds.stopped_by(next).await {
             return;
@@ -242,12 +238,11 @@ pub async fn backoff_until<C, M, S, F, R>(
 /// }
 /// assert_eq!(runs, 3);
 /// ```
-pub async fn forever<C, F, R>(clock: &C, period: Duration, f: F) -> Infallible
-where
-    C: Clock + ?Sized,
-    F: FnMut() -> R,
-    R: Future<Output = ()>,
-{
+pub async fn forever<R: Future<Output = ()>>(
+    clock: &(impl Clock + ?Sized),
+    period: Duration,
+    f: impl FnMut() -> R,
+) -> Infallible {
     until(clock, period, future::pending::<()>(), f).await;
     unreachable!("a loop without a stop does not end")
 }

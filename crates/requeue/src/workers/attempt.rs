@@ -12,23 +12,19 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use super::catch_panic::caught;
-use super::options::{Options, pause};
+use super::catch_panic::call_caught;
+use super::options::{Options, panic_pause};
 use super::outcome::{Action, Error};
 use super::source::{WorkItem, WorkQueue};
 use super::token::RunToken;
-use super::{Context, SpanOf};
+use super::{Context, Workers};
 use crate::CancelReason;
 use crate::clock::{Clock, sleep_until};
 use crate::sync::{drop_quietly, quietly};
 
 pub(super) struct Worker<Q: WorkQueue, H> {
-    pub(super) queue: Q,
+    pub(super) workers: Arc<Workers<Q, H>>,
     pub(super) clock: Arc<dyn Clock>,
-    pub(super) handler: Arc<H>,
-    pub(super) options: Options<Q::Key>,
-    pub(super) timeout: Option<Duration>,
-    pub(super) span: Option<SpanOf<Q::Key>>,
     pub(super) stop: CancellationToken,
 }
 
@@ -39,21 +35,21 @@ where
     F: Future<Output = Result<Action, Error>> + Send + 'static,
 {
     /// Takes keys until no more will come. It continues after panics.
-    pub(super) async fn work(self) {
+    pub(super) async fn run_worker(self) {
         let mut panics = 0u32;
         loop {
-            let mut round = pin!(Some(self.round()));
-            match poll_fn(|cx| poll(round.as_mut(), cx)).await {
+            let mut round = pin!(Some(self.run_round()));
+            match poll_fn(|cx| poll_caught(round.as_mut(), cx)).await {
                 Ok(true) => panics = 0,
                 Ok(false) => return,
                 Err(error) => {
-                    self.queue.note_panic();
+                    self.workers.queue.note_panic();
                     quietly(|| tracing::error!(%error, "a worker panicked"));
                     // If there was an item, its key is retried with backoff. If there was none,
                     // taking a key has panicked. The worker tries again, but not continuously.
                     tokio::task::yield_now().await;
-                    let mut pause = pin!(Some(self.pause(panics)));
-                    _ = poll_fn(|cx| poll(pause.as_mut(), cx)).await;
+                    let mut pause = pin!(Some(self.pause_after_panic(panics)));
+                    _ = poll_fn(|cx| poll_caught(pause.as_mut(), cx)).await;
                     panics = panics.saturating_add(1);
                 }
             }
@@ -64,38 +60,32 @@ where
     /// another key.
     ///
     /// A panic in here fails the attempt, because the item is dropped.
-    async fn round(&self) -> bool {
+    async fn run_round(&self) -> bool {
         let item = tokio::select! {
             biased;
             // Stops the worker even while it waits for a key that is dirty in flight and whose
             // delivery is never completed.
             () = self.stop.cancelled() => return false,
-            item = self.queue.next() => item,
+            item = self.workers.queue.next_item() => item,
         };
         let Some(mut item) = item else { return false };
         let token = RunToken::new(&self.stop);
-        let context = self.options.context(&item, token.clone());
+        let context = self.workers.options.new_context(&item, token.clone());
         let key = item.key().clone();
-        let on_finish = self.options.on_finish.as_ref().map(|f| (f, key.clone()));
-        let span = match &self.span {
+        let on_finish = self.workers.options.on_finish.as_ref().map(|f| (f, key.clone()));
+        let span = match &self.workers.span {
             Some(span) => span(&key, &context),
-            None => tracing::info_span!("attempt", key = ?Shown(&key), attempt = context.attempt),
+            None => tracing::info_span!("attempt", key = ?Shown(&key), attempt = context.attempt()),
         };
-        let (lost, cancelled) = (item.lost(), item.cancelled());
-        let stopped = async {
-            tokio::select! {
-                () = lost => CancelReason::Lost,
-                reason = cancelled => reason,
-            }
-        };
-        let result = match self.attempt(stopped, key, context).instrument(span.clone()).await {
+        let (attempt, stopped) = (context.attempt(), item.cancelled());
+        let result = match self.run_attempt(stopped, key, context).instrument(span.clone()).await {
             Ended::Ok(action) => Some(Ok(action)),
             Ended::Failed(error) => {
                 span.in_scope(|| tracing::debug!(error = %Shown(&error), "attempt failed"));
                 Some(Err(error))
             }
             Ended::Panicked(error) => {
-                self.queue.note_panic();
+                self.workers.queue.note_panic();
                 span.in_scope(|| tracing::error!(%error, "attempt panicked"));
                 Some(Options::after_panic(&item, error, &token))
             }
@@ -107,7 +97,12 @@ where
         };
         match result {
             Some(result) => {
-                let completion = self.options.completion(&mut item, result, token.reason());
+                let completion = self.workers.options.choose_completion(
+                    &mut item,
+                    attempt,
+                    result,
+                    token.cancel_reason(),
+                );
                 item.complete(completion).await;
             }
             // The item is dropped before its completion, so the run has failed, even if this was
@@ -120,29 +115,30 @@ where
         true
     }
 
-    async fn attempt(
+    async fn run_attempt(
         &self,
         stopped: impl Future<Output = CancelReason>,
         key: Q::Key,
         context: Context,
     ) -> Ended {
-        let (clock, timeout) = (&self.clock, self.timeout);
+        let (clock, timeout) = (&self.clock, self.workers.timeout);
         let token = context.token.clone();
         // The call itself may panic, before there is a future.
-        let future = match caught(|| (self.handler)(key, context)) {
+        let future = match call_caught(|| (self.workers.handler)(key, context)) {
             Ok(future) => future,
             Err(panic) => return Ended::Panicked(panic),
         };
         let (mut future, mut stopped) = (pin!(Some(future)), pin!(stopped));
         let (timeout, is_stopped) = tokio::select! {
             biased;
-            ended = poll_fn(|cx| poll(future.as_mut(), cx)) => return Ended::from(ended),
+            // The result is polled first: a run that has ended was not stopped.
+            ended = poll_fn(|cx| poll_caught(future.as_mut(), cx)) => return Ended::from(ended),
             () = self.stop.cancelled() => (None, false),
             reason = &mut stopped => {
                 token.cancel(reason);
                 (None, true)
             }
-            timeout = after(clock, timeout) => {
+            timeout = wait_for(clock, timeout) => {
                 token.cancel(CancelReason::TimedOut);
                 (Some(timeout), false)
             }
@@ -154,15 +150,17 @@ where
         };
         let ended = tokio::select! {
             biased;
-            ended = poll_fn(|cx| poll(future.as_mut(), cx)) => Some(Ended::from(ended)),
+            ended = poll_fn(|cx| poll_caught(future.as_mut(), cx)) => Some(Ended::from(ended)),
             () = cancels, if !is_stopped => None,
-            _ = after(clock, Some(self.options.grace)) => None,
+            _ = wait_for(clock, Some(self.workers.options.grace)) => None,
         };
-        let reason = token.reason().unwrap_or(CancelReason::Stopping);
+        let reason = token.cancel_reason().unwrap_or(CancelReason::Stopping);
         match (ended, timeout) {
-            (Some(Ended::Failed(error)), Some(timeout)) => Ended::Failed(error.late(timeout)),
+            (Some(Ended::Failed(error)), Some(timeout)) => {
+                Ended::Failed(error.after_timeout(timeout))
+            }
             (Some(ended), _) => ended,
-            (None, timeout) => match (end(future), timeout) {
+            (None, timeout) => match (drop_caught(future), timeout) {
                 (Err(panic), _) => Ended::Panicked(panic),
                 (Ok(()), Some(timeout)) if reason == CancelReason::TimedOut => {
                     Ended::Failed(Error::timed_out(timeout))
@@ -173,11 +171,11 @@ where
     }
 
     /// Waits after a panic of the worker. The wait grows with the number of panics in a row.
-    async fn pause(&self, panics: u32) {
-        let delay = pause(panics);
+    async fn pause_after_panic(&self, panics: u32) {
+        let delay = panic_pause(panics);
         tokio::select! {
             () = self.stop.cancelled() => {}
-            _ = after(&self.clock, Some(delay)) => {}
+            _ = wait_for(&self.clock, Some(delay)) => {}
         }
     }
 }
@@ -202,7 +200,7 @@ impl From<Result<Result<Action, Error>, Error>> for Ended {
 }
 
 /// Waits for `delay`, or forever if it is `None`.
-async fn after(clock: &Arc<dyn Clock>, delay: Option<Duration>) -> Duration {
+async fn wait_for(clock: &Arc<dyn Clock>, delay: Option<Duration>) -> Duration {
     match delay {
         None => pending().await,
         Some(delay) => {
@@ -214,11 +212,11 @@ async fn after(clock: &Arc<dyn Clock>, delay: Option<Duration>) -> Duration {
 
 /// Polls a future of the user, and drops it when it is ready or has panicked. A panic of the poll
 /// or of the drop is the result.
-fn poll<F: Future>(
+fn poll_caught<F: Future>(
     mut future: Pin<&mut Option<F>>,
     cx: &mut task::Context<'_>,
 ) -> Poll<Result<F::Output, Error>> {
-    let polled = caught(|| match future.as_mut().as_pin_mut() {
+    let polled = call_caught(|| match future.as_mut().as_pin_mut() {
         Some(future) => future.poll(cx),
         None => Poll::Pending,
     });
@@ -227,7 +225,7 @@ fn poll<F: Future>(
         Ok(Poll::Ready(output)) => Ok(output),
         Err(panic) => Err(panic),
     };
-    Poll::Ready(match (ended, end(future)) {
+    Poll::Ready(match (ended, drop_caught(future)) {
         (Ok(output), Err(panic)) => {
             drop_quietly(output);
             Err(panic)
@@ -237,8 +235,8 @@ fn poll<F: Future>(
 }
 
 /// Drops a future of the user, ready or not.
-fn end<F>(mut future: Pin<&mut Option<F>>) -> Result<(), Error> {
-    caught(|| future.set(None))
+fn drop_caught<F>(mut future: Pin<&mut Option<F>>) -> Result<(), Error> {
+    call_caught(|| future.set(None))
 }
 
 /// Formats a value of the user. Its panic is caught here and not around the event, because a
@@ -247,18 +245,12 @@ struct Shown<'a, T: ?Sized>(&'a T);
 
 impl<T: fmt::Debug + ?Sized> fmt::Debug for Shown<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match quietly(|| self.0.fmt(f)) {
-            Some(result) => result,
-            None => f.write_str("(its Debug panicked)"),
-        }
+        quietly(|| self.0.fmt(f)).unwrap_or_else(|| f.write_str("(its Debug panicked)"))
     }
 }
 
 impl<T: fmt::Display + ?Sized> fmt::Display for Shown<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match quietly(|| self.0.fmt(f)) {
-            Some(result) => result,
-            None => f.write_str("(its Display panicked)"),
-        }
+        quietly(|| self.0.fmt(f)).unwrap_or_else(|| f.write_str("(its Display panicked)"))
     }
 }

@@ -1,25 +1,18 @@
 //! Catches panics of user code, so that none stops a worker.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::outcome::Error;
-use crate::sync::drop_quietly;
+use crate::sync::{drop_quietly, panic_message};
 
 /// Runs user code. If it panics, the error has the message of the panic.
-pub(super) fn caught<R>(f: impl FnOnce() -> R) -> Result<R, Error> {
-    catch_unwind(AssertUnwindSafe(f)).map_err(describe)
-}
-
-fn describe(panic: Box<dyn Any + Send>) -> Error {
-    let message = panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    let error = match message {
-        Some(message) => format!("panicked: {message}").into(),
-        None => "panicked".into(),
-    };
-    drop_quietly(panic);
-    error
+pub(super) fn call_caught<R>(f: impl FnOnce() -> R) -> Result<R, Error> {
+    catch_unwind(AssertUnwindSafe(f)).map_err(|panic| {
+        let error = match panic_message(&*panic) {
+            Some(message) => format!("panicked: {message}").into(),
+            None => "panicked".into(),
+        };
+        drop_quietly(panic);
+        error
+    })
 }

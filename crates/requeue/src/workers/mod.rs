@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::outcome::{Action, Error};
-pub use self::source::{WorkItem, WorkQueue};
+pub use self::source::{Delivery, WorkItem, WorkQueue};
 #[cfg(feature = "tokio")]
 pub use self::tasks::Workers;
 pub use self::threads::ThreadWorkers;
@@ -33,13 +33,8 @@ type SpanOf<K> = Arc<dyn Fn(&K, &Context) -> tracing::Span + Send + Sync>;
 /// The attempt that a handler is called for.
 #[derive(Clone, Debug)]
 pub struct Context {
-    attempt: u32,
+    delivery: Delivery,
     is_last: bool,
-    adds: u32,
-    reasons: u32,
-    priority: i32,
-    queued: Option<Duration>,
-    epoch: u64,
     token: RunToken,
 }
 
@@ -47,7 +42,7 @@ impl Context {
     /// Returns the number of this attempt: 1, plus the number of failures in a row before it.
     #[must_use]
     pub const fn attempt(&self) -> u32 {
-        self.attempt
+        self.delivery.attempt
     }
 
     /// Returns true if the key is given up when this attempt fails, because of `max_retries`.
@@ -71,7 +66,8 @@ impl Context {
     /// queue.add(7);
     /// queue.close();
     /// ThreadWorkers::new(queue.clone(), reconcile).max_retries(2).run();
-    /// assert_eq!((queue.given_up(), queue.panics()), (1, 0));
+    /// let sample = queue.sample();
+    /// assert_eq!((sample.given_up, sample.panics), (1, 0));
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
     #[must_use]
@@ -82,26 +78,26 @@ impl Context {
     /// Returns the number of adds that this run serves, which is at least 1.
     #[must_use]
     pub const fn adds(&self) -> u32 {
-        self.adds
+        self.delivery.adds
     }
 
     /// Returns the reasons of those adds, combined by bitwise or.
     #[must_use]
     pub const fn reasons(&self) -> u32 {
-        self.reasons
+        self.delivery.reasons
     }
 
     /// Returns the highest priority of those adds.
     #[must_use]
     pub const fn priority(&self) -> i32 {
-        self.priority
+        self.delivery.priority
     }
 
     /// Returns how long the key was ready before this delivery, or `None` if the queue does not
     /// [keep times](crate::Builder::track_times).
     #[must_use]
     pub const fn queued(&self) -> Option<Duration> {
-        self.queued
+        self.delivery.queued
     }
 
     /// Returns the fencing token: a number that is greater for each later delivery of the key.
@@ -110,7 +106,7 @@ impl Context {
     /// process, so that other systems can compare them and reject late writes.
     #[must_use]
     pub const fn fencing_token(&self) -> u64 {
-        self.epoch
+        self.delivery.fencing_token
     }
 
     /// Returns true if the attempt must stop.
@@ -150,7 +146,7 @@ impl Context {
     /// ```
     #[must_use]
     pub fn cancel_reason(&self) -> Option<CancelReason> {
-        self.token.reason()
+        self.token.cancel_reason()
     }
 
     /// Waits until the attempt must stop, as [`is_cancelled`](Self::is_cancelled) says, and returns
@@ -163,14 +159,14 @@ impl Context {
     /// Dropping the future has no effect.
     #[cfg(feature = "tokio")]
     pub async fn cancelled(&self) -> CancelReason {
-        self.token.token().cancelled().await;
-        self.token.reason().unwrap_or(CancelReason::Stopping)
+        self.token.token.cancelled().await;
+        self.token.cancel_reason().unwrap_or(CancelReason::Stopping)
     }
 
     /// Returns the token that cancels the attempt, to pass it on.
     #[cfg(feature = "tokio")]
     #[must_use]
     pub const fn cancellation_token(&self) -> &tokio_util::sync::CancellationToken {
-        self.token.token()
+        &self.token.token
     }
 }

@@ -25,13 +25,6 @@ pub(super) struct Options<K> {
     pub(super) on_finish: Option<Finished<K>>,
 }
 
-impl<K> Clone for Options<K> {
-    fn clone(&self) -> Self {
-        let (on_give_up, on_finish) = (self.on_give_up.clone(), self.on_finish.clone());
-        Self { on_give_up, on_finish, ..*self }
-    }
-}
-
 impl<K: Clone> Options<K> {
     pub(super) fn new() -> Self {
         let grace = Duration::from_secs(10);
@@ -43,17 +36,9 @@ impl<K: Clone> Options<K> {
         self.max_retries.is_some_and(|retries| attempt > retries)
     }
 
-    pub(super) fn context(&self, item: &impl WorkItem<Key = K>, token: RunToken) -> Context {
-        Context {
-            attempt: item.attempt(),
-            is_last: self.is_last(item.attempt()),
-            adds: item.adds(),
-            reasons: item.reasons(),
-            priority: item.priority(),
-            queued: item.queued(),
-            epoch: item.fencing_token(),
-            token,
-        }
+    pub(super) fn new_context(&self, item: &impl WorkItem<Key = K>, token: RunToken) -> Context {
+        let delivery = item.delivery();
+        Context { delivery, is_last: self.is_last(delivery.attempt), token }
     }
 
     /// Returns the result of a run that has panicked: it has failed, unless the queue has cancelled it.
@@ -74,14 +59,15 @@ impl<K: Clone> Options<K> {
         Err(panic)
     }
 
-    /// Returns the completion of a run with this result. Sets the priority and the error of the
+    /// Returns the completion of this attempt with this result. Sets the priority and the error of the
     /// item, and calls the hook if the key is given up.
     ///
     /// A run that stops as [cancelled](Completion::Cancelled) although only the worker stops or the
     /// time limit has passed does not lose its key: it is released or retried.
-    pub(super) fn completion(
+    pub(super) fn choose_completion(
         &self,
         item: &mut impl WorkItem<Key = K>,
+        attempt: u32,
         result: Result<Action, Error>,
         stopped: Option<CancelReason>,
     ) -> Completion {
@@ -93,10 +79,12 @@ impl<K: Clone> Options<K> {
         };
         let (completion, priority) = match &result {
             Ok(action) => (action.completion, action.priority),
-            Err(error) if self.is_last(item.attempt()) => (Completion::GiveUp, error.priority),
+            Err(error) if self.is_last(attempt) => (Completion::GiveUp, error.priority),
             Err(error) => (error.completion, error.priority),
         };
-        item.set_priority(priority.unwrap_or(item.priority()));
+        if let Some(priority) = priority {
+            item.set_priority(priority);
+        }
         if let Err(error) = result {
             item.note_error(&error);
             match &self.on_give_up {
@@ -112,7 +100,7 @@ impl<K: Clone> Options<K> {
 }
 
 /// The pause after a panic: 5 ms, doubled with each earlier panic in a row, up to 1.28 s.
-pub(super) const fn pause(panics: u32) -> Duration {
+pub(super) const fn panic_pause(panics: u32) -> Duration {
     let exponent = if panics < 8 { panics } else { 8 };
     Duration::from_millis(5 << exponent)
 }

@@ -26,11 +26,6 @@ impl Action {
         Self::new(Completion::RequeueAfter(delay))
     }
 
-    /// The run succeeded, and the key is added again immediately, behind the ready keys.
-    pub const fn requeue_now() -> Self {
-        Self::requeue_after(Duration::ZERO)
-    }
-
     /// The delivery is undone: [`Completion::Release`].
     ///
     /// This is for a handler that must not continue, because it is paused or has lost its
@@ -110,7 +105,7 @@ impl Action {
 ///     }
 /// }
 /// assert!(parse("x").unwrap_err().to_string().contains("invalid digit"));
-/// assert!(parse("0").unwrap_err().is_terminal());
+/// assert_eq!(parse("0").unwrap_err().to_string(), "zero will be no better next time");
 /// ```
 pub struct Error {
     source: Box<dyn StdError + Send + Sync>,
@@ -137,7 +132,7 @@ impl Error {
 
     /// The error of an attempt that returned an error after its timeout.
     #[cfg(feature = "tokio")]
-    pub(super) fn late(self, after: Duration) -> Self {
+    pub(super) fn after_timeout(self, after: Duration) -> Self {
         let error = TimedOut { after, error: Some(self.source) };
         Self { source: Box::new(error), ..self }
     }
@@ -146,12 +141,6 @@ impl Error {
     #[must_use]
     pub fn priority(self, priority: i32) -> Self {
         Self { priority: Some(priority), ..self }
-    }
-
-    /// Returns true if the run is not retried.
-    #[must_use]
-    pub const fn is_terminal(&self) -> bool {
-        matches!(self.completion, Completion::GiveUp)
     }
 
     /// Returns the error from which it was created.

@@ -12,8 +12,10 @@ use crate::clock::Clock;
 use crate::sync::drop_quietly;
 use crate::{CancelReason, Completion, Drained, Item, Key, Queue};
 
-/// A queue from which [`Workers`](super::Workers) take keys: a queue of this crate, or one that
-/// keeps its keys elsewhere.
+/// A queue from which [`Workers`](super::Workers) take keys: a queue of this crate, or one of
+/// requeue-store.
+// Hidden, because it follows the needs of the workers and of the store.
+#[doc(hidden)]
 pub trait WorkQueue: Clone + Send + Sync + 'static {
     /// The type of the keys.
     type Key: Key + fmt::Debug;
@@ -21,7 +23,7 @@ pub trait WorkQueue: Clone + Send + Sync + 'static {
     type Item: WorkItem<Key = Self::Key>;
 
     /// Waits for the next key. Returns `None` when no more keys will come.
-    fn next(&self) -> impl Future<Output = Option<Self::Item>> + Send;
+    fn next_item(&self) -> impl Future<Output = Option<Self::Item>> + Send;
 
     /// Returns the clock that measures timeouts.
     fn clock(&self) -> Arc<dyn Clock>;
@@ -34,18 +36,20 @@ pub trait WorkQueue: Clone + Send + Sync + 'static {
     ///
     /// It is called after the workers have stopped. The default is ready immediately, for queues
     /// without I/O.
-    fn settled(&self) -> impl Future<Output = ()> + Send {
+    fn wait_settled(&self) -> impl Future<Output = ()> + Send {
         ready(())
     }
 
     /// Returns the keys that are left, and those that were dropped.
-    fn left(&self) -> Drained<Self::Key>;
+    fn take_left(&self) -> Drained<Self::Key>;
 
     /// Counts a panic of a handler.
     fn note_panic(&self) {}
 }
 
 /// A key in flight. If it is dropped before its completion, the run has failed.
+// Hidden, because it is a part of `WorkQueue`.
+#[doc(hidden)]
 pub trait WorkItem: Send + Sized + 'static {
     /// The type of the key.
     type Key;
@@ -53,40 +57,14 @@ pub trait WorkItem: Send + Sized + 'static {
     /// Returns the key.
     fn key(&self) -> &Self::Key;
 
-    /// Returns the attempt of this run: 1, plus the number of failures in a row before it.
-    fn attempt(&self) -> u32;
-
-    /// Returns the number of adds that this run serves.
-    fn adds(&self) -> u32;
-
-    /// Returns the reasons of those adds, combined by bitwise or.
-    fn reasons(&self) -> u32;
-
-    /// Returns the highest priority of those adds.
-    fn priority(&self) -> i32;
-
-    /// Returns how long the key was ready before this delivery.
-    ///
-    /// The default is `None`, for queues that do not keep this time.
-    fn queued(&self) -> Option<Duration> {
-        None
-    }
+    /// Returns the numbers of the delivery.
+    fn delivery(&self) -> Delivery;
 
     /// Sets the priority of the key's next run, if the completion causes one.
     fn set_priority(&mut self, priority: i32);
 
-    /// Returns the fencing token of this delivery.
-    fn fencing_token(&self) -> u64;
-
-    /// Waits until the key no longer belongs to this worker. This can happen before the run has
-    /// completed.
-    ///
-    /// The default never becomes ready.
-    fn lost(&self) -> impl Future<Output = ()> + Send + use<Self> {
-        pending()
-    }
-
-    /// Waits until the queue cancels this run, and returns the reason.
+    /// Waits until the queue cancels this run, or until the key no longer belongs to this worker, and
+    /// returns the reason.
     ///
     /// Workers then cancel the handler's context with this reason. If the handler does not return
     /// within the grace period, they drop its future and complete the delivery with
@@ -98,24 +76,42 @@ pub trait WorkItem: Send + Sized + 'static {
     /// Records the error of a failed run, before its completion.
     ///
     /// A queue that keeps errors overrides this method.
-    fn note_error(&mut self, error: &Error) {
-        let _ = error;
-    }
+    fn note_error(&mut self, _error: &Error) {}
 
     /// Completes the delivery with `completion`.
     fn complete(self, completion: Completion) -> impl Future<Output = ()> + Send;
+}
+
+/// The numbers of a delivery, which a handler sees in its [`Context`](super::Context).
+// Hidden, because it is a part of `WorkItem`.
+#[doc(hidden)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Delivery {
+    /// 1, plus the number of failures in a row before this run.
+    pub attempt: u32,
+    /// The number of adds that this run serves.
+    pub adds: u32,
+    /// The reasons of those adds, combined by bitwise or.
+    pub reasons: u32,
+    /// The highest priority of those adds.
+    pub priority: i32,
+    /// How long the key was ready before this delivery, or `None` if the queue does not keep this
+    /// time.
+    pub queued: Option<Duration>,
+    /// A number that is greater for each later delivery of the key.
+    pub fencing_token: u64,
 }
 
 impl<K: Key + fmt::Debug, S: BuildHasher + Send + Sync + 'static> WorkQueue for Queue<K, S> {
     type Key = K;
     type Item = Item<'static, K>;
 
-    async fn next(&self) -> Option<Self::Item> {
+    async fn next_item(&self) -> Option<Self::Item> {
         self.get().until_final().await.map(Item::into_owned)
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
-        Arc::clone(&self.shared().clock)
+        Arc::clone(&self.shared.clock)
     }
 
     fn shut_down(&self) {
@@ -123,13 +119,13 @@ impl<K: Key + fmt::Debug, S: BuildHasher + Send + Sync + 'static> WorkQueue for 
         drop_quietly(self.shut_down_with_drain());
     }
 
-    fn left(&self) -> Drained<K> {
+    fn take_left(&self) -> Drained<K> {
         let dropped = self.take_dropped();
-        Drained::new(self.len(), self.in_flight(), dropped)
+        Drained::new(self.len(), self.states().in_flight, dropped)
     }
 
     fn note_panic(&self) {
-        self.shared().panics.fetch_add(1, Ordering::Relaxed);
+        self.shared.tally.panics.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -140,32 +136,19 @@ impl<K: Key> WorkItem for Item<'static, K> {
         Self::key(self)
     }
 
-    fn attempt(&self) -> u32 {
-        Self::attempt(self)
-    }
-
-    fn adds(&self) -> u32 {
-        Self::adds(self)
-    }
-
-    fn reasons(&self) -> u32 {
-        Self::reasons(self)
-    }
-
-    fn priority(&self) -> i32 {
-        Self::priority(self)
-    }
-
-    fn queued(&self) -> Option<Duration> {
-        Self::queued(self)
+    fn delivery(&self) -> Delivery {
+        Delivery {
+            attempt: self.attempt(),
+            adds: self.adds(),
+            reasons: self.reasons(),
+            priority: self.priority(),
+            queued: self.queued(),
+            fencing_token: self.fencing_token(),
+        }
     }
 
     fn set_priority(&mut self, priority: i32) {
         Self::set_priority(self, priority);
-    }
-
-    fn fencing_token(&self) -> u64 {
-        Self::fencing_token(self)
     }
 
     fn cancelled(&self) -> impl Future<Output = CancelReason> + Send + use<K> {

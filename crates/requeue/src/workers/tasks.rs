@@ -52,11 +52,11 @@ use crate::clock::sleep_until;
 /// ```
 #[must_use = "workers do nothing until they are run"]
 pub struct Workers<Q: WorkQueue, H> {
-    queue: Q,
-    handler: Arc<H>,
-    options: Options<Q::Key>,
-    timeout: Option<Duration>,
-    span: Option<SpanOf<Q::Key>>,
+    pub(super) queue: Q,
+    pub(super) handler: H,
+    pub(super) options: Options<Q::Key>,
+    pub(super) timeout: Option<Duration>,
+    pub(super) span: Option<SpanOf<Q::Key>>,
     concurrency: usize,
     drain_timeout: Option<Duration>,
 }
@@ -71,7 +71,7 @@ where
     pub fn new(queue: Q, handler: H) -> Self {
         Self {
             queue,
-            handler: Arc::new(handler),
+            handler,
             options: Options::new(),
             timeout: None,
             span: None,
@@ -241,47 +241,42 @@ where
     ///
     /// The same as for [`run`](Self::run).
     pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> Drained<Q::Key> {
+        let this = Arc::new(self);
         let stop = CancellationToken::new();
         let mut workers = JoinSet::new();
-        for _ in 0..self.concurrency {
-            let worker = Worker {
-                queue: self.queue.clone(),
-                clock: self.queue.clock(),
-                handler: Arc::clone(&self.handler),
-                options: self.options.clone(),
-                timeout: self.timeout,
-                span: self.span.clone(),
-                stop: stop.clone(),
-            };
-            workers.spawn(worker.work());
+        for _ in 0..this.concurrency {
+            let (clock, stop) = (this.queue.clock(), stop.clone());
+            let worker = Worker { workers: Arc::clone(&this), clock, stop };
+            workers.spawn(worker.run_worker());
         }
         tokio::select! {
-            () = all(&mut workers) => {}
+            () = join_all(&mut workers) => {}
             () = shutdown => {
-                self.queue.shut_down();
-                self.drain(&mut workers, &stop).await;
+                this.queue.shut_down();
+                this.drain_workers(&mut workers, &stop).await;
             }
         }
-        self.queue.settled().await;
-        self.queue.left()
+        // The last completions must be recorded before the keys that are left are counted.
+        this.queue.wait_settled().await;
+        this.queue.take_left()
     }
 
     /// Waits for the workers, and cancels their runs when the drain timeout has passed.
-    async fn drain(&self, workers: &mut JoinSet<()>, stop: &CancellationToken) {
-        let Some(timeout) = self.drain_timeout else { return all(workers).await };
+    async fn drain_workers(&self, workers: &mut JoinSet<()>, stop: &CancellationToken) {
+        let Some(timeout) = self.drain_timeout else { return join_all(workers).await };
         let clock = self.queue.clock();
         tokio::select! {
-            () = all(workers) => return,
+            () = join_all(workers) => return,
             () = sleep_until(&clock, clock.now() + timeout) => stop.cancel(),
         }
         // Each worker stops within the grace period. A worker that waits for a key stops immediately.
         // If a worker has a key, the future of its run is dropped at the end of that period at the
         // latest.
-        all(workers).await;
+        join_all(workers).await;
     }
 }
 
-async fn all(workers: &mut JoinSet<()>) {
+async fn join_all(workers: &mut JoinSet<()>) {
     while workers.join_next().await.is_some() {}
 }
 

@@ -8,18 +8,18 @@ use std::hash::BuildHasher;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::task::{self, Poll, Wake, Waker};
-use std::thread::{self, JoinHandle, Thread};
+use std::task::{self, Poll};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::Context;
-use super::catch_panic::caught;
-use super::options::{Options, pause};
+use super::catch_panic::call_caught;
+use super::options::{Options, panic_pause};
 use super::outcome::{Action, Error};
 use super::source::WorkQueue;
 use super::token::{RunToken, Token};
 use crate::clock::Clock;
-use crate::sync::{drop_quietly, quietly};
+use crate::sync::{drop_quietly, quietly, waker_fn};
 use crate::{Drained, Item, Key, Queue};
 
 /// Runs a handler for each key of a queue, on threads.
@@ -137,7 +137,7 @@ where
     /// Panics if the system cannot start a thread.
     #[track_caller]
     pub fn run(self) -> Drained<K> {
-        self.work(None::<fn()>)
+        self.run_workers(None::<fn()>)
     }
 
     /// Works until `shutdown` returns, then shuts the queue down. Returns the keys that are left.
@@ -157,26 +157,26 @@ where
     /// Panics if the system cannot start a thread.
     #[track_caller]
     pub fn run_until(self, shutdown: impl FnOnce() + Send + 'static) -> Drained<K> {
-        self.work(Some(shutdown))
+        self.run_workers(Some(shutdown))
     }
 
     #[track_caller]
-    fn work(self, shutdown: Option<impl FnOnce() + Send + 'static>) -> Drained<K> {
-        let Self { queue, handler, options, threads, drain_timeout } = self;
-        let (grace, stop) = (options.grace, Token::new());
-        let worker = Worker { queue: queue.clone(), handler, options, stop: stop.clone() };
-        let worker = Arc::new(worker);
+    fn run_workers(self, shutdown: Option<impl FnOnce() + Send + 'static>) -> Drained<K> {
+        let (queue, threads, grace) = (self.queue.clone(), self.threads, self.options.grace);
+        let (drain_timeout, stop) = (self.drain_timeout, Token::new());
+        let worker = Arc::new(Worker { workers: self, stop: stop.clone() });
         let (events, received) = mpsc::channel();
         let started = (0..threads).map(|_| {
             let (worker, events) = (Arc::clone(&worker), events.clone());
             thread::spawn(move || {
-                worker.work();
+                worker.run_worker();
                 // The receiver is gone if `run_until` has returned without this thread.
                 let _ = events.send(Event::Ended);
             })
         });
         let started: Vec<JoinHandle<()>> = started.collect();
-        let mut waiting = Waiting { clock: queue.clock(), received, events, running: threads };
+        let mut waiting =
+            Waiting { clock: &*queue.shared.clock, received, events, running: threads };
         if let Some(shutdown) = shutdown {
             let events = waiting.events.clone();
             thread::spawn(move || {
@@ -184,17 +184,18 @@ where
                 let _ = events.send(Event::ShutDown);
             });
         }
-        waiting.until(None, true);
+        waiting.wait_until_ended(None, true);
         if waiting.running > 0 {
             WorkQueue::shut_down(&queue);
-            waiting.until(drain_timeout, false);
+            waiting.wait_until_ended(drain_timeout, false);
         }
         if waiting.running > 0 {
+            // The flag is set before the unpark, so that a thread that wakes up sees it.
             stop.cancel();
             started.iter().for_each(|thread| thread.thread().unpark());
-            waiting.until(Some(grace), false);
+            waiting.wait_until_ended(Some(grace), false);
         }
-        queue.left()
+        queue.take_left()
     }
 }
 
@@ -228,9 +229,10 @@ struct Waiting<'q> {
 impl Waiting<'_> {
     /// Waits until all workers have stopped, for at most `timeout`. With `or_shut_down`, a shutdown
     /// ends the wait, too.
-    fn until(&mut self, timeout: Option<Duration>, or_shut_down: bool) {
+    fn wait_until_ended(&mut self, timeout: Option<Duration>, or_shut_down: bool) {
         let deadline = timeout.map(|timeout| self.clock.now() + timeout);
-        let waker = Waker::from(Arc::new(Bell(self.events.clone())));
+        let events = self.events.clone();
+        let waker = waker_fn(move || _ = events.send(Event::Alarm));
         while self.running > 0 && deadline.is_none_or(|deadline| self.clock.now() < deadline) {
             // The alarm is armed each time, because it may go off early.
             let alarm = deadline.map(|deadline| self.clock.arm(deadline, &waker));
@@ -246,24 +248,9 @@ impl Waiting<'_> {
     }
 }
 
-/// The waker of the alarm that limits a wait.
-struct Bell(Sender<Event>);
-
-impl Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        let _ = self.0.send(Event::Alarm);
-    }
-}
-
-/// The state that the threads share.
+/// The part of the workers that each thread runs.
 struct Worker<K: Key, S, H> {
-    queue: Queue<K, S>,
-    handler: H,
-    options: Options<K>,
+    workers: ThreadWorkers<K, S, H>,
     stop: Token,
 }
 
@@ -274,18 +261,18 @@ where
     H: Fn(K, Context) -> Result<Action, Error>,
 {
     /// Takes keys until no more will come. It continues after panics.
-    fn work(&self) {
+    fn run_worker(&self) {
         let mut panics = 0u32;
         loop {
-            match caught(|| self.round()) {
+            match call_caught(|| self.run_round()) {
                 Ok(true) => panics = 0,
                 Ok(false) => return,
                 Err(error) => {
-                    self.queue.note_panic();
+                    self.workers.queue.note_panic();
                     drop_quietly(error);
                     // If there was no item, taking a key has panicked. The worker tries again, but
                     // not continuously.
-                    thread::park_timeout(pause(panics));
+                    thread::park_timeout(panic_pause(panics));
                     panics = panics.saturating_add(1);
                 }
             }
@@ -296,20 +283,27 @@ where
     /// another key.
     ///
     /// A panic in here fails the run, because the item is dropped.
-    fn round(&self) -> bool {
-        let Some(mut item) = self.next() else { return false };
+    fn run_round(&self) -> bool {
+        let Some(mut item) = self.next_item() else { return false };
         let token = RunToken::new(&self.stop);
-        let context = self.options.context(&item, token.clone());
+        let context = self.workers.options.new_context(&item, token.clone());
         let run = token.clone();
         let watch = item.on_cancel(move |reason| run.cancel(reason));
         let key = item.key().clone();
-        let on_finish = self.options.on_finish.as_ref().map(|f| (f, key.clone()));
-        let result = caught(|| (self.handler)(key, context)).unwrap_or_else(|panic| {
-            self.queue.note_panic();
+        let on_finish = self.workers.options.on_finish.as_ref().map(|f| (f, key.clone()));
+        let attempt = context.attempt();
+        let result = call_caught(|| (self.workers.handler)(key, context)).unwrap_or_else(|panic| {
+            self.workers.queue.note_panic();
             Options::after_panic(&item, panic, &token)
         });
+        // The run has ended, so a later cancellation must not reach its token.
         drop(watch);
-        let completion = self.options.completion(&mut item, result, token.reason());
+        let completion = self.workers.options.choose_completion(
+            &mut item,
+            attempt,
+            result,
+            token.cancel_reason(),
+        );
         item.complete(completion);
         if let Some((on_finish, key)) = on_finish {
             quietly(|| on_finish(key));
@@ -318,11 +312,12 @@ where
     }
 
     /// Waits for the next key. Returns `None` if no more will come, or the workers were stopped.
-    fn next(&self) -> Option<Item<'static, K>> {
+    fn next_item(&self) -> Option<Item<'static, K>> {
         // A future, because a blocked getter could not be stopped while it waits for a key that is
         // dirty in flight.
-        let mut next = pin!(self.queue.next());
-        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let mut next = pin!(self.workers.queue.next_item());
+        let thread = thread::current();
+        let waker = waker_fn(move || thread.unpark());
         let mut cx = task::Context::from_waker(&waker);
         loop {
             if self.stop.is_cancelled() {
@@ -333,17 +328,5 @@ where
                 Poll::Pending => thread::park(),
             }
         }
-    }
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.0.unpark();
     }
 }

@@ -13,7 +13,7 @@ use crate::CancelReason;
 /// The token of one run. It is cancelled with a reason, or with the token of its workers.
 #[derive(Clone, Debug)]
 pub(super) struct RunToken {
-    token: Token,
+    pub(super) token: Token,
     /// The reason, unless the workers stop.
     reason: Arc<Mutex<Option<CancelReason>>>,
 }
@@ -26,6 +26,8 @@ impl RunToken {
 
     /// Cancels the run. The first reason counts, but the queue's replaces that of the workers.
     pub(super) fn cancel(&self, reason: CancelReason) {
+        // The reason is stored before the token is cancelled, so that a run that sees the cancellation
+        // finds its reason.
         let mut first = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
         if matches!(*first, None | Some(CancelReason::TimedOut)) {
             *first = Some(reason);
@@ -38,19 +40,14 @@ impl RunToken {
         self.token.is_cancelled()
     }
 
-    pub(super) fn reason(&self) -> Option<CancelReason> {
+    pub(super) fn cancel_reason(&self) -> Option<CancelReason> {
         let reason = || *self.reason.lock().unwrap_or_else(PoisonError::into_inner);
         self.is_cancelled().then(|| reason().unwrap_or(CancelReason::Stopping))
     }
 
     /// Returns true if the queue has cancelled the run, by name or for a restart.
     pub(super) fn is_cancelled_by_queue(&self) -> bool {
-        matches!(self.reason(), Some(CancelReason::Cancelled | CancelReason::Restarted))
-    }
-
-    #[cfg(feature = "tokio")]
-    pub(super) const fn token(&self) -> &Token {
-        &self.token
+        matches!(self.cancel_reason(), Some(CancelReason::Cancelled | CancelReason::Restarted))
     }
 }
 
@@ -102,14 +99,14 @@ mod tests {
         ] {
             let token = RunToken::new(&Token::new());
             reasons.into_iter().for_each(|reason| token.cancel(reason));
-            assert_eq!(token.reason(), Some(expected), "{reasons:?}");
+            assert_eq!(token.cancel_reason(), Some(expected), "{reasons:?}");
         }
         let stop = Token::new();
         let token = RunToken::new(&stop);
-        assert_eq!(token.reason(), None);
+        assert_eq!(token.cancel_reason(), None);
         stop.cancel();
-        assert_eq!((token.reason(), token.is_cancelled_by_queue()), (Some(Stopping), false));
+        assert_eq!((token.cancel_reason(), token.is_cancelled_by_queue()), (Some(Stopping), false));
         token.cancel(Cancelled);
-        assert_eq!((token.reason(), token.is_cancelled_by_queue()), (Some(Cancelled), true));
+        assert_eq!((token.cancel_reason(), token.is_cancelled_by_queue()), (Some(Cancelled), true));
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use requeue::clock::FakeClock;
 use requeue::limiter::ExponentialFailure;
-use requeue::{Builder, CustomOrder, Item, Key, Queue};
+use requeue::{Builder, CustomOrder, Item, Key, Phase, Queue};
 
 pub(crate) const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -51,6 +51,11 @@ pub(crate) fn retry<K: Key>(queue: &Queue<K>, item: Item<'_, K>) -> Duration {
     item.retry();
     let due = queue.look_up(&key).and_then(|entry| entry.due);
     due.map_or(Duration::ZERO, |due| due.since(queue.now()))
+}
+
+/// Returns true if the key of `item` was added again while in flight.
+pub(crate) fn is_dirty<K: Key>(queue: &Queue<K>, item: &Item<'_, K>) -> bool {
+    queue.look_up(item.key()).is_some_and(|entry| entry.phase == Phase::InFlightDirty)
 }
 
 /// First in, first out, as a custom order.

@@ -7,7 +7,7 @@ use std::task::{Wake, Waker};
 use proptest::prelude::*;
 use requeue_core::Time;
 
-use super::{Kind, Place, Waiters, Wakes};
+use super::super::{Kind, Place, Waiters, Wakes};
 
 /// A step of the test. Getters are identified by their index.
 #[derive(Clone, Copy, Debug)]
@@ -57,9 +57,9 @@ impl Getter {
     /// Does the same as `Getter::check` without a key.
     fn check(&mut self, waiters: &mut Waiters, due: Time) {
         let waker = Waker::from(Arc::clone(&self.woken));
-        drop(waiters.wait(&mut self.place, self.kind, false, waker));
+        drop(waiters.list_waiter(&mut self.place, self.kind, false, waker));
         self.woken.0.store(false, Ordering::Relaxed);
-        let leads = self.kind == Kind::Thread && waiters.lead(self.place, due);
+        let leads = self.kind == Kind::Thread && waiters.become_leader(self.place, due);
         self.sleeps_until = if leads { due } else { Time::NEVER };
     }
 
@@ -77,7 +77,7 @@ fn settle(waiters: &mut Waiters, keys: usize, due: Time) {
     if !waiters.is_empty() && due < Time::NEVER {
         waiters.keep_time(due).into_iter().for_each(|waker| wakes.push(waker));
     }
-    wakes.wake();
+    wakes.wake_each();
 }
 
 proptest! {
@@ -96,7 +96,7 @@ proptest! {
             let mut keys = 0;
             match op {
                 Op::Check(which) => getters[which].check(&mut waiters, due),
-                Op::Leave(which) => drop(waiters.leave(&mut getters[which].place)),
+                Op::Leave(which) => drop(waiters.remove_waiter(&mut getters[which].place)),
                 Op::Due(at) => due = at.map_or(Time::NEVER, Time::from_nanos),
                 Op::Ready(ready) => keys = ready,
             }
