@@ -121,7 +121,7 @@ pub(super) async fn page(
 
 fn written(entry: &Entry) -> Written<'_> {
     let mut written = Written::of(&entry.key);
-    written.priority = entry.priority.number().into();
+    written.priority = entry.priority.into();
     written.attempts = Some(entry.failures);
     written
 }

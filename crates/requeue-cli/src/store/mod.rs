@@ -17,7 +17,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use os_display::Quotable;
-use requeue_store::{OpenOptions, ParkedAdd, Queue, ReaddPolicy, Store};
+use requeue_store::{ErrorKind, OpenOptions, ParkedAdd, Queue, ReaddPolicy, Store};
 use tokio::sync::mpsc;
 
 use self::reaching::{Unopened, patiently};
@@ -141,7 +141,7 @@ impl Place {
             let store = connect_to_look(url, &hint).await?;
             let opened = how(store.queue(&self.queue)).must_exist().open().await;
             opened.map_err(|error| {
-                let is_missing = error.is_missing();
+                let is_missing = error.kind() == ErrorKind::Missing;
                 let mut unopened = Unopened::from(error);
                 if is_missing {
                     unopened.refusal.message += &hint();

@@ -48,7 +48,7 @@ impl Lease for Item {
     }
 
     fn priority(&self) -> i32 {
-        self.priority().number().into()
+        self.priority().into()
     }
 
     fn adds(&self) -> u32 {

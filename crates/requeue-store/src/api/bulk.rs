@@ -7,7 +7,6 @@ use std::sync::Arc;
 use crate::api::queue::Queue;
 use crate::client::shared::Shared;
 use crate::engine::{Cursor, by_shard};
-use crate::types::add::Cancelled;
 use crate::types::error::{EngineError, Kind, UpdateError};
 use crate::types::inspect::State;
 use crate::types::key::Key;
@@ -16,9 +15,9 @@ use crate::types::key::Key;
 /// of the duration of a transaction. Other transactions wait for about 10 ms at most.
 const BATCH: usize = 1000;
 
-/// The change that a bulk operation makes to each key.
+/// A change of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Change {
+pub(super) enum Change {
     Revive,
     RunNow,
     /// Cancels the key if it is in this state, or in any state with `None`.
@@ -52,12 +51,9 @@ impl Change {
     ) -> Result<Vec<Option<bool>>, EngineError> {
         let Shared { engine, place, .. } = shared;
         match self {
-            Self::Revive => engine.revive(place, keys).await,
+            Self::Revive => engine.make_ready(place, keys, State::Parked).await,
             Self::RunNow => engine.make_ready(place, keys, State::Waiting).await,
-            Self::Cancel(only) => {
-                let cancelled = engine.cancel(place, keys, only).await?;
-                Ok(cancelled.into_iter().map(|taken| taken.map(Cancelled::any)).collect())
-            }
+            Self::Cancel(only) => engine.cancel(place, keys, only).await,
         }
     }
 }
@@ -94,6 +90,7 @@ impl Queue {
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[doc(hidden)] // For `requeue-http` and `requeue-cli`, whose requests name many keys.
     pub async fn revive_keys<K: Into<Key>>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -134,6 +131,7 @@ impl Queue {
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[doc(hidden)] // For `requeue-http` and `requeue-cli`, whose requests name many keys.
     pub async fn run_now_keys<K: Into<Key>>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -153,6 +151,7 @@ impl Queue {
     /// # Cancel safety
     ///
     /// If the future is dropped, some of the keys may have been cancelled.
+    #[doc(hidden)] // For `requeue-http` and `requeue-cli`, whose requests name many keys.
     pub async fn cancel_keys<K: Into<Key>>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -210,7 +209,18 @@ impl Queue {
         Bulk::new(self, Change::Cancel(state.into()))
     }
 
+    pub(super) async fn change_key(&self, change: Change, key: Key) -> Result<bool, UpdateError> {
+        let changed = self.try_change(change, vec![key]).await;
+        let said = || format!("the key was not {}", change.done());
+        let changed = changed.map_err(|fault| UpdateError::from_engine(said(), fault))?;
+        Ok(changed == [true])
+    }
+
     async fn change_keys(&self, change: Change, keys: Vec<Key>) -> Result<Vec<bool>, UpdateError> {
+        self.try_change(change, keys).await.map_err(|fault| error(change, 0, fault))
+    }
+
+    async fn try_change(&self, change: Change, keys: Vec<Key>) -> Result<Vec<bool>, EngineError> {
         let mut changed = vec![false; keys.len()];
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_by_key(|&n| &keys[n]);
@@ -224,8 +234,7 @@ impl Queue {
                     let answers = change.apply(&self.shared, keys).await;
                     answers.map_err(|fault| {
                         let fault = fault.of_a_key();
-                        let is_partial = changed.contains(&true);
-                        error(change, 0, if is_partial { fault.after_a_part() } else { fault })
+                        if changed.contains(&true) { fault.after_a_part() } else { fault }
                     })
                 };
                 let all = part.iter().map(|(_, key)| key.clone()).collect();

@@ -195,7 +195,7 @@ impl Queue {
         let Shared { engine, place, longest, .. } = &*self.shared;
         let (engine, place) = (Arc::clone(engine), Arc::clone(place));
         let look = async move {
-            let running = engine.page(&place, Some(State::Processing), None, RUNNING);
+            let running = engine.page(&place, Some(State::InFlight), None, RUNNING);
             let mut running = running.await?;
             running.sort_by_key(|entry| Reverse(entry.since));
             Ok(running)

@@ -186,7 +186,7 @@ impl Store {
     /// Drops a queue that has no keys. The queue and its settings are removed for all processes.
     ///
     /// Processes that still have it open get errors. Their adds fail with
-    /// [`AddError::is_dropped`](crate::AddError::is_dropped), and their getters return `None`: see
+    /// [`ErrorKind::Dropped`](crate::ErrorKind::Dropped), and their getters return `None`: see
     /// [`Queue::is_dropped`].
     ///
     /// No acknowledged add is lost. If an add and a drop happen at the same time, one of them fails: the add,
@@ -197,7 +197,7 @@ impl Store {
     ///
     /// - If a key is ready, waiting, in flight, parked or damaged, the error has the
     ///   [numbers of keys](crate::DropError::counts), and the queue is unchanged.
-    /// - If there is [no such queue](crate::DropError::is_missing), the message names similar ones.
+    /// - If there is [no such queue](crate::ErrorKind::Missing), the message names similar ones.
     /// - If the store cannot be reached, the queue may or may not have been dropped. Dropping it again is
     ///   harmless.
     /// - In PostgreSQL, the drop fails if a transaction that has added keys to the queue stays open for 5 s.
@@ -222,8 +222,8 @@ impl Store {
     /// assert_eq!(error.counts().map(|counts| counts.ready), Some(1));
     ///
     /// assert_eq!(store.force_drop_queue("mail").await?.ready, 1);
-    /// let error = queue.add("bob").await.expect_err("there is no such queue any more");
-    /// assert!(error.is_dropped());
+    /// let error = queue.add("bob").await.expect_err("the queue was dropped");
+    /// assert_eq!(error.kind(), requeue_store::ErrorKind::Dropped);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -255,7 +255,7 @@ impl Store {
         match self.engine.drop_queue(name, keys_too).await {
             Ok(Dropped::Yes(counts)) => Ok(counts),
             Ok(Dropped::HasKeys(counts)) => Err(DropError::has_keys(name, counts)),
-            Ok(Dropped::Missing) => Err(DropError::missing(name, self.similar(name).await)),
+            Ok(Dropped::Missing) => Err(DropError::missing(name, &self.similar(name).await)),
             Err(fault) => {
                 Err(DropError::from_engine(format!("queue {name:?} was not dropped"), fault))
             }
@@ -334,8 +334,8 @@ impl OpenOptions {
     /// It is a setting of the queue, the same for all processes: the first process that opens the queue
     /// chooses it permanently. The other choice is [`ReaddPolicy::Replace`]. [`open`](Self::open) refuses
     /// [`ReaddPolicy::KeepBoth`], because a key in a store has at most one pending run.
-    pub fn readd_policy(mut self, re_add: ReaddPolicy) -> Self {
-        self.options.re_add = Some(re_add);
+    pub fn readd_policy(mut self, readd_policy: ReaddPolicy) -> Self {
+        self.options.readd_policy = Some(readd_policy);
         self
     }
 
@@ -363,7 +363,7 @@ impl OpenOptions {
     /// # store.migrate().await?;
     /// store.queue("mail").open().await?;
     /// let error = store.queue("mial").must_exist().open().await.expect_err("it is called mail");
-    /// assert!(error.is_missing());
+    /// assert_eq!(error.kind(), requeue_store::ErrorKind::Missing);
     /// assert_eq!(error.to_string(), "no such queue: \"mial\" (did you mean \"mail\"?)");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # })?;
@@ -564,14 +564,17 @@ impl OpenOptions {
     ///
     /// # Errors
     ///
-    /// - [`OpenError::is_missing`]: there is no such queue, and it must be an existing one.
-    /// - [`OpenError::is_invalid`]:
+    /// - [`ErrorKind::Missing`]: there is no such queue, and it must be an existing one.
+    /// - [`ErrorKind::Invalid`]:
     ///   - The name of the queue is empty, longer than 200 bytes, or contains a NUL.
     ///   - The name of the [`worker`](Self::worker) is invalid.
     ///   - Stores do not support the [`readd_policy`](Self::readd_policy) policy.
     ///   - The queue has another [`readd_policy`](Self::readd_policy) or [`parked_add`](Self::parked_add) setting.
     ///   - The metrics already have a queue of this name.
     /// - Otherwise, the store cannot be reached, or has no schema of this version.
+    ///
+    /// [`ErrorKind::Missing`]: crate::ErrorKind::Missing
+    /// [`ErrorKind::Invalid`]: crate::ErrorKind::Invalid
     ///
     /// # Panics
     ///
@@ -602,10 +605,12 @@ impl OpenOptions {
         if name.is_empty() || name.len() > 200 || name.contains('\0') {
             return Err(bad("invalid name: use 1 to 200 bytes without NUL"));
         }
-        if let Some(re_add) = options.re_add.filter(|re_add| !is_supported(*re_add)) {
+        if let Some(readd_policy) =
+            options.readd_policy.filter(|readd_policy| !is_supported(*readd_policy))
+        {
             return Err(bad(&format!(
                 "stores do not support the re-add policy {}; use hold or replace",
-                re_add_name(re_add)
+                readd_policy_name(readd_policy)
             )));
         }
         if let Some(why) = options.worker.as_deref().and_then(invalid_worker) {
@@ -614,9 +619,9 @@ impl OpenOptions {
         let opened = match options.must_exist {
             true => store.engine.find(&name).await,
             false => {
-                let re_add = options.re_add.unwrap_or_default();
+                let readd_policy = options.readd_policy.unwrap_or_default();
                 let parked_add = options.parked_add.unwrap_or_default();
-                store.engine.open(&name, Settings { re_add, parked_add }).await.map(Some)
+                store.engine.open(&name, Settings { readd_policy, parked_add }).await.map(Some)
             }
         };
         let opened = opened.map_err(|fault| {
@@ -624,13 +629,13 @@ impl OpenOptions {
             OpenError::from_engine(format!("queue {name:?} cannot be opened{retry}"), fault)
         })?;
         let Some(mut place) = opened else {
-            return Err(OpenError::missing(&name, store.similar(&name).await));
+            return Err(OpenError::missing(&name, &store.similar(&name).await));
         };
-        if let Some(wanted) = options.re_add.filter(|&wanted| wanted != place.re_add) {
+        if let Some(wanted) = options.readd_policy.filter(|&wanted| wanted != place.readd_policy) {
             let why = format!(
                 "its re-add policy is {}, not {}; omit the option, or use another queue",
-                re_add_name(place.re_add),
-                re_add_name(wanted)
+                readd_policy_name(place.readd_policy),
+                readd_policy_name(wanted)
             );
             return Err(bad(&why));
         }
@@ -657,13 +662,13 @@ impl OpenOptions {
 }
 
 /// Returns true if a queue in a store can have this re-add policy.
-const fn is_supported(re_add: ReaddPolicy) -> bool {
-    matches!(re_add, ReaddPolicy::Hold | ReaddPolicy::Replace)
+const fn is_supported(readd_policy: ReaddPolicy) -> bool {
+    matches!(readd_policy, ReaddPolicy::Hold | ReaddPolicy::Replace)
 }
 
 /// Returns the name of a re-add policy in the program's options and in SQL.
-const fn re_add_name(re_add: ReaddPolicy) -> &'static str {
-    match re_add {
+const fn readd_policy_name(readd_policy: ReaddPolicy) -> &'static str {
+    match readd_policy {
         ReaddPolicy::Hold => "hold",
         ReaddPolicy::Replace => "replace",
         _ => "keep-both",

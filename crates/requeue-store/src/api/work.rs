@@ -9,7 +9,6 @@ use requeue::{CancelReason, Completion, Drained};
 
 use crate::api::queue::Queue;
 use crate::client::item::Item;
-use crate::types::add::Priority;
 use crate::types::error::{CompleteError, chain};
 use crate::types::key::Key;
 
@@ -98,12 +97,12 @@ impl WorkItem for Item {
 
     /// Returns -1, 0 or 1.
     fn priority(&self) -> i32 {
-        Self::priority(self).number().into()
+        Self::priority(self).into()
     }
 
     /// Sets a low priority for a number below 0, and a high one for a number above 0.
     fn set_priority(&mut self, priority: i32) {
-        Self::set_priority(self, Priority::from_number(priority));
+        Self::set_priority(self, priority.into());
     }
 
     fn fencing_token(&self) -> u64 {
@@ -111,7 +110,7 @@ impl WorkItem for Item {
     }
 
     fn lost(&self) -> impl Future<Output = ()> + Send + use<> {
-        self.token().clone().cancelled_owned()
+        self.cancellation_token().clone().cancelled_owned()
     }
 
     fn cancelled(&self) -> impl Future<Output = CancelReason> + Send + use<> {

@@ -4,19 +4,18 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
-use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::client::batcher::{Tried, Wish};
+use crate::client::locked_keys::LAST;
+use crate::client::shared::Shared;
 use crate::engine::outage::Part;
 use crate::engine::receipts::Attempts;
 use crate::engine::retry_delay::RetryDelay;
-use crate::engine::{Ask, Engine, Place, by_shard};
-use crate::types::add::{Add, AddCounts, Added};
-use crate::types::error::{AddError, EngineError, Kind};
+use crate::engine::{Ask, Engine, Place};
+use crate::types::add::{Add, Added, repeated};
+use crate::types::error::{EngineError, Kind};
 use crate::types::key::Key;
-
-pub(crate) type Reply = oneshot::Sender<Result<Added, AddError>>;
 
 /// An add whose caller waits for the answer.
 #[derive(Debug)]
@@ -25,20 +24,56 @@ pub(crate) struct Adding {
     /// True if an earlier attempt may have added the key.
     unsure: bool,
     deadline: Instant,
-    reply: Reply,
+    reply: oneshot::Sender<Result<Added, EngineError>>,
 }
 
 impl Adding {
-    pub(crate) fn new(key: Key, add: Add, deadline: Instant, reply: Reply) -> Self {
-        Self { ask: Ask { key, add, adds: 1 }, unsure: false, deadline, reply }
-    }
-
     /// Answers the caller, which may have been dropped.
-    fn answer(self, answer: Result<Added, (bool, EngineError)>) {
-        let answer = answer.map_err(|(unsure, fault)| {
-            AddError::from_engine("the key was not added", unsure || self.unsure, fault)
-        });
+    fn answer(self, answer: Result<Added, EngineError>) {
+        let answer = answer.map_err(|fault| if self.unsure { fault.after_a_part() } else { fault });
         let _ = self.reply.send(answer);
+    }
+}
+
+/// Adds keys, and returns the answers in the order of the keys.
+pub(crate) async fn add_keys(
+    shared: &Shared,
+    keys: Vec<Key>,
+    add: Add,
+) -> Result<Vec<Added>, EngineError> {
+    let Shared { engine, place, adding, options, .. } = shared;
+    let deadline = Instant::now() + options.add_timeout;
+    let mut added = vec![None; keys.len()];
+    // Engines insert the keys of a batch faster in their order.
+    let mut keys: Vec<(Key, usize)> = keys.into_iter().zip(0..).collect();
+    keys.sort_unstable();
+    let send = |(key, n): (Key, usize)| {
+        let (reply, answered) = oneshot::channel();
+        let shard = engine.shard(place, &key);
+        let ask = Ask { key, add, adds: 1 };
+        adding.put(shard, Adding { ask, unsure: false, deadline, reply });
+        (n, answered)
+    };
+    // Send all before waiting, so that they share batches.
+    let sent: Vec<_> = keys.into_iter().map(send).collect();
+    let (mut failed, mut is_unsure) = (None, false);
+    for (n, answered) in sent {
+        match timeout_at(deadline, answered).await {
+            Ok(Ok(Ok(answer))) => added[n] = Some(answer),
+            Ok(Ok(Err(fault))) => {
+                is_unsure |= fault.kind.may_have_happened();
+                failed = Some(fault);
+            }
+            Ok(Err(_)) => {
+                failed = Some(EngineError::unsure("the runtime of the queue has stopped"));
+            }
+            Err(_) => failed = Some(EngineError::late()),
+        }
+    }
+    match failed {
+        Some(fault) if is_unsure || added.iter().any(Option::is_some) => Err(fault.after_a_part()),
+        Some(fault) => Err(fault),
+        None => Ok(added.into_iter().flatten().collect()),
     }
 }
 
@@ -85,115 +120,42 @@ impl Wish for Adding {
             batch = left;
         }
         // Answer before the caller's own deadline, so that the caller gets the reason.
-        let now = Instant::now() + crate::client::locked_keys::LAST;
+        let now = Instant::now() + LAST;
         for adding in locked.extract_if(.., |adding: &mut Self| adding.deadline <= now) {
-            adding.answer(Err((false, is_locked())));
+            adding.answer(Err(EngineError::locked()));
         }
         locked.retain(|adding| !adding.reply.is_closed());
         locked
     }
 }
 
-fn is_locked() -> EngineError {
-    EngineError::locked()
-}
-
 /// Answers the adds, and returns those whose keys are locked.
-fn answer(added: Result<Free, (bool, EngineError)>, askers: Vec<Vec<Adding>>) -> Vec<Adding> {
+fn answer(added: Result<Free, EngineError>, askers: Vec<Vec<Adding>>) -> Vec<Adding> {
     let mut left = Vec::new();
     match added {
         Ok(Free { answers, unsure }) => {
             for (added, askers) in answers.into_iter().zip(askers) {
                 let Some(mut added) = added else {
+                    let askers = askers.into_iter();
                     left.extend(
-                        askers
-                            .into_iter()
-                            .map(|adding| Adding { unsure: adding.unsure || unsure, ..adding }),
+                        askers.map(|adding| Adding { unsure: adding.unsure || unsure, ..adding }),
                     );
                     continue;
                 };
                 for adding in askers {
                     adding.answer(Ok(added));
-                    added = added.again();
+                    added = repeated(added);
                 }
             }
         }
-        Err((unsure, fault)) => {
+        Err(fault) => {
             let said = fault.source.to_string();
             for adding in askers.into_iter().flatten() {
-                let fault = EngineError { kind: fault.kind, source: said.clone().into() };
-                adding.answer(Err((unsure, fault)));
+                adding.answer(Err(EngineError { kind: fault.kind, source: said.clone().into() }));
             }
         }
     }
     left
-}
-
-/// Adds keys of any shards. An error states whether some of the keys may have been added.
-pub(crate) async fn add_all(
-    engine: &Arc<dyn Engine>,
-    place: &Arc<Place>,
-    asks: Vec<Ask>,
-    deadline: Instant,
-) -> Result<AddCounts, (bool, EngineError)> {
-    let mut parts = by_shard(&**engine, place, asks, |ask| &ask.key);
-    if parts.len() == 1 {
-        return add(&**engine, place, parts.remove(0), deadline).await;
-    }
-    let mut adding: JoinSet<_> = parts
-        .into_iter()
-        .map(|part| {
-            let (engine, place) = (Arc::clone(engine), Arc::clone(place));
-            async move { add(&*engine, &place, part, deadline).await }
-        })
-        .collect();
-    let (mut all, mut failed) = (AddCounts::default(), None);
-    while let Some(added) = adding.join_next().await {
-        match added {
-            Ok(Ok(added)) => all += added,
-            Ok(Err(fault)) => failed = Some(fault),
-            Err(error) => failed = Some((true, EngineError::unsure(error))),
-        }
-    }
-    match failed {
-        Some((unsure, fault)) => Err((unsure || all.total() > 0, fault)),
-        None => Ok(all),
-    }
-}
-
-/// Adds keys of one shard. Retries locked keys until they are free. An error states whether some of the keys
-/// may have been added.
-async fn add(
-    engine: &dyn Engine,
-    place: &Place,
-    mut asks: Vec<Ask>,
-    deadline: Instant,
-) -> Result<AddCounts, (bool, EngineError)> {
-    let mut delay = RetryDelay::up_to(crate::client::locked_keys::LAST);
-    let (mut all, mut unsure, mut tried) = (AddCounts::default(), false, Tried::No);
-    loop {
-        let added = try_add(engine, place, asks.clone(), deadline, tried).await;
-        let free = added.map_err(|(maybe, fault)| (unsure || maybe || all.total() > 0, fault))?;
-        unsure |= free.unsure;
-        let mut answers = free.answers.iter();
-        asks.retain(|ask| match answers.next() {
-            Some(&Some(added)) => {
-                all.count(added, ask.adds);
-                false
-            }
-            Some(None) => true,
-            None => false,
-        });
-        if asks.is_empty() {
-            return Ok(all);
-        }
-        let wait = delay.wait();
-        if Instant::now() + wait >= deadline {
-            return Err((unsure || all.total() > 0, is_locked()));
-        }
-        sleep(wait).await;
-        tried = Tried::InVain;
-    }
 }
 
 /// The answers to adds. Adds of locked keys have none.
@@ -203,15 +165,14 @@ struct Free {
     unsure: bool,
 }
 
-/// Adds keys of one shard, and retries until `deadline`. An error states whether an attempt may have added
-/// them.
+/// Adds keys of one shard, and retries until `deadline`.
 async fn try_add(
     engine: &dyn Engine,
     place: &Place,
     asks: Vec<Ask>,
     deadline: Instant,
     mut tried: Tried,
-) -> Result<Free, (bool, EngineError)> {
+) -> Result<Free, EngineError> {
     let mut delay = RetryDelay::new();
     let (mut unsure, mut attempts) = (false, Attempts::until(deadline));
     // All keys are in one shard.
@@ -228,26 +189,21 @@ async fn try_add(
                 Tried::InVain => engine.add_free(place, sent).await,
             }
         };
-        let fault = match timeout_at(deadline, added).await {
-            Ok(Ok(answers)) => {
+        let fault = match place.answer_by(deadline, part, added).await {
+            Ok(answers) => {
                 place.meters.added(&asks, &answers);
-                place.note_answer(part);
                 return Ok(Free { answers, unsure });
             }
-            Ok(Err(fault)) if fault.kind == Kind::Locked && tried == Tried::No => {
+            Err(fault) if fault.kind == Kind::Locked && tried == Tried::No => {
                 tried = Tried::InVain;
                 continue;
             }
-            Ok(Err(fault)) => fault,
-            Err(_) => EngineError::unsure("the store did not answer in time"),
+            Err(fault) => fault,
         };
         unsure |= fault.kind.may_have_happened();
-        if !fault.kind.is_final() {
-            place.note_failure(part(), &fault);
-        }
         let wait = delay.wait();
         if fault.kind.is_final() || Instant::now() + wait >= deadline {
-            return Err((unsure, fault));
+            return Err(if unsure { fault.after_a_part() } else { fault });
         }
         sleep(wait).await;
     }

@@ -90,9 +90,7 @@ impl<T: Clone + Send + 'static> Cache<T> {
         let found = timeout(TIME_LIMIT, look).await;
         let took = begin.elapsed();
         turn.timeouts = if found.is_ok() { 0 } else { turn.timeouts.saturating_add(1) };
-        let found =
-            found.unwrap_or_else(|_| Err(EngineError::absent("the store did not answer in time")));
-        let pause = match found {
+        let pause = match found.unwrap_or_else(|_| Err(EngineError::late())) {
             Ok(found) => {
                 *self.lock() = Some((found, Instant::now()));
                 turn.faults = 0;

@@ -237,9 +237,7 @@ impl Desk {
 async fn is_idle(shared: &Shared) -> bool {
     let Shared { engine, place, options, .. } = shared;
     let is_idle = timeout(options.lease, engine.is_idle(place)).await;
-    let is_idle =
-        is_idle.unwrap_or_else(|_| Err(EngineError::absent("the store did not answer in time")));
-    is_idle.unwrap_or_else(|fault| {
+    is_idle.unwrap_or_else(|_| Err(EngineError::late())).unwrap_or_else(|fault| {
         place.note_failure(Part::all(&**engine, place), &fault);
         false
     })
@@ -249,8 +247,7 @@ async fn claim(shared: &Arc<Shared>, claim: Claim, since: Instant) -> Result<Fou
     let (engine, place) = (&*shared.engine, &shared.place);
     // A later answer is useless: the leases have expired.
     let claimed = timeout(claim.lease, engine.claim(place, claim)).await;
-    let claimed =
-        claimed.unwrap_or_else(|_| Err(EngineError::unsure("the store did not answer in time")));
+    let claimed = claimed.unwrap_or_else(|_| Err(EngineError::late()));
     let claimed = claimed.inspect_err(|fault| {
         if fault.kind == Kind::Dropped {
             tracing::warn!(queue = place.name, "{}: deliveries stop", fault.source);

@@ -119,21 +119,14 @@ impl Wish for Finishing {
                     Tried::InVain => engine.finish_free(&place, ends).await,
                 }
             };
-            let why = match timeout_at(deadline, finished).await {
-                Ok(Ok(held)) => {
-                    place.note_answer(part);
-                    return answer(&engine, &place, batch, held);
-                }
-                Ok(Err(why)) if why.kind == Kind::Locked && tried == Tried::No => {
+            let why = match place.answer_by(deadline, part, finished).await {
+                Ok(held) => return answer(&engine, &place, batch, held),
+                Err(why) if why.kind == Kind::Locked && tried == Tried::No => {
                     tried = Tried::InVain;
                     continue;
                 }
-                Ok(Err(why)) => why,
-                Err(_) => EngineError::unsure("the store did not answer in time"),
+                Err(why) => why,
             };
-            if !why.kind.is_final() {
-                place.note_failure(part(), &why);
-            }
             let is_unsure = why.kind.may_have_happened();
             batch.iter_mut().for_each(|finishing| finishing.unsure |= is_unsure);
             let wait = delay.wait();

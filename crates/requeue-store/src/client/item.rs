@@ -39,8 +39,7 @@ pub struct Completed {
 /// the [`fencing_token`](Self::fencing_token) to reject late writes of a worker that has lost its lease.
 ///
 /// A worker completes the delivery with [`complete`](Self::complete), or with a shorthand for one
-/// [`Completion`]: [`succeed`](Self::succeed), [`requeue_after`](Self::requeue_after),
-/// [`retry`](Self::retry), [`retry_after`](Self::retry_after), [`give_up`](Self::give_up) and
+/// [`Completion`]: [`succeed`](Self::succeed), [`retry`](Self::retry), [`give_up`](Self::give_up) and
 /// [`release`](Self::release). **An item that is dropped before its completion has failed** and is
 /// retried with backoff. If its run was [cancelled](crate::Queue::cancel_running), it is completed with
 /// [`Completion::Cancelled`].
@@ -141,8 +140,7 @@ impl Item {
 
     /// Returns how long the key was ready before this delivery. If the key was added again while it was in
     /// flight, the time starts with that add.
-    #[must_use]
-    pub const fn queued(&self) -> Duration {
+    pub(crate) const fn queued(&self) -> Duration {
         self.out.queued
     }
 
@@ -164,7 +162,7 @@ impl Item {
 
     /// Returns a token that is cancelled when the lease is lost.
     #[must_use]
-    pub const fn token(&self) -> &CancellationToken {
+    pub const fn cancellation_token(&self) -> &CancellationToken {
         &self.signals.lost
     }
 
@@ -172,12 +170,6 @@ impl Item {
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.signals.cancelled.is_cancelled()
-    }
-
-    /// Returns the reason why the run was cancelled, or `None` if it was not.
-    #[must_use]
-    pub fn cancel_reason(&self) -> Option<CancelReason> {
-        self.is_cancelled().then_some(CancelReason::Cancelled)
     }
 
     /// Waits until the run is [cancelled](crate::Queue::cancel_running), and returns the reason.
@@ -267,20 +259,6 @@ impl Item {
         self.complete(Completion::Succeed).await.map(drop)
     }
 
-    /// Completes the delivery with [`Completion::RequeueAfter`]: the run succeeded, and the key is added
-    /// again after `delay`.
-    ///
-    /// # Errors
-    ///
-    /// As [`complete`](Self::complete).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`complete`](Self::complete).
-    pub async fn requeue_after(self, delay: Duration) -> Result<(), CompleteError> {
-        self.complete(Completion::RequeueAfter(delay)).await.map(drop)
-    }
-
     /// Completes the delivery with [`Completion::Retry`]: the run failed with this error, and is retried
     /// after the backoff. If the key has reached the limit of failures, it is parked instead.
     ///
@@ -294,25 +272,6 @@ impl Item {
     pub async fn retry(mut self, error: impl fmt::Display) -> Result<(), CompleteError> {
         self.set_error(error);
         self.complete(Completion::Retry).await.map(drop)
-    }
-
-    /// Completes the delivery with [`Completion::RetryAfter`]: the run failed with this error, and is
-    /// retried after `delay`. If the key has reached the limit of failures, it is parked instead.
-    ///
-    /// # Errors
-    ///
-    /// As [`complete`](Self::complete).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`complete`](Self::complete).
-    pub async fn retry_after(
-        mut self,
-        delay: Duration,
-        error: impl fmt::Display,
-    ) -> Result<(), CompleteError> {
-        self.set_error(error);
-        self.complete(Completion::RetryAfter(delay)).await.map(drop)
     }
 
     /// Completes the delivery with [`Completion::GiveUp`]: the run failed with this error, and the key is

@@ -13,7 +13,7 @@ use crate::types::add::{ParkedAdd, ReaddPolicy};
 pub(crate) struct Options {
     /// True if a missing queue is an error.
     pub(crate) must_exist: bool,
-    pub(crate) re_add: Option<ReaddPolicy>,
+    pub(crate) readd_policy: Option<ReaddPolicy>,
     pub(crate) parked_add: Option<ParkedAdd>,
     pub(crate) lease: Duration,
     pub(crate) backoff: (Duration, Duration),
@@ -32,7 +32,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             must_exist: false,
-            re_add: None,
+            readd_policy: None,
             parked_add: None,
             lease: Duration::from_secs(30),
             backoff: DEFAULT_BACKOFF,

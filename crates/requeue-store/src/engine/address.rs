@@ -124,7 +124,7 @@ fn redis(scheme: &str, rest: &str) -> Result<Address, ConnectError> {
 #[cfg(all(test, feature = "sqlite", feature = "postgres", feature = "redis"))]
 mod tests {
     use super::*;
-    use crate::types::error::ConnectErrorKind;
+    use crate::types::error::ErrorKind;
 
     #[test]
     fn each_wrong_option_is_named_with_what_is_right() {
@@ -171,7 +171,7 @@ mod tests {
             ("redis://h?ca=/nowhere", "redis: ca=/nowhere: "),
         ] {
             let error = Address::parse(url).expect_err(url);
-            assert_eq!(error.kind(), ConnectErrorKind::Address, "{url}");
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
             assert!(error.to_string().contains(said), "{url}: {error}");
         }
         // The value may be a password.

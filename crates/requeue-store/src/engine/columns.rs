@@ -230,5 +230,5 @@ const fn bits(number: i64) -> u32 {
 }
 
 fn priority(number: i64) -> Priority {
-    Priority::from_number(number.try_into().unwrap_or_default())
+    i32::try_from(number).unwrap_or_default().into()
 }

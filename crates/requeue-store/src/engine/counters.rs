@@ -6,7 +6,7 @@ use std::time::Duration;
 use requeue::metrics::Sample;
 
 use crate::engine::{Ask, Delivery, Finish};
-use crate::types::add::Added;
+use crate::types::add::{Added, repeated};
 use crate::types::inspect::StateCounts;
 
 /// The counters of one queue in one process.
@@ -32,9 +32,9 @@ impl Counters {
                     Added::New | Added::Dirty | Added::Revived => counts.enqueued += 1,
                     // The key has a pending run, which waits for the end of the backoff.
                     Added::Coalesced | Added::BackingOff => counts.coalesced += 1,
-                    Added::Parked => {}
+                    _ => {}
                 }
-                added = added.again();
+                added = repeated(added);
             }
             if ask.add.after > Duration::ZERO {
                 counts.retries += u64::from(ask.adds);
@@ -97,7 +97,7 @@ impl Counters {
         let number = |keys: u64| usize::try_from(keys).unwrap_or(usize::MAX);
         sample.depth = number(counts.ready + counts.dirty);
         sample.waiting = number(counts.waiting);
-        sample.processing = number(counts.processing);
+        sample.in_flight = number(counts.in_flight);
         sample.parked = Some(number(counts.parked));
         sample.counts_age = Some(ago);
         if counts.ready > 0 {

@@ -32,7 +32,7 @@ use crate::engine::damage::Damaged;
 use crate::engine::outage::Outage;
 use crate::engine::parked::OnParked;
 use crate::engine::receipts::Attempts;
-use crate::types::add::{Add, Added, Cancelled, ParkedAdd, Priority, ReaddPolicy};
+use crate::types::add::{Add, Added, ParkedAdd, Priority, ReaddPolicy};
 use crate::types::error::EngineError;
 use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
@@ -45,7 +45,7 @@ pub(crate) type Answer<'a, T> = BoxFuture<'a, Result<T, EngineError>>;
 pub(crate) struct Place {
     pub(crate) id: i64,
     pub(crate) name: String,
-    pub(crate) re_add: ReaddPolicy,
+    pub(crate) readd_policy: ReaddPolicy,
     pub(crate) parked_add: ParkedAdd,
     /// The name of this process, which is stored with each key that it claims.
     pub(crate) worker: Arc<str>,
@@ -61,11 +61,11 @@ pub(crate) struct Place {
 
 impl Place {
     pub(crate) fn new(id: i64, name: impl Into<String>, settings: impl Into<Settings>) -> Self {
-        let Settings { re_add, parked_add } = settings.into();
+        let Settings { readd_policy, parked_add } = settings.into();
         let (meters, outage, on_parked) = Default::default();
         let (worker, generation) = (Arc::from(""), 0);
         let name = name.into();
-        Self { id, name, re_add, parked_add, worker, generation, meters, outage, on_parked }
+        Self { id, name, readd_policy, parked_add, worker, generation, meters, outage, on_parked }
     }
 
     /// Returns true if the add revives a parked key.
@@ -78,13 +78,13 @@ impl Place {
 /// the queue chooses them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Settings {
-    pub(crate) re_add: ReaddPolicy,
+    pub(crate) readd_policy: ReaddPolicy,
     pub(crate) parked_add: ParkedAdd,
 }
 
 impl From<ReaddPolicy> for Settings {
-    fn from(re_add: ReaddPolicy) -> Self {
-        Self { re_add, ..Self::default() }
+    fn from(readd_policy: ReaddPolicy) -> Self {
+        Self { readd_policy, ..Self::default() }
     }
 }
 
@@ -276,8 +276,8 @@ pub(crate) enum Dropped {
 impl Dropped {
     /// Returns true if a queue with these keys is not dropped.
     pub(crate) const fn keeps(counts: &StateCounts, keys_too: bool) -> bool {
-        let StateCounts { ready, waiting, processing, parked, damaged, .. } = *counts;
-        !keys_too && ready + waiting + processing + parked + damaged > 0
+        let StateCounts { ready, waiting, in_flight, parked, damaged, .. } = *counts;
+        !keys_too && ready + waiting + in_flight + parked + damaged > 0
     }
 }
 
@@ -388,14 +388,15 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// Cancels keys in the given state, or in any state. The keys differ from each other and belong to one
     /// [shard](Self::shard).
     ///
-    /// Returns one answer per key: `None` for a key that was [locked](crate::types::error::Kind::Locked)
-    /// and was not changed. For a single key, the call waits for the lock instead.
+    /// Returns for each key whether it was ready, dirty, waiting, parked or damaged: `None` for a key that was
+    /// [locked](crate::types::error::Kind::Locked) and was not changed. For a single key, the call waits for the lock
+    /// instead.
     fn cancel<'a>(
         &'a self,
         queue: &'a Place,
         keys: Vec<Key>,
         only: Option<State>,
-    ) -> Answer<'a, Vec<Option<Cancelled>>>;
+    ) -> Answer<'a, Vec<Option<bool>>>;
 
     /// Cancels the run of a key in flight. Its holder learns of it by its next renewal, and a later delivery
     /// of the key is not affected. If another transaction has locked the key, waits for the lock.
@@ -417,11 +418,6 @@ pub(crate) trait Engine: Debug + Send + Sync {
         keys: Vec<Key>,
         from: State,
     ) -> Answer<'a, Vec<Option<bool>>>;
-
-    /// Makes parked keys ready, as [`make_ready`](Self::make_ready) does.
-    fn revive<'a>(&'a self, queue: &'a Place, keys: Vec<Key>) -> Answer<'a, Vec<Option<bool>>> {
-        self.make_ready(queue, keys, State::Parked)
-    }
 
     /// Takes the next step of a walk over the keys in the given state, or in any state. The walk returns a
     /// key at least once if the key is in that state throughout the walk. It may miss a key that enters the
@@ -462,8 +458,8 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// keys.
     fn is_idle<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool> {
         Box::pin(async move {
-            let StateCounts { ready, waiting, processing, .. } = self.counts(queue).await?;
-            Ok(ready + waiting + processing == 0)
+            let StateCounts { ready, waiting, in_flight, .. } = self.counts(queue).await?;
+            Ok(ready + waiting + in_flight == 0)
         })
     }
 

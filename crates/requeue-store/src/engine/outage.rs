@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use crate::engine::{Engine, Place};
 use crate::types::error::{EngineError, Kind};
@@ -93,6 +93,24 @@ impl Part {
 }
 
 impl Place {
+    /// Waits until `deadline` for the answer to a request, and records whether the part of the store has answered. A
+    /// refusal is not recorded: the request is not retried.
+    pub(crate) async fn answer_by<T>(
+        &self,
+        deadline: Instant,
+        part: impl FnOnce() -> Part,
+        request: impl Future<Output = Result<T, EngineError>>,
+    ) -> Result<T, EngineError> {
+        let answer = timeout_at(deadline, request).await;
+        let answer = answer.unwrap_or_else(|_| Err(EngineError::late()));
+        match &answer {
+            Ok(_) => self.note_answer(part),
+            Err(fault) if fault.kind.is_final() => {}
+            Err(fault) => self.note_failure(part(), fault),
+        }
+        answer
+    }
+
     /// Records the failure of a request that will be retried.
     pub(crate) fn note_failure(&self, part: Part, fault: &EngineError) {
         let Some(trouble) = Trouble::from_kind(fault.kind) else { return };

@@ -13,7 +13,7 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::types::error::{ConnectErrorKind, Reason};
+use crate::types::error::{ErrorKind, Reason};
 
 /// The timeout of a connection attempt.
 const CONNECTING: Duration = Duration::from_secs(3);
@@ -49,7 +49,7 @@ enum Peer {
 /// Returns the reason why there is no connection to a server that should speak `wanted`. Returns `None` if
 /// the server does speak it, because the driver's error is more specific.
 pub(crate) async fn explain(host: &str, port: u16, wanted: Protocol) -> Option<Reason> {
-    use ConnectErrorKind::{Tls, Unreachable, WrongServer};
+    use ErrorKind::{Tls, Unreachable, WrongServer};
 
     let at = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
     let found = match identify(host, port).await {
@@ -233,7 +233,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_listens_is_named() {
-        use ConnectErrorKind::{Tls, Unreachable, WrongServer};
+        use ErrorKind::{Tls, Unreachable, WrongServer};
         use Protocol::{Postgres, Redis, RedisTls};
 
         let http = b"HTTP/1.1 400 Bad Request\r\n\r\n";
@@ -275,7 +275,7 @@ mod tests {
         let reason = explain("127.0.0.1", port, Protocol::Redis)
             .await
             .expect("the refused connection is explained");
-        assert_eq!(reason.kind, ConnectErrorKind::Unreachable);
+        assert_eq!(reason.kind, ErrorKind::Unreachable);
         assert_eq!(reason.said, format!("nothing listens on 127.0.0.1:{port}: connection refused"));
         let reason = explain("nowhere.invalid", 1, Protocol::Redis)
             .await
@@ -295,7 +295,7 @@ mod tests {
         let reason = explain("127.0.0.1", port, Protocol::Postgres)
             .await
             .expect("the missing answer is explained");
-        assert_eq!(reason.kind, ConnectErrorKind::Unreachable);
+        assert_eq!(reason.kind, ErrorKind::Unreachable);
         assert!(reason.said.ends_with("sends no answer: is this a PostgreSQL server?"), "{reason}");
     }
 }

@@ -11,7 +11,7 @@ use requeue_core::rule::{self, Adds, Cell, Failures, How, KeyState, Later, Start
 
 use crate::engine::time::{Micros, after, micros, until};
 use crate::engine::{Ask, Asked, Backoff, Delivery, Failing, Failure, Finish, Place};
-use crate::types::add::{Added, Cancelled, Merge, ReaddPolicy};
+use crate::types::add::{Added, Merge, ReaddPolicy};
 use crate::types::inspect::{Entry, State};
 use crate::types::key::Key;
 
@@ -128,12 +128,12 @@ impl Row {
         due: Option<Micros>,
         merge: Merge,
         bound: Option<Micros>,
-        re_add: ReaddPolicy,
+        readd_policy: ReaddPolicy,
         now: Micros,
     ) -> Added {
         let Some(due) = due else { return self.demand_now(now) };
         let key = self.state_at(now);
-        match rule::later(&key, re_add, bound) {
+        match rule::later(&key, readd_policy, bound) {
             Later::Joins => Added::Coalesced,
             Later::Begins => {
                 self.wait(Wait { due, bound });
@@ -168,8 +168,8 @@ impl Row {
         let due = Some(after(now, add.after)).filter(|&at| at > now);
         let bound = add.longest_wait().map(|most| after(now, most));
         let wish = Wish { due, bound, is_failure: false };
-        let permit = rule::permit(&row.state_at(now), queue.re_add, wish, now);
-        let added = row.demand(permit.due, add.merge, bound, queue.re_add, now);
+        let permit = rule::permit(&row.state_at(now), queue.readd_policy, wish, now);
+        let added = row.demand(permit.due, add.merge, bound, queue.readd_policy, now);
         let answer = match added {
             _ if was_parked => Added::Revived,
             _ if permit.is_held => Added::BackingOff,
@@ -204,7 +204,12 @@ impl Row {
     }
 
     /// Completes the delivery. Returns the remaining record, if any.
-    pub(crate) fn finish(mut self, how: Finish, re_add: ReaddPolicy, now: Micros) -> Option<Self> {
+    pub(crate) fn finish(
+        mut self,
+        how: Finish,
+        readd_policy: ReaddPolicy,
+        now: Micros,
+    ) -> Option<Self> {
         let is_cancelled = self.run.is_some_and(|run| run.is_cancelled);
         let (how, asked) = match how {
             Finish::Succeed => (How::Succeed, Asked::default()),
@@ -223,7 +228,7 @@ impl Row {
             Finish::Unclaim(..) if is_cancelled => (How::Cancelled, Asked::default()),
             Finish::Unclaim(asked, queued) => return Some(self.unclaim(asked, queued, now)),
         };
-        let plan = rule::complete(how, &self.state_at(now), re_add, now);
+        let plan = rule::complete(how, &self.state_at(now), readd_policy, now);
         if plan.adds == Adds::PassOn {
             self.note(asked);
         }
@@ -248,7 +253,7 @@ impl Row {
         if let Some(at) = plan.add {
             self.note(asked);
             let due = Some(at).filter(|&at| at > now);
-            self.demand(due, Merge::Earliest, None, re_add, now);
+            self.demand(due, Merge::Earliest, None, readd_policy, now);
         }
         if plan.is_parked {
             (self.parked, self.since) = (true, now);
@@ -280,13 +285,18 @@ impl Row {
     }
 
     /// Handles an expired lease as a failure, unless the run was cancelled.
-    pub(crate) fn expire(self, failing: Failing, re_add: ReaddPolicy, now: Micros) -> Option<Self> {
+    pub(crate) fn expire(
+        self,
+        failing: Failing,
+        readd_policy: ReaddPolicy,
+        now: Micros,
+    ) -> Option<Self> {
         if self.run.is_some_and(|run| run.is_cancelled) {
-            return self.finish(Finish::Cancelled, re_add, now);
+            return self.finish(Finish::Cancelled, readd_policy, now);
         }
         let asked = self.run.map(|run| run.asked).unwrap_or_default();
         let error = LEASE_EXPIRED.to_owned();
-        self.finish(Finish::Retry(failing, Failure { asked, error }), re_add, now)
+        self.finish(Finish::Retry(failing, Failure { asked, error }), readd_policy, now)
     }
 
     /// Counts a failure. The key is parked if `delay` is `None`, or after `most` failures in a row.
@@ -323,17 +333,11 @@ impl Row {
         delay
     }
 
-    pub(crate) fn cancel(mut self, now: Micros) -> (Option<Self>, Cancelled) {
-        let phase = self.phase(now);
-        let cancelled = Cancelled {
-            ready: phase == Phase::Ready,
-            dirty: phase == Phase::InFlightDirty,
-            waiting: self.state_at(now).is_waiting(),
-            parked: self.parked,
-            damaged: false,
-        };
+    /// Cancels the key. Returns the remaining record, and whether anything was removed.
+    pub(crate) fn cancel(mut self) -> (Option<Self>, bool) {
+        let was_any = self.at.is_some() || self.parked;
         self.take_back();
-        ((!self.is_nothing()).then_some(self), cancelled)
+        ((!self.is_nothing()).then_some(self), was_any)
     }
 
     /// Makes a key in this state ready: parked or waiting. Returns false if it is in another state.
@@ -353,7 +357,7 @@ impl Row {
             _ if self.parked => State::Parked,
             Phase::Ready => State::Ready,
             Phase::Idle => State::Waiting,
-            _ => State::Processing,
+            _ => State::InFlight,
         }
     }
 

@@ -48,7 +48,7 @@ pub(crate) trait Rig {
     }
 }
 
-const STATES: [State; 4] = [State::Ready, State::Waiting, State::Processing, State::Parked];
+const STATES: [State; 4] = [State::Ready, State::Waiting, State::InFlight, State::Parked];
 const KEYS: u32 = 6;
 /// A short name, and one of the greatest length.
 const WORKERS: [&str; 2] = [
@@ -104,7 +104,7 @@ pub(crate) async fn check_bulk(store: &Store, name: &str) {
     queue.add_all_with(numbered("waiting"), later).await.expect("added");
     let counted = async || {
         let counts = queue.counts().await.expect("counted");
-        (counts.ready, counts.waiting, counts.processing, counts.parked)
+        (counts.ready, counts.waiting, counts.in_flight, counts.parked)
     };
     let held = queue.get_many(3).await;
     assert_eq!(held.len(), 3);
@@ -152,7 +152,8 @@ pub(crate) async fn check_queues(store: &Store, name: &str) {
     assert!(queues.is_sorted_by_key(|queue| queue.name.clone()), "sorted by name");
     let found = |name: &str| {
         let mut of_name = queues.iter().filter(|queue| queue.name == name);
-        let found = of_name.next().map(|found| (found.re_add, found.parked_add, found.is_empty));
+        let found =
+            of_name.next().map(|found| (found.readd_policy, found.parked_add, found.is_empty));
         assert!(of_name.next().is_none(), "listed once");
         found
     };

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::engine::row::Row;
 use crate::engine::time::{Micros, after, until};
 use crate::engine::{Answer, Ask, Claim, Claimed, Dropped, End, Engine, Place, Renewed, Settings};
-use crate::types::add::{Added, Cancelled, Priority};
+use crate::types::add::{Added, Priority};
 use crate::types::error::{EngineError, Kind};
 use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
@@ -253,7 +253,7 @@ impl Engine for Memory {
             let mut parked = Vec::new();
             for (n, key) in (1..).zip(expired) {
                 let (row, how) = (rows.remove(&key), claim.expired.nth(n));
-                let row = row.and_then(|row| row.expire(how, queue.re_add, now));
+                let row = row.and_then(|row| row.expire(how, queue.readd_policy, now));
                 if let Some(row) = row.as_ref().filter(|row| row.parked) {
                     parked.push(ParkedKey::expired(key.clone(), row.failures));
                 }
@@ -303,7 +303,7 @@ impl Engine for Memory {
                 let held = rows.get(&end.key).is_some_and(|row| row.is_held(end.epoch, now));
                 if held {
                     let row = rows.remove(&end.key);
-                    let row = row.and_then(|row| row.finish(end.how, queue.re_add, now));
+                    let row = row.and_then(|row| row.finish(end.how, queue.readd_policy, now));
                     put(rows, end.key, row);
                 }
                 held
@@ -351,16 +351,16 @@ impl Engine for Memory {
         _: &'a Place,
         keys: Vec<Key>,
         only: Option<State>,
-    ) -> Answer<'a, Vec<Option<Cancelled>>> {
+    ) -> Answer<'a, Vec<Option<bool>>> {
         self.changed(keys, move |rows, key, now| {
             let fits = |row: &mut Row| only.is_none_or(|only| row.state(now) == only);
             if !rows.get_mut(key).is_some_and(fits) {
-                return Cancelled::default();
+                return false;
             }
-            let Some(row) = rows.remove(key) else { return Cancelled::default() };
-            let (row, cancelled) = row.cancel(now);
+            let Some(row) = rows.remove(key) else { return false };
+            let (row, was_any) = row.cancel();
             put(rows, key.clone(), row);
-            cancelled
+            was_any
         })
     }
 
@@ -399,7 +399,7 @@ impl Engine for Memory {
             StateCounts {
                 ready: count(State::Ready),
                 waiting: count(State::Waiting),
-                processing: count(State::Processing),
+                in_flight: count(State::InFlight),
                 parked: count(State::Parked),
                 dirty: rows.values().filter(|row| row.is_dirty_with_a_worker(now)).count() as u64,
                 ..StateCounts::default()

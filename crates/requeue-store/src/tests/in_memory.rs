@@ -18,7 +18,7 @@ use crate::engine::{
     Renewed, Settings,
 };
 use crate::tests::conformance::{BACKOFF, Rig, check, steps};
-use crate::types::add::{Added, Cancelled, Priority, ReaddPolicy};
+use crate::types::add::{Added, Priority, ReaddPolicy};
 use crate::types::inspect::{Entry, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 
@@ -132,7 +132,7 @@ impl InMemory {
         while claimed.items.len() < claim.max
             && let Some(item) = self.queue().try_get().map(Item::into_owned)
         {
-            let priority = Priority::from_number(item.priority());
+            let priority = Priority::from(item.priority());
             let asked = Asked { adds: item.adds(), reasons: item.reasons(), priority };
             let epoch = i64::try_from(item.fencing_token()).expect("epochs count from 1");
             let queued = *self.last.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -199,7 +199,7 @@ impl InMemory {
         let now = self.now();
         let state = match entry.phase {
             Phase::Ready => State::Ready,
-            Phase::InFlight | Phase::InFlightDirty => State::Processing,
+            Phase::InFlight | Phase::InFlightDirty => State::InFlight,
             _ if waits(&entry) => State::Waiting,
             // The queue keeps only the key's failures.
             _ => return None,
@@ -219,7 +219,7 @@ impl InMemory {
             worker: held.map(|(_, held)| held.worker.to_string()),
             lease: held.map(|(_, held)| held.lease_until.since(now)),
             failures: entry.failures,
-            priority: Priority::from_number(entry.priority),
+            priority: Priority::from(entry.priority),
             adds: entry.adds,
             reasons: entry.reasons,
             error: None,
@@ -251,7 +251,7 @@ impl Engine for InMemory {
         let queue = requeue::Queue::builder()
             .name(name)
             .clock(self.clock.clone())
-            .readd_policy(settings.re_add)
+            .readd_policy(settings.readd_policy)
             .order(Order::Priority { oldest_every: u32::MAX })
             .limiter(Steady::default())
             .metrics_provider(Arc::new(OfLast(Arc::clone(&self.last))))
@@ -317,19 +317,13 @@ impl Engine for InMemory {
         _: &'a Place,
         keys: Vec<Key>,
         only: Option<State>,
-    ) -> Answer<'a, Vec<Option<Cancelled>>> {
+    ) -> Answer<'a, Vec<Option<bool>>> {
         let entries = self.entries();
         let fits = |key: &Key| {
             let is_it = |entry: &Entry| entry.key == *key && Some(entry.state) == only;
             only.is_none() || entries.iter().any(is_it)
         };
-        let cancel = |key: &Key| {
-            if !fits(key) {
-                return Some(Cancelled::default());
-            }
-            let requeue::Cancelled { ready, dirty, waiting, .. } = self.queue().cancel(key);
-            Some(Cancelled { ready, dirty, waiting, parked: false, damaged: false })
-        };
+        let cancel = |key: &Key| Some(fits(key) && self.queue().cancel(key).any());
         answer(keys.iter().map(cancel).collect())
     }
 
@@ -374,12 +368,12 @@ impl Engine for InMemory {
 
     fn counts<'a>(&'a self, _: &'a Place) -> Answer<'a, StateCounts> {
         let queue = self.queue();
-        let processing = queue.in_flight() as u64;
+        let in_flight = queue.in_flight() as u64;
         let waiting = self.all().iter().filter(|entry| waits(entry)).count();
         answer(StateCounts {
             ready: queue.len() as u64,
             waiting: waiting as u64,
-            processing,
+            in_flight,
             ..StateCounts::default()
         })
     }
@@ -428,12 +422,12 @@ impl Rig for Fixture {
     }
 }
 
-fn conforms(re_add: ReaddPolicy) {
+fn conforms(readd_policy: ReaddPolicy) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) };
     proptest!(config, |(steps in steps(80))| {
         let rig = Fixture(Arc::new(InMemory::new()));
-        runtime.block_on(check(&rig, "q", re_add, &steps));
+        runtime.block_on(check(&rig, "q", readd_policy, &steps));
     });
 }
 

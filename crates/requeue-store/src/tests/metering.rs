@@ -19,7 +19,7 @@ async fn what_this_process_does_is_counted_here_and_keys_by_the_engine() {
     tokio::time::advance(2 * SECOND).await;
     queue.recent_counts().await.expect("counted");
     let sample = queue.sample().expect("counted");
-    assert_eq!((sample.depth, sample.waiting, sample.processing), (1, 1, 3));
+    assert_eq!((sample.depth, sample.waiting, sample.in_flight), (1, 1, 3));
     assert_eq!((sample.unfinished_work, sample.longest_running), (6 * SECOND, 2 * SECOND));
 
     a.succeed().await.expect("the lease is held");
@@ -27,8 +27,8 @@ async fn what_this_process_does_is_counted_here_and_keys_by_the_engine() {
     c.give_up("never").await.expect("the lease is held");
     let again = get(&queue).await;
     assert_eq!((again.as_str(), again.attempt()), (Some("b"), 2));
-    again.retry_after(SECOND, "no").await.expect("the lease is held");
-    assert!(queue.cancel("d").await.expect("cancelled").waiting);
+    again.complete(Completion::RetryAfter(SECOND)).await.expect("the lease is held");
+    assert!(queue.cancel("d").await.expect("cancelled"));
     tokio::time::advance(2 * SECOND).await;
     queue.recent_counts().await.expect("counted");
     let sample = queue.sample().expect("counted");
@@ -41,7 +41,7 @@ async fn what_this_process_does_is_counted_here_and_keys_by_the_engine() {
     assert_eq!((counts.failures, counts.retries, sample.given_up), (3, 2, 2));
     assert_eq!(sample.times.queued.sum, 3 * SECOND.as_nanos() + 2 * SECOND.as_nanos());
     assert_eq!((sample.times.worked.count(), sample.times.worked.sum), (4, 6_000_000_000));
-    assert_eq!((sample.depth, sample.waiting, sample.processing), (0, 0, 0));
+    assert_eq!((sample.depth, sample.waiting, sample.in_flight), (0, 0, 0));
     assert_eq!(sample.parked, Some(2));
 }
 

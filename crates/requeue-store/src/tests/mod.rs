@@ -33,6 +33,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use requeue::Completion;
 use tokio::time::Instant;
 
 use self::engine::{Memory, Mishap};
@@ -170,5 +171,5 @@ async fn no_time_is_too_long() {
     let queue = queue.open().await.expect("the queue opens");
     queue.add_after("later", most).await.expect("added");
     queue.add("a").await.expect("added");
-    get(&queue).await.retry_after(most, "no").await.expect("the lease is held");
+    get(&queue).await.complete(Completion::RetryAfter(most)).await.expect("the lease is held");
 }

@@ -221,7 +221,7 @@ impl<K: Key> Scrape for Shared<K> {
             depth: states.ready + states.dirty,
             waiting: states.waiting + states.backing_off,
             backing_off: Some(states.backing_off),
-            processing: states.in_flight,
+            in_flight: states.in_flight,
             counts: core.totals(),
             given_up: self.given_up.load(Ordering::Relaxed),
             panics: self.panics.load(Ordering::Relaxed),
@@ -436,7 +436,7 @@ const FAMILIES: [Family; 18] = [
     Family {
         name: "workqueue_processing",
         help: "Current number of keys in flight",
-        value: Value::Keys(|of| of.processing),
+        value: Value::Keys(|of| of.in_flight),
     },
     Family {
         name: "workqueue_oldest_ready_seconds",

@@ -15,7 +15,7 @@ pub struct Sample {
     /// The number of keys that back off, or `None` if the queue does not count them.
     pub backing_off: Option<usize>,
     /// The number of keys in flight.
-    pub processing: usize,
+    pub in_flight: usize,
     /// The queue's counters.
     pub counts: Totals,
     /// The number of keys that were given up, for example after too many failures.

@@ -8,7 +8,7 @@ use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 
 use super::guard;
-use crate::types::error::{ConnectErrorKind, EngineError, Kind, Reason};
+use crate::types::error::{EngineError, ErrorKind, Kind, Reason};
 
 /// Explains that prepared statements and LISTEN depend on session state, which the pooler does not keep.
 pub(super) const POOLED: &str = "a pooler, such as pgbouncer, changes sessions between transactions; \
@@ -40,30 +40,30 @@ pub(super) fn of_connecting(error: PoolError) -> EngineError {
 }
 
 /// Returns the reason why the server or TLS refused the connection, if it is certain.
-fn reason(error: &Error) -> Option<ConnectErrorKind> {
+fn reason(error: &Error) -> Option<ErrorKind> {
     if let Some(code) = error.code() {
         return Some(match *code {
-            _ if is_unsuitable_pooler(error) => ConnectErrorKind::Refused,
-            SqlState::INVALID_CATALOG_NAME => ConnectErrorKind::Refused,
+            _ if is_unsuitable_pooler(error) => ErrorKind::Refused,
+            SqlState::INVALID_CATALOG_NAME => ErrorKind::Refused,
             // Invalid authorization.
-            _ if code.code().starts_with("28") => ConnectErrorKind::Authentication,
+            _ if code.code().starts_with("28") => ErrorKind::Authentication,
             // The server is starting or stopping, or has no connection left.
-            _ => ConnectErrorKind::Unreachable,
+            _ => ErrorKind::Unreachable,
         });
     }
     if guard::refusal(error).is_some() {
-        return Some(ConnectErrorKind::Tls);
+        return Some(ErrorKind::Tls);
     }
     if lacks_password(error) {
-        return Some(ConnectErrorKind::Authentication);
+        return Some(ErrorKind::Authentication);
     }
     // The driver's errors have no public kinds.
     let text = error.to_string();
     if text == "authentication error" {
-        return Some(ConnectErrorKind::Authentication);
+        return Some(ErrorKind::Authentication);
     }
     let is_tls = text == "error performing TLS handshake" || has_invalid_data(error);
-    is_tls.then_some(ConnectErrorKind::Tls)
+    is_tls.then_some(ErrorKind::Tls)
 }
 
 /// Returns true if the server asks for a password, and there is none.

@@ -58,7 +58,7 @@
 //! ```sql
 //! select requeue.open('mail');                       -- hold => false: ReaddPolicy::Replace
 //!                                                    -- revive => false: ParkedAdd::Keep
-//! select requeue.add('mail', 'alice');      -- new, coalesced, dirty, held, revived or parked
+//! select requeue.add('mail', 'alice');      -- new, coalesced, dirty, backing_off, revived or parked
 //! select requeue.add('mail', 'bob', '10 min', merge => 'latest', priority => 'high',
 //!                    reasons => 5, revive => true);
 //! select requeue.add('mail', 'erin', debounce => '300 ms', at_most => '5 s');
@@ -66,7 +66,7 @@
 //! ```
 //!
 //! Keys are `text` or `bytea`. `add_many` applies the same options to all of its keys, and returns one row
-//! with the number of keys that got each answer, in the columns `new`, `coalesced`, `dirty`, `held`,
+//! with the number of keys that got each answer, in the columns `new`, `coalesced`, `dirty`, `backing_off`,
 //! `revived` and `parked`. Name the type of an array that is a literal or an untyped parameter:
 //! `$1::text[]`.
 //!
@@ -134,7 +134,7 @@ use self::sessions::Sessions;
 use crate::engine::{
     Answer, Ask, Claim, Claimed, Dropped, End, Engine, Finish, Place, Renewed, Settings,
 };
-use crate::types::add::{Added, Cancelled};
+use crate::types::add::Added;
 use crate::types::error::{ConnectError, EngineError, Kind};
 use crate::types::inspect::{Entry, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
@@ -291,7 +291,7 @@ impl Engine for Postgres {
         queue: &'a Place,
         keys: Vec<Key>,
         only: Option<State>,
-    ) -> Answer<'a, Vec<Option<Cancelled>>> {
+    ) -> Answer<'a, Vec<Option<bool>>> {
         Box::pin(async move { named(queue, self.sessions.cancel(queue, &keys, only).await) })
     }
 

@@ -16,7 +16,7 @@ use super::values::{
 use super::watermark::{LOWEST, Lows, Snapshot};
 use crate::engine::time::{Micros, micros, until};
 use crate::engine::{Ask, Asked, Claim, Claimed, Delivery, Dropped, End, Place, Renewed, Settings};
-use crate::types::add::{Added, Cancelled, ParkedAdd, Priority};
+use crate::types::add::{Added, ParkedAdd};
 use crate::types::error::{EngineError, Kind};
 use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
@@ -44,7 +44,7 @@ impl Sessions {
         }
         let sql = "select id, holds, revives from requeue.open($1, $2, $3)";
         let revives = settings.parked_add == ParkedAdd::Revive;
-        let row = self.row(sql, &[&name, &is_hold(settings.re_add), &revives]).await?;
+        let row = self.row(sql, &[&name, &is_hold(settings.readd_policy), &revives]).await?;
         Ok(place(name, &row))
     }
 
@@ -58,8 +58,14 @@ impl Sessions {
                    not exists (select from requeue.keys k where k.queue = q.id), q.paused \
                    from requeue.queues q";
         let info = |row: &SqlRow| {
-            let Place { name, re_add, parked_add, .. } = place(row.get(3), row);
-            QueueInfo { name, re_add, parked_add, is_empty: row.get(4), is_paused: row.get(5) }
+            let Place { name, readd_policy, parked_add, .. } = place(row.get(3), row);
+            QueueInfo {
+                name,
+                readd_policy,
+                parked_add,
+                is_empty: row.get(4),
+                is_paused: row.get(5),
+            }
         };
         Ok(self.rows(sql, &[]).await?.iter().map(info).collect())
     }
@@ -85,7 +91,7 @@ impl Sessions {
         name: &str,
         keys_too: bool,
     ) -> Result<Dropped, EngineError> {
-        let sql = "select dropped, ready, waiting, processing, dirty, parked \
+        let sql = "select dropped, ready, waiting, in_flight, dirty, parked \
                    from requeue.drop_queue($1, $2)";
         let row = self.row(sql, &[&name, &keys_too]).await;
         let row = row.map_err(|fault| match fault.kind {
@@ -102,7 +108,7 @@ impl Sessions {
         let counts = StateCounts {
             ready: count(1),
             waiting: count(2),
-            processing: count(3),
+            in_flight: count(3),
             dirty: count(4),
             parked: count(5),
             ..StateCounts::default()
@@ -145,7 +151,7 @@ impl Sessions {
         let max = i32::try_from(claim.max).unwrap_or(i32::MAX);
         let oldest = i32::try_from(claim.oldest).unwrap_or(i32::MAX).min(max);
         let (base, cap, share, most) = failing(&claim.expired);
-        let (id, hold, lease) = (number(queue), is_hold(queue.re_add), micros(claim.lease));
+        let (id, hold, lease) = (number(queue), is_hold(queue.readd_policy), micros(claim.lease));
         let lows = &lows[..];
         let worker = &*queue.worker;
         let params: [&dyn Param; 12] = [
@@ -227,7 +233,7 @@ impl Sessions {
         if hows.iter().any(|&how| how != 0) {
             ends.iter().for_each(|end| rest.push(&end.how));
         }
-        let (id, hold) = (number(queue), is_hold(queue.re_add));
+        let (id, hold) = (number(queue), is_hold(queue.readd_policy));
         let Rest { delays, priorities, adds, reasons, errors, bases, caps, shares, mosts } = &rest;
         let of_all: [&dyn Param; 5] = [&id, &hold, &keys, &epochs, &hows];
         let of_others: [&dyn Param; 9] =
@@ -261,19 +267,25 @@ impl Sessions {
         queue: &Place,
         keys: &[Key],
         only: Option<State>,
-    ) -> Result<Vec<Option<Cancelled>>, EngineError> {
-        let sql = "select locked, cancelled, took from requeue.cancel($1, $2, $3)";
+    ) -> Result<Vec<Option<bool>>, EngineError> {
+        let sql = "select locked, cancelled from requeue.cancel($1, $2, $3)";
+        self.changed(sql, queue, keys, only.map(number_of)).await
+    }
+
+    /// Runs a function that changes keys, and returns the numbers of those that were locked and changed.
+    async fn changed(
+        &self,
+        sql: &str,
+        queue: &Place,
+        keys: &[Key],
+        state: Option<i32>,
+    ) -> Result<Vec<Option<bool>>, EngineError> {
         let bytes: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
-        let row = self.row(sql, &[&number(queue), &bytes, &only.map(number_of)]).await?;
-        let mut cancelled = vec![Some(Cancelled::default()); keys.len()];
-        numbers(&row, 0).into_iter().for_each(|n| cancelled[n] = None);
-        let took: Vec<i32> = row.get(2);
-        for (n, took) in numbers(&row, 1).into_iter().zip(took) {
-            let has = |bit| took & bit != 0;
-            let (ready, dirty, waiting, parked) = (has(1), has(2), has(4), has(8));
-            cancelled[n] = Some(Cancelled { ready, dirty, waiting, parked, damaged: false });
-        }
-        Ok(cancelled)
+        let row = self.row(sql, &[&number(queue), &bytes, &state]).await?;
+        let mut changed = vec![Some(false); keys.len()];
+        numbers(&row, 0).into_iter().for_each(|n| changed[n] = None);
+        numbers(&row, 1).into_iter().for_each(|n| changed[n] = Some(true));
+        Ok(changed)
     }
 
     pub(super) async fn cancel_running(
@@ -297,12 +309,7 @@ impl Sessions {
         from: State,
     ) -> Result<Vec<Option<bool>>, EngineError> {
         let sql = "select locked, revived from requeue.revive($1, $2, $3)";
-        let bytes: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
-        let row = self.row(sql, &[&number(queue), &bytes, &number_of(from)]).await?;
-        let mut revived = vec![Some(false); keys.len()];
-        numbers(&row, 0).into_iter().for_each(|n| revived[n] = None);
-        numbers(&row, 1).into_iter().for_each(|n| revived[n] = Some(true));
-        Ok(revived)
+        self.changed(sql, queue, keys, Some(number_of(from))).await
     }
 
     pub(super) async fn look_up(
@@ -354,11 +361,11 @@ impl Sessions {
         let counts = StateCounts {
             ready: count(0),
             waiting: count(1),
-            processing: count(2),
+            in_flight: count(2),
             dirty: count(3),
             parked: count(4),
-            damaged: 0,
             oldest_ready: until(0, oldest.unwrap_or(0)),
+            ..StateCounts::default()
         };
         if counts == StateCounts::default() {
             self.check_queue(queue).await?;
@@ -409,7 +416,7 @@ impl ClaimAnswer {
             asked: Asked {
                 adds: unsigned(adds[n]),
                 reasons: reasons[n].cast_unsigned(),
-                priority: Priority::from_number(priorities[n].into()),
+                priority: i32::from(priorities[n]).into(),
             },
             failures: unsigned(failures[n]),
             queued: until(0, queued[n]),
@@ -441,7 +448,7 @@ pub(super) fn page(state: Option<State>, is_next: bool) -> String {
         None => "",
         Some(State::Ready) => "and k.state = 0 and k.at <= n.t",
         Some(State::Waiting) => "and k.state = 0 and k.at > n.t",
-        Some(State::Processing) => "and k.state = 1",
+        Some(State::InFlight) => "and k.state = 1",
         Some(State::Parked) => "and k.state = 2",
         // The constraints of the table refuse damaged rows.
         Some(State::Damaged) => "and false",

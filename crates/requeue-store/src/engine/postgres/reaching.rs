@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use super::{Postgres, sessions};
 use crate::engine::peer::{self, Protocol};
-use crate::types::error::{ConnectErrorKind, EngineError, Reason};
+use crate::types::error::{EngineError, ErrorKind, Reason};
 
 /// The time without an answer after which the engine checks that the server is a PostgreSQL server. Some
 /// other servers wait for more data and never answer.
@@ -24,7 +24,7 @@ impl Postgres {
             Err(_) => tokio::select! {
                 opened = &mut first => opened,
                 reason = self.explain() => match reason {
-                    Some(reason) if reason.kind == ConnectErrorKind::WrongServer => {
+                    Some(reason) if reason.kind == ErrorKind::WrongServer => {
                         return Err(reason.into());
                     }
                     reason => timeout(self.patience(), &mut first).await.unwrap_or_else(|_| {
@@ -38,7 +38,7 @@ impl Postgres {
         // A server that has given a reason needs no further check, except after a failure of TLS: another
         // kind of server does not support PostgreSQL's TLS negotiation either.
         let is_known = fault.source.downcast_ref::<Reason>();
-        if is_known.is_some_and(|reason| reason.kind != ConnectErrorKind::Tls) {
+        if is_known.is_some_and(|reason| reason.kind != ErrorKind::Tls) {
             return Err(fault);
         }
         Err(self.explain().await.map_or(fault, EngineError::from))

@@ -13,7 +13,7 @@ use super::address::{Address, Pooling};
 use super::faults;
 use super::guard::Connector;
 use super::params::{Params, typed};
-use crate::types::error::{ConnectErrorKind, EngineError, Reason};
+use crate::types::error::{EngineError, ErrorKind, Reason};
 
 /// The settings of a session, or of the current transaction, which override those of the role and the
 /// database. A statement that waits for a lock gives up after 5 s, and so does a commit that waits for other
@@ -214,7 +214,7 @@ fn unsuitable(version: &str) -> Option<Reason> {
         "the server is not PostgreSQL, but {name}, which only speaks its protocol: requeue needs the locks \
          and the notifications of PostgreSQL itself; use another server ({version})"
     );
-    Some(Reason::new(ConnectErrorKind::WrongServer, said))
+    Some(Reason::new(ErrorKind::WrongServer, said))
 }
 
 /// Returns the process ID of the session that the client has now.
@@ -250,7 +250,7 @@ mod tests {
             ("CrateDB 5.8.1 (built 1a2b3c4)", "CrateDB"),
         ] {
             let reason = unsuitable(version).expect(version);
-            assert_eq!(reason.kind, ConnectErrorKind::WrongServer, "{version}");
+            assert_eq!(reason.kind, ErrorKind::WrongServer, "{version}");
             let said = format!("the server is not PostgreSQL, but {name}, which only speaks");
             assert!(reason.said.starts_with(&said) && reason.said.contains(version), "{reason}");
         }

@@ -95,9 +95,9 @@ impl<'a> Rest<'a> {
 /// Returns the place of a queue from a row with its number, whether re-adds are held, and whether adds
 /// revive parked keys.
 pub(super) fn place(name: &str, row: &SqlRow) -> Place {
-    let re_add = if row.get(1) { ReaddPolicy::Hold } else { ReaddPolicy::Replace };
+    let readd_policy = if row.get(1) { ReaddPolicy::Hold } else { ReaddPolicy::Replace };
     let parked_add = if row.get(2) { ParkedAdd::Revive } else { ParkedAdd::Keep };
-    Place::new(row.get::<_, i32>(0).into(), name, Settings { re_add, parked_add })
+    Place::new(row.get::<_, i32>(0).into(), name, Settings { readd_policy, parked_add })
 }
 
 /// Returns the number that stands for a state in `requeue.cancel`.
@@ -105,15 +105,15 @@ pub(super) const fn number_of(state: State) -> i32 {
     match state {
         State::Ready => 0,
         State::Waiting => 1,
-        State::Processing => 2,
+        State::InFlight => 2,
         State::Parked => 3,
         // No key is in this state.
         State::Damaged => 4,
     }
 }
 
-pub(super) const fn is_hold(re_add: ReaddPolicy) -> bool {
-    matches!(re_add, ReaddPolicy::Hold)
+pub(super) const fn is_hold(readd_policy: ReaddPolicy) -> bool {
+    matches!(readd_policy, ReaddPolicy::Hold)
 }
 
 pub(super) fn number(queue: &Place) -> i32 {

@@ -187,7 +187,7 @@ async fn in_time<T>(
     ran: impl Future<Output = Result<T, EngineError>>,
 ) -> Result<T, EngineError> {
     let ran = timeout(limit, ran).await;
-    let ran = ran.unwrap_or_else(|_| Err(EngineError::unsure("the store did not answer in time")));
+    let ran = ran.unwrap_or_else(|_| Err(EngineError::late()));
     *lock(&shard.silent) = ran.is_err().then(Instant::now);
     ran
 }

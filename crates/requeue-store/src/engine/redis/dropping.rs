@@ -58,7 +58,7 @@ impl Redis {
             for shard in &shards {
                 let counted = self.scripts.counts.on(shard);
                 if let Ok(counted) = self.run(shard, &self.scripts.counts, &counted).await {
-                    counts = sum(counts, values::counts(counted)?);
+                    counts = sum(counts, values::counts(&mut Values::from_array(counted)?)?);
                 }
             }
             if Dropped::keeps(&counts, keys_too) {
@@ -177,16 +177,7 @@ impl Dropping<'_> {
                 return Err(EngineError::absent("another process is dropping the queue"));
             }
             last_epoch = last_epoch.max(epoch_of(answer.number()?, number, self.shards.len()));
-            let counts = StateCounts {
-                ready: answer.number()?,
-                waiting: answer.number()?,
-                processing: answer.number()?,
-                dirty: answer.number()?,
-                parked: answer.number()?,
-                damaged: answer.number()?,
-                ..StateCounts::default()
-            };
-            all = sum(all, counts);
+            all = sum(all, values::counts(&mut answer)?);
         }
         Ok((all, last_epoch))
     }

@@ -4,14 +4,14 @@ use std::error::Error;
 use std::io;
 use std::sync::Arc;
 
-use redis::{ErrorKind, RedisError};
+use redis::{ErrorKind as RedisErrorKind, RedisError};
 
-use crate::types::error::{ConnectErrorKind, EngineError, Kind, Reason};
+use crate::types::error::{EngineError, ErrorKind, Kind, Reason};
 
 /// Converts an error that occurred before a command was sent to the server at `address`.
 pub(super) fn unconnected(address: &str, error: &RedisError) -> EngineError {
     let kind = match error.kind() {
-        ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig => Kind::Refused,
+        RedisErrorKind::AuthenticationFailed | RedisErrorKind::InvalidClientConfig => Kind::Refused,
         _ => said(error).unwrap_or(Kind::Absent),
     };
     fault(kind, address, error)
@@ -30,18 +30,16 @@ fn fault(kind: Kind, address: &str, error: &RedisError) -> EngineError {
                 "{address}: the server requires a password; set REDISCLI_AUTH, or add it to the \
                  address [NOAUTH]"
             );
-            Reason::new(ConnectErrorKind::Authentication, text).into()
+            Reason::new(ErrorKind::Authentication, text).into()
         }
-        (Some("WRONGPASS"), _) | (_, ErrorKind::AuthenticationFailed) => {
-            Reason::new(ConnectErrorKind::Authentication, text).into()
+        (Some("WRONGPASS"), _) | (_, RedisErrorKind::AuthenticationFailed) => {
+            Reason::new(ErrorKind::Authentication, text).into()
         }
         // The error code comes from the server.
-        (Some(_), _) if kind == Kind::Refused => {
-            Reason::new(ConnectErrorKind::Refused, text).into()
-        }
-        (Some(_), _) => Reason::new(ConnectErrorKind::Unreachable, text).into(),
+        (Some(_), _) if kind == Kind::Refused => Reason::new(ErrorKind::Refused, text).into(),
+        (Some(_), _) => Reason::new(ErrorKind::Unreachable, text).into(),
         // For example, a certificate that is not trusted.
-        _ if has_invalid_data(error) => Reason::new(ConnectErrorKind::Tls, text).into(),
+        _ if has_invalid_data(error) => Reason::new(ErrorKind::Tls, text).into(),
         _ => text.into(),
     };
     EngineError { kind, source }
@@ -86,7 +84,7 @@ fn said(error: &RedisError) -> Option<Kind> {
         "NOREPLICAS",
         "MISCONF",
     ];
-    if !matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) {
+    if !matches!(error.kind(), RedisErrorKind::Server(_) | RedisErrorKind::Extension) {
         return None;
     }
     let (code, detail) = (error.code().unwrap_or(""), error.detail().unwrap_or(""));

@@ -80,17 +80,17 @@ use self::names::Shard;
 use self::node::Line;
 use self::nodes::Nodes;
 pub(crate) use self::options::Options;
-use self::scripts::{CLOCK, Scripts};
+use self::scripts::{CLOCK, Script, Scripts};
 pub(crate) use self::values::read_row;
 use self::values::{REPLACED, Stored, Values};
 use self::waking::Waiting;
-use crate::engine::damage::{Damage, Damaged};
+use crate::engine::damage::Damaged;
 use crate::engine::receipts::{Attempts, Receipt, Receipts};
 use crate::engine::time::micros;
 use crate::engine::{
     Answer, Ask, Claim, Claimed, Cursor, Dropped, End, Engine, Place, Renewed, Settings, Walked,
 };
-use crate::types::add::{Added, Cancelled, ReaddPolicy};
+use crate::types::add::{Added, ReaddPolicy};
 use crate::types::error::{EngineError, Kind};
 use crate::types::inspect::{Entry, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
@@ -161,6 +161,24 @@ impl Redis {
         let number = names::shard_of(key, shards.len());
         Ok((shards, number))
     }
+
+    /// Runs a script that changes keys of one shard in a state, and returns for each key whether it was changed.
+    async fn changed(
+        &self,
+        script: &Script,
+        queue: &Place,
+        keys: Vec<Key>,
+        state: Option<State>,
+    ) -> Result<Vec<Option<bool>>, EngineError> {
+        let Some(first) = keys.first() else { return Ok(Vec::new()) };
+        let (shards, number) = self.find(queue, first)?;
+        let mut command = script.on(&shards[number]);
+        command.arg(values::name_of(state));
+        keys.iter().for_each(|key| _ = command.arg(&**key));
+        let answer = self.run(&shards[number], script, &command).await?;
+        let digits = values::digits(answer, keys.len())?;
+        Ok(digits.into_iter().map(|digit| Some(digit == b'1')).collect())
+    }
 }
 
 /// Returns the queue's fencing token for a token of a shard. Tokens of different shards differ.
@@ -170,7 +188,7 @@ fn epoch_of(epoch: i64, number: usize, count: usize) -> i64 {
 }
 
 fn held(queue: &Place) -> u8 {
-    u8::from(queue.re_add == ReaddPolicy::Hold)
+    u8::from(queue.readd_policy == ReaddPolicy::Hold)
 }
 
 fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -248,8 +266,8 @@ impl Engine for Redis {
             }
             let digits = values::digits(answer, asks.len())?;
             for (ask, _) in asks.iter().zip(&digits).filter(|(_, digit)| **digit == REPLACED) {
-                let damage = Damage::new("the row could not be read");
-                Damaged { key: ask.key.clone(), damage }.report_replaced(&queue.name);
+                let why = "the row could not be read".to_owned();
+                Damaged { key: ask.key.clone(), why }.report_replaced(&queue.name);
             }
             digits.into_iter().map(values::added).collect()
         })
@@ -344,16 +362,8 @@ impl Engine for Redis {
         queue: &'a Place,
         keys: Vec<Key>,
         only: Option<State>,
-    ) -> Answer<'a, Vec<Option<Cancelled>>> {
-        Box::pin(async move {
-            let Some(first) = keys.first() else { return Ok(Vec::new()) };
-            let (shards, number) = self.find(queue, first)?;
-            let mut command = self.scripts.cancel.on(&shards[number]);
-            command.arg(values::name_of(only));
-            keys.iter().for_each(|key| _ = command.arg(&**key));
-            let answer = self.run(&shards[number], &self.scripts.cancel, &command).await?;
-            values::cancelled(answer, keys.len())
-        })
+    ) -> Answer<'a, Vec<Option<bool>>> {
+        Box::pin(async move { self.changed(&self.scripts.cancel, queue, keys, only).await })
     }
 
     fn cancel_running<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, CancelledRun> {
@@ -399,16 +409,7 @@ impl Engine for Redis {
         keys: Vec<Key>,
         from: State,
     ) -> Answer<'a, Vec<Option<bool>>> {
-        Box::pin(async move {
-            let Some(first) = keys.first() else { return Ok(Vec::new()) };
-            let (shards, number) = self.find(queue, first)?;
-            let mut command = self.scripts.revive.on(&shards[number]);
-            command.arg(values::name_of(Some(from)));
-            keys.iter().for_each(|key| _ = command.arg(&**key));
-            let answer = self.run(&shards[number], &self.scripts.revive, &command).await?;
-            let digits = values::digits(answer, keys.len())?;
-            Ok(digits.into_iter().map(|digit| Some(digit == b'1')).collect())
-        })
+        Box::pin(async move { self.changed(&self.scripts.revive, queue, keys, Some(from)).await })
     }
 
     fn walk<'a>(

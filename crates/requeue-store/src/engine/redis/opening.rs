@@ -89,8 +89,8 @@ impl Redis {
     ) -> Result<Option<Record>, EngineError> {
         let (key, slot) = names::queue(name);
         let mut open = self.scripts.open.with(&[key]);
-        if let Some(Settings { re_add, parked_add }) = settings {
-            open.arg(u8::from(re_add == ReaddPolicy::Hold)).arg(self.shards);
+        if let Some(Settings { readd_policy, parked_add }) = settings {
+            open.arg(u8::from(readd_policy == ReaddPolicy::Hold)).arg(self.shards);
             open.arg(u8::from(parked_add == ParkedAdd::Keep));
             // A number from 1 to 2⁶³ - 1, which Redis can represent as an integer.
             open.arg(fastrand::u64(1..=i64::MAX.unsigned_abs()));
@@ -102,7 +102,7 @@ impl Redis {
         let mut said = Values::from_array(answer)?;
         let (held, count) = (said.number::<u8>()?, said.number::<u16>()?);
         let new = said.number::<u8>()?;
-        let re_add = if held == 1 { ReaddPolicy::Hold } else { ReaddPolicy::Replace };
+        let readd_policy = if held == 1 { ReaddPolicy::Hold } else { ReaddPolicy::Replace };
         let keeps = said.number::<u8>()? == 1;
         let parked_add = if keeps { ParkedAdd::Keep } else { ParkedAdd::Revive };
         if !(1..=names::MAX_SHARDS).contains(&count) {
@@ -112,7 +112,7 @@ impl Redis {
                 self.address
             )));
         }
-        let settings = Settings { re_add, parked_add };
+        let settings = Settings { readd_policy, parked_add };
         let (generation, is_dropping) = (said.number()?, said.number::<u8>()? == 1);
         let (is_new, is_made) = (new > 0, new == 2);
         Ok(Some(Record { settings, shards: count, is_new, is_made, generation, is_dropping }))
@@ -315,7 +315,7 @@ impl Redis {
         let record = self.settings(name, None).await?.filter(|record| !record.is_dropping);
         let Some(record) = record else { return Ok(None) };
         let Record { settings, shards: count, generation, .. } = record;
-        let Settings { re_add, parked_add } = settings;
+        let Settings { readd_policy, parked_add } = settings;
         let of = Arc::new(Identity { name: name.to_owned(), generation, floor: 0 });
         let (mut is_empty, mut is_paused) = (true, false);
         for shard in names::shards(&of, count) {
@@ -329,7 +329,7 @@ impl Redis {
                 break;
             }
         }
-        Ok(Some(QueueInfo { name: name.to_owned(), re_add, parked_add, is_empty, is_paused }))
+        Ok(Some(QueueInfo { name: name.to_owned(), readd_policy, parked_add, is_empty, is_paused }))
     }
 }
 

@@ -3,7 +3,7 @@
 use redis::{ConnectionAddr, ConnectionInfo};
 
 use crate::engine::peer::{self, Protocol};
-use crate::types::error::{ConnectErrorKind, EngineError, Reason};
+use crate::types::error::{EngineError, ErrorKind, Reason};
 
 /// Returns the error of a connection attempt to these addresses, replaced by a more specific one if the
 /// cause can be determined.
@@ -11,7 +11,7 @@ pub(super) async fn explained(seeds: &[ConnectionInfo], fault: EngineError) -> E
     // A server that has given a reason needs no further check, except after a failure of TLS: the server
     // may not use TLS.
     let is_known = fault.source.downcast_ref::<Reason>();
-    if is_known.is_some_and(|reason| reason.kind != ConnectErrorKind::Tls) {
+    if is_known.is_some_and(|reason| reason.kind != ErrorKind::Tls) {
         return fault;
     }
     let mut all: Option<Reason> = None;

@@ -1,19 +1,21 @@
 //! Encodes the arguments of scripts, and decodes their answers.
 
 use std::fmt::Write;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, Value};
 
 use super::faults::garbled;
-use crate::engine::damage::{Damage, Damaged, bad, bad_worker, priority, worker};
+use crate::engine::damage::Damaged;
 use crate::engine::row::{Row, Run};
 use crate::engine::time::{Micros, micros, until};
 use crate::engine::{Ask, Asked, Claimed, Delivery, End, Failing, Finish, Place};
-use crate::types::add::{Add, Added, Cancelled, Merge};
+use crate::types::add::{Add, Added, Merge, Priority};
 use crate::types::error::EngineError;
 use crate::types::inspect::{Entry, ParkedKey, State, StateCounts};
 use crate::types::key::Key;
+use crate::types::worker::invalid_worker;
 
 /// The value of `most` if no number of failures parks a key.
 const NEVER_PARKED: u64 = 1 << 33;
@@ -153,29 +155,13 @@ pub(super) fn added(digit: u8) -> Result<Added, EngineError> {
     })
 }
 
-/// Decodes five digits per key.
-pub(super) fn cancelled(value: Value, count: usize) -> Result<Vec<Option<Cancelled>>, EngineError> {
-    let digits = digits(value, 5 * count)?;
-    let cancelled = |digits: &[u8]| {
-        let took = |at: usize| digits[at] == b'1';
-        Cancelled {
-            ready: took(0),
-            dirty: took(1),
-            waiting: took(2),
-            parked: took(3),
-            damaged: took(4),
-        }
-    };
-    Ok(digits.chunks_exact(5).map(|digits| Some(cancelled(digits))).collect())
-}
-
 /// Returns the name of a state in cancel.lua.
 pub(super) const fn name_of(state: Option<State>) -> &'static str {
     match state {
         None => "any",
         Some(State::Ready) => "ready",
         Some(State::Waiting) => "waiting",
-        Some(State::Processing) => "processing",
+        Some(State::InFlight) => "in_flight",
         Some(State::Parked) => "parked",
         Some(State::Damaged) => "damaged",
     }
@@ -230,7 +216,7 @@ fn delivered(value: Value) -> Result<Vec<Delivery>, EngineError> {
     while !values.is_empty() {
         let (key, packed) = (values.bytes()?.into(), values.bytes()?);
         let mut fields = Fields(&packed);
-        let read = || -> Result<Delivery, Damage> {
+        let read = || -> Result<Delivery, String> {
             Ok(Delivery {
                 key,
                 epoch: fields.time("epoch")?,
@@ -239,7 +225,7 @@ fn delivered(value: Value) -> Result<Vec<Delivery>, EngineError> {
                 queued: until(0, fields.time("queued")?),
             })
         };
-        items.push(read().map_err(|_: Damage| garbled())?);
+        items.push(read().map_err(|_: String| garbled())?);
     }
     Ok(items)
 }
@@ -250,8 +236,8 @@ pub(super) fn set_aside(value: Value) -> Result<Vec<Damaged>, EngineError> {
     let mut aside = Vec::new();
     while !values.is_empty() {
         let key = values.bytes()?.into();
-        let said = String::from_utf8_lossy(&values.bytes()?).into_owned();
-        aside.push(Damaged { key, damage: Damage::new(said) });
+        let why = String::from_utf8_lossy(&values.bytes()?).into_owned();
+        aside.push(Damaged { key, why });
     }
     Ok(aside)
 }
@@ -301,7 +287,7 @@ impl Stored {
                 row.run.iter_mut().for_each(|run| run.is_cancelled = cancelled == Some(run.epoch));
                 row.seen(key, now)
             }
-            Err(damage) => Damaged { key, damage }.seen(),
+            Err(why) => Damaged { key, why }.seen(),
         }
     }
 }
@@ -316,12 +302,12 @@ const EXTRA: usize = 33;
 /// Decodes a row that rows.lua has packed: a part for the pending run, and optionally one for the delivery,
 /// and one for failures and the bound, with the error. `epoch` converts a fencing token of the shard to one of the queue.
 /// rows.lua has the same rules.
-pub(super) fn row(packed: &[u8], epoch: impl Fn(i64) -> i64) -> Result<Row, Damage> {
+pub(super) fn row(packed: &[u8], epoch: impl Fn(i64) -> i64) -> Result<Row, String> {
     let size = packed.len();
     // The byte before the worker's name is its length.
     let running = RUNNING + usize::from(packed.get(RUNNING - 1).copied().unwrap_or(0));
     if size != PENDING && size != running && size < running + EXTRA {
-        return Err(Damage::new(format!("the row has {size} bytes")));
+        return Err(format!("the row has {size} bytes"));
     }
     let mut fields = Fields(packed);
     let mut row =
@@ -349,21 +335,21 @@ pub(super) fn row(packed: &[u8], epoch: impl Fn(i64) -> i64) -> Result<Row, Dama
         row.parked = match fields.bytes()? {
             [0] => false,
             [1] => true,
-            [other] => return Err(bad("parked", Some(i8::from_be_bytes([other]).into()))),
+            [other] => return Err(format!("parked is {}", other.cast_signed())),
         };
         row.bound = some(fields.time("bound")?).filter(|_| row.at.is_some());
         row.error = (row.failures > 0).then(|| String::from_utf8_lossy(fields.0).into_owned());
     }
     let has_run = row.at.is_some() || row.run.is_some();
     match (row.parked, has_run) {
-        (true, true) => Err(Damage::new("the row is parked and has a run")),
-        (false, false) => Err(Damage::new("the row has no state")),
+        (true, true) => Err("the row is parked and has a run".to_owned()),
+        (false, false) => Err("the row has no state".to_owned()),
         _ => Ok(row),
     }
 }
 
 /// Decodes a row without converting its fencing token.
-pub(crate) fn read_row(packed: &[u8]) -> Result<Row, Damage> {
+pub(crate) fn read_row(packed: &[u8]) -> Result<Row, String> {
     row(packed, |epoch| epoch)
 }
 
@@ -372,15 +358,28 @@ fn some(number: i64) -> Option<i64> {
     Some(number).filter(|&number| number > 0)
 }
 
-fn too_short() -> Damage {
-    Damage::new("the row is too short")
+/// Returns the name of a worker, or `None` if it is empty.
+fn worker(name: &[u8]) -> Result<Option<Arc<str>>, String> {
+    if name.is_empty() {
+        return Ok(None);
+    }
+    let name = std::str::from_utf8(name).ok().filter(|name| invalid_worker(name).is_none());
+    name.map(|name| Some(name.into())).ok_or_else(bad_worker)
+}
+
+fn bad_worker() -> String {
+    "worker is not valid".to_owned()
+}
+
+fn too_short() -> String {
+    "the row is too short".to_owned()
 }
 
 /// The remaining bytes of a row or of an answer.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
-    fn bytes<const N: usize>(&mut self) -> Result<[u8; N], Damage> {
+    fn bytes<const N: usize>(&mut self) -> Result<[u8; N], String> {
         let (bytes, rest) = self.0.split_first_chunk().ok_or_else(too_short)?;
         self.0 = rest;
         Ok(*bytes)
@@ -388,44 +387,46 @@ impl Fields<'_> {
 
     /// Reads a whole number of microseconds, or a fencing token, up to the largest exact integer of a
     /// double.
-    fn time(&mut self, name: &str) -> Result<i64, Damage> {
+    fn time(&mut self, name: &str) -> Result<i64, String> {
         let time = f64::from_be_bytes(self.bytes()?);
         if (0.0..=LATEST).contains(&time) && time.fract() == 0.0 {
             // The value is a whole number in the range of an `i64`.
             Ok(time as i64)
         } else {
-            Err(Damage::new(format!("{name} is {time:?}")))
+            Err(format!("{name} is {time:?}"))
         }
     }
 
     /// Reads the name of a worker, after its length.
-    fn name(&mut self) -> Result<&[u8], Damage> {
+    fn name(&mut self) -> Result<&[u8], String> {
         let [length] = self.bytes()?;
         let (name, rest) = self.0.split_at_checked(length.into()).ok_or_else(too_short)?;
         self.0 = rest;
         Ok(name)
     }
 
-    fn small(&mut self) -> Result<u32, Damage> {
+    fn small(&mut self) -> Result<u32, String> {
         Ok(u32::from_be_bytes(self.bytes()?))
     }
 
-    fn asked(&mut self, name: &str) -> Result<Asked, Damage> {
+    fn asked(&mut self, name: &str) -> Result<Asked, String> {
         let (adds, reasons) = (self.small()?, self.small()?);
-        let number = i8::from_be_bytes(self.bytes()?).into();
-        Ok(Asked { adds, reasons, priority: priority(name, Some(number))? })
+        let number = i8::from_be_bytes(self.bytes()?);
+        let priority = Priority::ALL.into_iter().find(|priority| priority.number() == number);
+        let priority = priority.ok_or_else(|| format!("{name} is {number}"))?;
+        Ok(Asked { adds, reasons, priority })
     }
 }
 
 /// The value of `NEVER` in shard.lua.
 const LATEST: f64 = 9_007_199_254_740_991.0;
 
-pub(super) fn counts(value: Value) -> Result<StateCounts, EngineError> {
-    let mut values = Values::from_array(value)?;
+/// Decodes the numbers of keys in each state.
+pub(super) fn counts(values: &mut Values) -> Result<StateCounts, EngineError> {
     Ok(StateCounts {
         ready: values.number()?,
         waiting: values.number()?,
-        processing: values.number()?,
+        in_flight: values.number()?,
         dirty: values.number()?,
         parked: values.number()?,
         damaged: values.number()?,

@@ -23,7 +23,7 @@ impl Redis {
         let commands: Vec<_> = shards.iter().map(|shard| self.scripts.counts.on(shard)).collect();
         let ran = shards.iter().zip(&commands).map(async |(shard, command)| {
             let answer = self.run(shard, &self.scripts.counts, command).await?;
-            values::counts(answer)
+            values::counts(&mut Values::from_array(answer)?)
         });
         join_all(ran)
             .await
@@ -108,7 +108,7 @@ impl Redis {
         state: Option<State>,
         cursor: &[u8],
     ) -> Result<(Vec<u8>, Micros, Vec<(Key, Stored)>), EngineError> {
-        let which = if state == Some(State::Processing) { "leases" } else { "all" };
+        let which = if state == Some(State::InFlight) { "leases" } else { "all" };
         let mut command = self.scripts.walk.on(shard);
         command.arg(which).arg(cursor);
         let walked = self.run(shard, &self.scripts.walk, &command).await?;
@@ -201,7 +201,7 @@ pub(super) fn sum(one: StateCounts, other: StateCounts) -> StateCounts {
     StateCounts {
         ready: one.ready + other.ready,
         waiting: one.waiting + other.waiting,
-        processing: one.processing + other.processing,
+        in_flight: one.in_flight + other.in_flight,
         dirty: one.dirty + other.dirty,
         parked: one.parked + other.parked,
         damaged: one.damaged + other.damaged,

@@ -24,7 +24,7 @@ use self::thread::{Busy, Thread, Work};
 use crate::engine::{
     Answer, Ask, BoxFuture, Claim, Claimed, Dropped, End, Engine, Place, Renewed, Settings,
 };
-use crate::types::add::{Added, Cancelled};
+use crate::types::add::Added;
 use crate::types::error::EngineError;
 use crate::types::inspect::{Entry, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
@@ -286,7 +286,7 @@ impl Engine for Sqlite {
         queue: &'a Place,
         keys: Vec<Key>,
         only: Option<State>,
-    ) -> Answer<'a, Vec<Option<Cancelled>>> {
+    ) -> Answer<'a, Vec<Option<bool>>> {
         Box::pin(self.update(queue, move |at, queue| at.cancel(&queue, &keys, only)))
     }
 

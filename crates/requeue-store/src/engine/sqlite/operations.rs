@@ -10,7 +10,7 @@ use super::thread::Work;
 use crate::engine::row::Row;
 use crate::engine::time::{Micros, after, until};
 use crate::engine::{Ask, Claim, Claimed, Delivery, Dropped, End, Place, Renewed, Settings};
-use crate::types::add::{Added, Cancelled, ParkedAdd, Priority, ReaddPolicy};
+use crate::types::add::{Added, ParkedAdd, Priority, ReaddPolicy};
 use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 
@@ -19,33 +19,33 @@ const EXPIRED: usize = 256;
 
 impl Work<'_> {
     pub(super) fn open(&self, name: &str, settings: Settings) -> Result<Place> {
-        let holds = settings.re_add == ReaddPolicy::Hold;
+        let holds = settings.readd_policy == ReaddPolicy::Hold;
         let keeps = settings.parked_add == ParkedAdd::Keep;
-        let sql = "insert into queues (name, re_add, parked_add) values (?1, ?2, ?3) \
+        let sql = "insert into queues (name, readd_policy, parked_add) values (?1, ?2, ?3) \
                    on conflict do nothing";
         self.connection.execute(sql, params![name, holds, keeps])?;
         self.find(name)?.ok_or(rusqlite::Error::QueryReturnedNoRows)
     }
 
     pub(super) fn find(&self, name: &str) -> Result<Option<Place>> {
-        let sql = "select id, re_add, parked_add from queues where name = ?1";
+        let sql = "select id, readd_policy, parked_add from queues where name = ?1";
         let place = |row: &rusqlite::Row<'_>| {
-            let re_add = if row.get(1)? { ReaddPolicy::Hold } else { ReaddPolicy::Replace };
+            let readd_policy = if row.get(1)? { ReaddPolicy::Hold } else { ReaddPolicy::Replace };
             let parked_add = if row.get(2)? { ParkedAdd::Keep } else { ParkedAdd::Revive };
-            Ok(Place::new(row.get(0)?, name, Settings { re_add, parked_add }))
+            Ok(Place::new(row.get(0)?, name, Settings { readd_policy, parked_add }))
         };
         self.connection.query_row(sql, [name], place).optional()
     }
 
     pub(super) fn queues(&self) -> Result<Vec<QueueInfo>> {
-        let sql = "select name, re_add, parked_add, \
+        let sql = "select name, readd_policy, parked_add, \
                    not exists (select 1 from keys where keys.queue = queues.id), paused from queues";
         let mut statement = self.connection.prepare_cached(sql)?;
         let queues = statement.query_map([], |row| {
-            let re_add = if row.get(1)? { ReaddPolicy::Hold } else { ReaddPolicy::Replace };
+            let readd_policy = if row.get(1)? { ReaddPolicy::Hold } else { ReaddPolicy::Replace };
             let parked_add = if row.get(2)? { ParkedAdd::Keep } else { ParkedAdd::Revive };
             let (name, is_empty, is_paused) = (row.get(0)?, row.get(3)?, row.get(4)?);
-            Ok(QueueInfo { name, re_add, parked_add, is_empty, is_paused })
+            Ok(QueueInfo { name, readd_policy, parked_add, is_empty, is_paused })
         })?;
         queues.collect()
     }
@@ -182,7 +182,7 @@ impl Work<'_> {
             statement.query_map(params![queue.id, self.now], read)?.collect::<Result<_>>()?;
         let mut parked = Vec::new();
         for (n, (key, row)) in (1..).zip(found) {
-            let row = row.expire(claim.expired.nth(n), queue.re_add, self.now);
+            let row = row.expire(claim.expired.nth(n), queue.readd_policy, self.now);
             keep(self.connection, queue.id, &key, row.as_ref())?;
             if let Some(row) = row.filter(|row| row.parked) {
                 parked.push(ParkedKey::expired(key, row.failures));
@@ -215,7 +215,7 @@ impl Work<'_> {
             let Some(row) = row.filter(|row| row.is_held(epoch, self.now)) else {
                 return Ok(false);
             };
-            let row = row.finish(how, queue.re_add, self.now);
+            let row = row.finish(how, queue.readd_policy, self.now);
             keep(self.connection, queue.id, &key, row.as_ref())?;
             Ok(true)
         };
@@ -246,16 +246,16 @@ impl Work<'_> {
         queue: &Place,
         keys: &[Key],
         only: Option<State>,
-    ) -> Result<Vec<Option<Cancelled>>> {
+    ) -> Result<Vec<Option<bool>>> {
         let cancel = |key: &Key| {
             let row = load(self.connection, queue.id, key)?;
             let fits = |row: &Row| only.is_none_or(|only| row.state(self.now) == only);
             let Some(row) = row.filter(fits) else {
-                return Ok(Some(Cancelled::default()));
+                return Ok(Some(false));
             };
-            let (row, cancelled) = row.cancel(self.now);
+            let (row, was_any) = row.cancel();
             keep(self.connection, queue.id, key, row.as_ref())?;
-            Ok(Some(cancelled))
+            Ok(Some(was_any))
         };
         keys.iter().map(cancel).collect()
     }
@@ -336,11 +336,11 @@ impl Work<'_> {
                 Ok(StateCounts {
                     ready: number(0)?,
                     waiting: number(1)?,
-                    processing: number(2)?,
+                    in_flight: number(2)?,
                     dirty: number(3)?,
                     parked: number(4)?,
-                    damaged: 0,
                     oldest_ready: oldest.map_or(Duration::ZERO, |at| until(at, self.now)),
+                    ..StateCounts::default()
                 })
             })
             .optional()?;
@@ -365,7 +365,7 @@ pub(super) fn page(state: Option<State>, is_next: bool) -> String {
         None => ("", ""),
         Some(State::Ready) => ("not indexed", "and state = 0 and at <= ?3"),
         Some(State::Waiting) => ("not indexed", "and state = 0 and at > ?3"),
-        Some(State::Processing) => ("indexed by keys_leases", "and state = 1"),
+        Some(State::InFlight) => ("indexed by keys_leases", "and state = 1"),
         Some(State::Parked) => ("indexed by keys_parked", "and state = 2"),
         // The constraints of the table refuse damaged rows.
         Some(State::Damaged) => ("", "and false"),

@@ -22,7 +22,7 @@ use crate::tests::parking::check_expired;
 use crate::tests::pausing::check_pauses;
 use crate::tests::{get, polled};
 use crate::types::add::{ParkedAdd, ReaddPolicy};
-use crate::types::error::{ConnectErrorKind, chain};
+use crate::types::error::{ErrorKind, chain};
 
 struct Fixture {
     engine: Arc<Sqlite>,
@@ -57,14 +57,14 @@ impl Rig for Fixture {
     }
 }
 
-fn conforms(re_add: ReaddPolicy) {
+fn conforms(readd_policy: ReaddPolicy) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("the runtime is built");
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) };
     let check = |steps: &[_]| {
         runtime.block_on(async {
             let rig = Fixture::new().await;
-            check(&rig, "q", re_add, steps).await;
+            check(&rig, "q", readd_policy, steps).await;
         });
     };
     check(&unclaimed_and_cancelled());
@@ -283,7 +283,7 @@ async fn a_file_of_another_program_stays_as_it_is() {
     other.execute_batch("create table keys (a)").expect("the table is created");
     let url = format!("sqlite:{}", at(&dir).display());
     let error = crate::Store::connect(&url).await.expect_err("the file belongs to another program");
-    assert_eq!(error.kind(), ConnectErrorKind::WrongServer);
+    assert_eq!(error.kind(), ErrorKind::WrongServer);
     assert!(chain(&error).ends_with("q: the file belongs to another program"), "{error}");
     let tables = "select count(*) from sqlite_schema";
     let tables: i64 = other.query_row(tables, [], |row| row.get(0)).expect("counted");
@@ -296,7 +296,7 @@ async fn a_file_of_another_program_stays_as_it_is() {
         .expect("the file is written");
     let url = format!("sqlite:{}", at(&dir).with_extension("txt").display());
     let error = crate::Store::connect(&url).await.expect_err("the file is not a database");
-    assert_eq!(error.kind(), ConnectErrorKind::WrongServer);
+    assert_eq!(error.kind(), ErrorKind::WrongServer);
     assert!(chain(&error).contains("q.txt: file is not a database"), "{error}");
 }
 
@@ -310,7 +310,7 @@ async fn a_queue_says_why_it_does_not_open() {
     let store = store(&at(&dir)).await;
     store.queue("q").readd_policy(ReaddPolicy::Hold).open().await.expect("the queue opens");
     let opened = store.queue("q").open().await.expect("any setting is accepted");
-    assert_eq!(opened.readd_policy(), ReaddPolicy::Hold);
+    assert_eq!(opened.shared.place.readd_policy, ReaddPolicy::Hold);
     let error = store
         .queue("q")
         .readd_policy(ReaddPolicy::Replace)
@@ -327,12 +327,12 @@ async fn a_queue_says_why_it_does_not_open() {
         .open()
         .await
         .expect_err("stores do not support the policy");
-    assert!(error.is_invalid());
+    assert_eq!(error.kind(), ErrorKind::Invalid);
     assert_eq!(
         error.to_string(),
         "queue \"two runs\": stores do not support the re-add policy keep-both; use hold or replace"
     );
-    assert_eq!(opened.parked_add(), ParkedAdd::Revive);
+    assert_eq!(opened.shared.place.parked_add, ParkedAdd::Revive);
     let keeping = store.queue("q").parked_add(ParkedAdd::Keep).open().await;
     let error = keeping.expect_err("the queue revives parked keys").to_string();
     assert_eq!(
@@ -340,11 +340,11 @@ async fn a_queue_says_why_it_does_not_open() {
         "queue \"q\": its adds revive parked keys, and the option says keep; omit the option, or use another queue"
     );
     let keeping = store.queue("keeps").parked_add(ParkedAdd::Keep).open().await;
-    assert_eq!(keeping.expect("the queue opens").parked_add(), ParkedAdd::Keep);
+    assert_eq!(keeping.expect("the queue opens").shared.place.parked_add, ParkedAdd::Keep);
     let opened = store.queue("keeps").open().await.expect("any setting is accepted");
-    assert_eq!(opened.parked_add(), ParkedAdd::Keep);
+    assert_eq!(opened.shared.place.parked_add, ParkedAdd::Keep);
     let error = store.queue("r").must_exist().open().await.expect_err("the queue does not exist");
-    assert!(error.is_missing(), "{error}");
+    assert_eq!(error.kind(), ErrorKind::Missing, "{error}");
     assert_eq!(error.to_string(), "no such queue: \"r\"");
     for name in ["mail", "mails", "invoices"] {
         store.queue(name).open().await.expect("the queue opens");
@@ -360,7 +360,7 @@ async fn a_queue_says_why_it_does_not_open() {
         assert_eq!(error.to_string(), format!("no such queue: {typed:?}{said}"));
     }
     let opened = store.queue("q").must_exist().open().await.expect("the queue exists");
-    assert_eq!(opened.readd_policy(), ReaddPolicy::Hold);
+    assert_eq!(opened.shared.place.readd_policy, ReaddPolicy::Hold);
     for name in ["", "a\0b", &"x".repeat(201)] {
         let error = chain(&store.queue(name).open().await.expect_err("the name is invalid"));
         assert!(error.ends_with("invalid name: use 1 to 200 bytes without NUL"), "{error}");
@@ -377,7 +377,7 @@ async fn a_queue_says_why_it_does_not_open() {
         ("sqlite:x?sync=no", "sqlite: unknown option \"sync\"; the options are synchronous"),
     ] {
         let error = crate::Store::connect(url).await.expect_err("the address is invalid");
-        assert_eq!((error.kind(), &*error.to_string()), (ConnectErrorKind::Address, said));
+        assert_eq!((error.kind(), &*error.to_string()), (ErrorKind::Invalid, said));
     }
 }
 
@@ -422,7 +422,7 @@ async fn what_prevents_a_file_from_being_opened_is_named() {
     std::os::unix::fs::symlink(".", dir.path().join("self")).expect("the link is created");
     let names_none = |path: &str, file: &str| {
         let said = format!("it is a directory; name a file, as in sqlite:{file}");
-        (path.to_owned(), ConnectErrorKind::Refused, said)
+        (path.to_owned(), ErrorKind::Refused, said)
     };
     for (path, kind, said) in [
         names_none(".", "./jobs.db"),
@@ -433,18 +433,14 @@ async fn what_prevents_a_file_from_being_opened_is_named() {
         names_none(&format!("{at}/self"), &format!("{at}/self/jobs.db")),
         (
             format!("{at}"),
-            ConnectErrorKind::Refused,
+            ErrorKind::Refused,
             format!("it is a directory; name a file, as in sqlite:{at}/jobs.db"),
         ),
-        (
-            format!("{at}/file/q"),
-            ConnectErrorKind::Refused,
-            format!("{at}/file is not a directory"),
-        ),
+        (format!("{at}/file/q"), ErrorKind::Refused, format!("{at}/file is not a directory")),
         // It may be mounted later.
         (
             format!("{at}/no/q"),
-            ConnectErrorKind::Unreachable,
+            ErrorKind::Unreachable,
             format!("there is no directory {at}/no; create it"),
         ),
     ] {
@@ -469,7 +465,7 @@ async fn a_start_of_the_machine_that_no_clock_explains_does_not_stop_time() {
         file.execute("update clock set began = ?1", [value]).expect("updated");
         // Neither a read nor a write ends the lease.
         let counts = process.0.counts(&process.1).await.expect("counted");
-        assert_eq!(counts.processing, 1, "{value}");
+        assert_eq!(counts.in_flight, 1, "{value}");
         assert_eq!(claimed(&process).await, [], "{value}");
         let later = crate::Add::after(LEASE);
         process.0.add(&process.1, ask("later", later)).await.expect("added");
@@ -563,7 +559,7 @@ async fn a_time_that_no_clock_explains_is_ignored() {
         // No lease has expired, and no key is due early.
         assert_eq!(claimed(&process).await, [], "{column} = {value}");
         let counts = process.0.counts(&process.1).await.expect("counted");
-        assert_eq!((counts.processing, counts.waiting), (2, 1), "{column} = {value}");
+        assert_eq!((counts.in_flight, counts.waiting), (2, 1), "{column} = {value}");
         // The next change replaces the value.
         process.0.add(&process.1, ask("new", crate::Add::now())).await.expect("added");
         let sql = format!("select {column} < 1000000000000 from clock");

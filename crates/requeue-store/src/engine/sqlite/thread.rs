@@ -19,7 +19,7 @@ use super::place;
 use super::reserve::Reserve;
 use super::schema::{self, Found, Steps, VERSION};
 use crate::engine::time::Micros;
-use crate::types::error::{self, ConnectErrorKind, EngineError, Reason, newer};
+use crate::types::error::{self, EngineError, ErrorKind, Reason, newer};
 
 /// The maximum number of operations in one transaction.
 const MAX_OPERATIONS: usize = 256;
@@ -285,7 +285,7 @@ impl Server {
         match tried {
             (Found::Foreign, _) => {
                 let said = format!("{}: the file belongs to another program", self.path.display());
-                Err(Reason::new(ConnectErrorKind::WrongServer, said).into())
+                Err(Reason::new(ErrorKind::WrongServer, said).into())
             }
             (Found::Nothing | Found::Ours(_), has_log) => Ok(has_log),
         }
@@ -538,7 +538,7 @@ pub(super) fn fault(file: &Path, error: &rusqlite::Error) -> EngineError {
             .unwrap_or_else(|| EngineError::refused(format!("{path}: {error}"))),
         Some(ErrorCode::NotADatabase) => {
             let said = format!("{path}: {error}");
-            Reason::new(ConnectErrorKind::WrongServer, said).into()
+            Reason::new(ErrorKind::WrongServer, said).into()
         }
         _ => EngineError::refused(format!("{path}: {error}")),
     }

@@ -16,22 +16,23 @@ use crate::engine::{
     Ask, Asked, Backoff, Claim, Delivery, Dropped, End, Engine, Failing, Failure, Finish, Place,
     Renewed, Settings, by_shard,
 };
-use crate::types::add::{Add, Added, Cancelled, Merge, ParkedAdd, Priority, ReaddPolicy};
+use crate::types::add::{Add, Added, Merge, ParkedAdd, Priority, ReaddPolicy};
 use crate::types::error::{EngineError, Kind};
 use crate::types::inspect::{FAR, State, StateCounts};
 use crate::types::key::Key;
 
 /// Applies `steps` to a new queue of the engine and to the model, and compares them after each step.
-pub(crate) async fn check(rig: &dyn Rig, name: &str, re_add: ReaddPolicy, steps: &[Step]) {
+pub(crate) async fn check(rig: &dyn Rig, name: &str, readd_policy: ReaddPolicy, steps: &[Step]) {
     let engine = rig.engine();
-    let parked_add = if re_add == ReaddPolicy::Hold { ParkedAdd::Keep } else { ParkedAdd::Revive };
-    let settings = Settings { re_add, parked_add };
+    let parked_add =
+        if readd_policy == ReaddPolicy::Hold { ParkedAdd::Keep } else { ParkedAdd::Revive };
+    let settings = Settings { readd_policy, parked_add };
     let place = engine.open(name, settings).await.expect("the queue opens");
-    assert_eq!((place.re_add, place.parked_add), (re_add, parked_add));
+    assert_eq!((place.readd_policy, place.parked_add), (readd_policy, parked_add));
     let rules = Rules {
         rerun: core::InFlightPolicy::After,
         pace: None,
-        re_add,
+        re_add: readd_policy,
         ranking: Ranking::Priority { oldest_every: u32::MAX },
         fair: false,
         limit: None,
@@ -199,8 +200,8 @@ impl Pair {
                 Some(State::Waiting) => expected.waiting += 1,
                 Some(State::Parked) => expected.parked += 1,
                 Some(State::Damaged) => expected.damaged += 1,
-                Some(State::Processing) => {
-                    expected.processing += 1;
+                Some(State::InFlight) => {
+                    expected.in_flight += 1;
                     let is_dirty = self.model.see(&which).is_some_and(|seen| seen.phase == 3);
                     expected.dirty += u64::from(is_dirty);
                 }
@@ -228,8 +229,8 @@ impl Pair {
         let again = self.engine.drop_queue(&name, keys_too).await.expect("answered");
         assert_eq!(again, Dropped::Missing);
         assert_dropped(&*self.engine, &self.place, &self.held).await;
-        let Place { re_add, parked_add, .. } = self.place;
-        let settings = Settings { re_add, parked_add };
+        let Place { readd_policy, parked_add, .. } = self.place;
+        let settings = Settings { readd_policy, parked_add };
         let place = self.engine.open(&name, settings).await.expect("the queue is created again");
         let old = std::mem::replace(&mut self.place, place);
         assert_dropped(&*self.engine, &old, &self.held).await;
@@ -251,16 +252,11 @@ impl Pair {
             assert_eq!(cancelled.len(), part.len());
             for (which, cancelled) in part.iter().map(number).zip(cancelled) {
                 let fits = only.is_none_or(|only| self.state(which) == Some(only));
-                let expected = if !fits {
-                    Cancelled::default()
-                } else if self.parked.remove(&which).is_some() {
-                    Cancelled { parked: true, ..Cancelled::default() }
-                } else {
-                    self.until.remove(&which);
-                    let model = self.model.cancel(&which).unwrap_or_default();
-                    let core::Cancelled { ready, dirty, waiting, .. } = model;
-                    Cancelled { ready, dirty, waiting, parked: false, damaged: false }
-                };
+                let expected = fits
+                    && (self.parked.remove(&which).is_some() || {
+                        self.until.remove(&which);
+                        self.model.cancel(&which).unwrap_or_default().any()
+                    });
                 assert_eq!(cancelled, Some(expected), "the answer to a cancel of {which}");
             }
         }
@@ -293,7 +289,11 @@ impl Pair {
     async fn revive(&mut self, keys: &BTreeSet<u32>) {
         let keys = keys.iter().copied().map(key).collect();
         for part in by_shard(&*self.engine, &self.place, keys, |key| key) {
-            let revived = self.engine.revive(&self.place, part.clone()).await.expect("revived");
+            let revived = self
+                .engine
+                .make_ready(&self.place, part.clone(), State::Parked)
+                .await
+                .expect("revived");
             assert_eq!(revived.len(), part.len());
             for (which, revived) in part.iter().map(number).zip(revived) {
                 let parked = self.parked.remove(&which);
@@ -362,7 +362,7 @@ impl Pair {
         Some(match self.model.see(&which)?.phase {
             0 => State::Waiting,
             1 => State::Ready,
-            _ => State::Processing,
+            _ => State::InFlight,
         })
     }
 
@@ -622,8 +622,8 @@ impl Pair {
             let phase = match (found.state, found.dirty) {
                 (State::Waiting, _) => 0,
                 (State::Ready, _) => 1,
-                (State::Processing, false) => 2,
-                (State::Processing, true) => 3,
+                (State::InFlight, false) => 2,
+                (State::InFlight, true) => 3,
                 (State::Parked | State::Damaged, _) => unreachable!("{which} is not parked"),
             };
             let due = model.due.map(|due| due.since(self.time()));
@@ -656,9 +656,9 @@ impl Pair {
         assert_eq!(is_paused, self.is_paused);
         let counts = self.engine.counts(&self.place).await.expect("counted");
         let state = |state| states.get(&state).copied().unwrap_or(0);
-        let found = [counts.ready, counts.waiting, counts.processing, counts.parked];
+        let found = [counts.ready, counts.waiting, counts.in_flight, counts.parked];
         let all = STATES.map(state);
-        assert_eq!(found, all, "ready, waiting, processing, parked");
+        assert_eq!(found, all, "ready, waiting, in_flight, parked");
         let is_idle = self.engine.is_idle(&self.place).await.expect("answered");
         assert_eq!(is_idle, found[..3] == [0; 3], "whether the queue is idle");
     }
@@ -687,7 +687,7 @@ async fn assert_dropped(engine: &dyn Engine, queue: &Place, held: &[Held]) {
     said("cancel_running", queue, engine.cancel_running(queue, &one).await);
     said("set_paused", queue, engine.set_paused(queue, true).await);
     said("is_paused", queue, engine.is_paused(queue).await);
-    said("revive", queue, engine.revive(queue, vec![one.clone()]).await);
+    said("revive", queue, engine.make_ready(queue, vec![one.clone()], State::Parked).await);
     said("walk", queue, engine.walk(queue, None, None, 3).await);
     said("look_up", queue, engine.look_up(queue, &one).await);
     said("counts", queue, engine.counts(queue).await);

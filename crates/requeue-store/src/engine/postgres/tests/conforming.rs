@@ -44,12 +44,12 @@ impl Rig for Fixture {
     }
 }
 
-fn conforms(re_add: ReaddPolicy) {
+fn conforms(readd_policy: ReaddPolicy) {
     let Some(server) = Server::shared() else { return };
-    conforms_at(&server.database(), re_add);
+    conforms_at(&server.database(), readd_policy);
 }
 
-fn conforms_at(url: &str, re_add: ReaddPolicy) {
+fn conforms_at(url: &str, readd_policy: ReaddPolicy) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("the runtime is built");
     let rig = runtime.block_on(Fixture::at(url));
@@ -58,7 +58,7 @@ fn conforms_at(url: &str, re_add: ReaddPolicy) {
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
     let check = |steps: &[_]| {
         let name = format!("q{}", queues.fetch_add(1, Ordering::Relaxed));
-        runtime.block_on(check(&rig, &name, re_add, steps));
+        runtime.block_on(check(&rig, &name, readd_policy, steps));
     };
     check(&unclaimed_and_cancelled());
     proptest!(config, |(steps in steps(60))| check(&steps));
@@ -77,10 +77,10 @@ fn holds_as_the_model_does() {
 #[test]
 fn does_so_through_a_pooler() {
     let Some(server) = Server::shared() else { return };
-    for re_add in [ReaddPolicy::Replace, ReaddPolicy::Hold] {
+    for readd_policy in [ReaddPolicy::Replace, ReaddPolicy::Hold] {
         let Some(pooler) = PgBouncer::start(server, 2) else { return };
         let url = format!("{}?pooler=transaction", pooler.url(name(&server.database())));
-        conforms_at(&url, re_add);
+        conforms_at(&url, readd_policy);
     }
 }
 

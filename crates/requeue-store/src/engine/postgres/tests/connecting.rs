@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::api::store::Store;
-use crate::types::error::{ConnectErrorKind, Kind, chain};
+use crate::types::error::{ErrorKind, Kind, chain};
 
 async fn said(url: &str) -> String {
     match Store::connect(url).await {
@@ -83,7 +83,7 @@ async fn no_password_is_in_what_is_said() {
 
 #[tokio::test]
 async fn why_nothing_connects_has_a_kind() {
-    use ConnectErrorKind::{Address, Authentication, Refused, Tls, Unreachable, WrongServer};
+    use ErrorKind::{Authentication, Invalid, Refused, Tls, Unreachable, WrongServer};
 
     let Some(server) = Server::shared() else { return };
     let Some(redis) = requeue_servers::Redis::shared() else { return };
@@ -93,7 +93,7 @@ async fn why_nothing_connects_has_a_kind() {
     let at = |port: u16| format!("postgres://postgres@127.0.0.1:{port}/postgres");
     let is_redis = |port| format!("127.0.0.1:{port} answered, but not as a PostgreSQL server");
     for (url, kind, expected) in [
-        ("postgres://h/d?speed=9".to_owned(), Address, "unknown option \"speed\"".to_owned()),
+        ("postgres://h/d?speed=9".to_owned(), Invalid, "unknown option \"speed\"".to_owned()),
         (
             at(nobody),
             Unreachable,
@@ -138,7 +138,7 @@ async fn a_server_without_tls_is_known() {
     assert_eq!(said(&url).await, "nothing");
     let error =
         Store::connect(&(url + "?sslmode=require")).await.expect_err("the server has no TLS");
-    assert_eq!(error.kind(), ConnectErrorKind::Tls, "{}", chain(&error));
+    assert_eq!(error.kind(), ErrorKind::Tls, "{}", chain(&error));
     assert!(chain(&error).contains("does not support TLS"), "{}", chain(&error));
 }
 
@@ -148,7 +148,7 @@ async fn a_server_that_starts_may_be_waited_for() {
     let url = server.url("postgres", "postgres");
     server.stop();
     let error = Store::connect(&url).await.expect_err("the server is stopped");
-    assert_eq!(error.kind(), ConnectErrorKind::Unreachable, "{}", chain(&error));
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{}", chain(&error));
     server.restart();
     let store = Store::connect(&url).await.expect("the store connects");
     drop(store);
@@ -267,7 +267,7 @@ async fn a_database_that_only_speaks_the_protocol_is_refused() {
     );
     server.psql(name(&url), &fake);
     let error = Store::connect(&url).await.expect_err("it is another database");
-    assert_eq!(error.kind(), ConnectErrorKind::WrongServer, "{}", chain(&error));
+    assert_eq!(error.kind(), ErrorKind::WrongServer, "{}", chain(&error));
     let expected = "the server is not PostgreSQL, but CockroachDB, which only speaks its protocol";
     assert!(chain(&error).contains(expected) && chain(&error).contains(version), "{error}");
 }

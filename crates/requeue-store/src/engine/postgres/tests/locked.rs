@@ -110,7 +110,7 @@ async fn a_transaction_that_stays_open_holds_up_its_keys_alone() {
     assert_eq!(new.await.expect("the task does not panic").expect("added"), Added::Coalesced);
     a.await.expect("the task does not panic").expect("the lease is valid");
     let counts = queue.counts().await.expect("counted");
-    assert_eq!((counts.ready, counts.processing), (3, 0), "a, new and other");
+    assert_eq!((counts.ready, counts.in_flight), (3, 0), "a, new and other");
 }
 
 #[tokio::test]

@@ -52,7 +52,7 @@ impl Rig for Fixture {
     }
 }
 
-fn conforms(url: &str, shards: u16, re_add: ReaddPolicy) {
+fn conforms(url: &str, shards: u16, readd_policy: ReaddPolicy) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("the runtime is built");
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
@@ -60,7 +60,7 @@ fn conforms(url: &str, shards: u16, re_add: ReaddPolicy) {
     let check = |steps: &[_]| {
         runtime.block_on(async {
             let rig = Fixture::new(url, shards).await;
-            check(&rig, &name("conforming"), re_add, steps).await;
+            check(&rig, &name("conforming"), readd_policy, steps).await;
         });
     };
     check(&unclaimed_and_cancelled());

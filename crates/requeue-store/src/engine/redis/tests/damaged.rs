@@ -195,7 +195,7 @@ async fn a_mended_row_leaves_no_trace_when_its_run_ends() {
             run(&engine, &shards[0], &[b"ZADD", aside, b"0", b"a"]).await;
         } else {
             let counts = engine.counts(&place).await.expect("counted");
-            assert_eq!(counts, StateCounts { processing: 1, ..StateCounts::default() });
+            assert_eq!(counts, StateCounts { in_flight: 1, ..StateCounts::default() });
         }
         let end = End { key: out.key, epoch: out.epoch, how: Finish::Succeed };
         assert_eq!(engine.finish(&place, vec![end]).await.expect("finished"), [true]);

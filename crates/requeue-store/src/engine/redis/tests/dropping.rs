@@ -32,7 +32,7 @@ async fn nothing_is_left_of_a_dropped_queue() {
     let aside = format!("requeue:{{{name}/0.0}}:aside");
     assert_eq!(server.cli(&["zcard", &aside]), "1");
     let dropped = engine.drop_queue(&name, true).await.expect("dropped");
-    let had = matches!(dropped, Dropped::Yes(StateCounts { processing: 2, damaged: 1, .. }));
+    let had = matches!(dropped, Dropped::Yes(StateCounts { in_flight: 2, damaged: 1, .. }));
     assert!(had, "{dropped:?}");
     // Operations through the old handle create no Redis key.
     assert_eq!(kind(engine.add(&place, asking("d")).await), Kind::Dropped);
@@ -82,9 +82,9 @@ async fn whoever_opens_a_queue_completes_its_drop_first() {
         let listed = engine.queues().await.expect("listed");
         assert!(listed.iter().all(|queue| queue.name != name), "{listed:?}");
         if creates {
-            let settings = Settings { re_add: ReaddPolicy::Hold, ..Settings::default() };
+            let settings = Settings { readd_policy: ReaddPolicy::Hold, ..Settings::default() };
             let new = engine.open(&name, settings).await.expect("the queue is created");
-            assert_eq!(new.re_add, ReaddPolicy::Hold);
+            assert_eq!(new.readd_policy, ReaddPolicy::Hold);
             assert_ne!(new.generation, place.generation);
             assert_eq!(engine.counts(&new).await.expect("counted"), StateCounts::default());
             engine.add(&new, asking("a")).await.expect("added");

@@ -59,9 +59,7 @@ async fn who_is_not_let_in_hears_why_without_the_password() {
 
 #[tokio::test]
 async fn why_nothing_connects_has_a_kind() {
-    use crate::ConnectErrorKind::{
-        Address, Authentication, Refused, Tls, Unreachable, WrongServer,
-    };
+    use crate::ErrorKind::{Authentication, Invalid, Refused, Tls, Unreachable, WrongServer};
 
     let Some(server) = Server::start() else { return };
     let Some(postgres) = requeue_servers::Postgres::shared() else { return };
@@ -71,7 +69,7 @@ async fn why_nothing_connects_has_a_kind() {
     let with_tls = |host| format!("{}?ca={}", server.tls_url(host), ca.display());
     let refused = format!("nothing listens on 127.0.0.1:{nobody}: connection refused");
     for (url, kind, expected) in [
-        ("redis://h?speed=9".to_owned(), Address, "unknown option \"speed\"".to_owned()),
+        ("redis://h?speed=9".to_owned(), Invalid, "unknown option \"speed\"".to_owned()),
         (format!("redis://127.0.0.1:{nobody}"), Unreachable, refused.clone()),
         (format!("rediss://127.0.0.1:{nobody}"), Unreachable, refused),
         (
@@ -194,10 +192,11 @@ async fn a_server_that_is_full_takes_nothing_and_lets_go_of_what_it_has() {
     let end = |(out, how): (Delivery, _)| End { key: out.key, epoch: out.epoch, how };
     let ends = claimed.into_iter().zip(ends).map(end).collect();
     assert_eq!(engine.finish(&place, ends).await.expect("ended"), [true; 3]);
-    let revived = engine.revive(&place, vec!["b".into()]).await.expect("revived");
+    let revived =
+        engine.make_ready(&place, vec!["b".into()], State::Parked).await.expect("revived");
     assert_eq!(revived, [Some(true)]);
     let cancelled = engine.cancel(&place, vec!["c".into()], None).await.expect("cancelled");
-    assert!(cancelled[0].is_some_and(|cancelled| cancelled.waiting));
+    assert!(cancelled[0] == Some(true));
     let counts = engine.counts(&place).await.expect("counted");
     assert_eq!((counts.ready, counts.waiting, counts.parked), (1, 0, 0));
     server.cli(&["config", "set", "maxmemory", "0"]);

@@ -104,7 +104,8 @@ async fn a_queue_whose_record_is_made_again_by_halves_keeps_its_keys() {
     let queue = store.queue("q").open().await.expect("the queue opens");
     queue.add_all((0..100).map(|n| n.to_string())).await.expect("added");
     let record = "requeue:{q}:queue";
-    let halves = ["re_add", "0", "shards", "4", "parked_add", "0", "generation", "77", "new", "1"];
+    let halves =
+        ["readd_policy", "0", "shards", "4", "parked_add", "0", "generation", "77", "new", "1"];
     for marks in [&[][..], &["--all"]] {
         server.cli(&["del", record]);
         if !marks.is_empty() {
@@ -171,7 +172,7 @@ async fn with_all_kinds(url: &str, name: &str) -> (Redis, Place, Vec<End>) {
 /// Asserts that no operation fails because of missing parts.
 async fn all_operations_work(engine: &Redis, place: &Place) {
     engine.counts(place).await.expect("counted");
-    for state in [None, Some(State::Ready), Some(State::Processing), Some(State::Parked)] {
+    for state in [None, Some(State::Ready), Some(State::InFlight), Some(State::Parked)] {
         engine.page(place, state, None, 100).await.expect("the page is read");
     }
     for key in ["low", "normal", "later", "parked", "running", "dirty"] {
@@ -182,7 +183,7 @@ async fn all_operations_work(engine: &Redis, place: &Place) {
     let end = End { key: "nobody's".into(), epoch: 1, how: Finish::Succeed };
     assert_eq!(engine.finish(place, vec![end]).await.expect("answered"), [false]);
     engine.cancel(place, vec!["nobody's".into()], None).await.expect("answered");
-    engine.revive(place, vec!["nobody's".into()]).await.expect("answered");
+    engine.make_ready(place, vec!["nobody's".into()], State::Parked).await.expect("answered");
 }
 
 /// Works until no key is ready or in flight, and asserts that no key is delivered twice at the same time. Returns
@@ -246,7 +247,10 @@ async fn a_shard_that_has_lost_a_part_is_repaired_and_no_key_is_stuck() {
                 "{part}, {is_open}"
             );
             assert_eq!(
-                engine.revive(&place, vec!["parked".into()]).await.expect("answered"),
+                engine
+                    .make_ready(&place, vec!["parked".into()], State::Parked)
+                    .await
+                    .expect("answered"),
                 [Some(parked == 1)]
             );
         }
@@ -285,9 +289,9 @@ async fn rows_that_have_lost_their_places_are_counted_as_damaged_and_keep_their_
     server.cli(&["hset", &part("rows"), "c", "not a row"]);
     let first = engine.claim(&place, Claim { max: 3, ..ONE }).await.expect("claimed");
     assert_eq!((first.items.len(), first.damaged.len()), (2, 1));
-    for (removed, processing, damaged) in [("none", 2, 1), ("aside", 2, 1), ("leases", 0, 3)] {
+    for (removed, in_flight, damaged) in [("none", 2, 1), ("aside", 2, 1), ("leases", 0, 3)] {
         server.cli(&["del", &part(removed)]);
-        let expected = StateCounts { processing, damaged, ..StateCounts::default() };
+        let expected = StateCounts { in_flight, damaged, ..StateCounts::default() };
         assert_eq!(engine.counts(&place).await.expect("counted"), expected, "{removed}");
         let kept = engine.drop_queue(&name, false).await.expect("answered");
         assert_eq!(kept, Dropped::HasKeys(expected), "{removed}");
