@@ -1,10 +1,11 @@
 //! Caches query results for dashboards and metrics, so that frequent readers cost the engine little.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
+use crate::engine::lock;
 use crate::types::error::EngineError;
 
 /// The minimum time between two queries. A result that is more recent is never renewed.
@@ -53,13 +54,9 @@ impl<T: Clone + Send + 'static> Cache<T> {
         Arc::new(Self { found: Mutex::new(None), turn })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<(T, Instant)>> {
-        self.found.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the last result, with its age.
     pub(crate) fn last(&self) -> Option<(T, Duration)> {
-        self.lock().as_ref().map(|(found, at)| (found.clone(), at.elapsed()))
+        lock(&self.found).as_ref().map(|(found, at)| (found.clone(), at.elapsed()))
     }
 
     /// Returns the result of `look` if a query is due, and the last result otherwise, with its age.
@@ -92,7 +89,7 @@ impl<T: Clone + Send + 'static> Cache<T> {
         turn.timeouts = if found.is_ok() { 0 } else { turn.timeouts.saturating_add(1) };
         let pause = match found.unwrap_or_else(|_| Err(EngineError::late())) {
             Ok(found) => {
-                *self.lock() = Some((found, Instant::now()));
+                *lock(&self.found) = Some((found, Instant::now()));
                 turn.faults = 0;
                 // A large queue makes every query slow, and a stall makes one query slow.
                 let usual = took.min(std::mem::replace(&mut turn.took, took));

@@ -1,7 +1,7 @@
 //! The keys that this process holds. Their leases are renewed together, at a third of their duration.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::client::batcher::MAX_BATCH;
 use crate::engine::outage::Part;
-use crate::engine::{Engine, Place, Renewed, by_shard};
+use crate::engine::{Engine, Place, Renewed, by_shard, lock};
 use crate::types::error::{EngineError, Kind};
 use crate::types::key::Key;
 
@@ -73,14 +73,14 @@ pub(crate) struct Ending {
 impl Ending {
     /// Returns the current deadline for sending the completion, or `None` if the lease is lost.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let deadline = self.leases.lock().get(&self.epoch)?.deadline;
+        let deadline = lock(&self.leases.held).get(&self.epoch)?.deadline;
         (deadline > Instant::now()).then_some(deadline)
     }
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        self.leases.lock().remove(&self.epoch);
+        lock(&self.leases.held).remove(&self.epoch);
         self.leases.over.notify_waiters();
     }
 }
@@ -101,10 +101,6 @@ impl Leases {
         leases
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<i64, Held>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds a key whose claim was sent at `since`. The tokens are cancelled when the lease is lost, and when the
     /// run is cancelled.
     pub(crate) fn hold(&self, key: Key, epoch: i64, since: Instant) -> Signals {
@@ -112,7 +108,7 @@ impl Leases {
         let Signals { lost, cancelled } = signals.clone();
         let deadline = since + self.lease;
         let held = Held { key, deadline, since: None, lost, cancelled, is_ending: false };
-        let mut all = self.lock();
+        let mut all = lock(&self.held);
         all.insert(epoch, held);
         let is_first = all.len() == 1;
         drop(all);
@@ -124,31 +120,31 @@ impl Leases {
 
     /// Records the delivery of the key to a worker. Returns false if the lease is lost.
     pub(crate) fn begin(&self, epoch: i64, now: Instant) -> bool {
-        let mut all = self.lock();
+        let mut all = lock(&self.held);
         let held = all.get_mut(&epoch).filter(|held| held.deadline > now);
         held.map(|held| held.since = Some(now)).is_some()
     }
 
     /// Begins the completion of a delivery. Returns `None` if the lease is lost.
     pub(crate) fn release(self: &Arc<Self>, epoch: i64) -> Option<Ending> {
-        self.lock().get_mut(&epoch)?.is_ending = true;
+        lock(&self.held).get_mut(&epoch)?.is_ending = true;
         let ending = Ending { leases: Arc::clone(self), epoch };
         ending.deadline().is_some().then_some(ending)
     }
 
     /// Returns true if this process certainly has the lease now, even if the task that renews it was delayed.
     pub(crate) fn is_held(&self, epoch: i64) -> bool {
-        self.lock().get(&epoch).is_some_and(|held| held.deadline > Instant::now())
+        lock(&self.held).get(&epoch).is_some_and(|held| held.deadline > Instant::now())
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.lock().values().filter(|held| !held.is_ending).count()
+        lock(&self.held).values().filter(|held| !held.is_ending).count()
     }
 
     /// Returns the duration of each delivery to a worker so far.
     pub(crate) fn ages(&self) -> Vec<Duration> {
         let now = Instant::now();
-        let held = self.lock();
+        let held = lock(&self.held);
         let held = held.values().filter(|held| !held.is_ending);
         held.filter_map(|held| held.since.map(|since| now - since)).collect()
     }
@@ -158,7 +154,7 @@ impl Leases {
         loop {
             // The future receives notifications from here on, even before its first poll.
             let over = self.over.notified();
-            if !self.lock().values().any(|held| held.is_ending) {
+            if !lock(&self.held).values().any(|held| held.is_ending) {
                 return;
             }
             over.await;
@@ -168,7 +164,7 @@ impl Leases {
     /// Removes the keys whose leases have expired, and returns the next deadline.
     fn expire(&self) -> Option<Instant> {
         let now = Instant::now();
-        let mut all = self.lock();
+        let mut all = lock(&self.held);
         all.retain(|_, held| {
             if held.deadline <= now {
                 held.lose();
@@ -180,11 +176,11 @@ impl Leases {
     }
 
     fn all(&self) -> Vec<(Key, i64)> {
-        self.lock().iter().map(|(&epoch, held)| (held.key.clone(), epoch)).collect()
+        lock(&self.held).iter().map(|(&epoch, held)| (held.key.clone(), epoch)).collect()
     }
 
     fn renewed(&self, held: &[(Key, i64)], answers: &[Renewed], since: Instant) {
-        let mut all = self.lock();
+        let mut all = lock(&self.held);
         for ((_, epoch), renewed) in held.iter().zip(answers) {
             match renewed {
                 Renewed::Yes | Renewed::Cancelled => {

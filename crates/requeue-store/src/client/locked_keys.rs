@@ -1,14 +1,14 @@
 //! Retries requests for locked keys without delaying requests for other keys.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::sleep;
 
 use crate::client::batcher::{MAX_BATCH, Tried, Wish};
 use crate::engine::retry_delay::RetryDelay;
-use crate::engine::{Engine, Place};
+use crate::engine::{Engine, Place, lock};
 use crate::types::key::Key;
 
 /// The longest delay between two attempts at a locked key.
@@ -38,13 +38,9 @@ impl<T: Wish> LockedKeys<T> {
         Self { engine, place, waiting }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting<T>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Takes the request if its key is known to be locked, and returns it otherwise.
     pub(crate) fn join(&self, what: T) -> Option<T> {
-        match self.lock().by_key.get_mut(what.key()) {
+        match lock(&self.waiting).by_key.get_mut(what.key()) {
             Some(waiting) => {
                 waiting.push(what);
                 None
@@ -62,7 +58,7 @@ impl<T: Wish> LockedKeys<T> {
         if left.is_empty() {
             return;
         }
-        let mut all = self.lock();
+        let mut all = lock(&self.waiting);
         for what in left {
             all.by_key.entry(what.key().clone()).or_default().push(what);
         }
@@ -77,7 +73,7 @@ impl<T: Wish> LockedKeys<T> {
         let mut delay = RetryDelay::up_to(LAST);
         loop {
             sleep(delay.wait()).await;
-            let keys: Vec<Key> = self.lock().by_key.keys().cloned().collect();
+            let keys: Vec<Key> = lock(&self.waiting).by_key.keys().cloned().collect();
             let mut freed = false;
             for keys in keys.chunks(MAX_BATCH) {
                 let batch = self.take(keys);
@@ -85,7 +81,7 @@ impl<T: Wish> LockedKeys<T> {
                 let left = T::submit(engine, place, batch, Tried::InVain).await;
                 freed |= self.return_keys(keys, left);
             }
-            let mut all = self.lock();
+            let mut all = lock(&self.waiting);
             if all.by_key.is_empty() {
                 all.is_served = false;
                 return;
@@ -99,7 +95,7 @@ impl<T: Wish> LockedKeys<T> {
 
     /// Takes the requests for these keys. The keys stay, so that later requests do not overtake them.
     fn take(&self, keys: &[Key]) -> Vec<T> {
-        let mut all = self.lock();
+        let mut all = lock(&self.waiting);
         let waiting = keys.iter().filter_map(|key| all.by_key.get_mut(key).map(std::mem::take));
         waiting.flatten().collect()
     }
@@ -107,7 +103,7 @@ impl<T: Wish> LockedKeys<T> {
     /// Puts back the requests that are `left`, in front of later ones. Returns true if a key is no longer
     /// locked.
     fn return_keys(&self, keys: &[Key], left: Vec<T>) -> bool {
-        let all = &mut self.lock().by_key;
+        let all = &mut lock(&self.waiting).by_key;
         let come: Vec<T> = keys.iter().filter_map(|key| all.remove(key)).flatten().collect();
         let others = all.len();
         let mut put = |what: T| all.entry(what.key().clone()).or_default().push(what);

@@ -1,11 +1,11 @@
 //! Counts the work of this process on a queue, for metrics.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use requeue::metrics::Sample;
 
-use crate::engine::{Ask, Delivery, Finish};
+use crate::engine::{Ask, Delivery, Finish, lock};
 use crate::types::add::{Added, repeated};
 use crate::types::inspect::StateCounts;
 
@@ -17,13 +17,9 @@ pub(crate) struct Counters(
 );
 
 impl Counters {
-    fn lock(&self) -> MutexGuard<'_, Sample> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Counts the adds that have an answer.
     pub(crate) fn added(&self, asks: &[Ask], answers: &[Option<Added>]) {
-        let counts = &mut self.lock().counts;
+        let counts = &mut lock(&self.0).counts;
         for (ask, answer) in asks.iter().zip(answers) {
             let Some(mut added) = *answer else { continue };
             for _ in 0..ask.adds {
@@ -44,7 +40,7 @@ impl Counters {
 
     /// Counts the delivery of keys, each of which was ready for the given time.
     pub(crate) fn delivered(&self, queued: impl Iterator<Item = Duration>) {
-        let done = &mut self.lock();
+        let done = &mut lock(&self.0);
         for queued in queued {
             done.counts.deliveries += 1;
             done.times.queued.observe(queued);
@@ -53,7 +49,7 @@ impl Counters {
 
     /// Counts the completion of a delivery after the worker has processed the key for `worked`.
     pub(crate) fn ended(&self, worked: Duration, how: &Finish, out: &Delivery) {
-        let done = &mut self.lock();
+        let done = &mut lock(&self.0);
         done.times.worked.observe(worked);
         match how {
             Finish::RequeueAfter(..) => {
@@ -76,24 +72,24 @@ impl Counters {
     /// however the run completed, unless the run was cancelled. The process that finds it counts the key if that
     /// parks it.
     pub(crate) fn lost(&self, worked: Duration, is_cancelled: bool) {
-        let done = &mut self.lock();
+        let done = &mut lock(&self.0);
         done.times.worked.observe(worked);
         done.counts.failures += u64::from(!is_cancelled);
     }
 
     /// Counts keys that claims have parked because their leases expired.
     pub(crate) fn parked(&self, keys: u64) {
-        self.lock().given_up += keys;
+        lock(&self.0).given_up += keys;
     }
 
     pub(crate) fn panicked(&self) {
-        self.lock().panics += 1;
+        lock(&self.0).panics += 1;
     }
 
     /// Returns a sample that includes the keys of the store, which were counted `ago` before now. `held`
     /// lists how long this process has had each of its keys.
     pub(crate) fn sample(&self, counts: StateCounts, ago: Duration, held: Vec<Duration>) -> Sample {
-        let mut sample = *self.lock();
+        let mut sample = *lock(&self.0);
         let number = |keys: u64| usize::try_from(keys).unwrap_or(usize::MAX);
         sample.depth = number(counts.ready + counts.dirty);
         sample.waiting = number(counts.waiting);

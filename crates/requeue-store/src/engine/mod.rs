@@ -21,7 +21,7 @@ pub(crate) mod time;
 
 use std::fmt::Debug;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use requeue::CancelledRun;
@@ -469,6 +469,11 @@ pub(crate) trait Engine: Debug + Send + Sync {
 
     /// Returns the number of batches that the engine can process concurrently.
     fn breadth(&self) -> usize;
+}
+
+/// Locks a mutex. A panic of another holder leaves no data half-changed: no holder calls code of the user.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Splits a batch into one part per shard. Omits empty parts.

@@ -4,13 +4,13 @@
 //! outage takes a few lines in the log, not one line per attempt.
 
 use std::collections::HashMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use crate::engine::{Engine, Place};
+use crate::engine::{Engine, Place, lock};
 use crate::types::error::{EngineError, Kind};
 
 /// The documented target of the events. It does not follow the path of this module, which may change.
@@ -115,7 +115,7 @@ impl Place {
     pub(crate) fn note_failure(&self, part: Part, fault: &EngineError) {
         let Some(trouble) = Trouble::from_kind(fault.kind) else { return };
         let now = Instant::now();
-        let mut state = self.outage.lock();
+        let mut state = lock(&self.outage.state);
         state.failing.insert(part, now);
         self.outage.is_on.store(true, Ordering::Relaxed);
         let continues = state.ended.is_some_and(|ended| now - ended < SETTLED);
@@ -147,7 +147,7 @@ impl Place {
             return;
         }
         let now = Instant::now();
-        let mut state = self.outage.lock();
+        let mut state = lock(&self.outage.state);
         state.failing.remove(&part());
         // These parts are no longer retried.
         state.failing.retain(|_, failed| now - *failed < EVERY);
@@ -164,12 +164,6 @@ impl Place {
             let what = if was_gone { "reachable" } else { "works" };
             tracing::info!(target: TARGET, queue = self.name, "store {what} again after {}", shown(now - since));
         }
-    }
-}
-
-impl Outage {
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::listening::{QueueWakes, Task};
 use super::operations::ClaimAnswer;
 use super::sessions::Sessions;
 use super::watermark::{LOWEST, Snapshot, Watermark};
-use crate::engine::{Claim, Claimed, Place};
+use crate::engine::{Claim, Claimed, Place, lock};
 use crate::types::error::EngineError;
 
 /// The time for which a waiting process need not record again that it waits: see `requeue.wait`.
@@ -173,10 +173,6 @@ impl Claims {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, HashMap<i64, Known>> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Schedules a wake of the claimer if it should claim again before the end of `sleep`, the time for which
     /// it sleeps. Unlike [`Claimed::next`], a wake does not mean that there is a key.
     fn set_alarm(&self, queue: i64, sleep: Duration) {
@@ -198,7 +194,7 @@ impl Shared {
     }
 
     fn with<T>(&self, queue: i64, what: impl FnOnce(&mut Known) -> T) -> T {
-        what(self.lock().entry(queue).or_insert_with(|| Known::new(Instant::now())))
+        what(lock(&self.queues).entry(queue).or_insert_with(|| Known::new(Instant::now())))
     }
 }
 

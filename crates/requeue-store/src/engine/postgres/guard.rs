@@ -22,6 +22,7 @@ use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode, SslNegotiation};
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 use tokio_postgres_rustls::MakeRustlsConnect;
+use tokio_util::either::Either;
 
 type Rustls<S> = <MakeRustlsConnect as MakeTlsConnect<S>>::TlsConnect;
 type Encrypted<S> = <MakeRustlsConnect as MakeTlsConnect<S>>::Stream;
@@ -71,6 +72,12 @@ pub(super) struct Connector {
     negotiation: Option<Negotiation>,
 }
 
+impl fmt::Debug for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connector").field("negotiation", &self.negotiation).finish_non_exhaustive()
+    }
+}
+
 impl Connector {
     pub(super) const fn new(tls: MakeRustlsConnect, negotiation: Option<Negotiation>) -> Self {
         Self { tls, negotiation }
@@ -110,9 +117,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Conne
                 None => true,
             };
             let inner = if is_encrypted {
-                Inner::Encrypted(tls.connect(stream).await?)
+                Either::Right(tls.connect(stream).await?)
             } else {
-                Inner::Plain(stream)
+                Either::Left(stream)
             };
             let filter = negotiation.map(|_| Filter::new(server, is_encrypted));
             Ok(Guarded { inner, filter })
@@ -141,14 +148,9 @@ async fn negotiate<S: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-enum Inner<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> {
-    Plain(S),
-    Encrypted(Encrypted<S>),
-}
-
 /// A connection to a server. Inspects the server's messages until the client is authenticated.
 pub(super) struct Guarded<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> {
-    inner: Inner<S>,
+    inner: Either<S, Encrypted<S>>,
     /// Present until the client is authenticated.
     filter: Option<Filter>,
 }
@@ -156,21 +158,8 @@ pub(super) struct Guarded<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> {
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsStream for Guarded<S> {
     fn channel_binding(&self) -> ChannelBinding {
         match &self.inner {
-            Inner::Plain(_) => ChannelBinding::none(),
-            Inner::Encrypted(stream) => stream.channel_binding(),
-        }
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> AsyncRead for Inner<S> {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
-            Self::Encrypted(stream) => Pin::new(stream).poll_read(cx, buf),
+            Either::Left(_) => ChannelBinding::none(),
+            Either::Right(stream) => stream.channel_binding(),
         }
     }
 }
@@ -213,24 +202,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> AsyncWrite for Guarded<
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.get_mut().inner {
-            Inner::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Inner::Encrypted(stream) => Pin::new(stream).poll_write(cx, bytes),
-        }
+        Pin::new(&mut self.get_mut().inner).poll_write(cx, bytes)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().inner {
-            Inner::Plain(stream) => Pin::new(stream).poll_flush(cx),
-            Inner::Encrypted(stream) => Pin::new(stream).poll_flush(cx),
-        }
+        Pin::new(&mut self.get_mut().inner).poll_flush(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().inner {
-            Inner::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            Inner::Encrypted(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
+        Pin::new(&mut self.get_mut().inner).poll_shutdown(cx)
     }
 }
 
@@ -277,8 +257,8 @@ impl Filter {
                 };
                 match u32::from_be_bytes(number) {
                     0 => self.is_in = true,
-                    3 => return Err(self.refusal(Request::ClearText)),
-                    5 => return Err(self.refusal(Request::Md5)),
+                    3 => return Err(self.refusal("the password in clear text")),
+                    5 => return Err(self.refusal("an MD5 hash of the password")),
                     _ => {}
                 }
             }
@@ -297,49 +277,30 @@ impl Filter {
         count
     }
 
-    fn refusal(&self, request: Request) -> io::Error {
+    fn refusal(&self, request: &'static str) -> io::Error {
         let Self { server, is_encrypted, .. } = self;
         let refusal = Refusal { server: server.clone(), request, is_encrypted: *is_encrypted };
         io::Error::new(io::ErrorKind::PermissionDenied, refusal)
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Request {
-    ClearText,
-    Md5,
-}
-
 /// The server requested the password in a form that reveals it.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{server} asks for {request}, and {}: no password was sent; use sslmode=verify-full \
+     (with sslrootcert=FILE for an authority of your own), or configure \
+     scram-sha-256 on the server",
+    if *is_encrypted {
+        "TLS has not verified the identity of the server"
+    } else {
+        "the connection is not encrypted"
+    }
+)]
 pub(super) struct Refusal {
     server: String,
-    request: Request,
+    request: &'static str,
     is_encrypted: bool,
 }
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { server, request, is_encrypted } = self;
-        let asked = match request {
-            Request::ClearText => "the password in clear text",
-            Request::Md5 => "an MD5 hash of the password",
-        };
-        let why = if *is_encrypted {
-            "TLS has not verified the identity of the server"
-        } else {
-            "the connection is not encrypted"
-        };
-        write!(
-            f,
-            "{server} asks for {asked}, and {why}: no password was sent; use sslmode=verify-full \
-             (with sslrootcert=FILE for an authority of your own), or configure \
-             scram-sha-256 on the server"
-        )
-    }
-}
-
-impl Error for Refusal {}
 
 /// Returns the refusal that caused the error, if any.
 pub(super) fn refusal<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Refusal> {

@@ -1,7 +1,7 @@
 //! Listens on a dedicated connection for notifications that a key may be ready.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use futures_util::future::poll_fn;
@@ -12,6 +12,7 @@ use tokio_postgres::{AsyncMessage, Client, Config};
 
 use super::address::Address;
 use super::guard::Connector;
+use crate::engine::lock;
 use crate::engine::retry_delay::RetryDelay;
 
 /// The interval of warnings about a missing listening connection.
@@ -66,7 +67,7 @@ impl Listener {
         address: &Address,
         tls: &Connector,
     ) -> watch::Receiver<u64> {
-        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut task = lock(&self.task);
         if let Some(config) = &address.listen
             && task.as_ref().is_none_or(|task| task.0.is_finished())
         {
@@ -75,15 +76,17 @@ impl Listener {
             *task = Some(Task::new(&tokio::spawn(listening)));
         }
         drop(task);
-        let receiver =
-            self.wakes.lock().entry(queue).or_insert_with(|| watch::Sender::new(0)).subscribe();
+        let receiver = lock(&self.wakes.senders)
+            .entry(queue)
+            .or_insert_with(|| watch::Sender::new(0))
+            .subscribe();
         self.wakes.more.notify_one();
         receiver
     }
 
     /// Returns the number of notifications that a run of the queue was cancelled.
     pub(super) fn cancels(&self, queue: i64) -> u64 {
-        self.wakes.lock_cancels().get(&queue).copied().unwrap_or(0)
+        lock(&self.wakes.cancels).get(&queue).copied().unwrap_or(0)
     }
 }
 
@@ -91,20 +94,12 @@ impl Listener {
 const CANCEL: &str = "cancel";
 
 impl QueueWakes {
-    fn lock(&self) -> MutexGuard<'_, HashMap<i64, watch::Sender<u64>>> {
-        self.senders.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock_cancels(&self) -> MutexGuard<'_, HashMap<i64, u64>> {
-        self.cancels.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn note_cancel(&self, queue: i64) {
-        *self.lock_cancels().entry(queue).or_default() += 1;
+        *lock(&self.cancels).entry(queue).or_default() += 1;
     }
 
     pub(super) fn wake(&self, queue: i64) {
-        if let Some(sender) = self.lock().get(&queue) {
+        if let Some(sender) = lock(&self.senders).get(&queue) {
             sender.send_modify(|wakes| *wakes += 1);
         }
     }
@@ -169,7 +164,7 @@ async fn ask(wakes: &Weak<QueueWakes>, client: &Client) {
     loop {
         let Some(strong) = wakes.upgrade() else { return };
         let mut new: Vec<i64> =
-            strong.lock().keys().filter(|&queue| !asked.contains(queue)).copied().collect();
+            lock(&strong.senders).keys().filter(|&queue| !asked.contains(queue)).copied().collect();
         new.sort_unstable();
         for queue in new {
             if client.batch_execute(&format!("listen requeue_{queue}")).await.is_err() {

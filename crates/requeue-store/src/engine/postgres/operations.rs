@@ -3,19 +3,23 @@
 use std::time::Duration;
 
 use requeue::CancelledRun;
+use tokio::sync::watch;
 use tokio_postgres::Row as SqlRow;
 
 use super::adding::Batch;
-use super::faults;
-use super::params::Param;
+use super::params::{Param, Params};
 use super::sessions::Sessions;
 use super::values::{
     Rest, columns, count, failing, how_to_end, is_hold, number, number_of, numbers, place, seen,
     unsigned,
 };
 use super::watermark::{LOWEST, Lows, Snapshot};
+use super::{Postgres, faults, schema};
 use crate::engine::time::{Micros, micros, until};
-use crate::engine::{Ask, Asked, Claim, Claimed, Delivery, Dropped, End, Place, Renewed, Settings};
+use crate::engine::{
+    Answer, Ask, Asked, Claim, Claimed, Delivery, Dropped, End, Engine, Finish, Place, Renewed,
+    Settings,
+};
 use crate::types::add::{Added, ParkedAdd};
 use crate::types::error::{EngineError, Kind};
 use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
@@ -28,97 +32,316 @@ macro_rules! ends {
     };
 }
 
-impl Sessions {
-    pub(super) async fn open(&self, name: &str, settings: Settings) -> Result<Place, EngineError> {
-        // Most queues exist. A role that is not allowed to create queues may call only `find`.
-        if let Some(place) = self.find(name).await? {
-            return Ok(place);
-        }
-        let sql =
-            "select has_function_privilege('requeue.open(text, boolean, boolean)', 'execute')";
-        if !self.row(sql, &[]).await?.get::<_, bool>(0) {
-            return Err(EngineError::refused(
-                "the queue does not exist, and this role may not create it; use \
-                 another role, or grant it requeue.open",
-            ));
-        }
-        let sql = "select id, holds, revives from requeue.open($1, $2, $3)";
-        let revives = settings.parked_add == ParkedAdd::Revive;
-        let row = self.row(sql, &[&name, &is_hold(settings.readd_policy), &revives]).await?;
-        Ok(place(name, &row))
+impl Engine for Postgres {
+    fn migrate(&self) -> Answer<'_, ()> {
+        Box::pin(schema::migrate(&self.sessions, schema::STEPS))
     }
 
-    pub(super) async fn find(&self, name: &str) -> Result<Option<Place>, EngineError> {
-        let rows = self.rows("select id, holds, revives from requeue.find($1)", &[&name]).await?;
-        Ok(rows.first().map(|row| place(name, row)))
-    }
-
-    pub(super) async fn queues(&self) -> Result<Vec<QueueInfo>, EngineError> {
-        let sql = "select q.id, q.hold, q.revive, q.name, \
-                   not exists (select from requeue.keys k where k.queue = q.id), q.paused \
-                   from requeue.queues q";
-        let info = |row: &SqlRow| {
-            let Place { name, readd_policy, parked_add, .. } = place(row.get(3), row);
-            QueueInfo {
-                name,
-                readd_policy,
-                parked_add,
-                is_empty: row.get(4),
-                is_paused: row.get(5),
+    fn open<'a>(&'a self, name: &'a str, settings: Settings) -> Answer<'a, Place> {
+        Box::pin(async move {
+            // Most queues exist. A role that is not allowed to create queues may call only `find`.
+            if let Some(place) = self.find(name).await? {
+                return Ok(place);
             }
-        };
-        Ok(self.rows(sql, &[]).await?.iter().map(info).collect())
+            let sql =
+                "select has_function_privilege('requeue.open(text, boolean, boolean)', 'execute')";
+            if !self.sessions.row(sql, &[]).await?.get::<_, bool>(0) {
+                return Err(EngineError::refused(
+                    "the queue does not exist, and this role may not create it; use \
+                     another role, or grant it requeue.open",
+                ));
+            }
+            let sql = "select id, holds, revives from requeue.open($1, $2, $3)";
+            let revives = settings.parked_add == ParkedAdd::Revive;
+            let hold = is_hold(settings.readd_policy);
+            Ok(place(name, &self.sessions.row(sql, &[&name, &hold, &revives]).await?))
+        })
     }
 
-    pub(super) async fn add(&self, queue: &Place, asks: &[Ask]) -> Result<Vec<Added>, EngineError> {
-        let sql = "select requeue.add_all_soon($1, $2, $3, $4, $5, $6, $7, $8)";
-        let added = self.added(sql, queue, asks).await?;
-        let all: Option<Vec<Added>> = added.into_iter().collect();
-        all.ok_or_else(|| EngineError::refused("the server returned no row"))
+    fn find<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Place>> {
+        Box::pin(async move {
+            schema::check(&self.sessions, schema::STEPS).await?;
+            let sql = "select id, holds, revives from requeue.find($1)";
+            let rows = self.sessions.rows(sql, &[&name]).await?;
+            Ok(rows.first().map(|row| place(name, row)))
+        })
     }
 
-    /// As `add`. The answer for a key that another transaction has locked is `None`.
-    pub(super) async fn add_free(
+    fn drop_queue<'a>(&'a self, name: &'a str, keys_too: bool) -> Answer<'a, Dropped> {
+        Box::pin(async move {
+            schema::check(&self.sessions, schema::STEPS).await?;
+            let sql = "select ready, waiting, in_flight, dirty, parked, dropped \
+                       from requeue.drop_queue($1, $2)";
+            let row = self.sessions.row(sql, &[&name, &keys_too]).await;
+            let row = row.map_err(|fault| match fault.kind {
+                Kind::Locked => EngineError {
+                    source: "a transaction that has added keys to it is still \
+                        open; commit it or roll it back"
+                        .into(),
+                    ..fault
+                },
+                _ => fault,
+            })?;
+            Ok(match row.get::<_, Option<bool>>(5) {
+                None => Dropped::Missing,
+                Some(true) => Dropped::Yes(counts(&row)),
+                Some(false) => Dropped::HasKeys(counts(&row)),
+            })
+        })
+    }
+
+    fn queues(&self) -> Answer<'_, Vec<QueueInfo>> {
+        Box::pin(async {
+            schema::check(&self.sessions, schema::STEPS).await?;
+            let sql = "select q.id, q.hold, q.revive, q.name, \
+                       not exists (select from requeue.keys k where k.queue = q.id), q.paused \
+                       from requeue.queues q";
+            let info = |row: &SqlRow| {
+                let Place { name, readd_policy, parked_add, .. } = place(row.get(3), row);
+                let (is_empty, is_paused) = (row.get(4), row.get(5));
+                QueueInfo { name, readd_policy, parked_add, is_empty, is_paused }
+            };
+            Ok(self.sessions.rows(sql, &[]).await?.iter().map(info).collect())
+        })
+    }
+
+    fn add<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {
+        Box::pin(async move {
+            let sql = "select requeue.add_all_soon($1, $2, $3, $4, $5, $6, $7, $8)";
+            let added = self.added(sql, queue, &asks).await?;
+            let all: Option<Vec<Added>> = added.into_iter().collect();
+            all.ok_or_else(|| EngineError::refused("the server returned no row"))
+        })
+    }
+
+    fn add_free<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Option<Added>>> {
+        let sql = "select requeue.add_free($1, $2, $3, $4, $5, $6, $7, $8)";
+        Box::pin(async move { self.added(sql, queue, &asks).await })
+    }
+
+    fn claim<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed> {
+        Box::pin(async move { named(queue, self.claims.claim(queue, &claim).await) })
+    }
+
+    fn set_paused<'a>(&'a self, queue: &'a Place, paused: bool) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let sql = "select requeue.set_paused($1, $2)";
+            self.row(queue, sql, &[&number(queue), &paused]).await.map(drop)
+        })
+    }
+
+    fn is_paused<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool> {
+        Box::pin(async move {
+            let sql = "select q.paused from requeue.queues q where q.id = $1";
+            match self.rows(queue, sql, &[&number(queue)]).await?.first() {
+                Some(row) => Ok(row.get(0)),
+                None => Err(EngineError::dropped(&queue.name)),
+            }
+        })
+    }
+
+    fn finish<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {
+        Box::pin(async move {
+            let sql = concat!("select requeue.finish_soon($1, $2, ", ends!(), ")");
+            let row = self.finished(sql, queue, &ends).await?;
+            let mut held = vec![false; ends.len()];
+            numbers(&row, 0).into_iter().for_each(|n| held[n] = true);
+            Ok(held)
+        })
+    }
+
+    fn finish_free<'a>(
+        &'a self,
+        queue: &'a Place,
+        ends: Vec<End>,
+    ) -> Answer<'a, Vec<Option<bool>>> {
+        Box::pin(async move {
+            let sql =
+                concat!("select locked, held from requeue.finish_free($1, $2, ", ends!(), ")");
+            Ok(changed(&self.finished(sql, queue, &ends).await?, ends.len()))
+        })
+    }
+
+    fn renew<'a>(
+        &'a self,
+        queue: &'a Place,
+        held: Vec<(Key, i64)>,
+        lease: Duration,
+    ) -> Answer<'a, Vec<Renewed>> {
+        Box::pin(async move {
+            let sql = "select renewed, busy, rest, cancelled from requeue.renew($1, $2, $3, $4)";
+            let (id, lease) = (number(queue), micros(lease));
+            let mut renewed = vec![Renewed::Lost; held.len()];
+            let mut left: Vec<usize> = (0..held.len()).collect();
+            while !left.is_empty() {
+                let keys: Vec<&[u8]> = left.iter().map(|&n| &*held[n].0).collect();
+                let epochs: Vec<i64> = left.iter().map(|&n| held[n].1).collect();
+                let row = self.renewals.row(sql, &[&id, &keys, &epochs, &lease]).await;
+                let row = named(queue, row)?;
+                numbers(&row, 0).into_iter().for_each(|n| renewed[left[n]] = Renewed::Yes);
+                numbers(&row, 1).into_iter().for_each(|n| renewed[left[n]] = Renewed::Busy);
+                numbers(&row, 3).into_iter().for_each(|n| renewed[left[n]] = Renewed::Cancelled);
+                left = numbers(&row, 2).into_iter().map(|n| left[n]).collect();
+            }
+            Ok(renewed)
+        })
+    }
+
+    fn cancel<'a>(
+        &'a self,
+        queue: &'a Place,
+        keys: Vec<Key>,
+        only: Option<State>,
+    ) -> Answer<'a, Vec<Option<bool>>> {
+        let sql = "select locked, cancelled from requeue.cancel($1, $2, $3)";
+        Box::pin(self.changed(sql, queue, keys, only))
+    }
+
+    fn cancel_running<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, CancelledRun> {
+        Box::pin(async move {
+            let sql = "select requeue.cancel_running($1, $2)";
+            let row = self.row(queue, sql, &[&number(queue), &&**key]).await?;
+            Ok(match row.get::<_, i32>(0) {
+                0 => CancelledRun::NotInFlight,
+                1 => CancelledRun::Cancelled,
+                _ => CancelledRun::AlreadyCancelled,
+            })
+        })
+    }
+
+    /// Returns the number of notifications. Through a pooler without `listen`, it never changes.
+    fn cancels<'a>(&'a self, queue: &'a Place) -> Answer<'a, u64> {
+        Box::pin(std::future::ready(Ok(self.listener.cancels(queue.id))))
+    }
+
+    fn make_ready<'a>(
+        &'a self,
+        queue: &'a Place,
+        keys: Vec<Key>,
+        from: State,
+    ) -> Answer<'a, Vec<Option<bool>>> {
+        let sql = "select locked, revived from requeue.revive($1, $2, $3)";
+        Box::pin(self.changed(sql, queue, keys, Some(from)))
+    }
+
+    fn look_up<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>> {
+        Box::pin(async move {
+            let sql = format!(
+                "select {} from requeue.keys k cross join (select requeue.now() as t) n \
+                 where k.queue = $1 and k.key = $2",
+                columns()
+            );
+            let rows = self.rows(queue, &sql, &[&number(queue), &&**key]).await?;
+            if rows.is_empty() {
+                self.check_queue(queue).await?;
+            }
+            rows.first().map(seen).transpose()
+        })
+    }
+
+    fn page<'a>(
+        &'a self,
+        queue: &'a Place,
+        state: Option<State>,
+        after: Option<&'a Key>,
+        limit: usize,
+    ) -> Answer<'a, Vec<Entry>> {
+        Box::pin(async move {
+            let _turn = self.looks.acquire().await;
+            let sql = page(state, after.is_some());
+            let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+            let after = after.map(|after| &**after);
+            let rows = self.rows(queue, &sql, &[&number(queue), &limit, &after]).await?;
+            if rows.is_empty() {
+                self.check_queue(queue).await?;
+            }
+            rows.iter().map(seen).collect()
+        })
+    }
+
+    fn counts<'a>(&'a self, queue: &'a Place) -> Answer<'a, StateCounts> {
+        Box::pin(async move {
+            let _turn = self.looks.acquire().await;
+            let sql = "select count(*) filter (where k.state = 0 and k.at <= n.t), \
+                       count(*) filter (where k.state = 0 and k.at > n.t), \
+                       count(*) filter (where k.state = 1), \
+                       count(*) filter (where k.state = 1 and k.at <= n.t), \
+                       count(*) filter (where k.state = 2), \
+                       max(n.t - k.since) filter (where k.state = 0 and k.at <= n.t) \
+                       from requeue.keys k cross join (select requeue.now() as t) n \
+                       where k.queue = $1";
+            let row = self.row(queue, sql, &[&number(queue)]).await?;
+            let oldest_ready = until(0, row.get::<_, Option<i64>>(5).unwrap_or(0));
+            let counts = StateCounts { oldest_ready, ..counts(&row) };
+            if counts == StateCounts::default() {
+                self.check_queue(queue).await?;
+            }
+            Ok(counts)
+        })
+    }
+
+    fn is_idle<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool> {
+        Box::pin(async move {
+            Ok(self.row(queue, "select requeue.is_idle($1)", &[&number(queue)]).await?.get(0))
+        })
+    }
+
+    fn wakes(&self, queue: &Place) -> watch::Receiver<u64> {
+        self.listener.wakes(queue.id, &self.address, &self.connector)
+    }
+
+    fn breadth(&self) -> usize {
+        // With more concurrent batches, each batch would be smaller, and the server would need more time.
+        2
+    }
+}
+
+/// Adds the queue's name to the error of a dropped queue: the server knows only the number.
+fn named<T>(queue: &Place, answer: Result<T, EngineError>) -> Result<T, EngineError> {
+    answer.map_err(|fault| match fault.kind {
+        Kind::Dropped => EngineError::dropped(&queue.name),
+        _ => fault,
+    })
+}
+
+/// Reads the numbers of ready, waiting, in flight, dirty and parked keys, the first columns of a row.
+fn counts(row: &SqlRow) -> StateCounts {
+    let count = |at: usize| row.get::<_, i64>(at).try_into().unwrap_or(0);
+    let (ready, waiting, in_flight) = (count(0), count(1), count(2));
+    let (dirty, parked) = (count(3), count(4));
+    StateCounts { ready, waiting, in_flight, dirty, parked, ..StateCounts::default() }
+}
+
+/// Reads whether each of `count` keys was changed from a row with the numbers of the locked and the changed keys.
+fn changed(row: &SqlRow, count: usize) -> Vec<Option<bool>> {
+    let mut changed = vec![Some(false); count];
+    numbers(row, 0).into_iter().for_each(|n| changed[n] = None);
+    numbers(row, 1).into_iter().for_each(|n| changed[n] = Some(true));
+    changed
+}
+
+impl Postgres {
+    async fn rows(
         &self,
         queue: &Place,
-        asks: &[Ask],
-    ) -> Result<Vec<Option<Added>>, EngineError> {
-        self.added("select requeue.add_free($1, $2, $3, $4, $5, $6, $7, $8)", queue, asks).await
+        sql: &str,
+        params: &Params<'_>,
+    ) -> Result<Vec<SqlRow>, EngineError> {
+        named(queue, self.sessions.rows(sql, params).await)
     }
 
-    pub(super) async fn drop_queue(
+    async fn row(
         &self,
-        name: &str,
-        keys_too: bool,
-    ) -> Result<Dropped, EngineError> {
-        let sql = "select dropped, ready, waiting, in_flight, dirty, parked \
-                   from requeue.drop_queue($1, $2)";
-        let row = self.row(sql, &[&name, &keys_too]).await;
-        let row = row.map_err(|fault| match fault.kind {
-            Kind::Locked => EngineError {
-                source: "a transaction that has added keys to it is still \
-                    open; commit it or roll it back"
-                    .into(),
-                ..fault
-            },
-            _ => fault,
-        })?;
-        let Some(is_dropped) = row.get::<_, Option<bool>>(0) else { return Ok(Dropped::Missing) };
-        let count = |at: usize| row.get::<_, i64>(at).try_into().unwrap_or(0);
-        let counts = StateCounts {
-            ready: count(1),
-            waiting: count(2),
-            in_flight: count(3),
-            dirty: count(4),
-            parked: count(5),
-            ..StateCounts::default()
-        };
-        Ok(if is_dropped { Dropped::Yes(counts) } else { Dropped::HasKeys(counts) })
+        queue: &Place,
+        sql: &str,
+        params: &Params<'_>,
+    ) -> Result<SqlRow, EngineError> {
+        named(queue, self.sessions.row(sql, params).await)
     }
 
     /// Fails if the queue was dropped.
     async fn check_queue(&self, queue: &Place) -> Result<(), EngineError> {
-        self.row("select requeue.check_queue($1)", &[&number(queue)]).await.map(drop)
+        self.row(queue, "select requeue.check_queue($1)", &[&number(queue)]).await.map(drop)
     }
 
     async fn added(
@@ -133,10 +356,53 @@ impl Sessions {
         let Batch { keys, afters, hows, priorities, reasons, mosts, .. } = &batch;
         let id = number(queue);
         let params: [&dyn Param; 8] = [&id, keys, afters, hows, priorities, reasons, &adds, mosts];
-        let row = self.row(sql, &params).await?;
+        let row = self.row(queue, sql, &params).await?;
         batch.answers(&row).map_err(|error| faults::of_statement(&error))
     }
 
+    async fn finished(
+        &self,
+        sql: &str,
+        queue: &Place,
+        ends: &[End],
+    ) -> Result<SqlRow, EngineError> {
+        let keys: Vec<&[u8]> = ends.iter().map(|end| &*end.key).collect();
+        let epochs: Vec<i64> = ends.iter().map(|end| end.epoch).collect();
+        let hows: Vec<i16> = ends.iter().map(|end| how_to_end(&end.how)).collect();
+        let mut rest = Rest::default();
+        // Completions that succeed have no other parameters.
+        if hows.iter().any(|&how| how != 0) {
+            ends.iter().for_each(|end| rest.push(&end.how));
+        }
+        let (id, hold) = (number(queue), is_hold(queue.readd_policy));
+        let Rest { delays, priorities, adds, reasons, errors, bases, caps, shares, mosts } = &rest;
+        let of_all: [&dyn Param; 5] = [&id, &hold, &keys, &epochs, &hows];
+        let of_others: [&dyn Param; 9] =
+            [delays, priorities, adds, reasons, errors, bases, caps, shares, mosts];
+        let row = self.row(queue, sql, &[&of_all[..], &of_others[..]].concat()).await;
+        if ends.iter().any(|end| matches!(end.how, Finish::Unclaim(..))) {
+            // Unclaimed keys are back at their old places, which may be below the start of the next claim. That also
+            // holds if the answer was lost.
+            self.claims.scan_soon(queue);
+        }
+        row
+    }
+
+    /// Runs a function that changes keys in a state, and returns whether it has changed each of them.
+    async fn changed(
+        &self,
+        sql: &str,
+        queue: &Place,
+        keys: Vec<Key>,
+        state: Option<State>,
+    ) -> Result<Vec<Option<bool>>, EngineError> {
+        let bytes: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
+        let state = state.map(number_of);
+        Ok(changed(&self.row(queue, sql, &[&number(queue), &bytes, &state]).await?, keys.len()))
+    }
+}
+
+impl Sessions {
     /// Claims keys. The answer includes the newest transactions in progress only with `names_newest`.
     pub(super) async fn claim(
         &self,
@@ -191,203 +457,6 @@ impl Sessions {
     /// Requests notifications from adds to the queue. The request need not be repeated for `time`.
     pub(super) async fn wait(&self, queue: &Place, time: Duration) -> Result<(), EngineError> {
         self.row("select requeue.wait($1, $2)", &[&number(queue), &micros(time)]).await.map(drop)
-    }
-
-    pub(super) async fn finish(
-        &self,
-        queue: &Place,
-        ends: &[End],
-    ) -> Result<Vec<bool>, EngineError> {
-        let sql = concat!("select requeue.finish_soon($1, $2, ", ends!(), ")");
-        let row = self.finished(sql, queue, ends).await?;
-        let mut held = vec![false; ends.len()];
-        numbers(&row, 0).into_iter().for_each(|n| held[n] = true);
-        Ok(held)
-    }
-
-    /// As `finish`. The answer for a key that another transaction has locked is `None`.
-    pub(super) async fn finish_free(
-        &self,
-        queue: &Place,
-        ends: &[End],
-    ) -> Result<Vec<Option<bool>>, EngineError> {
-        let sql = concat!("select held, locked from requeue.finish_free($1, $2, ", ends!(), ")");
-        let row = self.finished(sql, queue, ends).await?;
-        let mut held = vec![Some(false); ends.len()];
-        numbers(&row, 0).into_iter().for_each(|n| held[n] = Some(true));
-        numbers(&row, 1).into_iter().for_each(|n| held[n] = None);
-        Ok(held)
-    }
-
-    async fn finished(
-        &self,
-        sql: &str,
-        queue: &Place,
-        ends: &[End],
-    ) -> Result<SqlRow, EngineError> {
-        let keys: Vec<&[u8]> = ends.iter().map(|end| &*end.key).collect();
-        let epochs: Vec<i64> = ends.iter().map(|end| end.epoch).collect();
-        let hows: Vec<i16> = ends.iter().map(|end| how_to_end(&end.how)).collect();
-        let mut rest = Rest::default();
-        // Completions that succeed have no other parameters.
-        if hows.iter().any(|&how| how != 0) {
-            ends.iter().for_each(|end| rest.push(&end.how));
-        }
-        let (id, hold) = (number(queue), is_hold(queue.readd_policy));
-        let Rest { delays, priorities, adds, reasons, errors, bases, caps, shares, mosts } = &rest;
-        let of_all: [&dyn Param; 5] = [&id, &hold, &keys, &epochs, &hows];
-        let of_others: [&dyn Param; 9] =
-            [delays, priorities, adds, reasons, errors, bases, caps, shares, mosts];
-        self.row(sql, &[&of_all[..], &of_others[..]].concat()).await
-    }
-
-    pub(super) async fn renew(
-        &self,
-        queue: &Place,
-        held: &[(Key, i64)],
-        lease: Duration,
-    ) -> Result<Vec<Renewed>, EngineError> {
-        let sql = "select renewed, busy, rest, cancelled from requeue.renew($1, $2, $3, $4)";
-        let mut renewed = vec![Renewed::Lost; held.len()];
-        let mut left: Vec<usize> = (0..held.len()).collect();
-        while !left.is_empty() {
-            let keys: Vec<&[u8]> = left.iter().map(|&n| &*held[n].0).collect();
-            let epochs: Vec<i64> = left.iter().map(|&n| held[n].1).collect();
-            let row = self.row(sql, &[&number(queue), &keys, &epochs, &micros(lease)]).await?;
-            numbers(&row, 0).into_iter().for_each(|n| renewed[left[n]] = Renewed::Yes);
-            numbers(&row, 1).into_iter().for_each(|n| renewed[left[n]] = Renewed::Busy);
-            numbers(&row, 3).into_iter().for_each(|n| renewed[left[n]] = Renewed::Cancelled);
-            left = numbers(&row, 2).into_iter().map(|n| left[n]).collect();
-        }
-        Ok(renewed)
-    }
-
-    pub(super) async fn cancel(
-        &self,
-        queue: &Place,
-        keys: &[Key],
-        only: Option<State>,
-    ) -> Result<Vec<Option<bool>>, EngineError> {
-        let sql = "select locked, cancelled from requeue.cancel($1, $2, $3)";
-        self.changed(sql, queue, keys, only.map(number_of)).await
-    }
-
-    /// Runs a function that changes keys, and returns the numbers of those that were locked and changed.
-    async fn changed(
-        &self,
-        sql: &str,
-        queue: &Place,
-        keys: &[Key],
-        state: Option<i32>,
-    ) -> Result<Vec<Option<bool>>, EngineError> {
-        let bytes: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
-        let row = self.row(sql, &[&number(queue), &bytes, &state]).await?;
-        let mut changed = vec![Some(false); keys.len()];
-        numbers(&row, 0).into_iter().for_each(|n| changed[n] = None);
-        numbers(&row, 1).into_iter().for_each(|n| changed[n] = Some(true));
-        Ok(changed)
-    }
-
-    pub(super) async fn cancel_running(
-        &self,
-        queue: &Place,
-        key: &Key,
-    ) -> Result<CancelledRun, EngineError> {
-        let sql = "select requeue.cancel_running($1, $2)";
-        let row = self.row(sql, &[&number(queue), &&**key]).await?;
-        Ok(match row.get::<_, i32>(0) {
-            0 => CancelledRun::NotInFlight,
-            1 => CancelledRun::Cancelled,
-            _ => CancelledRun::AlreadyCancelled,
-        })
-    }
-
-    pub(super) async fn make_ready(
-        &self,
-        queue: &Place,
-        keys: &[Key],
-        from: State,
-    ) -> Result<Vec<Option<bool>>, EngineError> {
-        let sql = "select locked, revived from requeue.revive($1, $2, $3)";
-        self.changed(sql, queue, keys, Some(number_of(from))).await
-    }
-
-    pub(super) async fn look_up(
-        &self,
-        queue: &Place,
-        key: &Key,
-    ) -> Result<Option<Entry>, EngineError> {
-        let sql = format!(
-            "select {} from requeue.keys k cross join (select requeue.now() as t) n \
-             where k.queue = $1 and k.key = $2",
-            columns()
-        );
-        let rows = self.rows(&sql, &[&number(queue), &&**key]).await?;
-        if rows.is_empty() {
-            self.check_queue(queue).await?;
-        }
-        rows.first().map(seen).transpose()
-    }
-
-    pub(super) async fn page(
-        &self,
-        queue: &Place,
-        state: Option<State>,
-        after: Option<&Key>,
-        limit: usize,
-    ) -> Result<Vec<Entry>, EngineError> {
-        let sql = page(state, after.is_some());
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let after = after.map(|after| &**after);
-        let rows = self.rows(&sql, &[&number(queue), &limit, &after]).await?;
-        if rows.is_empty() {
-            self.check_queue(queue).await?;
-        }
-        rows.iter().map(seen).collect()
-    }
-
-    pub(super) async fn counts(&self, queue: &Place) -> Result<StateCounts, EngineError> {
-        let sql = "select count(*) filter (where k.state = 0 and k.at <= n.t), \
-                   count(*) filter (where k.state = 0 and k.at > n.t), \
-                   count(*) filter (where k.state = 1), \
-                   count(*) filter (where k.state = 1 and k.at <= n.t), \
-                   count(*) filter (where k.state = 2), \
-                   max(n.t - k.since) filter (where k.state = 0 and k.at <= n.t) \
-                   from requeue.keys k cross join (select requeue.now() as t) n \
-                   where k.queue = $1";
-        let row = self.row(sql, &[&number(queue)]).await?;
-        let count = |at: usize| row.get::<_, i64>(at).try_into().unwrap_or(0);
-        let oldest: Option<i64> = row.get(5);
-        let counts = StateCounts {
-            ready: count(0),
-            waiting: count(1),
-            in_flight: count(2),
-            dirty: count(3),
-            parked: count(4),
-            oldest_ready: until(0, oldest.unwrap_or(0)),
-            ..StateCounts::default()
-        };
-        if counts == StateCounts::default() {
-            self.check_queue(queue).await?;
-        }
-        Ok(counts)
-    }
-
-    pub(super) async fn set_paused(&self, queue: &Place, paused: bool) -> Result<(), EngineError> {
-        let sql = "select requeue.set_paused($1, $2)";
-        self.row(sql, &[&number(queue), &paused]).await.map(drop)
-    }
-
-    pub(super) async fn is_paused(&self, queue: &Place) -> Result<bool, EngineError> {
-        let sql = "select q.paused from requeue.queues q where q.id = $1";
-        match self.rows(sql, &[&number(queue)]).await?.first() {
-            Some(row) => Ok(row.get(0)),
-            None => Err(EngineError::dropped(&queue.name)),
-        }
-    }
-
-    pub(super) async fn is_idle(&self, queue: &Place) -> Result<bool, EngineError> {
-        Ok(self.row("select requeue.is_idle($1)", &[&number(queue)]).await?.get(0))
     }
 }
 

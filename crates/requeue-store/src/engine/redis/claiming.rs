@@ -9,13 +9,11 @@ use tokio::time::{Instant, timeout};
 use super::names::Shard;
 use super::node::Line;
 use super::values::{self, ClaimAnswer, PeekAnswer};
-use super::{Redis, epoch_of, held, lock};
-use crate::engine::damage::Damaged;
+use super::{Redis, epoch_of, held};
 use crate::engine::outage::Part;
 use crate::engine::time::micros;
-use crate::engine::{Claim, Claimed, Delivery, Place};
+use crate::engine::{Claim, Claimed, Place, lock};
 use crate::types::error::{EngineError, Kind};
-use crate::types::inspect::ParkedKey;
 
 /// The timeout of a claim. The keys of a later response are lost until their leases expire.
 const CLAIMING: Duration = Duration::from_secs(3);
@@ -97,7 +95,7 @@ impl Redis {
         if let Some(first) = well {
             let first = others.remove(first);
             all.take(self.claim_of(queue, &shards, first, claim).await);
-            if others.is_empty() || all.items.len() >= claim.max {
+            if others.is_empty() || all.claimed.items.len() >= claim.max {
                 return all.combined();
             }
             others.retain(|&number| {
@@ -106,8 +104,8 @@ impl Redis {
         }
         let peeked = others.iter().map(|&number| self.peek(queue, &shards, number));
         let peeked = join_all(peeked).await;
-        let (mut left, mut oldest) = (claim.max - all.items.len(), claim.oldest);
-        oldest = oldest.saturating_sub(all.items.len());
+        let (mut left, mut oldest) = (claim.max - all.claimed.items.len(), claim.oldest);
+        oldest = oldest.saturating_sub(all.claimed.items.len());
         let mut claims = Vec::new();
         for (&number, peeked) in others.iter().zip(peeked) {
             let due = match peeked {
@@ -136,11 +134,7 @@ impl Redis {
 /// The combined results of several shards.
 #[derive(Default)]
 struct Gathered {
-    items: Vec<Delivery>,
-    next: Option<Duration>,
-    damaged: Vec<Damaged>,
-    parked: Vec<ParkedKey>,
-    is_paused: bool,
+    claimed: Claimed,
     answered: bool,
     fault: Option<EngineError>,
 }
@@ -149,11 +143,12 @@ impl Gathered {
     fn take(&mut self, claimed: Result<Claimed, EngineError>) {
         match claimed {
             Ok(Claimed { items, next, damaged, parked, is_paused }) => {
-                self.is_paused |= is_paused;
-                self.items.extend(items);
-                self.damaged.extend(damaged);
-                self.parked.extend(parked);
-                self.next = self.next.into_iter().chain(next).min();
+                let all = &mut self.claimed;
+                all.is_paused |= is_paused;
+                all.items.extend(items);
+                all.damaged.extend(damaged);
+                all.parked.extend(parked);
+                all.next = all.next.into_iter().chain(next).min();
                 self.answered = true;
             }
             Err(fault) => {
@@ -167,16 +162,13 @@ impl Gathered {
     /// of some shards counts only if the other shards have delivered no key: the client returns the keys of a
     /// paused queue to the store, and would claim them again immediately.
     fn combined(self) -> Result<Claimed, EngineError> {
-        let Self { items, next, damaged, parked, is_paused, answered, fault } = self;
+        let Self { claimed, answered, fault } = self;
+        let has_items = !claimed.items.is_empty();
         match fault {
-            Some(fault) if !answered || fault.kind == Kind::Dropped && items.is_empty() => {
-                return Err(fault);
-            }
+            Some(fault) if !answered || fault.kind == Kind::Dropped && !has_items => Err(fault),
             // The failure was already reported.
-            Some(_) | None => {}
+            Some(_) | None => Ok(Claimed { is_paused: claimed.is_paused && !has_items, ..claimed }),
         }
-        let is_paused = is_paused && items.is_empty();
-        Ok(Claimed { items, next, damaged, parked, is_paused })
     }
 }
 

@@ -67,7 +67,7 @@ mod walking;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redis::Value;
@@ -89,6 +89,7 @@ use crate::engine::receipts::{Attempts, Receipt, Receipts};
 use crate::engine::time::micros;
 use crate::engine::{
     Answer, Ask, Claim, Claimed, Cursor, Dropped, End, Engine, Place, Renewed, Settings, Walked,
+    lock,
 };
 use crate::types::add::{Added, ReaddPolicy};
 use crate::types::error::{EngineError, Kind};
@@ -189,10 +190,6 @@ fn epoch_of(epoch: i64, number: usize, count: usize) -> i64 {
 
 fn held(queue: &Place) -> u8 {
     u8::from(queue.readd_policy == ReaddPolicy::Hold)
-}
-
-fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
-    what.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Engine for Redis {

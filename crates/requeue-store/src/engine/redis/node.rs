@@ -12,7 +12,7 @@ use redis::{
 use tokio::time::{Instant, timeout};
 
 use super::faults::{failed, garbled, unconnected};
-use super::lock;
+use crate::engine::lock;
 use crate::types::error::{EngineError, Kind};
 
 /// The timeout of a connection attempt.

@@ -17,11 +17,11 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 
 use super::faults::{failed, garbled};
-use super::lock;
 use super::map::{self, Map};
 use super::node::{Line, Node};
 use super::requirements::examine;
 use super::scripts::Script;
+use crate::engine::lock;
 use crate::types::error::{EngineError, Kind};
 
 /// The minimum interval between requests for the map of a cluster.

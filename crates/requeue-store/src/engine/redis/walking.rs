@@ -65,16 +65,8 @@ impl Redis {
         let (number, at) = from.map_or_else(|| (0, begin.clone()), |from| (from.shard, from.at));
         let Some(shard) = shards.get(number) else { return Ok(Walked::default()) };
         let (keys, at) = if is_parked {
-            let mut command = self.scripts.parked.on(shard);
-            command.arg(&at).arg(limit);
-            let parked = self.run(shard, &self.scripts.parked, &command).await?;
-            let mut parked = Values::from_array(parked)?;
-            let _now: Micros = parked.number()?;
-            let mut keys = Vec::with_capacity(limit);
-            while !parked.is_empty() {
-                keys.push(Key::from(parked.bytes()?));
-                parked.value()?;
-            }
+            let (_, parked) = self.scan_parked(shard, &at, limit).await?;
+            let keys: Vec<Key> = parked.into_iter().map(|(key, _)| key).collect();
             let is_full = keys.len() >= limit;
             let last = keys.last().filter(|_| is_full).map(|last| behind(last));
             (keys, last)
@@ -122,6 +114,25 @@ impl Redis {
         Ok((cursor, now, found))
     }
 
+    /// Reads up to `limit` parked keys in order, from a position in the format of ZRANGEBYLEX. Returns the time, and
+    /// the keys with their rows.
+    async fn scan_parked(
+        &self,
+        shard: &Shard,
+        from: &[u8],
+        limit: usize,
+    ) -> Result<(Micros, Vec<(Key, Value)>), EngineError> {
+        let mut command = self.scripts.parked.on(shard);
+        command.arg(from).arg(limit);
+        let parked = self.run(shard, &self.scripts.parked, &command).await?;
+        let mut parked = Values::from_array(parked)?;
+        let (now, mut found) = (parked.number()?, Vec::new());
+        while !parked.is_empty() {
+            found.push((parked.bytes()?.into(), parked.value()?));
+        }
+        Ok((now, found))
+    }
+
     /// Collects up to `limit` keys of a shard in this state, or in any state, that follow `after`. The shard
     /// does not keep its keys in order, so this reads all of them.
     async fn walk(
@@ -167,18 +178,12 @@ impl Redis {
         let mut left = limit;
         loop {
             let step = left.min(STEP);
-            let mut command = self.scripts.parked.on(&shards[number]);
-            command.arg(&from).arg(step);
-            let parked = self.run(&shards[number], &self.scripts.parked, &command).await?;
-            let mut parked = Values::from_array(parked)?;
-            let now: Micros = parked.number()?;
-            let mut met = 0;
-            while !parked.is_empty() {
-                let key: Key = parked.bytes()?.into();
+            let (now, parked) = self.scan_parked(&shards[number], &from, step).await?;
+            let met = parked.len();
+            for (key, row) in parked {
                 from = behind(&key);
-                met += 1;
                 // Another client may have removed the rows.
-                if let Value::BulkString(packed) = parked.value()? {
+                if let Value::BulkString(packed) = row {
                     let epoch = |epoch| epoch_of(epoch, number, shards.len());
                     let entry = Stored::without_run(packed).seen(key, epoch, now);
                     if entry.state != State::Parked {

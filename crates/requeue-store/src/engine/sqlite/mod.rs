@@ -12,7 +12,7 @@ mod thread;
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use requeue::CancelledRun;
@@ -20,9 +20,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use self::clock::Clock;
-use self::thread::{Busy, Thread, Work};
+use self::thread::{Busy, Kind, Thread, Work};
 use crate::engine::{
-    Answer, Ask, BoxFuture, Claim, Claimed, Dropped, End, Engine, Place, Renewed, Settings,
+    Answer, Ask, BoxFuture, Claim, Claimed, Dropped, End, Engine, Place, Renewed, Settings, lock,
 };
 use crate::types::add::Added;
 use crate::types::error::EngineError;
@@ -62,7 +62,7 @@ impl Sqlite {
     }
 
     fn sender(&self, queue: i64) -> watch::Sender<u64> {
-        let mut wakes = self.wakes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wakes = lock(&self.wakes);
         wakes.entry(queue).or_insert_with(|| watch::Sender::new(0)).clone()
     }
 
@@ -77,8 +77,8 @@ impl Sqlite {
     }
 
     /// Wakes the getters of this process that wait for keys of the queue.
-    fn wake(&self, queue: &Place) {
-        self.sender(queue.id).send_modify(|wakes| *wakes += 1);
+    fn wake(&self, queue: i64) {
+        self.sender(queue).send_modify(|wakes| *wakes += 1);
     }
 
     async fn change<T: Send + 'static>(
@@ -86,11 +86,7 @@ impl Sqlite {
         queue: &Place,
         work: impl FnOnce(&Work<'_>, Place) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, EngineError> {
-        let place = queue.clone();
-        self.thread
-            .call(move |at| unless_dropped(at, place, work))
-            .await?
-            .ok_or_else(|| gone(queue))
+        self.call(&self.thread, Kind::Plain, queue, |at, queue, _| work(at, queue)).await
     }
 
     /// As [`change`](Self::change), for a caller that does not try again. Waits for other processes as long as an
@@ -114,9 +110,41 @@ impl Sqlite {
         queue: &Place,
         work: impl FnOnce(&Work<'_>, Place) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, EngineError> {
+        self.call(reader, Kind::Plain, queue, |at, queue, _| work(at, queue)).await
+    }
+
+    /// Runs `work` on a thread with the queue, and whether the queue is paused. Fails if the queue was dropped.
+    async fn call<T: Send + 'static>(
+        &self,
+        thread: &Thread,
+        kind: Kind,
+        queue: &Place,
+        work: impl FnOnce(&Work<'_>, Place, bool) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, EngineError> {
         let place = queue.clone();
-        let found = reader.call(move |at| unless_dropped(at, place, work)).await?;
-        found.ok_or_else(|| gone(queue))
+        let called = thread.call_as(kind, move |at| match at.is_paused(&place)? {
+            Some(is_paused) => work(at, place, is_paused).map(Some),
+            None => Ok(None),
+        });
+        called.await?.ok_or_else(|| EngineError::dropped(&queue.name))
+    }
+
+    /// Runs `work` on a thread after a check of the schema. Waits while another process has the file locked.
+    async fn call_checked<T: Send + 'static>(
+        &self,
+        thread: &Thread,
+        kind: Kind,
+        work: impl Fn(&Work<'_>) -> rusqlite::Result<T> + Send + Sync + 'static,
+    ) -> Result<T, EngineError> {
+        let work = Arc::new(work);
+        let attempt = || -> Answer<'_, T> {
+            let work = Arc::clone(&work);
+            Box::pin(async move {
+                self.thread.check(schema::STEPS).await?;
+                thread.call_as(kind, move |at| work(at)).await
+            })
+        };
+        patiently(attempt).await
     }
 
     /// Removes the keys of dropped queues, in short transactions that do not block others for long.
@@ -128,19 +156,6 @@ impl Sqlite {
         }
         Ok(())
     }
-}
-
-/// Runs `work` if the queue exists.
-fn unless_dropped<T>(
-    at: &Work<'_>,
-    queue: Place,
-    work: impl FnOnce(&Work<'_>, Place) -> rusqlite::Result<T>,
-) -> rusqlite::Result<Option<T>> {
-    if at.is_paused(&queue)?.is_some() { work(at, queue).map(Some) } else { Ok(None) }
-}
-
-fn gone(queue: &Place) -> EngineError {
-    EngineError::dropped(&queue.name)
 }
 
 /// Retries while another process has the file locked. Retries once after another temporary failure: an attempt
@@ -168,33 +183,23 @@ impl Engine for Sqlite {
     }
 
     fn open<'a>(&'a self, name: &'a str, settings: Settings) -> Answer<'a, Place> {
-        let open = move || async move {
-            self.thread.check(schema::STEPS).await?;
-            let name = name.to_owned();
-            self.thread.call_growing(move |at| at.open(&name, settings)).await
-        };
-        Box::pin(patiently(move || Box::pin(open())))
+        let name = name.to_owned();
+        let open = move |at: &Work<'_>| at.open(&name, settings);
+        Box::pin(self.call_checked(&self.thread, Kind::Grows, open))
     }
 
     fn find<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Place>> {
-        let find = move || async move {
-            self.thread.check(schema::STEPS).await?;
-            let name = name.to_owned();
-            self.reader().call(move |at| at.find(&name)).await
-        };
-        Box::pin(patiently(move || Box::pin(find())))
+        let name = name.to_owned();
+        Box::pin(self.call_checked(self.reader(), Kind::Plain, move |at| at.find(&name)))
     }
 
     fn drop_queue<'a>(&'a self, name: &'a str, keys_too: bool) -> Answer<'a, Dropped> {
-        let attempt = move || async move {
-            self.thread.check(schema::STEPS).await?;
-            let name = name.to_owned();
-            self.thread.call(move |at| at.drop_queue(&name, keys_too)).await
-        };
+        let name = name.to_owned();
         Box::pin(async move {
-            let (dropped, id) = patiently(move || Box::pin(attempt())).await?;
+            let drop_queue = move |at: &Work<'_>| at.drop_queue(&name, keys_too);
+            let (dropped, id) = self.call_checked(&self.thread, Kind::Plain, drop_queue).await?;
             if matches!(dropped, Dropped::Yes(_)) {
-                self.sender(id).send_modify(|wakes| *wakes += 1);
+                self.wake(id);
                 if let Err(fault) = self.sweep().await {
                     let error = fault.source;
                     tracing::warn!(%error, "the rows of a dropped queue were not \
@@ -216,58 +221,42 @@ impl Engine for Sqlite {
     }
 
     fn queues(&self) -> Answer<'_, Vec<QueueInfo>> {
-        Box::pin(async {
-            self.thread.check(schema::STEPS).await?;
-            self.reader().call(|at| at.queues()).await
-        })
+        Box::pin(self.call_checked(self.reader(), Kind::Plain, |at| at.queues()))
     }
 
     fn add<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {
         Box::pin(async move {
-            let place = queue.clone();
-            let add =
-                move |at: &Work<'_>| unless_dropped(at, place, |at, queue| at.add(&queue, &asks));
-            let added = self.thread.call_growing(add).await?.ok_or_else(|| gone(queue))?;
-            self.wake(queue);
+            let add = move |at: &Work<'_>, queue: Place, _| at.add(&queue, &asks);
+            let added = self.call(&self.thread, Kind::Grows, queue, add).await?;
+            self.wake(queue.id);
             Ok(added)
         })
     }
 
     fn claim<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed> {
-        let place = queue.clone();
-        let work = move |at: &Work<'_>| match at.is_paused(&place)? {
-            Some(is_paused) => at.claim(&place, &claim, is_paused).map(Some),
-            None => Ok(None),
-        };
-        Box::pin(async move {
-            let claimed = match claim.poll.is_zero() {
-                true => self.thread.call_patiently(work).await?,
-                false => self.thread.call(work).await?,
-            };
-            claimed.ok_or_else(|| gone(queue))
-        })
+        let kind = if claim.poll.is_zero() { Kind::Patient } else { Kind::Plain };
+        let work =
+            move |at: &Work<'_>, queue: Place, is_paused| at.claim(&queue, &claim, is_paused);
+        Box::pin(self.call(&self.thread, kind, queue, work))
     }
 
     fn set_paused<'a>(&'a self, queue: &'a Place, paused: bool) -> Answer<'a, ()> {
         Box::pin(async move {
             self.update(queue, move |at, queue| at.set_paused(&queue, paused)).await?;
-            self.wake(queue);
+            self.wake(queue.id);
             Ok(())
         })
     }
 
     fn is_paused<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool> {
-        let place = queue.clone();
-        Box::pin(async move {
-            let found = self.quick_reader().call(move |at| at.is_paused(&place)).await?;
-            found.ok_or_else(|| gone(queue))
-        })
+        let is_paused = |_: &Work<'_>, _, is_paused| Ok(is_paused);
+        Box::pin(self.call(self.quick_reader(), Kind::Plain, queue, is_paused))
     }
 
     fn finish<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {
         Box::pin(async move {
             let held = self.change(queue, move |at, queue| at.finish(&queue, ends)).await?;
-            self.wake(queue);
+            self.wake(queue.id);
             Ok(held)
         })
     }
@@ -309,7 +298,7 @@ impl Engine for Sqlite {
         Box::pin(async move {
             let ready =
                 self.update(queue, move |at, queue| at.make_ready(&queue, &keys, from)).await?;
-            self.wake(queue);
+            self.wake(queue.id);
             Ok(ready)
         })
     }

@@ -3,8 +3,6 @@
 //! The reading threads neither wait for writers nor block them. The operations that arrive while a thread
 //! is busy share one transaction, and thereby the cost of its commit.
 
-use std::error::Error;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -54,11 +52,12 @@ struct Operation {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+pub(super) enum Kind {
     Plain,
-    /// The operation enlarges the file. All other operations must continue while the disk is full.
+    /// The operation enlarges the file, and fails while the disk is full. All other operations must continue then.
     Grows,
-    /// No caller waits for the operation yet, so it waits a moment to share the commit of another operation.
+    /// No caller waits for the operation yet. If each commit waits for the disk, it waits a moment to share the commit
+    /// of another operation.
     Patient,
 }
 
@@ -111,80 +110,62 @@ impl Thread {
         &self,
         work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, EngineError> {
-        self.operation(Kind::Plain, work).await
+        self.call_as(Kind::Plain, work).await
     }
 
-    /// As [`call`](Self::call), for `work` that enlarges the file. It fails while the disk is full.
-    pub(super) async fn call_growing<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, EngineError> {
-        self.operation(Kind::Grows, work).await
-    }
-
-    /// As [`call`](Self::call), for `work` whose result is not needed yet. If each commit waits for the
-    /// disk, this waits a moment for another operation, and shares its commit.
-    pub(super) async fn call_patiently<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, EngineError> {
-        self.operation(Kind::Patient, work).await
-    }
-
-    async fn operation<T: Send + 'static>(
+    pub(super) async fn call_as<T: Send + 'static>(
         &self,
         kind: Kind,
         work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, EngineError> {
-        let (answer, answered) = oneshot::channel();
         let path = Arc::clone(&self.path);
-        let run = Box::new(move |at: Option<&Work<'_>>| {
-            // Do not begin if the caller has gone: no process would know of the keys that a claim takes.
-            let done = at.filter(|_| !answer.is_closed()).map(work);
-            let went_well = match &done {
-                Some(Err(error)) => Err(error.sqlite_error().copied()),
-                _ => Ok(()),
-            };
-            let reply: Reply = Box::new(move |committed| {
-                let done = committed.and_then(|()| match done {
-                    Some(done) => done.map_err(|error| fault(&path, &error)),
-                    None => Err(EngineError::absent("the request was cancelled")),
+        self.ask(|answer: oneshot::Sender<Result<T, EngineError>>| {
+            let run = Box::new(move |at: Option<&Work<'_>>| {
+                // Do not begin if the caller has gone: no process would know of the keys that a claim takes.
+                let done = at.filter(|_| !answer.is_closed()).map(work);
+                let went_well = match &done {
+                    Some(Err(error)) => Err(error.sqlite_error().copied()),
+                    _ => Ok(()),
+                };
+                let reply: Reply = Box::new(move |committed| {
+                    let done = committed.and_then(|()| match done {
+                        Some(done) => done.map_err(|error| fault(&path, &error)),
+                        None => Err(EngineError::absent("the request was cancelled")),
+                    });
+                    // The caller may have gone.
+                    let _ = answer.send(done);
                 });
-                // The caller may have gone.
-                let _ = answer.send(done);
+                (went_well, reply)
             });
-            (went_well, reply)
-        });
-        self.ask(Job::Operation(Operation { run, kind }), answered).await
+            Job::Operation(Operation { run, kind })
+        })
+        .await
     }
 
     /// Creates the tables, or upgrades them by `steps`.
     pub(super) async fn migrate(&self, steps: Steps) -> Result<(), EngineError> {
-        let (answer, answered) = oneshot::channel();
-        self.ask(Job::Migrate(steps, answer), answered).await
+        self.ask(|answer| Job::Migrate(steps, answer)).await
     }
 
     /// Checks that the file has the schema of this version. Upgrades an older schema by `steps`.
     pub(super) async fn check(&self, steps: Steps) -> Result<(), EngineError> {
-        let (answer, answered) = oneshot::channel();
-        self.ask(Job::Check(steps, answer), answered).await
+        self.ask(|answer| Job::Check(steps, answer)).await
     }
 
     /// Closes the connection after all earlier operations. No operation may follow.
     pub(super) async fn close(&self) {
-        let (answer, answered) = oneshot::channel();
         // This fails if the connection is already closed.
-        let _ = self.ask(Job::Close(answer), answered).await;
+        let _ = self.ask(Job::Close).await;
     }
 
     async fn ask<T>(
         &self,
-        job: Job,
-        answered: oneshot::Receiver<Result<T, EngineError>>,
+        job: impl FnOnce(oneshot::Sender<Result<T, EngineError>>) -> Job,
     ) -> Result<T, EngineError> {
+        let (answer, answered) = oneshot::channel();
         let closed =
             || EngineError::refused(format!("{}: the store is closed", self.path.display()));
-        self.jobs.send(job).map_err(|_| closed())?;
+        self.jobs.send(job(answer)).map_err(|_| closed())?;
         answered.await.map_err(|_| EngineError::unsure("the thread of the database has stopped"))?
     }
 }
@@ -504,16 +485,9 @@ fn refused(path: &Path, error: &std::io::Error) -> EngineError {
 }
 
 /// The source of the error about a file that another process has locked.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub(super) struct Busy(String);
-
-impl fmt::Display for Busy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl Error for Busy {}
 
 /// Converts an error of SQLite. A transaction that was not committed has had no effect.
 pub(super) fn fault(file: &Path, error: &rusqlite::Error) -> EngineError {

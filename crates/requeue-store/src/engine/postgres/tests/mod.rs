@@ -17,9 +17,14 @@ mod upgrading;
 mod waking;
 
 use requeue_servers::Postgres as Server;
+use tokio::sync::watch;
 
 use super::*;
-use crate::types::add::{ParkedAdd, ReaddPolicy};
+use crate::engine::{Answer, Ask, Claim, End, Engine, Place, Renewed, Settings};
+use crate::types::add::{Added, ParkedAdd, ReaddPolicy};
+use crate::types::error::EngineError;
+use crate::types::inspect::{State, StateCounts};
+use crate::types::key::Key;
 
 /// Returns an engine in a new database with its schema, and the address.
 async fn engine(server: &Server, whole: Duration) -> (Postgres, String) {
