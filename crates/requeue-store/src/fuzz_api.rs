@@ -36,12 +36,12 @@ struct Stored {
 impl Source for Stored {
     type Error = Infallible;
 
-    fn number(&self, position: usize) -> Result<Option<i64>, Infallible> {
+    fn read_number(&self, position: usize) -> Result<Option<i64>, Infallible> {
         let texts = Columns::ALL[..position].iter().filter(|column| column.is_text);
         Ok(self.fields[position - texts.count()])
     }
 
-    fn text(&self, position: usize) -> Result<Option<Cow<'_, str>>, Infallible> {
+    fn read_text(&self, position: usize) -> Result<Option<Cow<'_, str>>, Infallible> {
         let text = match Columns::ALL[position].name {
             "error" => &self.error,
             _ => &self.worker,
@@ -96,7 +96,7 @@ impl Row {
     /// Returns the text of [`Entry::explain`](crate::Entry::explain) about its key.
     #[must_use]
     pub fn explain(&self, now: i64) -> String {
-        self.0.seen("key".into(), now).explain()
+        self.0.to_entry("key".into(), now).explain()
     }
 
     /// Returns the row after an operation, or `None` if the operation removes it. An operation that does not
@@ -140,7 +140,9 @@ impl Row {
                 return Some(Self(row));
             }
             _ if row.run.is_none() => return Some(Self(row)),
-            Operation::Expire => return row.expire(failing(1, 1), readd_policy, now).map(Self),
+            Operation::Expire => {
+                return row.expire_lease(failing(1, 1), readd_policy, now).map(Self);
+            }
             Operation::Succeed => Finish::Succeed,
             Operation::RequeueAfter { delay } => Finish::RequeueAfter(micros(delay), Priority::Low),
             Operation::Retry { base, cap } => Finish::Retry(failing(base, cap), failure),

@@ -34,7 +34,7 @@ impl Change {
         }
     }
 
-    const fn done(self) -> &'static str {
+    const fn participle(self) -> &'static str {
         match self {
             Self::Revive => "revived",
             Self::RunNow => "made ready",
@@ -44,7 +44,7 @@ impl Change {
 
     /// Changes distinct keys of one shard. Returns for each key whether it was changed, or `None` for a
     /// locked key.
-    async fn apply(
+    async fn apply_to(
         self,
         shared: &Shared,
         keys: Vec<Key>,
@@ -53,7 +53,7 @@ impl Change {
         match self {
             Self::Revive => engine.make_ready(place, keys, State::Parked).await,
             Self::RunNow => engine.make_ready(place, keys, State::Waiting).await,
-            Self::Cancel(only) => engine.cancel(place, keys, only).await,
+            Self::Cancel(only) => engine.cancel_keys(place, keys, only).await,
         }
     }
 }
@@ -211,13 +211,13 @@ impl Queue {
 
     pub(super) async fn change_key(&self, change: Change, key: Key) -> Result<bool, UpdateError> {
         let changed = self.try_change(change, vec![key]).await;
-        let said = || format!("the key was not {}", change.done());
+        let said = || format!("the key was not {}", change.participle());
         let changed = changed.map_err(|fault| UpdateError::from_engine(said(), fault))?;
         Ok(changed == [true])
     }
 
     async fn change_keys(&self, change: Change, keys: Vec<Key>) -> Result<Vec<bool>, UpdateError> {
-        self.try_change(change, keys).await.map_err(|fault| error(change, 0, fault))
+        self.try_change(change, keys).await.map_err(|fault| update_error(change, 0, fault))
     }
 
     async fn try_change(&self, change: Change, keys: Vec<Key>) -> Result<Vec<bool>, EngineError> {
@@ -231,7 +231,7 @@ impl Queue {
             let batch = batch.iter().map(|&n| (n, keys[n].clone())).collect();
             for part in by_shard(&**engine, place, batch, |(_, key): &(usize, Key)| key) {
                 let apply = async |keys, changed: &[bool]| {
-                    let answers = change.apply(&self.shared, keys).await;
+                    let answers = change.apply_to(&self.shared, keys).await;
                     answers.map_err(|fault| {
                         let fault = fault.of_a_key();
                         if changed.contains(&true) { fault.after_a_part() } else { fault }
@@ -329,20 +329,20 @@ impl Bulk {
         let stepped = match &self.stage {
             Stage::Walk(from) => {
                 let from = from.clone();
-                self.walk(from).await
+                self.walk_step(from).await
             }
             Stage::Locked => self.take_locked().await,
             Stage::Over => Ok(()),
         };
-        stepped.map_err(|fault| error(self.change, self.changed, fault))?;
+        stepped.map_err(|fault| update_error(self.change, self.changed, fault))?;
         Ok(!matches!(self.stage, Stage::Over))
     }
 
-    async fn walk(&mut self, from: Option<Cursor>) -> Result<(), EngineError> {
+    async fn walk_step(&mut self, from: Option<Cursor>) -> Result<(), EngineError> {
         let Shared { engine, place, .. } = &*self.shared;
-        let walked = engine.walk(place, self.change.state(), from, BATCH).await?;
+        let walked = engine.walk_keys(place, self.change.state(), from, BATCH).await?;
         for keys in by_shard(&**engine, place, walked.keys, |key| key) {
-            let answers = self.change.apply(&self.shared, keys.clone()).await?;
+            let answers = self.change.apply_to(&self.shared, keys.clone()).await?;
             for (key, answer) in keys.into_iter().zip(answers) {
                 match answer {
                     Some(answer) => self.changed += u64::from(answer),
@@ -370,7 +370,7 @@ impl Bulk {
             self.stage = Stage::Over;
             return Ok(());
         };
-        match self.change.apply(&self.shared, vec![key.clone()]).await {
+        match self.change.apply_to(&self.shared, vec![key.clone()]).await {
             Ok(answers) => {
                 self.locked.pop();
                 self.changed +=
@@ -384,7 +384,7 @@ impl Bulk {
                     let answers = match keys.len() {
                         // A request for a single key would wait for the lock again.
                         1 => vec![None],
-                        _ => self.change.apply(&self.shared, keys).await?,
+                        _ => self.change.apply_to(&self.shared, keys).await?,
                     };
                     for answer in answers {
                         match answer {
@@ -403,8 +403,8 @@ impl Bulk {
     }
 }
 
-fn error(change: Change, changed: u64, fault: EngineError) -> UpdateError {
-    let (done, fault) = (change.done(), fault.of_a_key());
+fn update_error(change: Change, changed: u64, fault: EngineError) -> UpdateError {
+    let (done, fault) = (change.participle(), fault.of_a_key());
     match changed {
         0 => UpdateError::from_engine(format!("not all keys were {done}"), fault),
         n => UpdateError::from_engine(format!("not all keys were {done}, only {n} of them"), fault),

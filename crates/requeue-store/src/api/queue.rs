@@ -34,7 +34,7 @@ impl Queue {
     pub(crate) fn new(engine: Arc<dyn Engine>, place: Place, options: Options) -> Self {
         let shared = Shared::new(engine, place, options);
         let (getters, come) = mpsc::unbounded_channel();
-        tokio::spawn(claim_loop::serve(Arc::downgrade(&shared), come));
+        tokio::spawn(claim_loop::serve_getters(Arc::downgrade(&shared), come));
         Self { shared, getters }
     }
 
@@ -106,7 +106,7 @@ impl Queue {
     ///
     /// As [`add`](Self::add).
     pub async fn add_with(&self, key: impl Into<Key>, add: Add) -> Result<Added, AddError> {
-        let added = adding::add_keys(&self.shared, vec![checked(key.into())?], add).await;
+        let added = adding::add_keys(&self.shared, vec![check_length(key.into())?], add).await;
         let added = added.and_then(|mut added| added.pop().ok_or_else(EngineError::late));
         added.map_err(|fault| AddError::from_engine("the key was not added", fault))
     }
@@ -164,7 +164,7 @@ impl Queue {
     ) -> Result<Vec<Added>, AddError> {
         let (mut keys, mut answers) = (keys.into_iter(), Vec::new());
         loop {
-            let part = keys.by_ref().take(MAX_BATCH).map(|key| checked(key.into()));
+            let part = keys.by_ref().take(MAX_BATCH).map(|key| check_length(key.into()));
             let part = part.collect::<Result<Vec<Key>, _>>()?;
             if part.is_empty() {
                 return Ok(answers);
@@ -224,7 +224,7 @@ impl Queue {
             }
             let items = passed.await.map(Unstarted::begin).unwrap_or_default();
             if !items.is_empty() {
-                self.shared.place.meters.delivered(items.iter().map(Item::queued));
+                self.shared.place.meters.count_deliveries(items.iter().map(Item::queued));
                 return items;
             }
         }
@@ -542,7 +542,7 @@ impl Queue {
     }
 }
 
-fn checked(key: Key) -> Result<Key, AddError> {
+fn check_length(key: Key) -> Result<Key, AddError> {
     if key.is_too_long() {
         let (length, start) = (key.len(), Key::from(&key[..64]));
         let said = format!(

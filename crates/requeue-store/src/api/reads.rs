@@ -26,7 +26,7 @@ impl Queue {
     /// The future can be dropped: the call changes nothing.
     pub async fn counts(&self) -> Result<StateCounts, ReadError> {
         let Shared { engine, place, .. } = &*self.shared;
-        let counted = engine.counts(place).await;
+        let counted = engine.count_keys(place).await;
         counted.map_err(|fault| ReadError::from_engine("the keys were not counted", fault))
     }
 
@@ -102,7 +102,7 @@ impl Queue {
     /// let queue = store.queue("mail").open().await?;
     /// queue.add_all(["alice", "bob", "carol"]).await?;
     /// let page = queue.snapshot(Some(State::Ready), None, 2).await?;
-    /// let rest = queue.snapshot(Some(State::Ready), page.last().map(|entry| &entry.key), 2).await?;
+    /// let rest = queue.snapshot(Some(State::Ready), page.last_result().map(|entry| &entry.key), 2).await?;
     /// assert_eq!((page.len(), rest[0].key.as_str()), (2, Some("carol")));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # })?;
@@ -115,7 +115,7 @@ impl Queue {
         limit: usize,
     ) -> Result<Vec<Entry>, ReadError> {
         let Shared { engine, place, .. } = &*self.shared;
-        let page = engine.page(place, state, after, limit).await;
+        let page = engine.read_page(place, state, after, limit).await;
         let mut page =
             page.map_err(|fault| ReadError::from_engine("the keys were not listed", fault))?;
         self.note_pause(&mut page).await?;
@@ -195,12 +195,12 @@ impl Queue {
         let Shared { engine, place, longest, .. } = &*self.shared;
         let (engine, place) = (Arc::clone(engine), Arc::clone(place));
         let look = async move {
-            let running = engine.page(&place, Some(State::InFlight), None, RUNNING);
+            let running = engine.read_page(&place, Some(State::InFlight), None, RUNNING);
             let mut running = running.await?;
             running.sort_by_key(|entry| Reverse(entry.since));
             Ok(running)
         };
-        let longest = longest.or(look).await;
+        let longest = longest.get_or_query(look).await;
         let (mut longest, age) =
             longest.map_err(|fault| ReadError::from_engine("the keys were not listed", fault))?;
         for Entry { since, due, bound, lease, .. } in &mut longest {

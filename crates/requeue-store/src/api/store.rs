@@ -95,7 +95,7 @@ impl Store {
             }
             #[cfg(feature = "redis")]
             Address::Redis(options) => {
-                let said = options.shown();
+                let said = options.without_secrets();
                 let connected = crate::engine::redis::Redis::connect(options).await;
                 Arc::new(connected.map_err(|fault| ConnectError::from_engine(said, fault))?)
             }
@@ -139,7 +139,7 @@ impl Store {
     ///
     /// If the future is dropped, the schema may have been created or upgraded. Repeating the call is harmless.
     pub async fn migrate(&self) -> Result<(), MigrateError> {
-        let migrated = self.engine.migrate().await;
+        let migrated = self.engine.migrate_schema().await;
         migrated.map_err(|fault| {
             MigrateError::from_engine("the schema was not created or updated", fault)
         })
@@ -176,7 +176,7 @@ impl Store {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn queues(&self) -> Result<Vec<QueueInfo>, ReadError> {
-        let queues = self.engine.queues().await;
+        let queues = self.engine.list_queues().await;
         let mut queues =
             queues.map_err(|fault| ReadError::from_engine("the queues cannot be listed", fault))?;
         queues.sort_unstable_by(|a, b| a.name.cmp(&b.name));
@@ -229,7 +229,7 @@ impl Store {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn drop_queue(&self, name: &str) -> Result<(), DropError> {
-        self.dropped(name, false).await.map(drop)
+        self.drop_checked(name, false).await.map(drop)
     }
 
     /// Drops a queue with all its keys, in any state, and returns the numbers of keys.
@@ -248,14 +248,14 @@ impl Store {
     ///
     /// As [`drop_queue`](Self::drop_queue).
     pub async fn force_drop_queue(&self, name: &str) -> Result<StateCounts, DropError> {
-        self.dropped(name, true).await
+        self.drop_checked(name, true).await
     }
 
-    async fn dropped(&self, name: &str, keys_too: bool) -> Result<StateCounts, DropError> {
+    async fn drop_checked(&self, name: &str, keys_too: bool) -> Result<StateCounts, DropError> {
         match self.engine.drop_queue(name, keys_too).await {
             Ok(Dropped::Yes(counts)) => Ok(counts),
             Ok(Dropped::HasKeys(counts)) => Err(DropError::has_keys(name, counts)),
-            Ok(Dropped::Missing) => Err(DropError::missing(name, &self.similar(name).await)),
+            Ok(Dropped::Missing) => Err(DropError::missing(name, &self.similar_queues(name).await)),
             Err(fault) => {
                 Err(DropError::from_engine(format!("queue {name:?} was not dropped"), fault))
             }
@@ -263,10 +263,10 @@ impl Store {
     }
 
     /// Returns the names of similar queues.
-    async fn similar(&self, name: &str) -> Vec<String> {
+    async fn similar_queues(&self, name: &str) -> Vec<String> {
         // If the names cannot be read, the error is still correct without them.
-        let queues = self.engine.queues().await.unwrap_or_default();
-        similar(name, queues.into_iter().map(|queue| queue.name).collect())
+        let queues = self.engine.list_queues().await.unwrap_or_default();
+        similar_names(name, queues.into_iter().map(|queue| queue.name).collect())
     }
 
     /// Closes the store, for all handles of it and of its queues. Call it before the process exits.
@@ -305,7 +305,7 @@ impl Store {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn close(&self) {
-        self.engine.close().await;
+        self.engine.close_files().await;
     }
 
     /// Returns the options with which to [open](OpenOptions::open) the queue of this name. The name has 1 to
@@ -617,11 +617,15 @@ impl OpenOptions {
             return Err(bad(&why));
         }
         let opened = match options.must_exist {
-            true => store.engine.find(&name).await,
+            true => store.engine.find_queue(&name).await,
             false => {
                 let readd_policy = options.readd_policy.unwrap_or_default();
                 let parked_add = options.parked_add.unwrap_or_default();
-                store.engine.open(&name, Settings { readd_policy, parked_add }).await.map(Some)
+                store
+                    .engine
+                    .open_queue(&name, Settings { readd_policy, parked_add })
+                    .await
+                    .map(Some)
             }
         };
         let opened = opened.map_err(|fault| {
@@ -629,7 +633,7 @@ impl OpenOptions {
             OpenError::from_engine(format!("queue {name:?} cannot be opened{retry}"), fault)
         })?;
         let Some(mut place) = opened else {
-            return Err(OpenError::missing(&name, &store.similar(&name).await));
+            return Err(OpenError::missing(&name, &store.similar_queues(&name).await));
         };
         if let Some(wanted) = options.readd_policy.filter(|&wanted| wanted != place.readd_policy) {
             let why = format!(
@@ -683,7 +687,7 @@ const fn parked_add_name(parked_add: ParkedAdd) -> &'static str {
 }
 
 /// Returns up to three of the names that the user may have meant by `typed`.
-fn similar(typed: &str, names: Vec<String>) -> Vec<String> {
+fn similar_names(typed: &str, names: Vec<String>) -> Vec<String> {
     // For a name of one or two letters, all others are equally near.
     let most = typed.chars().count() / 3;
     let differences = |name: String| (strsim::osa_distance(typed, &name), name);

@@ -72,7 +72,7 @@ impl WorkQueue for Queue {
     }
 
     fn note_panic(&self) {
-        self.shared.place.meters.panicked();
+        self.shared.place.meters.count_panic();
     }
 }
 
@@ -128,12 +128,12 @@ impl WorkItem for Item {
     async fn complete(self, completion: Completion) {
         let key = self.key().clone();
         if let Err(error) = Self::complete(self, completion).await {
-            report(&key, &error);
+            report_failure(&key, &error);
         }
     }
 }
 
-fn report(key: &dyn Display, error: &CompleteError) {
+fn report_failure(key: &dyn Display, error: &CompleteError) {
     let error = chain(error);
     tracing::warn!(%key, error, "a completion had no effect");
 }

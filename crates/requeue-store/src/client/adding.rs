@@ -13,7 +13,7 @@ use crate::engine::outage::Part;
 use crate::engine::receipts::Attempts;
 use crate::engine::retry_delay::RetryDelay;
 use crate::engine::{Ask, Engine, Place};
-use crate::types::add::{Add, Added, repeated};
+use crate::types::add::{Add, Added, repeat_answer};
 use crate::types::error::{EngineError, Kind};
 use crate::types::key::Key;
 
@@ -29,7 +29,7 @@ pub(crate) struct Adding {
 
 impl Adding {
     /// Answers the caller, which may have been dropped.
-    fn answer(self, answer: Result<Added, EngineError>) {
+    fn send_answer(self, answer: Result<Added, EngineError>) {
         let answer = answer.map_err(|fault| if self.unsure { fault.after_a_part() } else { fault });
         let _ = self.reply.send(answer);
     }
@@ -49,9 +49,9 @@ pub(crate) async fn add_keys(
     keys.sort_unstable();
     let send = |(key, n): (Key, usize)| {
         let (reply, answered) = oneshot::channel();
-        let shard = engine.shard(place, &key);
+        let shard = engine.shard_of(place, &key);
         let ask = Ask { key, add, adds: 1 };
-        adding.put(shard, Adding { ask, unsure: false, deadline, reply });
+        adding.put_wish(shard, Adding { ask, unsure: false, deadline, reply });
         (n, answered)
     };
     // Send all before waiting, so that they share batches.
@@ -84,7 +84,7 @@ impl Wish for Adding {
 
     /// Adds the keys, and answers the callers. Equal adds of a key become one request. Different adds of a
     /// key are sent one after the other.
-    async fn submit(
+    async fn submit_batch(
         engine: Arc<dyn Engine>,
         place: Arc<Place>,
         mut batch: Vec<Self>,
@@ -122,7 +122,7 @@ impl Wish for Adding {
         // Answer before the caller's own deadline, so that the caller gets the reason.
         let now = Instant::now() + LAST;
         for adding in locked.extract_if(.., |adding: &mut Self| adding.deadline <= now) {
-            adding.answer(Err(EngineError::locked()));
+            adding.send_answer(Err(EngineError::locked()));
         }
         locked.retain(|adding| !adding.reply.is_closed());
         locked
@@ -143,15 +143,18 @@ fn answer(added: Result<Free, EngineError>, askers: Vec<Vec<Adding>>) -> Vec<Add
                     continue;
                 };
                 for adding in askers {
-                    adding.answer(Ok(added));
-                    added = repeated(added);
+                    adding.send_answer(Ok(added));
+                    added = repeat_answer(added);
                 }
             }
         }
         Err(fault) => {
             let said = fault.source.to_string();
             for adding in askers.into_iter().flatten() {
-                adding.answer(Err(EngineError { kind: fault.kind, source: said.clone().into() }));
+                adding.send_answer(Err(EngineError {
+                    kind: fault.kind,
+                    source: said.clone().into(),
+                }));
             }
         }
     }
@@ -177,7 +180,7 @@ async fn try_add(
     let (mut unsure, mut attempts) = (false, Attempts::until(deadline));
     // All keys are in one shard.
     let first = asks.first().map(|ask| ask.key.clone());
-    let part = || Part::Shard(first.as_ref().map_or(0, |key| engine.shard(place, key)));
+    let part = || Part::Shard(first.as_ref().map_or(0, |key| engine.shard_of(place, key)));
     loop {
         let sent = asks.clone();
         let added = async {
@@ -191,7 +194,7 @@ async fn try_add(
         };
         let fault = match place.answer_by(deadline, part, added).await {
             Ok(answers) => {
-                place.meters.added(&asks, &answers);
+                place.meters.count_adds(&asks, &answers);
                 return Ok(Free { answers, unsure });
             }
             Err(fault) if fault.kind == Kind::Locked && tried == Tried::No => {

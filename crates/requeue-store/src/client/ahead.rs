@@ -33,10 +33,10 @@ impl Unstarted {
     pub(crate) fn begin(mut self) -> Vec<Item> {
         let mut begun = Vec::with_capacity(self.0.len());
         while let Some(mut item) = self.0.pop_front() {
-            if item.begin() {
+            if item.begin_run() {
                 begun.push(item);
             } else {
-                item.unclaim();
+                item.return_unclaimed();
             }
         }
         begun
@@ -45,7 +45,7 @@ impl Unstarted {
 
 impl Drop for Unstarted {
     fn drop(&mut self) {
-        self.0.drain(..).for_each(Item::unclaim);
+        self.0.drain(..).for_each(Item::return_unclaimed);
     }
 }
 
@@ -93,7 +93,7 @@ impl Ahead {
     }
 
     /// Returns the number of keys to claim now, in addition to the keys that workers wait for.
-    pub(crate) fn wanted(&self, now: Instant) -> usize {
+    pub(crate) fn wanted_keys(&self, now: Instant) -> usize {
         if self.full < BACKLOG || !self.is_used || now < self.paused_until {
             return 0;
         }
@@ -114,19 +114,19 @@ impl Ahead {
     }
 
     /// Records that a claim begins.
-    pub(crate) const fn claiming(&mut self) {
+    pub(crate) const fn note_claim(&mut self) {
         self.is_used = false;
     }
 
     /// Records the result of a claim: its duration, its keys, and the number of keys that it asked for.
-    pub(crate) fn claimed(&mut self, took: Duration, items: Vec<Item>, of: usize) {
+    pub(crate) fn note_claimed(&mut self, took: Duration, items: Vec<Item>, of: usize) {
         self.latency = if self.latency.is_zero() { took } else { (3 * self.latency + took) / 4 };
         self.full = if items.len() < of { 0 } else { self.full.saturating_add(1) };
         self.items.0.extend(items);
     }
 
     /// Returns all keys to the store: the queue is paused.
-    pub(crate) fn unclaim(&mut self) {
+    pub(crate) fn return_unclaimed(&mut self) {
         drop(std::mem::take(&mut self.items));
     }
 
@@ -145,7 +145,7 @@ impl Ahead {
 
     /// Returns the time at which the next key must be released.
     pub(crate) fn overdue_at(&self) -> Option<Instant> {
-        self.items.0.front().map(|item| item.since() + OVERDUE * self.horizon())
+        self.items.0.front().map(|item| item.delivered_at() + OVERDUE * self.horizon())
     }
 
     /// Returns keys to the store if no worker has taken them in time.
@@ -153,7 +153,7 @@ impl Ahead {
         while self.overdue_at().is_some_and(|overdue| overdue <= now)
             && let Some(item) = self.items.0.pop_front()
         {
-            item.unclaim();
+            item.return_unclaimed();
             self.paused_until = now + PAUSE;
         }
     }

@@ -55,12 +55,12 @@ impl<T: Clone + Send + 'static> Cache<T> {
     }
 
     /// Returns the last result, with its age.
-    pub(crate) fn last(&self) -> Option<(T, Duration)> {
+    pub(crate) fn last_result(&self) -> Option<(T, Duration)> {
         lock(&self.found).as_ref().map(|(found, at)| (found.clone(), at.elapsed()))
     }
 
     /// Returns the result of `look` if a query is due, and the last result otherwise, with its age.
-    pub(crate) async fn or(
+    pub(crate) async fn get_or_query(
         self: &Arc<Self>,
         look: impl Future<Output = Result<T, EngineError>> + Send + 'static,
     ) -> Result<(T, Duration), EngineError> {
@@ -71,18 +71,18 @@ impl<T: Clone + Send + 'static> Cache<T> {
             // The query continues if its caller is dropped. Otherwise, callers with a short timeout would
             // restart a long query again and again, and never get a result.
             let looking = tokio::spawn(async move {
-                this.look(&mut turn, look).await;
+                this.run_query(&mut turn, look).await;
                 turn
             });
             turn = looking.await.map_err(EngineError::absent)?;
         }
-        match self.last() {
+        match self.last_result() {
             Some(found) if turn.faults == 0 => Ok(found),
             _ => Err(EngineError::absent(turn.fault.clone())),
         }
     }
 
-    async fn look(&self, turn: &mut Turn, look: impl Future<Output = Result<T, EngineError>>) {
+    async fn run_query(&self, turn: &mut Turn, look: impl Future<Output = Result<T, EngineError>>) {
         let begin = Instant::now();
         let found = timeout(TIME_LIMIT, look).await;
         let took = begin.elapsed();
@@ -98,13 +98,13 @@ impl<T: Clone + Send + 'static> Cache<T> {
             Err(fault) => {
                 // The store may recover soon, so the pauses are short at first: they double with
                 // each failure.
-                let short = doubled(FRESH, turn.faults).min(REST);
+                let short = double_times(FRESH, turn.faults).min(REST);
                 turn.faults = turn.faults.saturating_add(1);
                 turn.fault = fault.source.to_string();
                 // A store that is only slow must not count all the time.
                 let long = match turn.timeouts {
                     0 | 1 => Duration::ZERO,
-                    timeouts => doubled(took, timeouts - 2).min(took * LONG_SHARE),
+                    timeouts => double_times(took, timeouts - 2).min(took * LONG_SHARE),
                 };
                 short.min(took * SHARE).max(long)
             }
@@ -113,6 +113,6 @@ impl<T: Clone + Send + 'static> Cache<T> {
     }
 }
 
-fn doubled(time: Duration, times: u32) -> Duration {
+fn double_times(time: Duration, times: u32) -> Duration {
     time.saturating_mul(2u32.saturating_pow(times))
 }

@@ -59,32 +59,32 @@ pub struct Item {
 impl Item {
     /// Creates the item of a key whose claim was sent at `since`.
     pub(crate) fn new(shared: Arc<Shared>, out: Delivery, since: Instant) -> Self {
-        let signals = shared.leases.hold(out.key.clone(), out.epoch, since);
+        let signals = shared.leases.hold_key(out.key.clone(), out.epoch, since);
         let (place, since) = (out.queued, Instant::now());
         Self { shared: Some(shared), out, place, signals, since, error: None }
     }
 
     /// Delivers the key to a worker. Returns false if the lease is lost.
-    pub(crate) fn begin(&mut self) -> bool {
+    pub(crate) fn begin_run(&mut self) -> bool {
         let now = Instant::now();
         self.out.queued += now - self.since;
         self.since = now;
-        self.shared().leases.begin(self.out.epoch, now)
+        self.shared().leases.begin_run(self.out.epoch, now)
     }
 
     /// Returns the time of the delivery to the worker. Before the delivery, returns the time of the claim's
     /// answer.
-    pub(crate) const fn since(&self) -> Instant {
+    pub(crate) const fn delivered_at(&self) -> Instant {
         self.since
     }
 
     /// Puts the key back in its place in the store, because no worker got it. Does nothing if the lease is
     /// lost.
-    pub(crate) fn unclaim(mut self) {
+    pub(crate) fn return_unclaimed(mut self) {
         let Some(shared) = self.shared.take() else { return };
-        if let Some(lease) = shared.leases.release(self.out.epoch) {
+        if let Some(lease) = shared.leases.begin_completion(self.out.epoch) {
             let how = Finish::Unclaim(self.out.asked, self.place);
-            self.submit(&shared, how, lease, None);
+            self.submit_completion(&shared, how, lease, None);
         }
     }
 
@@ -234,10 +234,10 @@ impl Item {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn complete(mut self, completion: Completion) -> Result<Completed, CompleteError> {
-        let how = self.resolve(completion, "the run failed");
+        let how = self.resolve_completion(completion, "the run failed");
         let (reply, answered) = oneshot::channel();
         if let Some(shared) = self.shared.take() {
-            self.send(&shared, how, Some(reply));
+            self.send_completion(&shared, how, Some(reply));
         }
         let parked = answered.await.unwrap_or_else(|_| {
             Err(CompleteError::Unreachable("the runtime of the queue has stopped".into()))
@@ -313,31 +313,31 @@ impl Item {
     }
 
     /// Returns the request to the engine for a completion. `error` is the default error of a failure.
-    fn resolve(&mut self, completion: Completion, error: &str) -> Finish {
+    fn resolve_completion(&mut self, completion: Completion, error: &str) -> Finish {
         let asked = self.out.asked;
         match completion {
             Completion::Succeed => Finish::Succeed,
             Completion::RequeueAfter(delay) => Finish::RequeueAfter(delay, asked.priority),
             Completion::RetryAfter(delay) => {
                 let most = self.shared().options.max_failures;
-                Finish::RetryAfter(delay, most, self.failure(error))
+                Finish::RetryAfter(delay, most, self.take_failure(error))
             }
-            Completion::GiveUp => Finish::GiveUp(self.failure(error)),
+            Completion::GiveUp => Finish::GiveUp(self.take_failure(error)),
             Completion::Release | Completion::ReleaseAfter(_) => Finish::Release(asked),
             Completion::Cancelled => Finish::Cancelled,
             // `Retry`, and completions that later versions may add.
-            _ => Finish::Retry(self.shared().options.failing(), self.failure(error)),
+            _ => Finish::Retry(self.shared().options.failing_rules(), self.take_failure(error)),
         }
     }
 
-    fn failure(&mut self, error: &str) -> Failure {
+    fn take_failure(&mut self, error: &str) -> Failure {
         let error = self.error.take().unwrap_or_else(|| error.to_owned());
         Failure { asked: self.out.asked, error }
     }
 
-    fn send(&self, shared: &Shared, how: Finish, reply: Option<Reply>) {
+    fn send_completion(&self, shared: &Shared, how: Finish, reply: Option<Reply>) {
         let (out, meters, worked) = (&self.out, &shared.place.meters, self.since.elapsed());
-        let Some(lease) = shared.leases.release(out.epoch) else {
+        let Some(lease) = shared.leases.begin_completion(out.epoch) else {
             meters.lost(worked, self.is_cancelled());
             if let Some(reply) = reply {
                 // The caller may have been dropped.
@@ -345,16 +345,16 @@ impl Item {
             }
             return;
         };
-        meters.ended(worked, &how, out);
-        self.submit(shared, how, lease, reply);
+        meters.count_completion(worked, &how, out);
+        self.submit_completion(shared, how, lease, reply);
     }
 
-    fn submit(&self, shared: &Shared, how: Finish, lease: Ending, reply: Option<Reply>) {
+    fn submit_completion(&self, shared: &Shared, how: Finish, lease: Ending, reply: Option<Reply>) {
         let out = &self.out;
         let end = End { key: out.key.clone(), epoch: out.epoch, how };
-        let shard = shared.engine.shard(&shared.place, &out.key);
+        let shard = shared.engine.shard_of(&shared.place, &out.key);
         let failures = out.failures.saturating_add(1);
-        shared.finishing.put(shard, Finishing::new(end, failures, lease, reply));
+        shared.finishing.put_wish(shard, Finishing::new(end, failures, lease, reply));
     }
 }
 
@@ -363,9 +363,10 @@ impl Drop for Item {
         if self.shared.is_some() {
             let completion =
                 if self.is_cancelled() { Completion::Cancelled } else { Completion::Retry };
-            let how = self.resolve(completion, "the item was dropped before its completion");
+            let how =
+                self.resolve_completion(completion, "the item was dropped before its completion");
             if let Some(shared) = self.shared.take() {
-                self.send(&shared, how, None);
+                self.send_completion(&shared, how, None);
             }
         }
     }

@@ -39,7 +39,7 @@ struct Held {
 }
 
 impl Held {
-    fn lose(&self) {
+    fn note_loss(&self) {
         if !self.is_ending {
             self.lost.cancel();
         }
@@ -72,7 +72,7 @@ pub(crate) struct Ending {
 
 impl Ending {
     /// Returns the current deadline for sending the completion, or `None` if the lease is lost.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn send_deadline(&self) -> Option<Instant> {
         let deadline = lock(&self.leases.held).get(&self.epoch)?.deadline;
         (deadline > Instant::now()).then_some(deadline)
     }
@@ -93,17 +93,21 @@ impl Drop for Leases {
 
 impl Leases {
     /// Starts a task that renews the leases until this is dropped.
-    pub(crate) fn start(engine: Arc<dyn Engine>, place: Arc<Place>, lease: Duration) -> Arc<Self> {
+    pub(crate) fn start_renewing(
+        engine: Arc<dyn Engine>,
+        place: Arc<Place>,
+        lease: Duration,
+    ) -> Arc<Self> {
         let begun = Arc::new(Notify::new());
         let (held, over) = (Mutex::default(), Notify::new());
         let leases = Arc::new(Self { lease, held, begun: Arc::clone(&begun), over });
-        tokio::spawn(keep(Arc::downgrade(&leases), begun, engine, place));
+        tokio::spawn(keep_leases(Arc::downgrade(&leases), begun, engine, place));
         leases
     }
 
     /// Adds a key whose claim was sent at `since`. The tokens are cancelled when the lease is lost, and when the
     /// run is cancelled.
-    pub(crate) fn hold(&self, key: Key, epoch: i64, since: Instant) -> Signals {
+    pub(crate) fn hold_key(&self, key: Key, epoch: i64, since: Instant) -> Signals {
         let signals = Signals::default();
         let Signals { lost, cancelled } = signals.clone();
         let deadline = since + self.lease;
@@ -119,17 +123,17 @@ impl Leases {
     }
 
     /// Records the delivery of the key to a worker. Returns false if the lease is lost.
-    pub(crate) fn begin(&self, epoch: i64, now: Instant) -> bool {
+    pub(crate) fn begin_run(&self, epoch: i64, now: Instant) -> bool {
         let mut all = lock(&self.held);
         let held = all.get_mut(&epoch).filter(|held| held.deadline > now);
         held.map(|held| held.since = Some(now)).is_some()
     }
 
     /// Begins the completion of a delivery. Returns `None` if the lease is lost.
-    pub(crate) fn release(self: &Arc<Self>, epoch: i64) -> Option<Ending> {
+    pub(crate) fn begin_completion(self: &Arc<Self>, epoch: i64) -> Option<Ending> {
         lock(&self.held).get_mut(&epoch)?.is_ending = true;
         let ending = Ending { leases: Arc::clone(self), epoch };
-        ending.deadline().is_some().then_some(ending)
+        ending.send_deadline().is_some().then_some(ending)
     }
 
     /// Returns true if this process certainly has the lease now, even if the task that renews it was delayed.
@@ -142,7 +146,7 @@ impl Leases {
     }
 
     /// Returns the duration of each delivery to a worker so far.
-    pub(crate) fn ages(&self) -> Vec<Duration> {
+    pub(crate) fn run_ages(&self) -> Vec<Duration> {
         let now = Instant::now();
         let held = lock(&self.held);
         let held = held.values().filter(|held| !held.is_ending);
@@ -162,12 +166,12 @@ impl Leases {
     }
 
     /// Removes the keys whose leases have expired, and returns the next deadline.
-    fn expire(&self) -> Option<Instant> {
+    fn expire_leases(&self) -> Option<Instant> {
         let now = Instant::now();
         let mut all = lock(&self.held);
         all.retain(|_, held| {
             if held.deadline <= now {
-                held.lose();
+                held.note_loss();
             }
             held.deadline > now
         });
@@ -175,11 +179,11 @@ impl Leases {
         all.values().map(|held| held.deadline).min()
     }
 
-    fn all(&self) -> Vec<(Key, i64)> {
+    fn held_keys(&self) -> Vec<(Key, i64)> {
         lock(&self.held).iter().map(|(&epoch, held)| (held.key.clone(), epoch)).collect()
     }
 
-    fn renewed(&self, held: &[(Key, i64)], answers: &[Renewed], since: Instant) {
+    fn note_renewed(&self, held: &[(Key, i64)], answers: &[Renewed], since: Instant) {
         let mut all = lock(&self.held);
         for ((_, epoch), renewed) in held.iter().zip(answers) {
             match renewed {
@@ -193,7 +197,7 @@ impl Leases {
                 }
                 Renewed::Lost => {
                     if let Some(held) = all.remove(epoch) {
-                        held.lose();
+                        held.note_loss();
                     }
                 }
                 Renewed::Busy => {}
@@ -203,7 +207,7 @@ impl Leases {
     }
 }
 
-async fn keep(
+async fn keep_leases(
     leases: Weak<Leases>,
     begun: Arc<Notify>,
     engine: Arc<dyn Engine>,
@@ -214,16 +218,16 @@ async fn keep(
     let mut renewal = Instant::now() + every;
     let mut cancels = Cancels::new();
     loop {
-        let Some(next) = leases.upgrade().map(|leases| leases.expire()) else { return };
+        let Some(next) = leases.upgrade().map(|leases| leases.expire_leases()) else { return };
         let Some(next) = next else {
             begun.notified().await;
             renewal = Instant::now() + every;
-            cancels.wait();
+            cancels.delay_poll();
             continue;
         };
         tokio::select! {
             () = sleep_until(renewal.min(next)) => {}
-            changed = cancels.changed(&*engine, &place) => {
+            changed = cancels.poll_changed(&*engine, &place) => {
                 if changed {
                     renewal = Instant::now();
                 }
@@ -234,23 +238,24 @@ async fn keep(
             continue;
         }
         renewal = Instant::now() + every;
-        let Some(held) = leases.upgrade().map(|leases| leases.all()) else { return };
+        let Some(held) = leases.upgrade().map(|leases| leases.held_keys()) else { return };
         let since = Instant::now();
         let mut parts = JoinSet::new();
         for part in by_shard(&*engine, &place, held, |(key, _)| key) {
-            let part = renew(leases.clone(), Arc::clone(&engine), Arc::clone(&place), part, since);
+            let part =
+                renew_part(leases.clone(), Arc::clone(&engine), Arc::clone(&place), part, since);
             parts.spawn(timeout_at(since + every, part));
         }
         // A shard that does not answer delays neither the other shards nor the report of a lost lease.
         loop {
-            let next = leases.upgrade().and_then(|leases| leases.expire());
+            let next = leases.upgrade().and_then(|leases| leases.expire_leases());
             tokio::select! {
                 renewed = parts.join_next() => match renewed {
                     None => break,
                     Some(Ok(Ok(()))) => {}
                     Some(_) => {
                         let fault = EngineError::unsure("leases were not renewed in time");
-                        place.note_failure(Part::all(&*engine, &place), &fault);
+                        place.note_failure(Part::all_shards(&*engine, &place), &fault);
                     }
                 },
                 () = sleep_until(next.unwrap_or(renewal)) => {}
@@ -272,14 +277,14 @@ impl Cancels {
     }
 
     /// Delays the next poll: most runs complete before it.
-    fn wait(&mut self) {
+    fn delay_poll(&mut self) {
         self.next = Instant::now() + POLL;
     }
 
     /// Waits for the next poll, and returns true if a run may have been cancelled. Cancel safe.
-    async fn changed(&mut self, engine: &dyn Engine, place: &Place) -> bool {
+    async fn poll_changed(&mut self, engine: &dyn Engine, place: &Place) -> bool {
         sleep_until(self.next).await;
-        let found = timeout_at(self.next + ANSWERING, engine.cancels(place)).await;
+        let found = timeout_at(self.next + ANSWERING, engine.cancel_signal(place)).await;
         self.next = Instant::now() + POLL;
         // Renewals report an outage.
         let Ok(Ok(found)) = found else { return false };
@@ -287,26 +292,26 @@ impl Cancels {
     }
 }
 
-async fn renew(
+async fn renew_part(
     leases: Weak<Leases>,
     engine: Arc<dyn Engine>,
     place: Arc<Place>,
     held: Vec<(Key, i64)>,
     mut since: Instant,
 ) {
-    let shard = held.first().map_or(0, |(key, _)| engine.shard(&place, key));
+    let shard = held.first().map_or(0, |(key, _)| engine.shard_of(&place, key));
     let shard = Part::Shard(shard);
     for part in held.chunks(MAX_BATCH) {
         let Some(lease) = leases.upgrade().map(|leases| leases.lease) else { return };
-        match engine.renew(&place, part.to_vec(), lease).await {
+        match engine.renew_leases(&place, part.to_vec(), lease).await {
             Ok(answers) => {
                 place.note_answer(|| shard);
                 let Some(leases) = leases.upgrade() else { return };
-                leases.renewed(part, &answers, since);
+                leases.note_renewed(part, &answers, since);
             }
             Err(fault) if fault.kind == Kind::Dropped => {
                 let Some(leases) = leases.upgrade() else { return };
-                leases.renewed(part, &vec![Renewed::Lost; part.len()], since);
+                leases.note_renewed(part, &vec![Renewed::Lost; part.len()], since);
             }
             Err(fault) => {
                 place.note_failure(shard, &fault);

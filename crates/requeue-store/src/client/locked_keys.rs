@@ -39,7 +39,7 @@ impl<T: Wish> LockedKeys<T> {
     }
 
     /// Takes the request if its key is known to be locked, and returns it otherwise.
-    pub(crate) fn join(&self, what: T) -> Option<T> {
+    pub(crate) fn join_locked(&self, what: T) -> Option<T> {
         match lock(&self.waiting).by_key.get_mut(what.key()) {
             Some(waiting) => {
                 waiting.push(what);
@@ -54,7 +54,7 @@ impl<T: Wish> LockedKeys<T> {
     /// # Panics
     ///
     /// Panics outside a tokio runtime.
-    pub(crate) fn put(self: Arc<Self>, left: Vec<T>) {
+    pub(crate) fn put_locked(self: Arc<Self>, left: Vec<T>) {
         if left.is_empty() {
             return;
         }
@@ -65,20 +65,20 @@ impl<T: Wish> LockedKeys<T> {
         let was_served = std::mem::replace(&mut all.is_served, true);
         drop(all);
         if !was_served {
-            tokio::spawn(self.serve());
+            tokio::spawn(self.retry_locked());
         }
     }
 
-    async fn serve(self: Arc<Self>) {
+    async fn retry_locked(self: Arc<Self>) {
         let mut delay = RetryDelay::up_to(LAST);
         loop {
             sleep(delay.wait()).await;
             let keys: Vec<Key> = lock(&self.waiting).by_key.keys().cloned().collect();
             let mut freed = false;
             for keys in keys.chunks(MAX_BATCH) {
-                let batch = self.take(keys);
+                let batch = self.take_requests(keys);
                 let (engine, place) = (Arc::clone(&self.engine), Arc::clone(&self.place));
-                let left = T::submit(engine, place, batch, Tried::InVain).await;
+                let left = T::submit_batch(engine, place, batch, Tried::InVain).await;
                 freed |= self.return_keys(keys, left);
             }
             let mut all = lock(&self.waiting);
@@ -94,7 +94,7 @@ impl<T: Wish> LockedKeys<T> {
     }
 
     /// Takes the requests for these keys. The keys stay, so that later requests do not overtake them.
-    fn take(&self, keys: &[Key]) -> Vec<T> {
+    fn take_requests(&self, keys: &[Key]) -> Vec<T> {
         let mut all = lock(&self.waiting);
         let waiting = keys.iter().filter_map(|key| all.by_key.get_mut(key).map(std::mem::take));
         waiting.flatten().collect()

@@ -51,7 +51,7 @@ impl Default for Options {
 
 impl Options {
     /// Returns the rules for a key that fails now, with a new random share of the backoff.
-    pub(crate) fn failing(&self) -> Failing {
+    pub(crate) fn failing_rules(&self) -> Failing {
         let (base, cap) = self.backoff;
         let backoff = Backoff { base, cap, share: fastrand::f64() };
         Failing { backoff, max_failures: self.max_failures }

@@ -37,7 +37,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(engine: Arc<dyn Engine>, place: Place, options: Options) -> Arc<Self> {
         let place = Arc::new(place);
-        let leases = Leases::start(Arc::clone(&engine), Arc::clone(&place), options.lease);
+        let leases = Leases::start_renewing(Arc::clone(&engine), Arc::clone(&place), options.lease);
         Arc::new(Self {
             adding: Lanes::new(&engine, &place),
             finishing: Lanes::new(&engine, &place),
@@ -69,7 +69,7 @@ impl Shared {
         let (engine, place) = (Arc::clone(&self.engine), Arc::clone(&self.place));
         let counts = Arc::clone(&self.counts);
         async move {
-            let counted = counts.or(async move { engine.counts(&place).await }).await;
+            let counted = counts.get_or_query(async move { engine.count_keys(&place).await }).await;
             counted
                 .map(|(counts, _)| counts)
                 .map_err(|fault| ReadError::from_engine("the keys were not counted", fault))
@@ -79,8 +79,8 @@ impl Shared {
 
 impl Scrape for Shared {
     fn scrape(&self) -> Option<Sample> {
-        let (counts, age) = self.counts.last()?;
-        Some(self.place.meters.sample(counts, age, self.leases.ages()))
+        let (counts, age) = self.counts.last_result()?;
+        Some(self.place.meters.sample(counts, age, self.leases.run_ages()))
     }
 }
 

@@ -25,9 +25,9 @@ impl Address {
             return Err(ConnectError::new(said));
         };
         match scheme {
-            "sqlite" => sqlite(rest),
-            "postgres" | "postgresql" => postgres(url),
-            "redis" | "rediss" => redis(scheme, rest),
+            "sqlite" => parse_sqlite(rest),
+            "postgres" | "postgresql" => parse_postgres(url),
+            "redis" | "rediss" => parse_redis(scheme, rest),
             other => Err(ConnectError::new(format!(
                 "unknown kind of store {other:?}; use sqlite, postgres or redis"
             ))),
@@ -36,7 +36,7 @@ impl Address {
 }
 
 /// Splits the query of an address, the part after its `?`, into the names and values of its options.
-pub(crate) fn pairs(query: &str) -> impl Iterator<Item = (&str, &str)> {
+pub(crate) fn option_pairs(query: &str) -> impl Iterator<Item = (&str, &str)> {
     let options = query.split('&').filter(|option| !option.is_empty());
     options.map(|option| option.split_once('=').unwrap_or((option, "")))
 }
@@ -61,18 +61,18 @@ pub(crate) fn wrong_option(
 }
 
 #[cfg(not(all(feature = "sqlite", feature = "postgres", feature = "redis")))]
-fn without(feature: &str) -> String {
+fn missing_feature(feature: &str) -> String {
     // requeue-cli and requeue-store have features of the same names.
     format!("{feature}: this program was built without it; enable the feature `{feature}`")
 }
 
 #[cfg(not(feature = "sqlite"))]
-fn sqlite(_: &str) -> Result<Address, ConnectError> {
-    Err(ConnectError::new(without("sqlite")))
+fn parse_sqlite(_: &str) -> Result<Address, ConnectError> {
+    Err(ConnectError::new(missing_feature("sqlite")))
 }
 
 #[cfg(feature = "sqlite")]
-fn sqlite(rest: &str) -> Result<Address, ConnectError> {
+fn parse_sqlite(rest: &str) -> Result<Address, ConnectError> {
     use crate::engine::sqlite::Synchronous;
 
     const OPTIONS: &[(&str, &str)] = &[("synchronous", "normal or full")];
@@ -89,7 +89,7 @@ fn sqlite(rest: &str) -> Result<Address, ConnectError> {
         return Err(ConnectError::new(said));
     }
     let mut synchronous = Synchronous::default();
-    for (name, value) in pairs(options) {
+    for (name, value) in option_pairs(options) {
         synchronous = match (name, value) {
             ("synchronous", "normal") => Synchronous::Normal,
             ("synchronous", "full") => Synchronous::Full,
@@ -100,22 +100,22 @@ fn sqlite(rest: &str) -> Result<Address, ConnectError> {
 }
 
 #[cfg(not(feature = "postgres"))]
-fn postgres(_: &str) -> Result<Address, ConnectError> {
-    Err(ConnectError::new(without("postgres")))
+fn parse_postgres(_: &str) -> Result<Address, ConnectError> {
+    Err(ConnectError::new(missing_feature("postgres")))
 }
 
 #[cfg(feature = "postgres")]
-fn postgres(url: &str) -> Result<Address, ConnectError> {
+fn parse_postgres(url: &str) -> Result<Address, ConnectError> {
     crate::engine::postgres::Address::parse(url).map(Box::new).map(Address::Postgres)
 }
 
 #[cfg(not(feature = "redis"))]
-fn redis(_: &str, _: &str) -> Result<Address, ConnectError> {
-    Err(ConnectError::new(without("redis")))
+fn parse_redis(_: &str, _: &str) -> Result<Address, ConnectError> {
+    Err(ConnectError::new(missing_feature("redis")))
 }
 
 #[cfg(feature = "redis")]
-fn redis(scheme: &str, rest: &str) -> Result<Address, ConnectError> {
+fn parse_redis(scheme: &str, rest: &str) -> Result<Address, ConnectError> {
     crate::engine::redis::Options::parse(scheme, rest)
         .map(Address::Redis)
         .map_err(ConnectError::new)

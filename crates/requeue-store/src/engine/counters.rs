@@ -6,7 +6,7 @@ use std::time::Duration;
 use requeue::metrics::Sample;
 
 use crate::engine::{Ask, Delivery, Finish, lock};
-use crate::types::add::{Added, repeated};
+use crate::types::add::{Added, repeat_answer};
 use crate::types::inspect::StateCounts;
 
 /// The counters of one queue in one process.
@@ -18,7 +18,7 @@ pub(crate) struct Counters(
 
 impl Counters {
     /// Counts the adds that have an answer.
-    pub(crate) fn added(&self, asks: &[Ask], answers: &[Option<Added>]) {
+    pub(crate) fn count_adds(&self, asks: &[Ask], answers: &[Option<Added>]) {
         let counts = &mut lock(&self.0).counts;
         for (ask, answer) in asks.iter().zip(answers) {
             let Some(mut added) = *answer else { continue };
@@ -30,7 +30,7 @@ impl Counters {
                     Added::Coalesced | Added::BackingOff => counts.coalesced += 1,
                     _ => {}
                 }
-                added = repeated(added);
+                added = repeat_answer(added);
             }
             if ask.add.after > Duration::ZERO {
                 counts.retries += u64::from(ask.adds);
@@ -39,7 +39,7 @@ impl Counters {
     }
 
     /// Counts the delivery of keys, each of which was ready for the given time.
-    pub(crate) fn delivered(&self, queued: impl Iterator<Item = Duration>) {
+    pub(crate) fn count_deliveries(&self, queued: impl Iterator<Item = Duration>) {
         let done = &mut lock(&self.0);
         for queued in queued {
             done.counts.deliveries += 1;
@@ -48,7 +48,7 @@ impl Counters {
     }
 
     /// Counts the completion of a delivery after the worker has processed the key for `worked`.
-    pub(crate) fn ended(&self, worked: Duration, how: &Finish, out: &Delivery) {
+    pub(crate) fn count_completion(&self, worked: Duration, how: &Finish, out: &Delivery) {
         let done = &mut lock(&self.0);
         done.times.worked.observe(worked);
         match how {
@@ -78,11 +78,11 @@ impl Counters {
     }
 
     /// Counts keys that claims have parked because their leases expired.
-    pub(crate) fn parked(&self, keys: u64) {
+    pub(crate) fn count_parked(&self, keys: u64) {
         lock(&self.0).given_up += keys;
     }
 
-    pub(crate) fn panicked(&self) {
+    pub(crate) fn count_panic(&self) {
         lock(&self.0).panics += 1;
     }
 

@@ -41,8 +41,8 @@ impl Damaged {
     }
 
     /// Returns the entry that readers see.
-    pub(crate) fn seen(self) -> Entry {
-        let entry = Row::default().seen(self.key, 0);
+    pub(crate) fn to_entry(self) -> Entry {
+        let entry = Row::default().to_entry(self.key, 0);
         Entry { state: State::Damaged, since: None, error: Some(self.why), ..entry }
     }
 }

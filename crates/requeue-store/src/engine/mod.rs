@@ -303,19 +303,19 @@ pub(crate) struct Walked {
 /// renewals belong to one [shard](Self::shard).
 pub(crate) trait Engine: Debug + Send + Sync {
     /// Creates the schema, or upgrades it to the version of this program.
-    fn migrate(&self) -> Answer<'_, ()>;
+    fn migrate_schema(&self) -> Answer<'_, ()>;
 
     /// Closes the connections that do not close by themselves when the process exits. No operation may
     /// follow.
-    fn close(&self) -> BoxFuture<'_, ()> {
+    fn close_files(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
 
     /// Opens the queue. Creates it with these settings if it does not exist.
-    fn open<'a>(&'a self, name: &'a str, settings: Settings) -> Answer<'a, Place>;
+    fn open_queue<'a>(&'a self, name: &'a str, settings: Settings) -> Answer<'a, Place>;
 
     /// Opens the queue if it exists.
-    fn find<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Place>>;
+    fn find_queue<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Place>>;
 
     /// Removes the queue with its settings and keys. A queue that has keys is removed only with `keys_too`.
     /// Afterwards, each operation on a place that was opened before the drop changes nothing and fails with
@@ -323,22 +323,22 @@ pub(crate) trait Engine: Debug + Send + Sync {
     fn drop_queue<'a>(&'a self, name: &'a str, keys_too: bool) -> Answer<'a, Dropped>;
 
     /// Lists all queues, in no particular order. The cost does not depend on the number of keys.
-    fn queues(&self) -> Answer<'_, Vec<QueueInfo>>;
+    fn list_queues(&self) -> Answer<'_, Vec<QueueInfo>>;
 
     /// Returns the number of shards of the queue. Shards fail independently.
-    fn shards(&self, _queue: &Place) -> usize {
+    fn shard_count(&self, _queue: &Place) -> usize {
         1
     }
 
     /// Returns the shard that has the key.
-    fn shard(&self, _queue: &Place, _key: &Key) -> usize {
+    fn shard_of(&self, _queue: &Place, _key: &Key) -> usize {
         0
     }
 
     /// Adds keys. Returns one answer per add.
-    fn add<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>>;
+    fn add_keys<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>>;
 
-    /// As [`add`](Self::add), for a batch that may be sent several times. An engine that can recognize the
+    /// As [`add_keys`](Self::add_keys), for a batch that may be sent several times. An engine that can recognize the
     /// batch adds its keys once, and gives the same answers to each attempt.
     fn add_once<'a>(
         &'a self,
@@ -346,17 +346,19 @@ pub(crate) trait Engine: Debug + Send + Sync {
         asks: Vec<Ask>,
         _attempts: &'a mut Attempts,
     ) -> Answer<'a, Vec<Added>> {
-        self.add(queue, asks)
+        self.add_keys(queue, asks)
     }
 
-    /// As [`add`](Self::add), but skips keys that another transaction has
+    /// As [`add_keys`](Self::add_keys), but skips keys that another transaction has
     /// [locked](crate::types::error::Kind::Locked): their answer is `None`.
     fn add_free<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Option<Added>>> {
-        Box::pin(async move { Ok(self.add(queue, asks).await?.into_iter().map(Some).collect()) })
+        Box::pin(
+            async move { Ok(self.add_keys(queue, asks).await?.into_iter().map(Some).collect()) },
+        )
     }
 
     /// Claims keys. If the queue is [paused](Self::set_paused), only handles the expired leases.
-    fn claim<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed>;
+    fn claim_keys<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed>;
 
     /// Pauses or resumes the deliveries of the queue, in all processes. A resume wakes waiting processes. All
     /// other operations are unaffected by a pause.
@@ -365,20 +367,22 @@ pub(crate) trait Engine: Debug + Send + Sync {
     fn is_paused<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool>;
 
     /// Completes deliveries. Returns for each whether the holder still had its lease.
-    fn finish<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>>;
+    fn finish_deliveries<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>>;
 
-    /// As [`finish`](Self::finish), but skips keys that another transaction has
+    /// As [`finish_deliveries`](Self::finish_deliveries), but skips keys that another transaction has
     /// [locked](crate::types::error::Kind::Locked): their answer is `None`.
     fn finish_free<'a>(
         &'a self,
         queue: &'a Place,
         ends: Vec<End>,
     ) -> Answer<'a, Vec<Option<bool>>> {
-        Box::pin(async move { Ok(self.finish(queue, ends).await?.into_iter().map(Some).collect()) })
+        Box::pin(async move {
+            Ok(self.finish_deliveries(queue, ends).await?.into_iter().map(Some).collect())
+        })
     }
 
     /// Extends the lease of each delivery whose lease has not expired, to `lease` from now.
-    fn renew<'a>(
+    fn renew_leases<'a>(
         &'a self,
         queue: &'a Place,
         held: Vec<(Key, i64)>,
@@ -386,12 +390,12 @@ pub(crate) trait Engine: Debug + Send + Sync {
     ) -> Answer<'a, Vec<Renewed>>;
 
     /// Cancels keys in the given state, or in any state. The keys differ from each other and belong to one
-    /// [shard](Self::shard).
+    /// [shard](Self::shard_of).
     ///
     /// Returns for each key whether it was ready, dirty, waiting, parked or damaged: `None` for a key that was
     /// [locked](crate::types::error::Kind::Locked) and was not changed. For a single key, the call waits for the lock
     /// instead.
-    fn cancel<'a>(
+    fn cancel_keys<'a>(
         &'a self,
         queue: &'a Place,
         keys: Vec<Key>,
@@ -405,12 +409,12 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// Returns a number that changes when a run of the queue may have been cancelled. A process that holds
     /// keys asks for it often, and renews its leases immediately when it changes. The number may change without a
     /// cancelled run, and may miss one: the regular renewals find that one.
-    fn cancels<'a>(&'a self, _queue: &'a Place) -> Answer<'a, u64> {
+    fn cancel_signal<'a>(&'a self, _queue: &'a Place) -> Answer<'a, u64> {
         Box::pin(std::future::ready(Ok(0)))
     }
 
     /// Makes keys that are parked or waiting, depending on `from`, ready, and resets their failures. The rules
-    /// for the keys, and for locked keys, are those of [`cancel`](Self::cancel). Returns for each key whether
+    /// for the keys, and for locked keys, are those of [`cancel_keys`](Self::cancel_keys). Returns for each key whether
     /// it was in that state.
     fn make_ready<'a>(
         &'a self,
@@ -422,7 +426,7 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// Takes the next step of a walk over the keys in the given state, or in any state. The walk returns a
     /// key at least once if the key is in that state throughout the walk. It may miss a key that enters the
     /// state during the walk.
-    fn walk<'a>(
+    fn walk_keys<'a>(
         &'a self,
         queue: &'a Place,
         state: Option<State>,
@@ -431,7 +435,7 @@ pub(crate) trait Engine: Debug + Send + Sync {
     ) -> Answer<'a, Walked> {
         Box::pin(async move {
             let after = from.map(|Cursor { at, .. }| Key::from(at));
-            let page = self.page(queue, state, after.as_ref(), limit).await?;
+            let page = self.read_page(queue, state, after.as_ref(), limit).await?;
             let is_full = page.len() >= limit;
             let keys: Vec<Key> = page.into_iter().map(|entry| entry.key).collect();
             let last = keys.last().filter(|_| is_full);
@@ -444,7 +448,7 @@ pub(crate) trait Engine: Debug + Send + Sync {
 
     /// Returns up to `limit` keys in this state, or in any state, in the order of the keys, starting after
     /// `after`.
-    fn page<'a>(
+    fn read_page<'a>(
         &'a self,
         queue: &'a Place,
         state: Option<State>,
@@ -452,23 +456,23 @@ pub(crate) trait Engine: Debug + Send + Sync {
         limit: usize,
     ) -> Answer<'a, Vec<Entry>>;
 
-    fn counts<'a>(&'a self, queue: &'a Place) -> Answer<'a, StateCounts>;
+    fn count_keys<'a>(&'a self, queue: &'a Place) -> Answer<'a, StateCounts>;
 
     /// Returns true if no key is ready, waiting or in flight. The cost does not depend on the number of
     /// keys.
     fn is_idle<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool> {
         Box::pin(async move {
-            let StateCounts { ready, waiting, in_flight, .. } = self.counts(queue).await?;
+            let StateCounts { ready, waiting, in_flight, .. } = self.count_keys(queue).await?;
             Ok(ready + waiting + in_flight == 0)
         })
     }
 
     /// Returns a counter that changes when a key may have become ready. It may change without such a key,
     /// and may miss one: callers must also poll.
-    fn wakes(&self, queue: &Place) -> watch::Receiver<u64>;
+    fn subscribe_wakes(&self, queue: &Place) -> watch::Receiver<u64>;
 
     /// Returns the number of batches that the engine can process concurrently.
-    fn breadth(&self) -> usize;
+    fn max_batches(&self) -> usize;
 }
 
 /// Locks a mutex. A panic of another holder leaves no data half-changed: no holder calls code of the user.
@@ -483,9 +487,9 @@ pub(crate) fn by_shard<T>(
     batch: Vec<T>,
     key: impl Fn(&T) -> &Key,
 ) -> Vec<Vec<T>> {
-    let mut parts: Vec<Vec<T>> = (0..engine.shards(queue)).map(|_| Vec::new()).collect();
+    let mut parts: Vec<Vec<T>> = (0..engine.shard_count(queue)).map(|_| Vec::new()).collect();
     for what in batch {
-        parts[engine.shard(queue, key(&what))].push(what);
+        parts[engine.shard_of(queue, key(&what))].push(what);
     }
     parts.retain(|part| !part.is_empty());
     parts

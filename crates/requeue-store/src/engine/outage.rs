@@ -66,7 +66,7 @@ impl Trouble {
     }
 
     /// Returns the words of the first line, and of later ones.
-    const fn words(self) -> [&'static str; 2] {
+    const fn report_words(self) -> [&'static str; 2] {
         match self {
             Self::Unreachable => ["store unreachable", "store still unreachable"],
             Self::Unable => {
@@ -87,8 +87,8 @@ pub(crate) enum Part {
 
 impl Part {
     /// Returns the part of a request that concerns all shards.
-    pub(crate) fn all(engine: &dyn Engine, place: &Place) -> Self {
-        if engine.shards(place) == 1 { Self::Shard(0) } else { Self::All }
+    pub(crate) fn all_shards(engine: &dyn Engine, place: &Place) -> Self {
+        if engine.shard_count(place) == 1 { Self::Shard(0) } else { Self::All }
     }
 }
 
@@ -130,11 +130,11 @@ impl Place {
         state.reported[trouble as usize] = Some(now);
         drop(state);
         let (queue, error) = (&self.name, &fault.source);
-        let [first, later] = trouble.words();
+        let [first, later] = trouble.report_words();
         match reported.is_some_and(|reported| reported >= since) {
             false => tracing::warn!(target: TARGET, queue, "{first}: {error}; retrying"),
             true => {
-                let lasts = shown(now - since);
+                let lasts = show_duration(now - since);
                 tracing::warn!(target: TARGET, queue, "{later} after {lasts}: {error}; retrying");
             }
         }
@@ -162,13 +162,13 @@ impl Place {
         drop(state);
         if let (true, Some(since)) = (was_known, since) {
             let what = if was_gone { "reachable" } else { "works" };
-            tracing::info!(target: TARGET, queue = self.name, "store {what} again after {}", shown(now - since));
+            tracing::info!(target: TARGET, queue = self.name, "store {what} again after {}", show_duration(now - since));
         }
     }
 }
 
 /// Formats a duration in whole seconds, or in minutes and seconds.
-fn shown(time: Duration) -> String {
+fn show_duration(time: Duration) -> String {
     match (time + Duration::from_millis(500)).as_secs() {
         0 => "less than a second".to_owned(),
         seconds @ 1..60 => format!("{seconds} s"),

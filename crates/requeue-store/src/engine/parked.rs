@@ -29,7 +29,7 @@ impl fmt::Debug for OnParked {
 
 impl ParkedKey {
     /// Returns the report of a key that a claim has parked.
-    pub(crate) fn expired(key: Key, failures: u32) -> Self {
+    pub(crate) fn from_expired_lease(key: Key, failures: u32) -> Self {
         Self { key, failures, error: LEASE_EXPIRED.to_owned(), lease_expired: true }
     }
 }

@@ -48,13 +48,13 @@ enum Peer {
 
 /// Returns the reason why there is no connection to a server that should speak `wanted`. Returns `None` if
 /// the server does speak it, because the driver's error is more specific.
-pub(crate) async fn explain(host: &str, port: u16, wanted: Protocol) -> Option<Reason> {
+pub(crate) async fn explain_failure(host: &str, port: u16, wanted: Protocol) -> Option<Reason> {
     use ErrorKind::{Tls, Unreachable, WrongServer};
 
     let at = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-    let found = match identify(host, port).await {
+    let found = match identify_peer(host, port).await {
         Ok(found) => found,
-        Err(why) => return Some(Reason::new(Unreachable, unconnected(host, &at, &why))),
+        Err(why) => return Some(Reason::new(Unreachable, describe_unconnected(host, &at, &why))),
     };
     let kind = match wanted {
         Protocol::Postgres => "a PostgreSQL",
@@ -100,7 +100,7 @@ pub(crate) async fn explain(host: &str, port: u16, wanted: Protocol) -> Option<R
     }
 }
 
-fn unconnected(host: &str, at: &str, why: &Unconnected) -> String {
+fn describe_unconnected(host: &str, at: &str, why: &Unconnected) -> String {
     match why {
         Unconnected::NoHost(error) => format!("cannot resolve the host {host:?}: {error}"),
         Unconnected::NoAnswer => format!("{at} did not answer within {CONNECTING:?}"),
@@ -117,7 +117,7 @@ enum Unconnected {
     Failed(io::Error),
 }
 
-async fn connect(host: &str, port: u16) -> Result<TcpStream, Unconnected> {
+async fn connect_any(host: &str, port: u16) -> Result<TcpStream, Unconnected> {
     let mut last = Unconnected::NoHost(io::Error::other("the name has no address"));
     for address in lookup_host((host, port)).await.map_err(Unconnected::NoHost)? {
         match timeout(CONNECTING, TcpStream::connect(address)).await {
@@ -131,22 +131,22 @@ async fn connect(host: &str, port: u16) -> Result<TcpStream, Unconnected> {
 
 /// Sends several greetings, each on its own connection, because each kind of server answers a different
 /// one.
-async fn identify(host: &str, port: u16) -> Result<Peer, Unconnected> {
+async fn identify_peer(host: &str, port: u16) -> Result<Peer, Unconnected> {
     /// PostgreSQL's SSLRequest message. The answer is a single letter.
     const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
     /// An HTTP request, which Redis reads as a command with too few arguments.
     const GET: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 
-    let first = connect(host, port).await?;
+    let first = connect_any(host, port).await?;
     let mut greeted = JoinSet::new();
-    greeted.spawn(greet(first, SSL_REQUEST.to_vec(), |said| match said {
+    greeted.spawn(greet_peer(first, SSL_REQUEST.to_vec(), |said| match said {
         b"S" | b"N" => Peer::Postgres,
         said => in_general(said),
     }));
     for hello in [GET.to_vec(), client_hello()] {
         // The server may accept only one connection.
-        if let Ok(stream) = connect(host, port).await {
-            greeted.spawn(greet(stream, hello, in_general));
+        if let Ok(stream) = connect_any(host, port).await {
+            greeted.spawn(greet_peer(stream, hello, in_general));
         }
     }
     let mut found = Peer::Silent;
@@ -178,7 +178,7 @@ fn in_general(said: &[u8]) -> Peer {
 }
 
 /// Sends `hello` and classifies the answer with `is`.
-async fn greet(mut stream: TcpStream, hello: Vec<u8>, is: fn(&[u8]) -> Peer) -> Peer {
+async fn greet_peer(mut stream: TcpStream, hello: Vec<u8>, is: fn(&[u8]) -> Peer) -> Peer {
     let answered = async {
         stream.write_all(&hello).await?;
         let mut said = vec![0; 64];
@@ -254,15 +254,16 @@ mod tests {
             (b"", Redis, Unreachable, "closed the connection without an answer"),
         ] {
             let port = listener(says).await;
-            let reason =
-                explain("127.0.0.1", port, wanted).await.expect("the mismatch is explained");
+            let reason = explain_failure("127.0.0.1", port, wanted)
+                .await
+                .expect("the mismatch is explained");
             assert!(reason.said.contains(expected), "{says:?}: {reason}");
             assert!(reason.said.contains(&format!("127.0.0.1:{port}")), "{reason}");
             assert_eq!(reason.kind, kind, "{reason}");
         }
         for (says, wanted) in [(&redis[..], Redis), (b"S", Postgres), (alert, RedisTls)] {
             let port = listener(says).await;
-            assert!(explain("127.0.0.1", port, wanted).await.is_none(), "{wanted:?}");
+            assert!(explain_failure("127.0.0.1", port, wanted).await.is_none(), "{wanted:?}");
         }
     }
 
@@ -272,12 +273,12 @@ mod tests {
             TcpListener::bind(("127.0.0.1", 0)).await.expect("the listener binds to a free port");
         let port = listener.local_addr().expect("the listener has a local address").port();
         drop(listener);
-        let reason = explain("127.0.0.1", port, Protocol::Redis)
+        let reason = explain_failure("127.0.0.1", port, Protocol::Redis)
             .await
             .expect("the refused connection is explained");
         assert_eq!(reason.kind, ErrorKind::Unreachable);
         assert_eq!(reason.said, format!("nothing listens on 127.0.0.1:{port}: connection refused"));
-        let reason = explain("nowhere.invalid", 1, Protocol::Redis)
+        let reason = explain_failure("nowhere.invalid", 1, Protocol::Redis)
             .await
             .expect("the unknown host is explained");
         assert!(
@@ -292,7 +293,7 @@ mod tests {
             .expect("the listener binds to a free port");
         let port = listener.local_addr().expect("the listener has a local address").port();
         // The operating system completes the TCP handshakes of connections that are never accepted.
-        let reason = explain("127.0.0.1", port, Protocol::Postgres)
+        let reason = explain_failure("127.0.0.1", port, Protocol::Postgres)
             .await
             .expect("the missing answer is explained");
         assert_eq!(reason.kind, ErrorKind::Unreachable);

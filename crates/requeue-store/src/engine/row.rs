@@ -92,20 +92,20 @@ impl Row {
         self.at.is_none() && self.run.is_none() && !self.parked
     }
 
-    fn note(&mut self, more: Asked) {
+    fn note_adds(&mut self, more: Asked) {
         let pending = self.at.map(|_| self.asked.priority);
         self.asked.priority = rule::priority(pending, more.priority);
         self.asked.adds = self.asked.adds.saturating_add(more.adds);
         self.asked.reasons |= more.reasons;
     }
 
-    fn forget(&mut self) {
+    fn forget_failures(&mut self) {
         (self.failures, self.steps, self.until, self.not_before) = (0, 0, 0, 0);
         self.error = None;
     }
 
     fn take_back(&mut self) {
-        self.forget();
+        self.forget_failures();
         (self.at, self.bound, self.parked) = (None, None, false);
         (self.asked.adds, self.asked.reasons) = (0, 0);
     }
@@ -123,7 +123,7 @@ impl Row {
     }
 
     /// Requests a run at `due`, or now. A debounced add has a `bound`.
-    fn demand(
+    fn demand_at(
         &mut self,
         due: Option<Micros>,
         merge: Merge,
@@ -164,12 +164,12 @@ impl Row {
             row.take_back();
         }
         let asked = Asked { adds: ask.adds, reasons: add.reasons, priority: add.priority };
-        row.note(asked);
+        row.note_adds(asked);
         let due = Some(after(now, add.after)).filter(|&at| at > now);
         let bound = add.longest_wait().map(|most| after(now, most));
         let wish = Wish { due, bound, is_failure: false };
         let permit = rule::permit(&row.state_at(now), queue.readd_policy, wish, now);
-        let added = row.demand(permit.due, add.merge, bound, queue.readd_policy, now);
+        let added = row.demand_at(permit.due, add.merge, bound, queue.readd_policy, now);
         let answer = match added {
             _ if was_parked => Added::Revived,
             _ if permit.is_held => Added::BackingOff,
@@ -218,10 +218,12 @@ impl Row {
             }
             Finish::Retry(failing, failure) => {
                 let delay = self.back_off(failing.backoff, now);
-                self.fail(failure, Some(delay), failing.max_failures, now)
+                self.count_failure(failure, Some(delay), failing.max_failures, now)
             }
-            Finish::RetryAfter(delay, most, failure) => self.fail(failure, Some(delay), most, now),
-            Finish::GiveUp(failure) => self.fail(failure, None, None, now),
+            Finish::RetryAfter(delay, most, failure) => {
+                self.count_failure(failure, Some(delay), most, now)
+            }
+            Finish::GiveUp(failure) => self.count_failure(failure, None, None, now),
             Finish::Cancelled => (How::Cancelled, Asked::default()),
             Finish::Release(asked) => (How::Release(None), asked),
             // The run has not started, so a cancellation takes effect immediately.
@@ -230,10 +232,10 @@ impl Row {
         };
         let plan = rule::complete(how, &self.state_at(now), readd_policy, now);
         if plan.adds == Adds::PassOn {
-            self.note(asked);
+            self.note_adds(asked);
         }
         if plan.failures == Failures::Forget {
-            self.forget();
+            self.forget_failures();
         }
         (self.run, self.worker) = (None, None);
         self.not_before = plan.backoff.unwrap_or(0);
@@ -251,9 +253,9 @@ impl Row {
             self.wait(was.map_or(wait, |was| was.merged(due, merge)));
         }
         if let Some(at) = plan.add {
-            self.note(asked);
+            self.note_adds(asked);
             let due = Some(at).filter(|&at| at > now);
-            self.demand(due, Merge::Earliest, None, readd_policy, now);
+            self.demand_at(due, Merge::Earliest, None, readd_policy, now);
         }
         if plan.is_parked {
             (self.parked, self.since) = (true, now);
@@ -264,7 +266,7 @@ impl Row {
     /// Returns the key to the place that it had when it was claimed. Adds during the delivery have
     /// coalesced, as for any ready key.
     fn unclaim(mut self, asked: Asked, queued: Duration, now: Micros) -> Self {
-        self.note(asked);
+        self.note_adds(asked);
         let claimed_at = self.run.map_or(now, |run| run.since);
         let place = claimed_at.saturating_sub(micros(queued)).max(0);
         (self.run, self.worker) = (None, None);
@@ -285,7 +287,7 @@ impl Row {
     }
 
     /// Handles an expired lease as a failure, unless the run was cancelled.
-    pub(crate) fn expire(
+    pub(crate) fn expire_lease(
         self,
         failing: Failing,
         readd_policy: ReaddPolicy,
@@ -300,7 +302,7 @@ impl Row {
     }
 
     /// Counts a failure. The key is parked if `delay` is `None`, or after `most` failures in a row.
-    fn fail(
+    fn count_failure(
         &mut self,
         failure: Failure,
         delay: Option<Duration>,
@@ -361,7 +363,7 @@ impl Row {
         }
     }
 
-    pub(crate) fn seen(&self, key: Key, now: Micros) -> Entry {
+    pub(crate) fn to_entry(&self, key: Key, now: Micros) -> Entry {
         let due = self.at.filter(|&at| at > now);
         Entry {
             key,

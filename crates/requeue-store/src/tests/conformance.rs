@@ -65,20 +65,20 @@ const BEGIN: Micros = 1_000_000_000_000_000;
 pub(crate) async fn check_jitter(rig: &dyn Rig, name: &str) {
     const KEYS: usize = 40;
     let engine = rig.engine();
-    let place = engine.open(name, Settings::default()).await.expect("the queue opens");
+    let place = engine.open_queue(name, Settings::default()).await.expect("the queue opens");
     rig.set_time(BEGIN).await;
     let asks = (0..KEYS).map(|n| Ask { key: n.to_string().into(), add: Add::now(), adds: 1 });
     for part in by_shard(&*engine, &place, asks.collect(), |request| &request.key) {
-        engine.add(&place, part).await.expect("added");
+        engine.add_keys(&place, part).await.expect("added");
     }
     let second = Duration::from_secs(1);
     let backoff = Backoff { base: second, cap: 60 * second, share: 0.37 };
     let expired = Failing { backoff, max_failures: None };
     let claim = Claim { max: 2 * KEYS, oldest: 0, lease: LEASE, expired, poll: LEASE };
-    assert_eq!(engine.claim(&place, claim).await.expect("claimed").items.len(), KEYS);
+    assert_eq!(engine.claim_keys(&place, claim).await.expect("claimed").items.len(), KEYS);
     rig.set_time(BEGIN + crate::engine::time::micros(LEASE)).await;
-    assert_eq!(engine.claim(&place, claim).await.expect("claimed").items, []);
-    let page = engine.page(&place, None, None, 2 * KEYS).await.expect("a page");
+    assert_eq!(engine.claim_keys(&place, claim).await.expect("claimed").items, []);
+    let page = engine.read_page(&place, None, None, 2 * KEYS).await.expect("a page");
     let dues: BTreeSet<_> =
         page.into_iter().map(|entry| entry.due.expect("the key waits")).collect();
     assert!(dues.iter().all(|due| (second / 2..=second).contains(due)), "{dues:?}");

@@ -195,21 +195,21 @@ fn put(rows: &mut BTreeMap<Key, Row>, key: Key, row: Option<Row>) {
 }
 
 impl Engine for Memory {
-    fn migrate(&self) -> Answer<'_, ()> {
+    fn migrate_schema(&self) -> Answer<'_, ()> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn open<'a>(&'a self, name: &'a str, settings: Settings) -> Answer<'a, Place> {
+    fn open_queue<'a>(&'a self, name: &'a str, settings: Settings) -> Answer<'a, Place> {
         Box::pin(std::future::ready(Ok(Place::new(1, name, settings))))
     }
 
-    fn find<'a>(&'a self, _: &'a str) -> Answer<'a, Option<Place>> {
+    fn find_queue<'a>(&'a self, _: &'a str) -> Answer<'a, Option<Place>> {
         Box::pin(std::future::ready(Ok(None)))
     }
 
     fn drop_queue<'a>(&'a self, _: &'a str, keys_too: bool) -> Answer<'a, Dropped> {
         Box::pin(async move {
-            let counts = self.counts(&Place::new(1, "q", Settings::default())).await?;
+            let counts = self.count_keys(&Place::new(1, "q", Settings::default())).await?;
             if Dropped::keeps(&counts, keys_too) {
                 return Ok(Dropped::HasKeys(counts));
             }
@@ -219,11 +219,11 @@ impl Engine for Memory {
         })
     }
 
-    fn queues(&self) -> Answer<'_, Vec<QueueInfo>> {
+    fn list_queues(&self) -> Answer<'_, Vec<QueueInfo>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
 
-    fn add<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {
+    fn add_keys<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {
         if asks.iter().any(|ask| self.is_locked(&ask.key)) {
             return Box::pin(std::future::ready(Err(locked())));
         }
@@ -240,10 +240,10 @@ impl Engine for Memory {
     }
 
     fn add_free<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Option<Added>>> {
-        Box::pin(self.of_free(asks, |ask| &ask.key, |asks| self.add(queue, asks)))
+        Box::pin(self.of_free(asks, |ask| &ask.key, |asks| self.add_keys(queue, asks)))
     }
 
-    fn claim<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed> {
+    fn claim_keys<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed> {
         self.operation(claim.max, move |rows, now| {
             let expired: Vec<Key> = rows
                 .iter()
@@ -253,9 +253,9 @@ impl Engine for Memory {
             let mut parked = Vec::new();
             for (n, key) in (1..).zip(expired) {
                 let (row, how) = (rows.remove(&key), claim.expired.nth(n));
-                let row = row.and_then(|row| row.expire(how, queue.readd_policy, now));
+                let row = row.and_then(|row| row.expire_lease(how, queue.readd_policy, now));
                 if let Some(row) = row.as_ref().filter(|row| row.parked) {
-                    parked.push(ParkedKey::expired(key.clone(), row.failures));
+                    parked.push(ParkedKey::from_expired_lease(key.clone(), row.failures));
                 }
                 put(rows, key, row);
             }
@@ -294,7 +294,7 @@ impl Engine for Memory {
         self.operation(0, |_, _| self.is_paused.load(Ordering::SeqCst))
     }
 
-    fn finish<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {
+    fn finish_deliveries<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {
         if ends.iter().any(|end| self.is_locked(&end.key)) {
             return Box::pin(std::future::ready(Err(locked())));
         }
@@ -319,10 +319,10 @@ impl Engine for Memory {
         queue: &'a Place,
         ends: Vec<End>,
     ) -> Answer<'a, Vec<Option<bool>>> {
-        Box::pin(self.of_free(ends, |end| &end.key, |ends| self.finish(queue, ends)))
+        Box::pin(self.of_free(ends, |end| &end.key, |ends| self.finish_deliveries(queue, ends)))
     }
 
-    fn renew<'a>(
+    fn renew_leases<'a>(
         &'a self,
         _: &'a Place,
         held: Vec<(Key, i64)>,
@@ -346,7 +346,7 @@ impl Engine for Memory {
         })
     }
 
-    fn cancel<'a>(
+    fn cancel_keys<'a>(
         &'a self,
         _: &'a Place,
         keys: Vec<Key>,
@@ -376,10 +376,10 @@ impl Engine for Memory {
     }
 
     fn look_up<'a>(&'a self, _: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>> {
-        self.operation(1, move |rows, now| rows.get(key).map(|row| row.seen(key.clone(), now)))
+        self.operation(1, move |rows, now| rows.get(key).map(|row| row.to_entry(key.clone(), now)))
     }
 
-    fn page<'a>(
+    fn read_page<'a>(
         &'a self,
         _: &'a Place,
         state: Option<State>,
@@ -389,11 +389,11 @@ impl Engine for Memory {
         self.operation(limit, move |rows, now| {
             let rows = rows.iter().filter(|(key, _)| after.is_none_or(|after| *key > after));
             let rows = rows.filter(|(_, row)| state.is_none_or(|state| row.state(now) == state));
-            rows.map(|(key, row)| row.seen(key.clone(), now)).take(limit).collect()
+            rows.map(|(key, row)| row.to_entry(key.clone(), now)).take(limit).collect()
         })
     }
 
-    fn counts<'a>(&'a self, _: &'a Place) -> Answer<'a, StateCounts> {
+    fn count_keys<'a>(&'a self, _: &'a Place) -> Answer<'a, StateCounts> {
         let counts = self.operation(0, move |rows, now| {
             let count = |state| rows.values().filter(|row| row.state(now) == state).count() as u64;
             StateCounts {
@@ -415,11 +415,11 @@ impl Engine for Memory {
         self.operation(0, |rows, _| rows.values().all(|row| row.parked))
     }
 
-    fn wakes(&self, _: &Place) -> watch::Receiver<u64> {
+    fn subscribe_wakes(&self, _: &Place) -> watch::Receiver<u64> {
         self.wakes.subscribe()
     }
 
-    fn breadth(&self) -> usize {
+    fn max_batches(&self) -> usize {
         self.breadth
     }
 }

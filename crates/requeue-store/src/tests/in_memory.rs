@@ -243,11 +243,11 @@ fn answer<'a, T: Send + 'a>(answer: T) -> Answer<'a, T> {
 }
 
 impl Engine for InMemory {
-    fn migrate(&self) -> Answer<'_, ()> {
+    fn migrate_schema(&self) -> Answer<'_, ()> {
         answer(())
     }
 
-    fn open<'a>(&'a self, name: &'a str, settings: Settings) -> Answer<'a, Place> {
+    fn open_queue<'a>(&'a self, name: &'a str, settings: Settings) -> Answer<'a, Place> {
         let queue = requeue::Queue::builder()
             .name(name)
             .clock(self.clock.clone())
@@ -260,7 +260,7 @@ impl Engine for InMemory {
         answer(Place::new(1, name, settings))
     }
 
-    fn find<'a>(&'a self, _: &'a str) -> Answer<'a, Option<Place>> {
+    fn find_queue<'a>(&'a self, _: &'a str) -> Answer<'a, Option<Place>> {
         answer(None)
     }
 
@@ -269,15 +269,15 @@ impl Engine for InMemory {
         answer(Dropped::Missing)
     }
 
-    fn queues(&self) -> Answer<'_, Vec<QueueInfo>> {
+    fn list_queues(&self) -> Answer<'_, Vec<QueueInfo>> {
         answer(Vec::new())
     }
 
-    fn add<'a>(&'a self, _: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {
+    fn add_keys<'a>(&'a self, _: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {
         answer(asks.into_iter().map(|ask| self.add_one(ask)).collect())
     }
 
-    fn claim<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed> {
+    fn claim_keys<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed> {
         answer(self.claim_all(queue, &claim))
     }
 
@@ -294,11 +294,11 @@ impl Engine for InMemory {
         answer(self.queue().is_paused())
     }
 
-    fn finish<'a>(&'a self, _: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {
+    fn finish_deliveries<'a>(&'a self, _: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {
         answer(ends.iter().map(|end| self.finish_one(end)).collect())
     }
 
-    fn renew<'a>(
+    fn renew_leases<'a>(
         &'a self,
         _: &'a Place,
         held: Vec<(Key, i64)>,
@@ -312,7 +312,7 @@ impl Engine for InMemory {
         Box::pin(std::future::ready(Err(crate::types::error::EngineError::refused(why))))
     }
 
-    fn cancel<'a>(
+    fn cancel_keys<'a>(
         &'a self,
         _: &'a Place,
         keys: Vec<Key>,
@@ -352,7 +352,7 @@ impl Engine for InMemory {
         answer(self.entries().into_iter().find(|entry| entry.key == *key))
     }
 
-    fn page<'a>(
+    fn read_page<'a>(
         &'a self,
         _: &'a Place,
         state: Option<State>,
@@ -366,7 +366,7 @@ impl Engine for InMemory {
         answer(self.entries().into_iter().filter(fits).take(limit).collect())
     }
 
-    fn counts<'a>(&'a self, _: &'a Place) -> Answer<'a, StateCounts> {
+    fn count_keys<'a>(&'a self, _: &'a Place) -> Answer<'a, StateCounts> {
         let queue = self.queue();
         let in_flight = queue.in_flight() as u64;
         let waiting = self.all().iter().filter(|entry| waits(entry)).count();
@@ -378,11 +378,11 @@ impl Engine for InMemory {
         })
     }
 
-    fn wakes(&self, _: &Place) -> watch::Receiver<u64> {
+    fn subscribe_wakes(&self, _: &Place) -> watch::Receiver<u64> {
         watch::Sender::new(0).subscribe()
     }
 
-    fn breadth(&self) -> usize {
+    fn max_batches(&self) -> usize {
         1
     }
 }

@@ -139,7 +139,7 @@ fn no_backoff_is_too_long() {
     let (mut row, _) =
         crate::engine::row::Row::add(None, &ask, &Place::new(1, "q", ReaddPolicy::Hold), 5);
     let _ = row.claim(&ask.key, 1, &Arc::from("w"), SECOND, 5);
-    let row = row.expire(failing, ReaddPolicy::Hold, 6).expect("the row is kept");
+    let row = row.expire_lease(failing, ReaddPolicy::Hold, 6).expect("the row is kept");
     assert_eq!(row.at, Some(crate::engine::time::NEVER));
 }
 

@@ -174,14 +174,15 @@ async fn a_key_that_a_claim_parks_is_reported_and_counted() {
     });
     let engine = Arc::new(Memory::new());
     let settings = Settings::default();
-    let expired = Failing { backoff: Options::default().failing().backoff, max_failures: Some(1) };
+    let expired =
+        Failing { backoff: Options::default().failing_rules().backoff, max_failures: Some(1) };
     let dead = Place::new(1, "q", settings);
     let asks = ["a", "b"].map(|key| Ask { key: key.into(), add: Add::now(), adds: 1 });
-    engine.add(&dead, asks.to_vec()).await.expect("added");
+    engine.add_keys(&dead, asks.to_vec()).await.expect("added");
     let claim = Claim { max: 2, oldest: 0, lease: SECOND, expired, poll: SECOND };
-    assert_eq!(engine.claim(&dead, claim).await.expect("claimed").items.len(), 2);
+    assert_eq!(engine.claim_keys(&dead, claim).await.expect("claimed").items.len(), 2);
     let again = Ask { key: "b".into(), add: Add::now(), adds: 1 };
-    engine.add(&dead, vec![again]).await.expect("added");
+    engine.add_keys(&dead, vec![again]).await.expect("added");
 
     let place = Place { on_parked, ..Place::new(1, "q", settings) };
     let options = Options { max_failures: Some(1), ..Options::default() };
@@ -209,11 +210,11 @@ pub(crate) async fn check_expired(rig: &dyn Rig, name: &str) {
     const LEASE: Duration = Duration::from_secs(30);
     const BEGIN: Micros = 1_000_000_000_000_000;
     let engine = rig.engine();
-    let place = engine.open(name, Settings::default()).await.expect("the queue opens");
+    let place = engine.open_queue(name, Settings::default()).await.expect("the queue opens");
     let ask = |n: usize| Ask { key: n.to_string().into(), add: Add::now(), adds: 1 };
     let add = async |asks: Vec<Ask>| {
         for part in by_shard(&*engine, &place, asks, |ask| &ask.key) {
-            engine.add(&place, part).await.expect("added");
+            engine.add_keys(&place, part).await.expect("added");
         }
     };
     let backoff = Backoff { base: SECOND, cap: SECOND, share: 1.0 };
@@ -222,20 +223,20 @@ pub(crate) async fn check_expired(rig: &dyn Rig, name: &str) {
     rig.set_time(BEGIN).await;
     add((0..KEYS).map(ask).collect()).await;
     for round in 0..2 {
-        let claimed = engine.claim(&place, claim).await.expect("claimed");
+        let claimed = engine.claim_keys(&place, claim).await.expect("claimed");
         assert_eq!((claimed.items.len(), claimed.parked.len()), (KEYS, 0));
         let now = BEGIN + (2 * round + 1) * micros(2 * LEASE);
         rig.set_time(now).await;
         if round == 0 {
             // The first failure of a key does not park it.
-            let claimed = engine.claim(&place, claim).await.expect("claimed");
+            let claimed = engine.claim_keys(&place, claim).await.expect("claimed");
             assert_eq!((claimed.items.len(), claimed.parked.len()), (0, 0));
             rig.set_time(now + micros(2 * SECOND)).await;
         }
     }
     // An add during the last run keeps the first half of the keys from being parked.
     add((0..KEYS / 2).map(ask).collect()).await;
-    let claimed = engine.claim(&place, claim).await.expect("claimed");
+    let claimed = engine.claim_keys(&place, claim).await.expect("claimed");
     assert_eq!(claimed.items.len(), KEYS / 2);
     let parked: BTreeSet<Key> = claimed.parked.iter().map(|parked| parked.key.clone()).collect();
     assert_eq!(parked, (KEYS / 2..KEYS).map(|n| n.to_string().into()).collect());
@@ -248,7 +249,7 @@ pub(crate) async fn check_expired(rig: &dyn Rig, name: &str) {
     }
     // Each parked key is reported once.
     rig.set_time(BEGIN + micros(10 * LEASE)).await;
-    assert_eq!(engine.claim(&place, claim).await.expect("claimed").parked, []);
+    assert_eq!(engine.claim_keys(&place, claim).await.expect("claimed").parked, []);
 }
 
 #[tokio::test(start_paused = true)]

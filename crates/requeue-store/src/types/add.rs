@@ -211,7 +211,7 @@ impl Add {
 }
 
 /// Returns the answer to the same add, repeated.
-pub(crate) const fn repeated(added: Added) -> Added {
+pub(crate) const fn repeat_answer(added: Added) -> Added {
     match added {
         Added::New | Added::Dirty | Added::Revived => Added::Coalesced,
         other => other,

@@ -10,7 +10,7 @@ pub(crate) const UNPREPARED: &str =
     "the store has no schema yet; run `requeue store init`, or call `Store::migrate`";
 
 /// Returns the error of an engine about a schema that a newer program has created or upgraded.
-pub(crate) fn newer(found: impl fmt::Display, supported: impl fmt::Display) -> EngineError {
+pub(crate) fn newer_schema(found: impl fmt::Display, supported: impl fmt::Display) -> EngineError {
     EngineError::refused(format!(
         "the schema has version {found}, and this program needs {supported}; update requeue: a newer \
          version has created or upgraded the store"
@@ -20,7 +20,7 @@ pub(crate) fn newer(found: impl fmt::Display, supported: impl fmt::Display) -> E
 /// Returns the error of an engine about a schema that this program does not upgrade by itself. `next` says
 /// how to upgrade it.
 #[cfg(feature = "postgres")]
-pub(crate) fn older(found: i32, supported: i32, next: &str) -> EngineError {
+pub(crate) fn older_schema(found: i32, supported: i32, next: &str) -> EngineError {
     EngineError::refused(format!(
         "the schema has version {found}, and this program needs {supported}; to upgrade it, {next}"
     ))

@@ -97,7 +97,9 @@ impl Claims {
             let next = claimed.next.into_iter().chain(again.next).min();
             let parked = [claimed.parked, again.parked].concat();
             claimed = Claimed { next, parked, ..again };
-            self.0.with(queue.id, |known| known.watermark.announced(&snapshot, Instant::now()));
+            self.0.with_queue(queue.id, |known| {
+                known.watermark.note_announced(&snapshot, Instant::now())
+            });
         }
         if claimed.items.is_empty() {
             let sleep = claimed.next.map_or(claim.poll, |next| next.min(claim.poll));
@@ -108,7 +110,7 @@ impl Claims {
 
     /// Makes the next claim start a scan of all keys below the watermark.
     pub(super) fn scan_soon(&self, queue: &Place) {
-        self.0.with(queue.id, |known| known.is_whole_due = true);
+        self.0.with_queue(queue.id, |known| known.is_whole_due = true);
     }
 
     async fn claim_once(
@@ -117,7 +119,7 @@ impl Claims {
         claim: &Claim,
     ) -> Result<(Claimed, Snapshot), EngineError> {
         let is_each_whole = self.0.every.is_zero();
-        let mut begun = self.0.with(queue.id, |known| known.watermark.begin(Instant::now()));
+        let mut begun = self.0.with_queue(queue.id, |known| known.watermark.begin(Instant::now()));
         if is_each_whole {
             begun.lows = LOWEST;
         }
@@ -130,7 +132,7 @@ impl Claims {
                 claimed.next = claimed.next.into_iter().chain(lease).min();
             }
         }
-        let scans = self.0.with(queue.id, |known| {
+        let scans = self.0.with_queue(queue.id, |known| {
             known.watermark.note_claim(&begun, lows, &snapshot, claimed.items.is_empty());
             let now = Instant::now();
             if known.whole_at <= now {
@@ -145,7 +147,7 @@ impl Claims {
         if scans {
             let shared = Arc::clone(&self.0);
             let mut scan = Scan { shared, queue: queue.id, has_ended: false };
-            tokio::spawn(async move { while scan.step().await {} });
+            tokio::spawn(async move { while scan.run_step().await {} });
         }
         Ok((claimed, snapshot))
     }
@@ -163,11 +165,11 @@ impl Claims {
             }
             return Ok(false);
         }
-        if self.0.with(queue.id, |known| now + poll <= known.said_until) {
+        if self.0.with_queue(queue.id, |known| now + poll <= known.said_until) {
             return Ok(false);
         }
-        self.0.sessions.wait(queue, poll + SAID).await?;
-        self.0.with(queue.id, |known| known.said_until = now + poll + SAID);
+        self.0.sessions.announce_wait(queue, poll + SAID).await?;
+        self.0.with_queue(queue.id, |known| known.said_until = now + poll + SAID);
         Ok(true)
     }
 }
@@ -177,23 +179,23 @@ impl Shared {
     /// it sleeps. Unlike [`Claimed::next`], a wake does not mean that there is a key.
     fn set_alarm(&self, queue: i64, sleep: Duration) {
         let now = Instant::now();
-        self.with(queue, |known| {
+        self.with_queue(queue, |known| {
             let lease = known.lease_at.filter(|&at| at > now);
-            let pause = known.watermark.pause(now).map(|pause| now + pause);
+            let pause = known.watermark.claim_pause(now).map(|pause| now + pause);
             let alarm_at = lease.into_iter().chain(pause).min().filter(|&at| at < now + sleep);
             known.sleeps_until = alarm_at.unwrap_or(now + sleep);
             known.alarm = alarm_at.map(|at| {
                 let wakes = Arc::clone(&self.wakes);
                 let alarm = tokio::spawn(async move {
                     tokio::time::sleep_until(at.into()).await;
-                    wakes.wake(queue);
+                    wakes.wake_getters(queue);
                 });
                 Task::new(&alarm)
             });
         });
     }
 
-    fn with<T>(&self, queue: i64, what: impl FnOnce(&mut Known) -> T) -> T {
+    fn with_queue<T>(&self, queue: i64, what: impl FnOnce(&mut Known) -> T) -> T {
         what(lock(&self.queues).entry(queue).or_insert_with(|| Known::new(Instant::now())))
     }
 }
@@ -207,17 +209,17 @@ struct Scan {
 
 impl Scan {
     /// Waits for the next scan and runs it. Returns true if another scan may be due.
-    async fn step(&mut self) -> bool {
+    async fn run_step(&mut self) -> bool {
         let Self { shared, queue, has_ended } = self;
-        let scan_at =
-            shared.with(*queue, |known| known.watermark.is_suspect().then_some(known.scan_at));
+        let scan_at = shared
+            .with_queue(*queue, |known| known.watermark.is_suspect().then_some(known.scan_at));
         if let Some(scan_at) = scan_at {
             tokio::time::sleep_until(scan_at.into()).await;
         }
-        let suspect = shared.with(*queue, |known| {
+        let suspect = shared.with_queue(*queue, |known| {
             let suspect = known.watermark.take_suspect().or_else(|| {
                 let is_due = std::mem::take(&mut known.is_whole_due);
-                is_due.then(|| (LOWEST, known.watermark.lows()))
+                is_due.then(|| (LOWEST, known.watermark.current_lows()))
             });
             // Set this under the same lock, so that a claim that finds a suspect range starts another task.
             known.is_scanning = suspect.is_some();
@@ -230,7 +232,7 @@ impl Scan {
         let began = Instant::now();
         let scanned = shared.sessions.passed_over(*queue, &floors, &lows).await;
         let took = began.elapsed();
-        let tells = shared.with(*queue, |known| match scanned {
+        let tells = shared.with_queue(*queue, |known| match scanned {
             Ok((found, lease)) => {
                 if floors == LOWEST {
                     known.whole_at = began + shared.every.max(took * WHOLE_SHARE);
@@ -239,18 +241,18 @@ impl Scan {
                     known.scan_at = began + took * LATE_SHARE;
                 }
                 let is_sooner = known.lease_at.is_some_and(|at| at < known.sleeps_until);
-                known.watermark.found(found) || is_sooner
+                known.watermark.note_scan(found) || is_sooner
             }
             Err(fault) => {
                 let error = fault.source;
                 tracing::warn!(%error, "a scan for late keys failed, and is tried again");
-                known.watermark.suspect(floors);
+                known.watermark.mark_suspect(floors);
                 known.scan_at = began + Duration::from_secs(1);
                 false
             }
         });
         if tells {
-            shared.wakes.wake(*queue);
+            shared.wakes.wake_getters(*queue);
         }
         true
     }
@@ -260,7 +262,7 @@ impl Drop for Scan {
     fn drop(&mut self) {
         // The runtime was shut down, or the task has panicked.
         if !self.has_ended {
-            self.shared.with(self.queue, |known| known.is_scanning = false);
+            self.shared.with_queue(self.queue, |known| known.is_scanning = false);
         }
     }
 }
@@ -269,13 +271,13 @@ impl Drop for Scan {
 impl Claims {
     /// Returns the time until the alarm wakes the last claimer, or `None` if it sleeps until its poll.
     pub(super) fn alarm(&self, queue: &Place) -> Option<Duration> {
-        self.0.with(queue.id, |known| {
+        self.0.with_queue(queue.id, |known| {
             let sleep = known.sleeps_until.saturating_duration_since(Instant::now());
             known.alarm.as_ref().map(|_| sleep)
         })
     }
 
     pub(super) fn watermark<T>(&self, queue: &Place, what: impl FnOnce(&Watermark) -> T) -> T {
-        self.0.with(queue.id, |known| what(&known.watermark))
+        self.0.with_queue(queue.id, |known| what(&known.watermark))
     }
 }

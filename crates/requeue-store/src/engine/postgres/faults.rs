@@ -27,11 +27,12 @@ const DROPPED: &str = "RQ001";
 pub(super) fn of_connecting(error: PoolError) -> EngineError {
     match error {
         PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => {
-            match reason(&error) {
-                Some(kind) => Reason::new(kind, said(&error)).into(),
-                None => {
-                    EngineError { kind: kind_of_connecting(&error), source: said(&error).into() }
-                }
+            match refusal_kind(&error) {
+                Some(kind) => Reason::new(kind, error_text(&error)).into(),
+                None => EngineError {
+                    kind: kind_of_connecting(&error),
+                    source: error_text(&error).into(),
+                },
             }
         }
         PoolError::Timeout(_) => EngineError::absent("the server did not answer in time"),
@@ -40,7 +41,7 @@ pub(super) fn of_connecting(error: PoolError) -> EngineError {
 }
 
 /// Returns the reason why the server or TLS refused the connection, if it is certain.
-fn reason(error: &Error) -> Option<ErrorKind> {
+fn refusal_kind(error: &Error) -> Option<ErrorKind> {
     if let Some(code) = error.code() {
         return Some(match *code {
             _ if is_unsuitable_pooler(error) => ErrorKind::Refused,
@@ -51,7 +52,7 @@ fn reason(error: &Error) -> Option<ErrorKind> {
             _ => ErrorKind::Unreachable,
         });
     }
-    if guard::refusal(error).is_some() {
+    if guard::find_refusal(error).is_some() {
         return Some(ErrorKind::Tls);
     }
     if lacks_password(error) {
@@ -104,10 +105,10 @@ fn kind_of_connecting(error: &Error) -> Kind {
 
 /// Converts the error of a statement. Each statement is its own transaction.
 pub(super) fn of_statement(error: &Error) -> EngineError {
-    EngineError { kind: kind(error), source: said(error).into() }
+    EngineError { kind: statement_kind(error), source: error_text(error).into() }
 }
 
-fn kind(error: &Error) -> Kind {
+fn statement_kind(error: &Error) -> Kind {
     let Some(code) = error.code() else {
         // An error with another source means that a parameter did not fit the statement, or that the result
         // had an unexpected type. Otherwise the connection was closed.
@@ -135,8 +136,8 @@ fn kind(error: &Error) -> Kind {
 }
 
 /// Returns the server's message and hint. Omits its details, which may contain rows and therefore keys.
-fn said(error: &Error) -> String {
-    if let Some(refusal) = guard::refusal(error) {
+fn error_text(error: &Error) -> String {
+    if let Some(refusal) = guard::find_refusal(error) {
         return refusal.to_string();
     }
     if lacks_password(error) {

@@ -112,7 +112,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Conne
         Box::pin(async move {
             let Self { tls, server, negotiation } = self;
             let is_encrypted = match negotiation {
-                Some(negotiation) => negotiate(&mut stream, negotiation).await?,
+                Some(negotiation) => negotiate_tls(&mut stream, negotiation).await?,
                 // The driver has already negotiated TLS.
                 None => true,
             };
@@ -128,7 +128,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Conne
 }
 
 /// Negotiates TLS. Returns true if the TLS handshake comes next.
-async fn negotiate<S: AsyncRead + AsyncWrite + Unpin>(
+async fn negotiate_tls<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     Negotiation { mode, way }: Negotiation,
 ) -> io::Result<bool> {
@@ -176,7 +176,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> AsyncRead for Guarded<S
             return Poll::Ready(Ok(()));
         }
         loop {
-            let count = reading.give(buf);
+            let count = reading.give_bytes(buf);
             if count > 0 {
                 return Poll::Ready(Ok(()));
             }
@@ -191,7 +191,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> AsyncRead for Guarded<S
                 // The server closed the connection.
                 return Poll::Ready(Ok(()));
             }
-            reading.take(more.filled())?;
+            reading.take_bytes(more.filled())?;
         }
     }
 }
@@ -243,7 +243,7 @@ impl Filter {
         self.is_in && self.held.is_empty()
     }
 
-    fn take(&mut self, bytes: &[u8]) -> io::Result<()> {
+    fn take_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.held.extend_from_slice(bytes);
         while !self.is_in
             && let Some(message) = self.held.get(self.free..)
@@ -257,8 +257,8 @@ impl Filter {
                 };
                 match u32::from_be_bytes(number) {
                     0 => self.is_in = true,
-                    3 => return Err(self.refusal("the password in clear text")),
-                    5 => return Err(self.refusal("an MD5 hash of the password")),
+                    3 => return Err(self.refuse_request("the password in clear text")),
+                    5 => return Err(self.refuse_request("an MD5 hash of the password")),
                     _ => {}
                 }
             }
@@ -268,7 +268,7 @@ impl Filter {
     }
 
     /// Passes permitted bytes to the driver. Returns their number.
-    fn give(&mut self, to: &mut ReadBuf<'_>) -> usize {
+    fn give_bytes(&mut self, to: &mut ReadBuf<'_>) -> usize {
         let free = if self.is_in { self.held.len() } else { self.free.min(self.held.len()) };
         let count = free.min(to.remaining());
         to.put_slice(&self.held[..count]);
@@ -277,7 +277,7 @@ impl Filter {
         count
     }
 
-    fn refusal(&self, request: &'static str) -> io::Error {
+    fn refuse_request(&self, request: &'static str) -> io::Error {
         let Self { server, is_encrypted, .. } = self;
         let refusal = Refusal { server: server.clone(), request, is_encrypted: *is_encrypted };
         io::Error::new(io::ErrorKind::PermissionDenied, refusal)
@@ -303,7 +303,7 @@ pub(super) struct Refusal {
 }
 
 /// Returns the refusal that caused the error, if any.
-pub(super) fn refusal<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Refusal> {
+pub(super) fn find_refusal<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Refusal> {
     let mut source = Some(error);
     while let Some(error) = source {
         if let Some(refusal) = error.downcast_ref() {
@@ -336,13 +336,13 @@ mod tests {
         let mut filter = Filter::new("db".to_owned(), false);
         let mut passed = Vec::new();
         for part in all.chunks(piece) {
-            if filter.take(part).is_err() {
+            if filter.take_bytes(part).is_err() {
                 return (passed, true);
             }
             loop {
                 let mut some = [0; 3];
                 let mut some = ReadBuf::new(&mut some);
-                if filter.give(&mut some) == 0 {
+                if filter.give_bytes(&mut some) == 0 {
                     break;
                 }
                 passed.extend_from_slice(some.filled());

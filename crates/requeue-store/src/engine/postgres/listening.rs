@@ -61,7 +61,7 @@ impl Listener {
     }
 
     /// Starts to listen for keys that become ready in the queue, if the address allows it.
-    pub(super) fn wakes(
+    pub(super) fn subscribe_wakes(
         &self,
         queue: i64,
         address: &Address,
@@ -72,7 +72,7 @@ impl Listener {
             && task.as_ref().is_none_or(|task| task.0.is_finished())
         {
             let wakes = Arc::downgrade(&self.wakes);
-            let listening = listen(wakes, config.clone(), tls.clone());
+            let listening = run_listener(wakes, config.clone(), tls.clone());
             *task = Some(Task::new(&tokio::spawn(listening)));
         }
         drop(task);
@@ -85,7 +85,7 @@ impl Listener {
     }
 
     /// Returns the number of notifications that a run of the queue was cancelled.
-    pub(super) fn cancels(&self, queue: i64) -> u64 {
+    pub(super) fn cancel_count(&self, queue: i64) -> u64 {
         lock(&self.wakes.cancels).get(&queue).copied().unwrap_or(0)
     }
 }
@@ -98,14 +98,14 @@ impl QueueWakes {
         *lock(&self.cancels).entry(queue).or_default() += 1;
     }
 
-    pub(super) fn wake(&self, queue: i64) {
+    pub(super) fn wake_getters(&self, queue: i64) {
         if let Some(sender) = lock(&self.senders).get(&queue) {
             sender.send_modify(|wakes| *wakes += 1);
         }
     }
 }
 
-async fn listen(wakes: Weak<QueueWakes>, config: Config, tls: Connector) {
+async fn run_listener(wakes: Weak<QueueWakes>, config: Config, tls: Connector) {
     let mut delay = RetryDelay::new();
     // The time of the last report of the missing connection. Before the first report, the time at which the
     // loss was noticed.
@@ -125,7 +125,7 @@ async fn listen(wakes: Weak<QueueWakes>, config: Config, tls: Connector) {
                                     (Some(queue), Some(wakes)) if note.payload() == CANCEL => {
                                         wakes.note_cancel(queue);
                                     }
-                                    (Some(queue), Some(wakes)) => wakes.wake(queue),
+                                    (Some(queue), Some(wakes)) => wakes.wake_getters(queue),
                                     _ => {}
                                 }
                             }
@@ -140,7 +140,7 @@ async fn listen(wakes: Weak<QueueWakes>, config: Config, tls: Connector) {
                 });
                 let _driver = Task::new(&driven);
                 tokio::select! {
-                    () = ask(&wakes, &client) => {}
+                    () = listen_to_queues(&wakes, &client) => {}
                     _ = driven => {}
                 }
             }
@@ -159,7 +159,7 @@ async fn listen(wakes: Weak<QueueWakes>, config: Config, tls: Connector) {
 }
 
 /// Sends LISTEN for each queue, until the connection is closed.
-async fn ask(wakes: &Weak<QueueWakes>, client: &Client) {
+async fn listen_to_queues(wakes: &Weak<QueueWakes>, client: &Client) {
     let mut asked = HashSet::new();
     loop {
         let Some(strong) = wakes.upgrade() else { return };
@@ -172,7 +172,7 @@ async fn ask(wakes: &Weak<QueueWakes>, client: &Client) {
             }
             asked.insert(queue);
             // Earlier adds have sent no notification, and notifications may have been lost.
-            strong.wake(queue);
+            strong.wake_getters(queue);
             strong.note_cancel(queue);
         }
         strong.more.notified().await;

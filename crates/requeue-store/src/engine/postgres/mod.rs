@@ -154,14 +154,14 @@ pub(crate) struct Postgres {
 impl Postgres {
     pub(crate) async fn connect(address: Address) -> Result<Self, ConnectError> {
         let engine = Self::new(address, WHOLE)?;
-        match engine.reach().await {
+        match engine.check_reachable().await {
             Ok(()) => Ok(engine),
-            Err(fault) => Err(ConnectError::from_engine(engine.address.shown(), fault)),
+            Err(fault) => Err(ConnectError::from_engine(engine.address.without_secrets(), fault)),
         }
     }
 
     fn new(address: Address, whole: Duration) -> Result<Self, ConnectError> {
-        let connector = Connector::new(tls::connector(&address.trust)?, address.negotiation);
+        let connector = Connector::new(tls::tls_connector(&address.trust)?, address.negotiation);
         let sessions = Sessions::new(&address, connector.clone(), address.connections);
         let renewals = Sessions::new(&address, connector.clone(), 1);
         let listener = Listener::new();

@@ -10,8 +10,8 @@ use super::adding::Batch;
 use super::params::{Param, Params};
 use super::sessions::Sessions;
 use super::values::{
-    Rest, columns, count, failing, how_to_end, is_hold, number, number_of, numbers, place, seen,
-    unsigned,
+    Rest, count, entry_columns, failing_params, from_count, how_to_end, is_hold, number, number_of,
+    read_entry, read_indexes, read_place,
 };
 use super::watermark::{LOWEST, Lows, Snapshot};
 use super::{Postgres, faults, schema};
@@ -33,19 +33,19 @@ macro_rules! ends {
 }
 
 impl Engine for Postgres {
-    fn migrate(&self) -> Answer<'_, ()> {
-        Box::pin(schema::migrate(&self.sessions, schema::STEPS))
+    fn migrate_schema(&self) -> Answer<'_, ()> {
+        Box::pin(schema::migrate_schema(&self.sessions, schema::STEPS))
     }
 
-    fn open<'a>(&'a self, name: &'a str, settings: Settings) -> Answer<'a, Place> {
+    fn open_queue<'a>(&'a self, name: &'a str, settings: Settings) -> Answer<'a, Place> {
         Box::pin(async move {
             // Most queues exist. A role that is not allowed to create queues may call only `find`.
-            if let Some(place) = self.find(name).await? {
+            if let Some(place) = self.find_queue(name).await? {
                 return Ok(place);
             }
             let sql =
                 "select has_function_privilege('requeue.open(text, boolean, boolean)', 'execute')";
-            if !self.sessions.row(sql, &[]).await?.get::<_, bool>(0) {
+            if !self.sessions.query_row(sql, &[]).await?.get::<_, bool>(0) {
                 return Err(EngineError::refused(
                     "the queue does not exist, and this role may not create it; use \
                      another role, or grant it requeue.open",
@@ -54,25 +54,25 @@ impl Engine for Postgres {
             let sql = "select id, holds, revives from requeue.open($1, $2, $3)";
             let revives = settings.parked_add == ParkedAdd::Revive;
             let hold = is_hold(settings.readd_policy);
-            Ok(place(name, &self.sessions.row(sql, &[&name, &hold, &revives]).await?))
+            Ok(read_place(name, &self.sessions.query_row(sql, &[&name, &hold, &revives]).await?))
         })
     }
 
-    fn find<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Place>> {
+    fn find_queue<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Place>> {
         Box::pin(async move {
-            schema::check(&self.sessions, schema::STEPS).await?;
+            schema::check_version(&self.sessions, schema::STEPS).await?;
             let sql = "select id, holds, revives from requeue.find($1)";
-            let rows = self.sessions.rows(sql, &[&name]).await?;
-            Ok(rows.first().map(|row| place(name, row)))
+            let rows = self.sessions.query_rows(sql, &[&name]).await?;
+            Ok(rows.first().map(|row| read_place(name, row)))
         })
     }
 
     fn drop_queue<'a>(&'a self, name: &'a str, keys_too: bool) -> Answer<'a, Dropped> {
         Box::pin(async move {
-            schema::check(&self.sessions, schema::STEPS).await?;
+            schema::check_version(&self.sessions, schema::STEPS).await?;
             let sql = "select ready, waiting, in_flight, dirty, parked, dropped \
                        from requeue.drop_queue($1, $2)";
-            let row = self.sessions.row(sql, &[&name, &keys_too]).await;
+            let row = self.sessions.query_row(sql, &[&name, &keys_too]).await;
             let row = row.map_err(|fault| match fault.kind {
                 Kind::Locked => EngineError {
                     source: "a transaction that has added keys to it is still \
@@ -90,25 +90,25 @@ impl Engine for Postgres {
         })
     }
 
-    fn queues(&self) -> Answer<'_, Vec<QueueInfo>> {
+    fn list_queues(&self) -> Answer<'_, Vec<QueueInfo>> {
         Box::pin(async {
-            schema::check(&self.sessions, schema::STEPS).await?;
+            schema::check_version(&self.sessions, schema::STEPS).await?;
             let sql = "select q.id, q.hold, q.revive, q.name, \
                        not exists (select from requeue.keys k where k.queue = q.id), q.paused \
                        from requeue.queues q";
             let info = |row: &SqlRow| {
-                let Place { name, readd_policy, parked_add, .. } = place(row.get(3), row);
+                let Place { name, readd_policy, parked_add, .. } = read_place(row.get(3), row);
                 let (is_empty, is_paused) = (row.get(4), row.get(5));
                 QueueInfo { name, readd_policy, parked_add, is_empty, is_paused }
             };
-            Ok(self.sessions.rows(sql, &[]).await?.iter().map(info).collect())
+            Ok(self.sessions.query_rows(sql, &[]).await?.iter().map(info).collect())
         })
     }
 
-    fn add<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {
+    fn add_keys<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {
         Box::pin(async move {
             let sql = "select requeue.add_all_soon($1, $2, $3, $4, $5, $6, $7, $8)";
-            let added = self.added(sql, queue, &asks).await?;
+            let added = self.send_adds(sql, queue, &asks).await?;
             let all: Option<Vec<Added>> = added.into_iter().collect();
             all.ok_or_else(|| EngineError::refused("the server returned no row"))
         })
@@ -116,36 +116,36 @@ impl Engine for Postgres {
 
     fn add_free<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Option<Added>>> {
         let sql = "select requeue.add_free($1, $2, $3, $4, $5, $6, $7, $8)";
-        Box::pin(async move { self.added(sql, queue, &asks).await })
+        Box::pin(async move { self.send_adds(sql, queue, &asks).await })
     }
 
-    fn claim<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed> {
-        Box::pin(async move { named(queue, self.claims.claim(queue, &claim).await) })
+    fn claim_keys<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed> {
+        Box::pin(async move { name_dropped(queue, self.claims.claim(queue, &claim).await) })
     }
 
     fn set_paused<'a>(&'a self, queue: &'a Place, paused: bool) -> Answer<'a, ()> {
         Box::pin(async move {
             let sql = "select requeue.set_paused($1, $2)";
-            self.row(queue, sql, &[&number(queue), &paused]).await.map(drop)
+            self.query_row(queue, sql, &[&number(queue), &paused]).await.map(drop)
         })
     }
 
     fn is_paused<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool> {
         Box::pin(async move {
             let sql = "select q.paused from requeue.queues q where q.id = $1";
-            match self.rows(queue, sql, &[&number(queue)]).await?.first() {
+            match self.query_rows(queue, sql, &[&number(queue)]).await?.first() {
                 Some(row) => Ok(row.get(0)),
                 None => Err(EngineError::dropped(&queue.name)),
             }
         })
     }
 
-    fn finish<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {
+    fn finish_deliveries<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {
         Box::pin(async move {
             let sql = concat!("select requeue.finish_soon($1, $2, ", ends!(), ")");
-            let row = self.finished(sql, queue, &ends).await?;
+            let row = self.send_completions(sql, queue, &ends).await?;
             let mut held = vec![false; ends.len()];
-            numbers(&row, 0).into_iter().for_each(|n| held[n] = true);
+            read_indexes(&row, 0).into_iter().for_each(|n| held[n] = true);
             Ok(held)
         })
     }
@@ -158,11 +158,11 @@ impl Engine for Postgres {
         Box::pin(async move {
             let sql =
                 concat!("select locked, held from requeue.finish_free($1, $2, ", ends!(), ")");
-            Ok(changed(&self.finished(sql, queue, &ends).await?, ends.len()))
+            Ok(changed(&self.send_completions(sql, queue, &ends).await?, ends.len()))
         })
     }
 
-    fn renew<'a>(
+    fn renew_leases<'a>(
         &'a self,
         queue: &'a Place,
         held: Vec<(Key, i64)>,
@@ -176,18 +176,20 @@ impl Engine for Postgres {
             while !left.is_empty() {
                 let keys: Vec<&[u8]> = left.iter().map(|&n| &*held[n].0).collect();
                 let epochs: Vec<i64> = left.iter().map(|&n| held[n].1).collect();
-                let row = self.renewals.row(sql, &[&id, &keys, &epochs, &lease]).await;
-                let row = named(queue, row)?;
-                numbers(&row, 0).into_iter().for_each(|n| renewed[left[n]] = Renewed::Yes);
-                numbers(&row, 1).into_iter().for_each(|n| renewed[left[n]] = Renewed::Busy);
-                numbers(&row, 3).into_iter().for_each(|n| renewed[left[n]] = Renewed::Cancelled);
-                left = numbers(&row, 2).into_iter().map(|n| left[n]).collect();
+                let row = self.renewals.query_row(sql, &[&id, &keys, &epochs, &lease]).await;
+                let row = name_dropped(queue, row)?;
+                read_indexes(&row, 0).into_iter().for_each(|n| renewed[left[n]] = Renewed::Yes);
+                read_indexes(&row, 1).into_iter().for_each(|n| renewed[left[n]] = Renewed::Busy);
+                read_indexes(&row, 3)
+                    .into_iter()
+                    .for_each(|n| renewed[left[n]] = Renewed::Cancelled);
+                left = read_indexes(&row, 2).into_iter().map(|n| left[n]).collect();
             }
             Ok(renewed)
         })
     }
 
-    fn cancel<'a>(
+    fn cancel_keys<'a>(
         &'a self,
         queue: &'a Place,
         keys: Vec<Key>,
@@ -200,7 +202,7 @@ impl Engine for Postgres {
     fn cancel_running<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, CancelledRun> {
         Box::pin(async move {
             let sql = "select requeue.cancel_running($1, $2)";
-            let row = self.row(queue, sql, &[&number(queue), &&**key]).await?;
+            let row = self.query_row(queue, sql, &[&number(queue), &&**key]).await?;
             Ok(match row.get::<_, i32>(0) {
                 0 => CancelledRun::NotInFlight,
                 1 => CancelledRun::Cancelled,
@@ -210,8 +212,8 @@ impl Engine for Postgres {
     }
 
     /// Returns the number of notifications. Through a pooler without `listen`, it never changes.
-    fn cancels<'a>(&'a self, queue: &'a Place) -> Answer<'a, u64> {
-        Box::pin(std::future::ready(Ok(self.listener.cancels(queue.id))))
+    fn cancel_signal<'a>(&'a self, queue: &'a Place) -> Answer<'a, u64> {
+        Box::pin(std::future::ready(Ok(self.listener.cancel_count(queue.id))))
     }
 
     fn make_ready<'a>(
@@ -229,17 +231,17 @@ impl Engine for Postgres {
             let sql = format!(
                 "select {} from requeue.keys k cross join (select requeue.now() as t) n \
                  where k.queue = $1 and k.key = $2",
-                columns()
+                entry_columns()
             );
-            let rows = self.rows(queue, &sql, &[&number(queue), &&**key]).await?;
+            let rows = self.query_rows(queue, &sql, &[&number(queue), &&**key]).await?;
             if rows.is_empty() {
                 self.check_queue(queue).await?;
             }
-            rows.first().map(seen).transpose()
+            rows.first().map(read_entry).transpose()
         })
     }
 
-    fn page<'a>(
+    fn read_page<'a>(
         &'a self,
         queue: &'a Place,
         state: Option<State>,
@@ -248,18 +250,18 @@ impl Engine for Postgres {
     ) -> Answer<'a, Vec<Entry>> {
         Box::pin(async move {
             let _turn = self.looks.acquire().await;
-            let sql = page(state, after.is_some());
+            let sql = page_sql(state, after.is_some());
             let limit = i64::try_from(limit).unwrap_or(i64::MAX);
             let after = after.map(|after| &**after);
-            let rows = self.rows(queue, &sql, &[&number(queue), &limit, &after]).await?;
+            let rows = self.query_rows(queue, &sql, &[&number(queue), &limit, &after]).await?;
             if rows.is_empty() {
                 self.check_queue(queue).await?;
             }
-            rows.iter().map(seen).collect()
+            rows.iter().map(read_entry).collect()
         })
     }
 
-    fn counts<'a>(&'a self, queue: &'a Place) -> Answer<'a, StateCounts> {
+    fn count_keys<'a>(&'a self, queue: &'a Place) -> Answer<'a, StateCounts> {
         Box::pin(async move {
             let _turn = self.looks.acquire().await;
             let sql = "select count(*) filter (where k.state = 0 and k.at <= n.t), \
@@ -270,7 +272,7 @@ impl Engine for Postgres {
                        max(n.t - k.since) filter (where k.state = 0 and k.at <= n.t) \
                        from requeue.keys k cross join (select requeue.now() as t) n \
                        where k.queue = $1";
-            let row = self.row(queue, sql, &[&number(queue)]).await?;
+            let row = self.query_row(queue, sql, &[&number(queue)]).await?;
             let oldest_ready = until(0, row.get::<_, Option<i64>>(5).unwrap_or(0));
             let counts = StateCounts { oldest_ready, ..counts(&row) };
             if counts == StateCounts::default() {
@@ -282,22 +284,22 @@ impl Engine for Postgres {
 
     fn is_idle<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool> {
         Box::pin(async move {
-            Ok(self.row(queue, "select requeue.is_idle($1)", &[&number(queue)]).await?.get(0))
+            Ok(self.query_row(queue, "select requeue.is_idle($1)", &[&number(queue)]).await?.get(0))
         })
     }
 
-    fn wakes(&self, queue: &Place) -> watch::Receiver<u64> {
-        self.listener.wakes(queue.id, &self.address, &self.connector)
+    fn subscribe_wakes(&self, queue: &Place) -> watch::Receiver<u64> {
+        self.listener.subscribe_wakes(queue.id, &self.address, &self.connector)
     }
 
-    fn breadth(&self) -> usize {
+    fn max_batches(&self) -> usize {
         // With more concurrent batches, each batch would be smaller, and the server would need more time.
         2
     }
 }
 
 /// Adds the queue's name to the error of a dropped queue: the server knows only the number.
-fn named<T>(queue: &Place, answer: Result<T, EngineError>) -> Result<T, EngineError> {
+fn name_dropped<T>(queue: &Place, answer: Result<T, EngineError>) -> Result<T, EngineError> {
     answer.map_err(|fault| match fault.kind {
         Kind::Dropped => EngineError::dropped(&queue.name),
         _ => fault,
@@ -315,36 +317,36 @@ fn counts(row: &SqlRow) -> StateCounts {
 /// Reads whether each of `count` keys was changed from a row with the numbers of the locked and the changed keys.
 fn changed(row: &SqlRow, count: usize) -> Vec<Option<bool>> {
     let mut changed = vec![Some(false); count];
-    numbers(row, 0).into_iter().for_each(|n| changed[n] = None);
-    numbers(row, 1).into_iter().for_each(|n| changed[n] = Some(true));
+    read_indexes(row, 0).into_iter().for_each(|n| changed[n] = None);
+    read_indexes(row, 1).into_iter().for_each(|n| changed[n] = Some(true));
     changed
 }
 
 impl Postgres {
-    async fn rows(
+    async fn query_rows(
         &self,
         queue: &Place,
         sql: &str,
         params: &Params<'_>,
     ) -> Result<Vec<SqlRow>, EngineError> {
-        named(queue, self.sessions.rows(sql, params).await)
+        name_dropped(queue, self.sessions.query_rows(sql, params).await)
     }
 
-    async fn row(
+    async fn query_row(
         &self,
         queue: &Place,
         sql: &str,
         params: &Params<'_>,
     ) -> Result<SqlRow, EngineError> {
-        named(queue, self.sessions.row(sql, params).await)
+        name_dropped(queue, self.sessions.query_row(sql, params).await)
     }
 
     /// Fails if the queue was dropped.
     async fn check_queue(&self, queue: &Place) -> Result<(), EngineError> {
-        self.row(queue, "select requeue.check_queue($1)", &[&number(queue)]).await.map(drop)
+        self.query_row(queue, "select requeue.check_queue($1)", &[&number(queue)]).await.map(drop)
     }
 
-    async fn added(
+    async fn send_adds(
         &self,
         sql: &str,
         queue: &Place,
@@ -356,11 +358,11 @@ impl Postgres {
         let Batch { keys, afters, hows, priorities, reasons, mosts, .. } = &batch;
         let id = number(queue);
         let params: [&dyn Param; 8] = [&id, keys, afters, hows, priorities, reasons, &adds, mosts];
-        let row = self.row(queue, sql, &params).await?;
-        batch.answers(&row).map_err(|error| faults::of_statement(&error))
+        let row = self.query_row(queue, sql, &params).await?;
+        batch.read_answers(&row).map_err(|error| faults::of_statement(&error))
     }
 
-    async fn finished(
+    async fn send_completions(
         &self,
         sql: &str,
         queue: &Place,
@@ -379,7 +381,7 @@ impl Postgres {
         let of_all: [&dyn Param; 5] = [&id, &hold, &keys, &epochs, &hows];
         let of_others: [&dyn Param; 9] =
             [delays, priorities, adds, reasons, errors, bases, caps, shares, mosts];
-        let row = self.row(queue, sql, &[&of_all[..], &of_others[..]].concat()).await;
+        let row = self.query_row(queue, sql, &[&of_all[..], &of_others[..]].concat()).await;
         if ends.iter().any(|end| matches!(end.how, Finish::Unclaim(..))) {
             // Unclaimed keys are back at their old places, which may be below the start of the next claim. That also
             // holds if the answer was lost.
@@ -398,7 +400,10 @@ impl Postgres {
     ) -> Result<Vec<Option<bool>>, EngineError> {
         let bytes: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
         let state = state.map(number_of);
-        Ok(changed(&self.row(queue, sql, &[&number(queue), &bytes, &state]).await?, keys.len()))
+        Ok(changed(
+            &self.query_row(queue, sql, &[&number(queue), &bytes, &state]).await?,
+            keys.len(),
+        ))
     }
 }
 
@@ -416,7 +421,7 @@ impl Sessions {
                    from requeue.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
         let max = i32::try_from(claim.max).unwrap_or(i32::MAX);
         let oldest = i32::try_from(claim.oldest).unwrap_or(i32::MAX).min(max);
-        let (base, cap, share, most) = failing(&claim.expired);
+        let (base, cap, share, most) = failing_params(&claim.expired);
         let (id, hold, lease) = (number(queue), is_hold(queue.readd_policy), micros(claim.lease));
         let lows = &lows[..];
         let worker = &*queue.worker;
@@ -434,7 +439,7 @@ impl Sessions {
             &names_newest,
             &worker,
         ];
-        self.row(sql, &params).await.map(|row| ClaimAnswer::read(&row))
+        self.query_row(sql, &params).await.map(|row| ClaimAnswer::read(&row))
     }
 
     /// Returns the earliest ready key of each priority, and the earliest expired lease, among the keys that
@@ -448,15 +453,21 @@ impl Sessions {
     ) -> Result<([Option<Micros>; 4], Option<Duration>), EngineError> {
         let sql = "select passed, next_lease from requeue.passed_over($1, $2, $3)";
         let queue = i32::try_from(queue).unwrap_or(0);
-        let row = self.row(sql, &[&queue, &&floors[..], &&lows[..]]).await?;
+        let row = self.query_row(sql, &[&queue, &&floors[..], &&lows[..]]).await?;
         let found: Vec<Option<Micros>> = row.get(0);
         let lease: Option<Micros> = row.get(1);
         Ok((found.try_into().unwrap_or([None; 4]), lease.map(|lease| until(0, lease))))
     }
 
     /// Requests notifications from adds to the queue. The request need not be repeated for `time`.
-    pub(super) async fn wait(&self, queue: &Place, time: Duration) -> Result<(), EngineError> {
-        self.row("select requeue.wait($1, $2)", &[&number(queue), &micros(time)]).await.map(drop)
+    pub(super) async fn announce_wait(
+        &self,
+        queue: &Place,
+        time: Duration,
+    ) -> Result<(), EngineError> {
+        self.query_row("select requeue.announce_wait($1, $2)", &[&number(queue), &micros(time)])
+            .await
+            .map(drop)
     }
 }
 
@@ -483,11 +494,11 @@ impl ClaimAnswer {
             key: Key::from(*key),
             epoch: epochs[n],
             asked: Asked {
-                adds: unsigned(adds[n]),
+                adds: from_count(adds[n]),
                 reasons: reasons[n].cast_unsigned(),
                 priority: i32::from(priorities[n]).into(),
             },
-            failures: unsigned(failures[n]),
+            failures: from_count(failures[n]),
             queued: until(0, queued[n]),
         };
         let parked: Vec<&[u8]> = row.get("parked");
@@ -497,7 +508,9 @@ impl ClaimAnswer {
         let claimed = Claimed {
             items: keys.iter().enumerate().map(delivery).collect(),
             next: next_due.map(|time| until(0, time)),
-            parked: parked.map(|(key, n)| ParkedKey::expired(key.into(), unsigned(n))).collect(),
+            parked: parked
+                .map(|(key, n)| ParkedKey::from_expired_lease(key.into(), from_count(n)))
+                .collect(),
             is_paused: row.get("is_paused"),
             ..Claimed::default()
         };
@@ -512,7 +525,7 @@ impl ClaimAnswer {
 
 /// Returns the query of a page. Its parameters `$1` to `$3` are the queue, the limit, and the key before
 /// the page.
-pub(super) fn page(state: Option<State>, is_next: bool) -> String {
+pub(super) fn page_sql(state: Option<State>, is_next: bool) -> String {
     let which = match state {
         None => "",
         Some(State::Ready) => "and k.state = 0 and k.at <= n.t",
@@ -526,6 +539,6 @@ pub(super) fn page(state: Option<State>, is_next: bool) -> String {
     format!(
         "select {} from requeue.keys k cross join (select requeue.now() as t) n \
          where k.queue = $1 and {after_this} {which} order by k.key limit $2",
-        columns()
+        entry_columns()
     )
 }

@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 use super::names::Shard;
 use super::node::Line;
 use super::values::{self, ClaimAnswer, PeekAnswer};
-use super::{Redis, epoch_of, held};
+use super::{Redis, epoch_of, hold_flag};
 use crate::engine::outage::Part;
 use crate::engine::time::micros;
 use crate::engine::{Claim, Claimed, Place, lock};
@@ -35,8 +35,8 @@ impl Redis {
     ) -> Result<Claimed, EngineError> {
         let Claim { max, oldest, lease, expired, .. } = claim;
         let mut command = self.scripts.claim.on(&shards[number]);
-        command.arg(max).arg(oldest).arg(micros(lease)).arg(held(queue));
-        command.arg(values::expired(&expired.nth(number + 1))).arg(shards.len());
+        command.arg(max).arg(oldest).arg(micros(lease)).arg(hold_flag(queue));
+        command.arg(values::expired_words(&expired.nth(number + 1))).arg(shards.len());
         command.arg(&*queue.worker);
         let line = (Line::WaitingClaims, WAIT);
         let run = self.run_and_wait(&shards[number], &self.scripts.claim, &command, line);
@@ -46,7 +46,7 @@ impl Redis {
             })?;
         queue.note_answer(|| Part::Shard(number));
         let ClaimAnswer { mut claimed, health } = ClaimAnswer::read(answer)?;
-        claimed.next = self.heal(queue, shards, number, health).or(claimed.next);
+        claimed.next = self.start_repair(queue, shards, number, health).or(claimed.next);
         if !claimed.items.is_empty() && replicas < self.wait {
             tracing::debug!(
                 queue = queue.name,
@@ -62,7 +62,7 @@ impl Redis {
 
     /// Returns the number of keys that can be claimed from the shard, and the time until there may be such a
     /// key.
-    async fn peek(
+    async fn peek_shard(
         &self,
         queue: &Place,
         shards: &Arc<Vec<Shard>>,
@@ -75,13 +75,13 @@ impl Redis {
         let found = found.inspect_err(|fault| queue.note_failure(Part::Shard(number), fault))?;
         queue.note_answer(|| Part::Shard(number));
         let PeekAnswer { due, next, health } = PeekAnswer::read(found)?;
-        Ok((due, self.heal(queue, shards, number, health).or(next)))
+        Ok((due, self.start_repair(queue, shards, number, health).or(next)))
     }
 
     /// Claims from one shard. If that shard has too few keys, also claims from the other shards that have
     /// some. A shard that does not answer does not delay the others. It is queried from time to time, to
     /// detect when it is available again.
-    pub(super) async fn claimed(
+    pub(super) async fn claim_shards(
         &self,
         queue: &Place,
         begin: usize,
@@ -94,15 +94,15 @@ impl Redis {
         let mut all = Gathered::default();
         if let Some(first) = well {
             let first = others.remove(first);
-            all.take(self.claim_of(queue, &shards, first, claim).await);
+            all.take_part(self.claim_of(queue, &shards, first, claim).await);
             if others.is_empty() || all.claimed.items.len() >= claim.max {
-                return all.combined();
+                return all.into_claimed();
             }
             others.retain(|&number| {
                 lock(&shards[number].silent).is_none_or(|since| since.elapsed() > RESTING)
             });
         }
-        let peeked = others.iter().map(|&number| self.peek(queue, &shards, number));
+        let peeked = others.iter().map(|&number| self.peek_shard(queue, &shards, number));
         let peeked = join_all(peeked).await;
         let (mut left, mut oldest) = (claim.max - all.claimed.items.len(), claim.oldest);
         oldest = oldest.saturating_sub(all.claimed.items.len());
@@ -110,12 +110,12 @@ impl Redis {
         for (&number, peeked) in others.iter().zip(peeked) {
             let due = match peeked {
                 Ok((due, next)) if due == 0 || left == 0 => {
-                    all.take(Ok(Claimed { next, ..Claimed::default() }));
+                    all.take_part(Ok(Claimed { next, ..Claimed::default() }));
                     continue;
                 }
                 Ok((due, _)) => due.min(left),
                 Err(fault) => {
-                    all.take(Err(fault));
+                    all.take_part(Err(fault));
                     continue;
                 }
             };
@@ -125,9 +125,9 @@ impl Redis {
             oldest -= part.oldest;
         }
         for claimed in join_all(claims).await {
-            all.take(claimed);
+            all.take_part(claimed);
         }
-        all.combined()
+        all.into_claimed()
     }
 }
 
@@ -140,7 +140,7 @@ struct Gathered {
 }
 
 impl Gathered {
-    fn take(&mut self, claimed: Result<Claimed, EngineError>) {
+    fn take_part(&mut self, claimed: Result<Claimed, EngineError>) {
         match claimed {
             Ok(Claimed { items, next, damaged, parked, is_paused }) => {
                 let all = &mut self.claimed;
@@ -161,7 +161,7 @@ impl Gathered {
     /// Returns the combined result. A failure of one shard counts only if no other shard has answered. A pause
     /// of some shards counts only if the other shards have delivered no key: the client returns the keys of a
     /// paused queue to the store, and would claim them again immediately.
-    fn combined(self) -> Result<Claimed, EngineError> {
+    fn into_claimed(self) -> Result<Claimed, EngineError> {
         let Self { claimed, answered, fault } = self;
         let has_items = !claimed.items.is_empty();
         match fault {

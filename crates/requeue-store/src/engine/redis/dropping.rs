@@ -29,13 +29,13 @@ use std::time::Duration;
 use redis::Value;
 use tokio::time::Instant;
 
-use super::faults::garbled;
+use super::faults::unknown_format;
 use super::names::{self, Identity, Shard};
 use super::nodes::Nodes;
 use super::opening::Record;
 use super::scripts::Scripts;
 use super::values::{self, Values};
-use super::walking::sum;
+use super::walking::sum_counts;
 use super::{Redis, epoch_of};
 use crate::engine::Dropped;
 use crate::types::error::{EngineError, Kind};
@@ -45,9 +45,13 @@ use crate::types::inspect::StateCounts;
 const LIMIT: Duration = Duration::from_secs(5);
 
 impl Redis {
-    pub(super) async fn dropped(&self, name: &str, keys_too: bool) -> Result<Dropped, EngineError> {
+    pub(super) async fn drop_named(
+        &self,
+        name: &str,
+        keys_too: bool,
+    ) -> Result<Dropped, EngineError> {
         self.check(Some(name)).await?;
-        let Some(record) = self.settings(name, None).await? else { return Ok(Dropped::Missing) };
+        let Some(record) = self.read_record(name, None).await? else { return Ok(Dropped::Missing) };
         let Record { shards: count, generation, is_dropping, .. } = record;
         let of = Arc::new(Identity { name: name.to_owned(), generation, floor: 0 });
         let shards = names::shards(&of, count);
@@ -58,7 +62,8 @@ impl Redis {
             for shard in &shards {
                 let counted = self.scripts.counts.on(shard);
                 if let Ok(counted) = self.run(shard, &self.scripts.counts, &counted).await {
-                    counts = sum(counts, values::counts(&mut Values::from_array(counted)?)?);
+                    counts =
+                        sum_counts(counts, values::read_counts(&mut Values::from_array(counted)?)?);
                 }
             }
             if Dropped::keeps(&counts, keys_too) {
@@ -70,22 +75,22 @@ impl Redis {
         let dropping = tokio::spawn(async move {
             if is_dropping {
                 // An earlier drop was interrupted.
-                remove(&nodes, &scripts, &shards).await?;
+                remove_queue(&nodes, &scripts, &shards).await?;
                 return Ok(Dropped::Yes(StateCounts::default()));
             }
             let dropping = Dropping { nodes: &nodes, scripts: &scripts, shards: &shards };
-            let (counts, is_dropped) = dropping.decide(keys_too).await?;
+            let (counts, is_dropped) = dropping.seal_and_mark(keys_too).await?;
             if !is_dropped {
                 return Ok(Dropped::HasKeys(counts));
             }
-            remove(&nodes, &scripts, &shards).await?;
+            remove_queue(&nodes, &scripts, &shards).await?;
             Ok(Dropped::Yes(counts))
         });
         dropping.await.unwrap_or_else(|error| Err(EngineError::unsure(error)))
     }
 
     /// Returns the floor. All queues that are created from now on have greater fencing tokens.
-    pub(super) async fn floor(&self) -> Result<i64, EngineError> {
+    pub(super) async fn read_floor(&self) -> Result<i64, EngineError> {
         let get = redis::cmd("GET").arg(names::FLOOR).to_owned();
         match self.nodes.run(names::slot(names::FLOOR), &get, None).await? {
             Value::Nil => Ok(0),
@@ -124,9 +129,9 @@ impl Redis {
     }
 
     async fn was_dropped(&self, of: &Identity) -> Result<bool, EngineError> {
-        Ok(match self.settings(&of.name, None).await? {
+        Ok(match self.read_record(&of.name, None).await? {
             Some(record) => record.generation != of.generation || record.is_dropping,
-            None => self.floor().await? > of.floor,
+            None => self.read_floor().await? > of.floor,
         })
     }
 }
@@ -139,10 +144,10 @@ struct Dropping<'a> {
 
 impl Dropping<'_> {
     /// Runs steps 1 to 3. Returns the numbers of keys, and whether the queue was dropped.
-    async fn decide(&self, keys_too: bool) -> Result<(StateCounts, bool), EngineError> {
+    async fn seal_and_mark(&self, keys_too: bool) -> Result<(StateCounts, bool), EngineError> {
         let name = fastrand::u64(1..=i64::MAX.unsigned_abs());
         let began = Instant::now();
-        let decided = match self.seal(name).await {
+        let decided = match self.seal_shards(name).await {
             Ok((counts, _)) if Dropped::keeps(&counts, keys_too) => Ok((counts, false)),
             Ok((counts, last_epoch)) => self.mark(last_epoch, began).await.map(|()| (counts, true)),
             Err(fault) => Err(fault),
@@ -155,7 +160,8 @@ impl Dropping<'_> {
         if is_open {
             for shard in self.shards {
                 // Unseal the other shards even if this fails.
-                if let Err(fault) = step(self.nodes, self.scripts, shard, "unseal", name).await {
+                if let Err(fault) = run_step(self.nodes, self.scripts, shard, "unseal", name).await
+                {
                     let (queue, error) = (&shard.queue.name, fault.source);
                     tracing::warn!(queue, %error, "a shard could not be unsealed: \
                         drop the queue again");
@@ -166,10 +172,10 @@ impl Dropping<'_> {
     }
 
     /// Seals all shards. Returns the numbers of keys, and the last fencing token.
-    async fn seal(&self, name: u64) -> Result<(StateCounts, i64), EngineError> {
+    async fn seal_shards(&self, name: u64) -> Result<(StateCounts, i64), EngineError> {
         let (mut all, mut last_epoch) = (StateCounts::default(), 0);
         for (number, shard) in self.shards.iter().enumerate() {
-            let answer = step(self.nodes, self.scripts, shard, "seal", name).await;
+            let answer = run_step(self.nodes, self.scripts, shard, "seal", name).await;
             // Unsealing shows whether the seal was set.
             let answer = answer.map_err(|fault| EngineError { kind: Kind::Absent, ..fault })?;
             let mut answer = Values::from_array(answer)?;
@@ -177,7 +183,7 @@ impl Dropping<'_> {
                 return Err(EngineError::absent("another process is dropping the queue"));
             }
             last_epoch = last_epoch.max(epoch_of(answer.number()?, number, self.shards.len()));
-            all = sum(all, values::counts(&mut answer)?);
+            all = sum_counts(all, values::read_counts(&mut answer)?);
         }
         Ok((all, last_epoch))
     }
@@ -195,7 +201,7 @@ impl Dropping<'_> {
 }
 
 /// Runs step 4. Several processes may do so at the same time.
-pub(super) async fn remove(
+pub(super) async fn remove_queue(
     nodes: &Arc<Nodes>,
     scripts: &Scripts,
     shards: &[Shard],
@@ -210,7 +216,7 @@ pub(super) async fn remove(
     let (key, slot) = names::queue(&of.name);
     let exists = redis::cmd("EXISTS").arg(key).to_owned();
     if values::number(nodes.run(slot, &exists, None).await?)? > 0 {
-        list(nodes, scripts, &of.name).await?;
+        list_name(nodes, scripts, &of.name).await?;
     }
     Ok(())
 }
@@ -221,12 +227,12 @@ pub(super) async fn remove_shards(
     shards: &[Shard],
 ) -> Result<(), EngineError> {
     for shard in shards {
-        step(nodes, scripts, shard, "remove", 0).await?;
+        run_step(nodes, scripts, shard, "remove", 0).await?;
     }
     Ok(())
 }
 
-async fn step(
+async fn run_step(
     nodes: &Arc<Nodes>,
     scripts: &Scripts,
     shard: &Shard,
@@ -252,7 +258,7 @@ pub(super) async fn record(
 }
 
 /// Adds the queue to the list of all queues.
-pub(super) async fn list(
+pub(super) async fn list_name(
     nodes: &Arc<Nodes>,
     scripts: &Scripts,
     name: &str,
@@ -273,17 +279,17 @@ pub(super) enum Mark {
 }
 
 /// Returns the generation that a mark names, and its state.
-pub(super) fn owner(mark: &str) -> Result<(u64, Mark), EngineError> {
+pub(super) fn parse_mark(mark: &str) -> Result<(u64, Mark), EngineError> {
     let (generation, kind) = match (mark.strip_prefix('-'), mark.strip_prefix('?')) {
         (Some(sealed), _) => (sealed.split(' ').next().unwrap_or(sealed), Mark::Sealed),
         (_, Some(tentative)) => (tentative, Mark::Tentative),
         _ => (mark, Mark::Complete),
     };
-    Ok((generation.parse().map_err(|_| garbled())?, kind))
+    Ok((generation.parse().map_err(|_| unknown_format())?, kind))
 }
 
 /// Adds the name of the queue to the error of a dropped queue. The server does not report the name.
-pub(super) fn named(shard: &Shard, fault: EngineError) -> EngineError {
+pub(super) fn name_dropped(shard: &Shard, fault: EngineError) -> EngineError {
     match fault.kind {
         Kind::Dropped => EngineError::dropped(&shard.queue.name),
         _ => fault,

@@ -75,7 +75,7 @@ use requeue::CancelledRun;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use self::faults::garbled;
+use self::faults::unknown_format;
 use self::names::Shard;
 use self::node::Line;
 use self::nodes::Nodes;
@@ -125,7 +125,7 @@ impl Redis {
         let seeds = options.seeds.clone();
         match Self::connect_with(options, CLOCK).await {
             Ok(engine) => Ok(engine),
-            Err(fault) => Err(reaching::explained(&seeds, fault).await),
+            Err(fault) => Err(reaching::explain_failure(&seeds, fault).await),
         }
     }
 
@@ -157,7 +157,11 @@ impl Redis {
     }
 
     /// Returns the shards of the queue, and the number of the one that has the key.
-    fn find(&self, queue: &Place, key: &Key) -> Result<(Arc<Vec<Shard>>, usize), EngineError> {
+    fn shard_with(
+        &self,
+        queue: &Place,
+        key: &Key,
+    ) -> Result<(Arc<Vec<Shard>>, usize), EngineError> {
         let shards = self.shards_of(queue)?;
         let number = names::shard_of(key, shards.len());
         Ok((shards, number))
@@ -172,12 +176,12 @@ impl Redis {
         state: Option<State>,
     ) -> Result<Vec<Option<bool>>, EngineError> {
         let Some(first) = keys.first() else { return Ok(Vec::new()) };
-        let (shards, number) = self.find(queue, first)?;
+        let (shards, number) = self.shard_with(queue, first)?;
         let mut command = script.on(&shards[number]);
         command.arg(values::name_of(state));
         keys.iter().for_each(|key| _ = command.arg(&**key));
         let answer = self.run(&shards[number], script, &command).await?;
-        let digits = values::digits(answer, keys.len())?;
+        let digits = values::to_digits(answer, keys.len())?;
         Ok(digits.into_iter().map(|digit| Some(digit == b'1')).collect())
     }
 }
@@ -188,40 +192,42 @@ fn epoch_of(epoch: i64, number: usize, count: usize) -> i64 {
     epoch.saturating_mul(count as i64).saturating_add(number as i64)
 }
 
-fn held(queue: &Place) -> u8 {
+fn hold_flag(queue: &Place) -> u8 {
     u8::from(queue.readd_policy == ReaddPolicy::Hold)
 }
 
 impl Engine for Redis {
-    fn migrate(&self) -> Answer<'_, ()> {
-        Box::pin(self.migrated())
+    fn migrate_schema(&self) -> Answer<'_, ()> {
+        Box::pin(self.migrate_version())
     }
 
-    fn open<'a>(&'a self, name: &'a str, settings: Settings) -> Answer<'a, Place> {
-        Box::pin(async move { self.opened(name, Some(settings)).await?.ok_or_else(garbled) })
+    fn open_queue<'a>(&'a self, name: &'a str, settings: Settings) -> Answer<'a, Place> {
+        Box::pin(
+            async move { self.open_named(name, Some(settings)).await?.ok_or_else(unknown_format) },
+        )
     }
 
-    fn find<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Place>> {
-        Box::pin(self.opened(name, None))
+    fn find_queue<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Place>> {
+        Box::pin(self.open_named(name, None))
     }
 
     fn drop_queue<'a>(&'a self, name: &'a str, keys_too: bool) -> Answer<'a, Dropped> {
-        Box::pin(self.dropped(name, keys_too))
+        Box::pin(self.drop_named(name, keys_too))
     }
 
-    fn queues(&self) -> Answer<'_, Vec<QueueInfo>> {
-        Box::pin(self.listed())
+    fn list_queues(&self) -> Answer<'_, Vec<QueueInfo>> {
+        Box::pin(self.list_all())
     }
 
-    fn shards(&self, queue: &Place) -> usize {
+    fn shard_count(&self, queue: &Place) -> usize {
         self.shards_of(queue).map_or(1, |shards| shards.len())
     }
 
-    fn shard(&self, queue: &Place, key: &Key) -> usize {
-        self.find(queue, key).map_or(0, |(_, number)| number)
+    fn shard_of(&self, queue: &Place, key: &Key) -> usize {
+        self.shard_with(queue, key).map_or(0, |(_, number)| number)
     }
 
-    fn add<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {
+    fn add_keys<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {
         Box::pin(async move {
             let mut only = Attempts::until(Instant::now());
             self.add_once(queue, asks, &mut only).await
@@ -236,7 +242,7 @@ impl Engine for Redis {
     ) -> Answer<'a, Vec<Added>> {
         Box::pin(async move {
             let Some(first) = asks.first() else { return Ok(Vec::new()) };
-            let (shards, number) = self.find(queue, &first.key)?;
+            let (shards, number) = self.shard_with(queue, &first.key)?;
             let (shard, script) = (&shards[number], &self.scripts.add);
             let is_first = attempts.is_first();
             // Without `wait`, a batch is rarely sent again.
@@ -245,7 +251,7 @@ impl Engine for Redis {
                 Some(Receipt { name, .. }) => script.on_also(shard, &shard.receipt(name)),
                 None => script.on(shard),
             };
-            command.arg(held(queue));
+            command.arg(hold_flag(queue));
             asks.iter().for_each(|ask| values::push_add(&mut command, ask, queue));
             if let Some(Receipt { number, lasts, .. }) = receipt {
                 command.arg(number).arg(lasts.as_millis() as u64);
@@ -261,27 +267,27 @@ impl Engine for Redis {
             if let Some(receipt) = receipt.filter(|_| is_first) {
                 self.receipts.put_back(receipt);
             }
-            let digits = values::digits(answer, asks.len())?;
+            let digits = values::to_digits(answer, asks.len())?;
             for (ask, _) in asks.iter().zip(&digits).filter(|(_, digit)| **digit == REPLACED) {
                 let why = "the row could not be read".to_owned();
                 Damaged { key: ask.key.clone(), why }.report_replaced(&queue.name);
             }
-            digits.into_iter().map(values::added).collect()
+            digits.into_iter().map(values::to_added).collect()
         })
     }
 
-    fn claim<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed> {
+    fn claim_keys<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed> {
         Box::pin(async move {
             let waiting = lock(&self.waiting).get(&queue.id).map(Arc::clone);
             let woken = waiting.as_ref().and_then(|waiting| waiting.shard());
             let begin = woken.unwrap_or_else(|| self.turn.fetch_add(1, Ordering::Relaxed));
-            let claimed = self.claimed(queue, begin, claim).await;
+            let claimed = self.claim_shards(queue, begin, claim).await;
             if let Some(waiting) = waiting {
                 // This also applies if the claim fails. The task that waits for tokens has time to discover
                 // the server that now has the shard.
                 let is_waited_for = !claim.poll.is_zero();
                 let is_empty = claimed.as_ref().map_or(true, |claimed| claimed.items.is_empty());
-                waiting.want(is_waited_for && is_empty);
+                waiting.want_tokens(is_waited_for && is_empty);
             }
             claimed
         })
@@ -315,22 +321,22 @@ impl Engine for Redis {
         })
     }
 
-    fn finish<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {
+    fn finish_deliveries<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {
         Box::pin(async move {
             let Some(first) = ends.first() else { return Ok(Vec::new()) };
-            let (shards, number) = self.find(queue, &first.key)?;
+            let (shards, number) = self.shard_with(queue, &first.key)?;
             let mut command = self.scripts.finish.on(&shards[number]);
-            command.arg(held(queue));
+            command.arg(hold_flag(queue));
             for end in &ends {
                 values::push_completion(&mut command, end, end.epoch / shards.len() as i64);
             }
             let answer = self.run(&shards[number], &self.scripts.finish, &command).await?;
-            let digits = values::digits(answer, ends.len())?;
+            let digits = values::to_digits(answer, ends.len())?;
             Ok(digits.into_iter().map(|digit| digit == b'1').collect())
         })
     }
 
-    fn renew<'a>(
+    fn renew_leases<'a>(
         &'a self,
         queue: &'a Place,
         held: Vec<(Key, i64)>,
@@ -338,7 +344,7 @@ impl Engine for Redis {
     ) -> Answer<'a, Vec<Renewed>> {
         Box::pin(async move {
             let Some((first, _)) = held.first() else { return Ok(Vec::new()) };
-            let (shards, number) = self.find(queue, first)?;
+            let (shards, number) = self.shard_with(queue, first)?;
             let mut command = self.scripts.renew.on(&shards[number]);
             command.arg(micros(lease));
             for (key, epoch) in &held {
@@ -350,11 +356,11 @@ impl Engine for Redis {
                 b'2' => Renewed::Cancelled,
                 _ => Renewed::Lost,
             };
-            Ok(values::digits(answer, held.len())?.into_iter().map(renewed).collect())
+            Ok(values::to_digits(answer, held.len())?.into_iter().map(renewed).collect())
         })
     }
 
-    fn cancel<'a>(
+    fn cancel_keys<'a>(
         &'a self,
         queue: &'a Place,
         keys: Vec<Key>,
@@ -365,7 +371,7 @@ impl Engine for Redis {
 
     fn cancel_running<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, CancelledRun> {
         Box::pin(async move {
-            let (shards, number) = self.find(queue, key)?;
+            let (shards, number) = self.shard_with(queue, key)?;
             let mut command = self.scripts.cancel_running.on(&shards[number]);
             command.arg(&**key);
             let script = &self.scripts.cancel_running;
@@ -389,7 +395,7 @@ impl Engine for Redis {
         })
     }
 
-    fn cancels<'a>(&'a self, queue: &'a Place) -> Answer<'a, u64> {
+    fn cancel_signal<'a>(&'a self, queue: &'a Place) -> Answer<'a, u64> {
         Box::pin(async move {
             let (signal, slot) = names::cancels(&queue.name);
             let mut get = redis::cmd("GET");
@@ -409,44 +415,46 @@ impl Engine for Redis {
         Box::pin(async move { self.changed(&self.scripts.revive, queue, keys, Some(from)).await })
     }
 
-    fn walk<'a>(
+    fn walk_keys<'a>(
         &'a self,
         queue: &'a Place,
         state: Option<State>,
         from: Option<Cursor>,
         limit: usize,
     ) -> Answer<'a, Walked> {
-        Box::pin(self.walked(queue, state, from, limit))
+        Box::pin(self.walk_step(queue, state, from, limit))
     }
 
     fn look_up<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>> {
         Box::pin(async move {
-            let (shards, number) = self.find(queue, key)?;
+            let (shards, number) = self.shard_with(queue, key)?;
             let mut command = self.scripts.look_up.on(&shards[number]);
             command.arg(&**key);
             let answer = self.run(&shards[number], &self.scripts.look_up, &command).await?;
             let mut answer = Values::from_array(answer)?;
             let now = answer.number()?;
             let epoch = |epoch| epoch_of(epoch, number, shards.len());
-            Ok(Stored::next(&mut answer).ok().map(|stored| stored.seen(key.clone(), epoch, now)))
+            Ok(Stored::next(&mut answer)
+                .ok()
+                .map(|stored| stored.to_entry(key.clone(), epoch, now)))
         })
     }
 
-    fn page<'a>(
+    fn read_page<'a>(
         &'a self,
         queue: &'a Place,
         state: Option<State>,
         after: Option<&'a Key>,
         limit: usize,
     ) -> Answer<'a, Vec<Entry>> {
-        Box::pin(self.paged(queue, state, after, limit))
+        Box::pin(self.read_pages(queue, state, after, limit))
     }
 
-    fn counts<'a>(&'a self, queue: &'a Place) -> Answer<'a, StateCounts> {
-        Box::pin(self.counted(queue))
+    fn count_keys<'a>(&'a self, queue: &'a Place) -> Answer<'a, StateCounts> {
+        Box::pin(self.count_all(queue))
     }
 
-    fn wakes(&self, queue: &Place) -> watch::Receiver<u64> {
+    fn subscribe_wakes(&self, queue: &Place) -> watch::Receiver<u64> {
         let waiting = Arc::new(Waiting::new());
         let woken = waiting.subscribe();
         if let Ok(shards) = self.shards_of(queue) {
@@ -458,7 +466,7 @@ impl Engine for Redis {
         woken
     }
 
-    fn breadth(&self) -> usize {
+    fn max_batches(&self) -> usize {
         if self.nodes.is_cluster() { 8 } else { 2 }
     }
 }

@@ -11,7 +11,7 @@ use redis::{
 };
 use tokio::time::{Instant, timeout};
 
-use super::faults::{failed, garbled, unconnected};
+use super::faults::{command_fault, connect_fault, unknown_format};
 use crate::engine::lock;
 use crate::types::error::{EngineError, Kind};
 
@@ -87,7 +87,7 @@ impl Node {
             let client = Client::open(self.info.clone())?;
             client.get_multiplexed_async_connection_with_config(&config).await
         };
-        connected.await.map_err(|error| unconnected(&self.address, &error))
+        connected.await.map_err(|error| connect_fault(&self.address, &error))
     }
 
     /// Returns the number of the next connection of this kind, in rotation.
@@ -188,9 +188,9 @@ impl Node {
             if !is_answer(&error) {
                 self.disconnect();
             }
-            failed(&self.address, &error)
+            command_fault(&self.address, &error)
         })?;
-        answers.try_into().map_err(|_| garbled())
+        answers.try_into().map_err(|_| unknown_format())
     }
 
     /// Checks that the server answers. Returns `None` if another task is already checking.

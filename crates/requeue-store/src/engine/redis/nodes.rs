@@ -16,10 +16,10 @@ use redis::{Cmd, ConnectionAddr, ConnectionInfo, Value};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 
-use super::faults::{failed, garbled};
+use super::faults::{command_fault, unknown_format};
 use super::map::{self, Map};
 use super::node::{Line, Node};
-use super::requirements::examine;
+use super::requirements::examine_servers;
 use super::scripts::Script;
 use crate::engine::lock;
 use crate::types::error::{EngineError, Kind};
@@ -62,12 +62,12 @@ impl Nodes {
             accepts_eviction,
         });
         nodes.look_now().await?;
-        examine(nodes.masters(), accepts_eviction).await?;
+        examine_servers(nodes.all_masters(), accepts_eviction).await?;
         Ok(nodes)
     }
 
-    fn masters(&self) -> Vec<Arc<Node>> {
-        lock(&self.map).masters()
+    fn all_masters(&self) -> Vec<Arc<Node>> {
+        lock(&self.map).all_masters()
     }
 
     pub(super) fn is_cluster(&self) -> bool {
@@ -76,13 +76,13 @@ impl Nodes {
 
     /// Updates the map, unless it was updated a moment ago. Runs in a separate task, because the caller may
     /// give up.
-    async fn look(self: &Arc<Self>) -> Result<(), EngineError> {
+    async fn update_map(self: &Arc<Self>) -> Result<(), EngineError> {
         let nodes = Arc::clone(self);
         let looked = tokio::spawn(async move {
             nodes.look_now().await?;
             // Examine new masters in the background.
             tokio::spawn(async move {
-                let examined = examine(nodes.masters(), nodes.accepts_eviction).await;
+                let examined = examine_servers(nodes.all_masters(), nodes.accepts_eviction).await;
                 if let Err(EngineError { source: error, .. }) = examined {
                     tracing::warn!(%error, "a server may lose keys");
                 }
@@ -129,7 +129,7 @@ impl Nodes {
                 if map.is_whole {
                     // A server that is permanently gone must not delay every update.
                     let stays =
-                        |node: &Arc<Node>| is_seed(node) || map.has(node) || !node.is_silent();
+                        |node: &Arc<Node>| is_seed(node) || map.has_node(node) || !node.is_silent();
                     lock(&self.known).retain(|_, node| stays(node));
                 }
                 *lock(&self.map) = Arc::new(map);
@@ -158,41 +158,41 @@ impl Nodes {
     }
 
     /// Returns the server that has the slot according to the current map.
-    pub(super) async fn holder(self: &Arc<Self>, slot: u16) -> Result<Arc<Node>, EngineError> {
-        let holder = || lock(&self.map).holder(slot);
+    pub(super) async fn holder_of(self: &Arc<Self>, slot: u16) -> Result<Arc<Node>, EngineError> {
+        let holder = || lock(&self.map).holder_of(slot);
         if let Some(node) = holder() {
             return Ok(node);
         }
-        self.look().await?;
+        self.update_map().await?;
         holder().ok_or_else(|| EngineError::absent(format!("no server has slot {slot}")))
     }
 
     /// Checks a server after a caller has given up on it, and updates the map if the server does not
     /// answer. Runs in a separate task, which no caller can cancel.
-    fn doubt(self: &Arc<Self>, node: &Arc<Node>, wire: usize) {
+    fn doubt_node(self: &Arc<Self>, node: &Arc<Node>, wire: usize) {
         // Without a runtime, no request follows.
         let Ok(runtime) = Handle::try_current() else { return };
         let (nodes, node) = (Arc::clone(self), Arc::clone(node));
         runtime.spawn(async move {
             if node.is_there(wire).await == Some(false) {
                 node.disconnect();
-                let _ = nodes.look().await;
+                let _ = nodes.update_map().await;
             }
         });
     }
 
     /// Opens a dedicated connection to the server that has the slot, with this response timeout.
-    pub(super) async fn dedicated(
+    pub(super) async fn dedicated_connection(
         self: &Arc<Self>,
         slot: u16,
         answering: Duration,
     ) -> Result<MultiplexedConnection, EngineError> {
-        let node = self.holder(slot).await?;
+        let node = self.holder_of(slot).await?;
         let connected = node.connect(answering).await;
         if connected.is_err() {
             // Another server may have the slot by now. The next request uses the new map.
             node.note_silence();
-            let _ = self.look().await;
+            let _ = self.update_map().await;
         }
         connected
     }
@@ -206,7 +206,7 @@ impl Nodes {
         script: Option<&Script>,
     ) -> Result<Value, EngineError> {
         let mut answers = self.send(slot, Line::Quick, &[command], script).await?;
-        answers.pop().ok_or_else(garbled)
+        answers.pop().ok_or_else(unknown_format)
     }
 
     /// Sends the commands to the server that has the slot, and returns all answers. `script` is the script
@@ -218,7 +218,7 @@ impl Nodes {
         commands: &[&Cmd],
         script: Option<&Script>,
     ) -> Result<Vec<Value>, EngineError> {
-        let mut node = self.holder(slot).await?;
+        let mut node = self.holder_of(slot).await?;
         let mut ahead = false;
         let mut fault = EngineError::absent(format!("no server takes slot {slot}"));
         for _ in 0..HOPS {
@@ -235,8 +235,8 @@ impl Nodes {
                 Ok(Err(error)) => error,
                 Err(fault) => {
                     node.note_silence();
-                    let _ = self.look().await;
-                    let next = self.holder(slot).await?;
+                    let _ = self.update_map().await;
+                    let next = self.holder_of(slot).await?;
                     if Arc::ptr_eq(&next, &node) {
                         return Err(fault);
                     }
@@ -244,7 +244,7 @@ impl Nodes {
                     continue;
                 }
             };
-            fault = failed(&node.address, &error);
+            fault = command_fault(&node.address, &error);
             match (error.code(), error.redirect_node(), script) {
                 (Some("NOSCRIPT"), _, Some(script)) => _ = node.ask([&script.load()]).await?,
                 (Some(code), Some((address, _)), _) => {
@@ -254,7 +254,7 @@ impl Nodes {
                     node = self.node_at(&node, map::address(&node, host, port));
                     if !ahead {
                         // The update is for later commands; this one already has its address.
-                        let _ = self.look().await;
+                        let _ = self.update_map().await;
                     }
                 }
                 (code, ..) => {
@@ -264,7 +264,7 @@ impl Nodes {
                         ["READONLY", "CLUSTERDOWN", "LOADING", "MASTERDOWN"];
                     if code.is_none_or(|code| ELSEWHERE.contains(&code)) {
                         node.disconnect();
-                        let _ = self.look().await;
+                        let _ = self.update_map().await;
                     }
                     return Err(fault);
                 }
@@ -297,7 +297,7 @@ struct Patient<'a> {
 impl Drop for Patient<'_> {
     fn drop(&mut self) {
         if self.gives_up {
-            self.nodes.doubt(self.node, self.wire);
+            self.nodes.doubt_node(self.node, self.wire);
         }
     }
 }

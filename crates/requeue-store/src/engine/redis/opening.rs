@@ -10,13 +10,13 @@ use std::sync::atomic::Ordering;
 use redis::{Value, cmd};
 
 use super::dropping::Mark;
-use super::faults::garbled;
+use super::faults::unknown_format;
 use super::names::{Identity, Shard};
 use super::values::{self, Values};
 use super::{Redis, dropping, names, repairing};
 use crate::engine::{Place, Settings, lock};
 use crate::types::add::{ParkedAdd, ReaddPolicy};
-use crate::types::error::{EngineError, newer};
+use crate::types::error::{EngineError, newer_schema};
 use crate::types::inspect::QueueInfo;
 
 /// The version of the data. Raise it if the scripts of an older program cannot read the data.
@@ -44,7 +44,7 @@ impl Redis {
         match self.nodes.run(names::slot(names::SCHEMA), &get, None).await? {
             Value::Nil => Ok(None),
             Value::BulkString(version) => Ok(Some(String::from_utf8_lossy(&version).into_owned())),
-            _ => Err(garbled()),
+            _ => Err(unknown_format()),
         }
     }
 
@@ -60,7 +60,7 @@ impl Redis {
                 names::SCHEMA
             )),
             None => refuse(crate::types::error::UNPREPARED),
-            Some(other) => refuse(&newer(other, VERSION).source.to_string()),
+            Some(other) => refuse(&newer_schema(other, VERSION).source.to_string()),
         }
     }
 
@@ -71,7 +71,7 @@ impl Redis {
         Ok(values::number(found)? > 0)
     }
 
-    pub(super) async fn migrated(&self) -> Result<(), EngineError> {
+    pub(super) async fn migrate_version(&self) -> Result<(), EngineError> {
         // A full server accepts no write, but may already have the version.
         if self.version().await?.is_none() {
             let mut set = cmd("SET");
@@ -82,7 +82,7 @@ impl Redis {
     }
 
     /// Returns the record of the queue. Creates it if it is missing and `settings` are given.
-    pub(super) async fn settings(
+    pub(super) async fn read_record(
         &self,
         name: &str,
         settings: Option<Settings>,
@@ -123,7 +123,7 @@ impl Redis {
         for shard in shards {
             let get = cmd("GET").arg(shard.generation()).to_owned();
             if let Value::BulkString(mark) = self.nodes.run(shard.slot, &get, None).await? {
-                let (mark, kind) = dropping::owner(&String::from_utf8_lossy(&mark))?;
+                let (mark, kind) = dropping::parse_mark(&String::from_utf8_lossy(&mark))?;
                 if mark != shard.queue.generation && kind != Mark::Tentative {
                     return Ok(Some(mark));
                 }
@@ -133,7 +133,7 @@ impl Redis {
     }
 
     /// Opens the queue. Creates it if it is missing and `settings` are given.
-    pub(super) async fn opened(
+    pub(super) async fn open_named(
         &self,
         name: &str,
         settings: Option<Settings>,
@@ -141,7 +141,7 @@ impl Redis {
         self.check(Some(name)).await?;
         if settings.is_some() {
             // List the name first, so that every existing queue is listed.
-            dropping::list(&self.nodes, &self.scripts, name).await?;
+            dropping::list_name(&self.nodes, &self.scripts, name).await?;
         }
         let (mut is_lost, mut was_made) = (false, false);
         let mut attempts = 0..ATTEMPTS;
@@ -151,23 +151,23 @@ impl Redis {
                     "other processes drop and create the queue repeatedly; try again later",
                 ));
             }
-            let Some(record) = self.settings(name, settings).await? else {
+            let Some(record) = self.read_record(name, settings).await? else {
                 return Ok(None);
             };
             let Record { settings, shards: count, generation, is_new, is_made, is_dropping } =
                 record;
             was_made |= is_made;
-            let floor = self.floor().await?;
+            let floor = self.read_floor().await?;
             let of = Arc::new(Identity { name: name.to_owned(), generation, floor });
             let shards = Arc::new(names::shards(&of, count));
             if is_dropping {
                 // A drop is in progress or was interrupted.
-                dropping::remove(&self.nodes, &self.scripts, &shards).await?;
+                dropping::remove_queue(&self.nodes, &self.scripts, &shards).await?;
                 continue;
             }
             if is_new {
                 // List the name again: a drop of the previous queue may have removed it in the meantime.
-                dropping::list(&self.nodes, &self.scripts, name).await?;
+                dropping::list_name(&self.nodes, &self.scripts, name).await?;
                 if let Some(mark) = self.other_mark(&shards).await? {
                     // The record was lost, but the queue was not. Adopt its generation before any shard
                     // gets a mark, so that all shards get the same one.
@@ -210,7 +210,7 @@ impl Redis {
     ) -> Result<Marked, EngineError> {
         let (mut others, mut damaged, mut had_data) = (None, Vec::new(), false);
         for shard in shards {
-            match self.checked(shard, record.shards).await? {
+            match self.check_shard(shard, record.shards).await? {
                 Checked::Ours { was_there, is_damaged } => {
                     had_data |= was_there;
                     damaged.extend(is_damaged.then_some(shard));
@@ -222,7 +222,7 @@ impl Redis {
         if let Some(other) = others {
             // If the queue is new, another process has marked a shard in the meantime.
             if !record.is_new {
-                let now = self.settings(name, None).await?;
+                let now = self.read_record(name, None).await?;
                 if now.is_some_and(|now| now.generation == record.generation && !now.is_new) {
                     // A failover has brought back a shard of a dropped queue.
                     let left = Identity { generation: other, ..(**of).clone() };
@@ -233,7 +233,7 @@ impl Redis {
             return incomplete;
         }
         // A drop in the meantime has removed the record or the marks.
-        let now = self.settings(name, None).await?;
+        let now = self.read_record(name, None).await?;
         let is_there = |now: Record| now.generation == record.generation && !now.is_dropping;
         if !now.is_some_and(is_there) {
             for shard in shards {
@@ -254,21 +254,21 @@ impl Redis {
             dropping::record(&self.nodes, &self.scripts, of, &confirm).await?;
         }
         for shard in damaged {
-            repairing::repair(&self.nodes, &self.scripts, name, shard).await?;
+            repairing::repair_shard(&self.nodes, &self.scripts, name, shard).await?;
         }
         Ok(Marked { had_data, is_complete: true })
     }
 
     /// Checks a shard, and begins its mark if it has none.
-    async fn checked(&self, shard: &Shard, count: u16) -> Result<Checked, EngineError> {
+    async fn check_shard(&self, shard: &Shard, count: u16) -> Result<Checked, EngineError> {
         let mut check = self.scripts.check.on(shard);
         check.arg(shard.queue.floor / i64::from(count) + 1);
         let checked = self.nodes.run(shard.slot, &check, Some(&self.scripts.check)).await?;
         let mut checked = Values::from_array(checked)?;
         let was_there = checked.number::<u8>()? == 1;
         let is_damaged = checked.number::<u8>()? == 1;
-        let mark = String::from_utf8(checked.bytes()?).map_err(|_| garbled())?;
-        match dropping::owner(&mark)? {
+        let mark = String::from_utf8(checked.bytes()?).map_err(|_| unknown_format())?;
+        match dropping::parse_mark(&mark)? {
             (generation, kind) if generation == shard.queue.generation => {
                 if kind == Mark::Sealed {
                     return Err(EngineError::absent(format!(
@@ -287,7 +287,7 @@ impl Redis {
         Ok(Checked::Ours { was_there, is_damaged })
     }
 
-    pub(super) async fn listed(&self) -> Result<Vec<QueueInfo>, EngineError> {
+    pub(super) async fn list_all(&self) -> Result<Vec<QueueInfo>, EngineError> {
         self.check(None).await?;
         let (mut queues, mut cursor) = (BTreeMap::new(), b"0".to_vec());
         loop {
@@ -296,12 +296,12 @@ impl Redis {
             let found = self.nodes.run(names::slot(names::QUEUES), &scan, None).await?;
             let mut found = Values::from_array(found)?;
             cursor = found.bytes()?;
-            let mut names = Values::from_array(found.value()?)?;
+            let mut names = Values::from_array(found.next_value()?)?;
             while !names.is_empty() {
-                let name = String::from_utf8(names.bytes()?).map_err(|_| garbled())?;
-                names.value()?;
+                let name = String::from_utf8(names.bytes()?).map_err(|_| unknown_format())?;
+                names.next_value()?;
                 // An opener may have stopped between listing the queue and creating it.
-                if let Some(info) = self.info(&name).await? {
+                if let Some(info) = self.queue_info(&name).await? {
                     queues.insert(name, info);
                 }
             }
@@ -311,8 +311,8 @@ impl Redis {
         }
     }
 
-    async fn info(&self, name: &str) -> Result<Option<QueueInfo>, EngineError> {
-        let record = self.settings(name, None).await?.filter(|record| !record.is_dropping);
+    async fn queue_info(&self, name: &str) -> Result<Option<QueueInfo>, EngineError> {
+        let record = self.read_record(name, None).await?.filter(|record| !record.is_dropping);
         let Some(record) = record else { return Ok(None) };
         let Record { settings, shards: count, generation, .. } = record;
         let Settings { readd_policy, parked_add } = settings;

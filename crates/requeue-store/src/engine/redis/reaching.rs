@@ -7,7 +7,7 @@ use crate::types::error::{EngineError, ErrorKind, Reason};
 
 /// Returns the error of a connection attempt to these addresses, replaced by a more specific one if the
 /// cause can be determined.
-pub(super) async fn explained(seeds: &[ConnectionInfo], fault: EngineError) -> EngineError {
+pub(super) async fn explain_failure(seeds: &[ConnectionInfo], fault: EngineError) -> EngineError {
     // A server that has given a reason needs no further check, except after a failure of TLS: the server
     // may not use TLS.
     let is_known = fault.source.downcast_ref::<Reason>();
@@ -21,7 +21,7 @@ pub(super) async fn explained(seeds: &[ConnectionInfo], fault: EngineError) -> E
             ConnectionAddr::TcpTls { host, port, .. } => (host, port, Protocol::RedisTls),
             _ => return fault,
         };
-        let Some(reason) = peer::explain(host, *port, wanted).await else { return fault };
+        let Some(reason) = peer::explain_failure(host, *port, wanted).await else { return fault };
         all = Some(match all {
             None => reason,
             Some(before) => before.and(reason),

@@ -22,7 +22,7 @@ const WALKED: [usize; 8] = [1, 2, 3, 4, 5, 6, 7, 11];
 
 impl Redis {
     /// Starts the repair of a damaged shard. Returns the time until it may have keys.
-    pub(super) fn heal(
+    pub(super) fn start_repair(
         &self,
         queue: &Place,
         shards: &Arc<Vec<Shard>>,
@@ -32,11 +32,11 @@ impl Redis {
         let Health::Damaged(dropped) = health else { return None };
         let (nodes, scripts) = (Arc::clone(&self.nodes), Arc::clone(&self.scripts));
         let (queue, shards) = (queue.name.clone(), Arc::clone(shards));
-        report(&queue, 0, dropped);
+        report_repair(&queue, 0, dropped);
         if !shards[number].is_repaired.swap(true, Ordering::Relaxed) {
             tokio::spawn(async move {
                 let shard = &shards[number];
-                if let Err(fault) = repair(&nodes, &scripts, &queue, shard).await {
+                if let Err(fault) = repair_shard(&nodes, &scripts, &queue, shard).await {
                     tracing::warn!(queue, error = %fault.source, "the repair of a damaged \
                         shard failed, and will be retried");
                 }
@@ -49,7 +49,7 @@ impl Redis {
 
 /// Restores the places of rows, and drops places that have no row, in short steps. Others may use and even
 /// repair the shard at the same time.
-pub(super) async fn repair(
+pub(super) async fn repair_shard(
     nodes: &Arc<Nodes>,
     scripts: &Scripts,
     queue: &str,
@@ -66,7 +66,7 @@ pub(super) async fn repair(
             cursor = step.bytes()?;
             restored += step.number::<u64>()?;
             dropped += step.number::<u64>()?;
-            for damaged in values::set_aside(step.value()?)? {
+            for damaged in values::set_aside(step.next_value()?)? {
                 damaged.report_set_aside(queue);
             }
             if cursor == b"0" {
@@ -74,11 +74,11 @@ pub(super) async fn repair(
             }
         }
     }
-    report(queue, restored, dropped);
+    report_repair(queue, restored, dropped);
     Ok(())
 }
 
-fn report(queue: &str, restored: u64, dropped: u64) {
+fn report_repair(queue: &str, restored: u64, dropped: u64) {
     if restored + dropped > 0 {
         tracing::warn!(
             queue,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::{Cmd, Value, cmd};
 
-use super::faults::garbled;
+use super::faults::unknown_format;
 use super::names::Shard;
 use super::node::Line;
 use super::scripts::Script;
@@ -22,7 +22,7 @@ impl Redis {
         command: &Cmd,
     ) -> Result<Value, EngineError> {
         let mut answers = self.send(shard, script, Line::Quick, &[command]).await?;
-        answers.pop().ok_or_else(garbled)
+        answers.pop().ok_or_else(unknown_format)
     }
 
     /// As [`run`](Self::run). Also waits for replicas, at most `limit`, and returns how many have
@@ -40,9 +40,9 @@ impl Redis {
         let mut wait = cmd("WAIT");
         wait.arg(self.wait).arg(limit.as_millis() as u64);
         let mut answers = self.send(shard, script, line, &[command, &wait]).await?;
-        let replicas = answers.pop().ok_or_else(garbled).and_then(values::number)?;
-        let replicas = replicas.try_into().map_err(|_| garbled())?;
-        Ok((answers.pop().ok_or_else(garbled)?, replicas))
+        let replicas = answers.pop().ok_or_else(unknown_format).and_then(values::number)?;
+        let replicas = replicas.try_into().map_err(|_| unknown_format())?;
+        Ok((answers.pop().ok_or_else(unknown_format)?, replicas))
     }
 
     /// Sends the commands. The first one runs the script. Restores the shard's mark if the server has lost
@@ -60,7 +60,7 @@ impl Redis {
                 Err(fault) if fault.kind == Kind::Dropped && attempts.next().is_some() => {
                     Box::pin(self.restore_mark(shard)).await?;
                 }
-                answered => return answered.map_err(|fault| dropping::named(shard, fault)),
+                answered => return answered.map_err(|fault| dropping::name_dropped(shard, fault)),
             }
         }
     }

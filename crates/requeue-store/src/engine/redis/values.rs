@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use redis::{Cmd, Value};
 
-use super::faults::garbled;
+use super::faults::unknown_format;
 use crate::engine::damage::Damaged;
 use crate::engine::row::{Row, Run};
 use crate::engine::time::{Micros, micros, until};
@@ -45,35 +45,35 @@ pub(super) fn push_completion(to: &mut Cmd, end: &End, epoch: i64) {
             let (delay, priority) = (micros(*delay), priority.number());
             format!("requeue_after 1 0 {priority} 0 {delay}")
         }
-        Finish::Retry(failing, failure) => retry(failing, &asked(&failure.asked)),
+        Finish::Retry(failing, failure) => retry_words(failing, &asked_words(&failure.asked)),
         Finish::RetryAfter(delay, most, failure) => {
             let most = most.map_or(NEVER_PARKED, u64::from);
-            format!("retry_after {} {most} {}", asked(&failure.asked), micros(*delay))
+            format!("retry_after {} {most} {}", asked_words(&failure.asked), micros(*delay))
         }
-        Finish::GiveUp(failure) => format!("give_up {}", asked(&failure.asked)),
+        Finish::GiveUp(failure) => format!("give_up {}", asked_words(&failure.asked)),
         Finish::Cancelled => "cancelled".to_owned(),
-        Finish::Release(given) => format!("release {}", asked(given)),
+        Finish::Release(given) => format!("release {}", asked_words(given)),
         Finish::Unclaim(given, queued) => {
-            format!("unclaim {} 0 {}", asked(given), micros(*queued))
+            format!("unclaim {} 0 {}", asked_words(given), micros(*queued))
         }
     };
     let error = end.how.failure().map_or("", |failure| &*failure.error);
     to.arg(&*end.key).arg(epoch).arg(said).arg(error);
 }
 
-fn asked(Asked { adds, reasons, priority }: &Asked) -> String {
+fn asked_words(Asked { adds, reasons, priority }: &Asked) -> String {
     format!("{adds} {reasons} {}", priority.number())
 }
 
-fn retry(Failing { backoff, max_failures }: &Failing, asked: &str) -> String {
+fn retry_words(Failing { backoff, max_failures }: &Failing, asked: &str) -> String {
     let most = max_failures.map_or(NEVER_PARKED, u64::from);
     let (base, cap) = (micros(backoff.base), micros(backoff.cap));
     format!("retry {asked} {most} {base} {cap} {}", backoff.share.clamp(0.0, 1.0))
 }
 
 /// Encodes the rules for keys whose leases have expired. The script knows the parameters of their runs.
-pub(super) fn expired(failing: &Failing) -> String {
-    retry(failing, "0 0 0")
+pub(super) fn expired_words(failing: &Failing) -> String {
+    retry_words(failing, "0 0 0")
 }
 
 /// Reads an array from its front.
@@ -83,7 +83,7 @@ impl Values {
     pub(super) fn from_array(value: Value) -> Result<Self, EngineError> {
         match value {
             Value::Array(values) => Ok(Self(values.into_iter())),
-            _ => Err(garbled()),
+            _ => Err(unknown_format()),
         }
     }
 
@@ -91,23 +91,24 @@ impl Values {
         self.0.len() == 0
     }
 
-    pub(super) fn value(&mut self) -> Result<Value, EngineError> {
-        self.0.next().ok_or_else(garbled)
+    pub(super) fn next_value(&mut self) -> Result<Value, EngineError> {
+        self.0.next().ok_or_else(unknown_format)
     }
 
     pub(super) fn bytes(&mut self) -> Result<Vec<u8>, EngineError> {
-        bytes(self.value()?)
+        bytes(self.next_value()?)
     }
 
     pub(super) fn number<T: TryFrom<i64>>(&mut self) -> Result<T, EngineError> {
-        number(self.value()?).and_then(|number| number.try_into().map_err(|_| garbled()))
+        number(self.next_value()?)
+            .and_then(|number| number.try_into().map_err(|_| unknown_format()))
     }
 
     /// Reads a number that the script may not have.
     fn number_if_any(&mut self) -> Result<Option<u64>, EngineError> {
-        match self.value()? {
+        match self.next_value()? {
             Value::Nil => Ok(None),
-            value => Ok(Some(number(value)?.try_into().map_err(|_| garbled())?)),
+            value => Ok(Some(number(value)?.try_into().map_err(|_| unknown_format())?)),
         }
     }
 
@@ -119,7 +120,7 @@ impl Values {
 fn bytes(value: Value) -> Result<Vec<u8>, EngineError> {
     match value {
         Value::BulkString(bytes) => Ok(bytes),
-        _ => Err(garbled()),
+        _ => Err(unknown_format()),
     }
 }
 
@@ -128,22 +129,22 @@ pub(super) fn number(value: Value) -> Result<i64, EngineError> {
         Value::Int(number) => Ok(number),
         Value::BulkString(bytes) => {
             let text = std::str::from_utf8(&bytes).ok();
-            text.and_then(|text| text.parse().ok()).ok_or_else(garbled)
+            text.and_then(|text| text.parse().ok()).ok_or_else(unknown_format)
         }
-        _ => Err(garbled()),
+        _ => Err(unknown_format()),
     }
 }
 
 /// Returns `count` digits.
-pub(super) fn digits(value: Value, count: usize) -> Result<Vec<u8>, EngineError> {
+pub(super) fn to_digits(value: Value, count: usize) -> Result<Vec<u8>, EngineError> {
     let digits = bytes(value)?;
-    if digits.len() == count { Ok(digits) } else { Err(garbled()) }
+    if digits.len() == count { Ok(digits) } else { Err(unknown_format()) }
 }
 
 /// The answer for an add that has replaced an unreadable row that was not set aside. The key is new.
 pub(super) const REPLACED: u8 = b'7';
 
-pub(super) fn added(digit: u8) -> Result<Added, EngineError> {
+pub(super) fn to_added(digit: u8) -> Result<Added, EngineError> {
     Ok(match digit {
         b'0' | REPLACED => Added::New,
         b'1' => Added::Coalesced,
@@ -151,7 +152,7 @@ pub(super) fn added(digit: u8) -> Result<Added, EngineError> {
         b'3' => Added::BackingOff,
         b'4' => Added::Parked,
         b'6' => Added::Revived,
-        _ => return Err(garbled()),
+        _ => return Err(unknown_format()),
     })
 }
 
@@ -181,9 +182,9 @@ impl ClaimAnswer {
         let claimed = Claimed {
             next,
             is_paused: values.is_true()?,
-            damaged: set_aside(values.value()?)?,
-            parked: parked(values.value()?)?,
-            items: delivered(values.value()?)?,
+            damaged: set_aside(values.next_value()?)?,
+            parked: read_parked(values.next_value()?)?,
+            items: read_delivered(values.next_value()?)?,
         };
         let health = if is_damaged { Health::Damaged(dropped) } else { Health::Good };
         Ok(Self { claimed, health })
@@ -210,7 +211,7 @@ impl PeekAnswer {
 }
 
 /// Decodes the keys that a claim has delivered, each with the parameters of its run.
-fn delivered(value: Value) -> Result<Vec<Delivery>, EngineError> {
+fn read_delivered(value: Value) -> Result<Vec<Delivery>, EngineError> {
     let mut values = Values::from_array(value)?;
     let mut items = Vec::with_capacity(values.0.len() / 2);
     while !values.is_empty() {
@@ -219,13 +220,13 @@ fn delivered(value: Value) -> Result<Vec<Delivery>, EngineError> {
         let read = || -> Result<Delivery, String> {
             Ok(Delivery {
                 key,
-                epoch: fields.time("epoch")?,
+                epoch: fields.take_time("epoch")?,
                 asked: fields.asked("priority")?,
-                failures: fields.small()?,
-                queued: until(0, fields.time("queued")?),
+                failures: fields.take_u32()?,
+                queued: until(0, fields.take_time("queued")?),
             })
         };
-        items.push(read().map_err(|_: String| garbled())?);
+        items.push(read().map_err(|_: String| unknown_format())?);
     }
     Ok(items)
 }
@@ -243,11 +244,11 @@ pub(super) fn set_aside(value: Value) -> Result<Vec<Damaged>, EngineError> {
 }
 
 /// Decodes a list of keys that a claim has parked, each with its failures.
-fn parked(value: Value) -> Result<Vec<ParkedKey>, EngineError> {
+fn read_parked(value: Value) -> Result<Vec<ParkedKey>, EngineError> {
     let mut values = Values::from_array(value)?;
     let mut parked = Vec::new();
     while !values.is_empty() {
-        parked.push(ParkedKey::expired(values.bytes()?.into(), values.number()?));
+        parked.push(ParkedKey::from_expired_lease(values.bytes()?.into(), values.number()?));
     }
     Ok(parked)
 }
@@ -276,18 +277,18 @@ impl Stored {
 
     /// Reads the row and the token. Fails if there is no row.
     pub(super) fn next(values: &mut Values) -> Result<Self, EngineError> {
-        Ok(Self { packed: values.bytes()?, cancelled: number(values.value()?).ok() })
+        Ok(Self { packed: values.bytes()?, cancelled: number(values.next_value()?).ok() })
     }
 
     /// Returns the entry of the key. `epoch` converts a fencing token of the shard to one of the queue.
-    pub(super) fn seen(&self, key: Key, epoch: impl Fn(i64) -> i64, now: Micros) -> Entry {
-        match row(&self.packed, &epoch) {
+    pub(super) fn to_entry(&self, key: Key, epoch: impl Fn(i64) -> i64, now: Micros) -> Entry {
+        match decode_row(&self.packed, &epoch) {
             Ok(mut row) => {
                 let cancelled = self.cancelled.map(&epoch);
                 row.run.iter_mut().for_each(|run| run.is_cancelled = cancelled == Some(run.epoch));
-                row.seen(key, now)
+                row.to_entry(key, now)
             }
-            Err(why) => Damaged { key, why }.seen(),
+            Err(why) => Damaged { key, why }.to_entry(),
         }
     }
 }
@@ -302,7 +303,7 @@ const EXTRA: usize = 33;
 /// Decodes a row that rows.lua has packed: a part for the pending run, and optionally one for the delivery,
 /// and one for failures and the bound, with the error. `epoch` converts a fencing token of the shard to one of the queue.
 /// rows.lua has the same rules.
-pub(super) fn row(packed: &[u8], epoch: impl Fn(i64) -> i64) -> Result<Row, String> {
+pub(super) fn decode_row(packed: &[u8], epoch: impl Fn(i64) -> i64) -> Result<Row, String> {
     let size = packed.len();
     // The byte before the worker's name is its length.
     let running = RUNNING + usize::from(packed.get(RUNNING - 1).copied().unwrap_or(0));
@@ -310,34 +311,39 @@ pub(super) fn row(packed: &[u8], epoch: impl Fn(i64) -> i64) -> Result<Row, Stri
         return Err(format!("the row has {size} bytes"));
     }
     let mut fields = Fields(packed);
-    let mut row =
-        Row { at: some(fields.time("at")?), since: fields.time("since")?, ..Row::default() };
+    let mut row = Row {
+        at: none_if_zero(fields.take_time("at")?),
+        since: fields.take_time("since")?,
+        ..Row::default()
+    };
     row.asked = fields.asked("priority")?;
     if size > PENDING {
-        let number = fields.time("epoch")?;
-        let (lease_until, since) = (fields.time("lease_until")?, fields.time("run_since")?);
+        let number = fields.take_time("epoch")?;
+        let (lease_until, since) =
+            (fields.take_time("lease_until")?, fields.take_time("run_since")?);
         let asked = fields.asked("run_priority")?;
-        row.run = some(number).map(|number| Run {
+        row.run = none_if_zero(number).map(|number| Run {
             epoch: epoch(number),
             lease_until,
             since,
             is_cancelled: false,
             asked,
         });
-        row.worker = worker(fields.name()?)?;
+        row.worker = decode_worker(fields.take_name()?)?;
         if row.worker.is_some() && row.run.is_none() {
             return Err(bad_worker());
         }
     }
     if size > running {
-        (row.failures, row.steps) = (fields.small()?, fields.small()?);
-        (row.until, row.not_before) = (fields.time("backing_off")?, fields.time("not_before")?);
+        (row.failures, row.steps) = (fields.take_u32()?, fields.take_u32()?);
+        (row.until, row.not_before) =
+            (fields.take_time("backing_off")?, fields.take_time("not_before")?);
         row.parked = match fields.bytes()? {
             [0] => false,
             [1] => true,
             [other] => return Err(format!("parked is {}", other.cast_signed())),
         };
-        row.bound = some(fields.time("bound")?).filter(|_| row.at.is_some());
+        row.bound = none_if_zero(fields.take_time("bound")?).filter(|_| row.at.is_some());
         row.error = (row.failures > 0).then(|| String::from_utf8_lossy(fields.0).into_owned());
     }
     let has_run = row.at.is_some() || row.run.is_some();
@@ -350,16 +356,16 @@ pub(super) fn row(packed: &[u8], epoch: impl Fn(i64) -> i64) -> Result<Row, Stri
 
 /// Decodes a row without converting its fencing token.
 pub(crate) fn read_row(packed: &[u8]) -> Result<Row, String> {
-    row(packed, |epoch| epoch)
+    decode_row(packed, |epoch| epoch)
 }
 
 /// Returns `None` for 0, which stands for a missing value.
-fn some(number: i64) -> Option<i64> {
+fn none_if_zero(number: i64) -> Option<i64> {
     Some(number).filter(|&number| number > 0)
 }
 
 /// Returns the name of a worker, or `None` if it is empty.
-fn worker(name: &[u8]) -> Result<Option<Arc<str>>, String> {
+fn decode_worker(name: &[u8]) -> Result<Option<Arc<str>>, String> {
     if name.is_empty() {
         return Ok(None);
     }
@@ -387,7 +393,7 @@ impl Fields<'_> {
 
     /// Reads a whole number of microseconds, or a fencing token, up to the largest exact integer of a
     /// double.
-    fn time(&mut self, name: &str) -> Result<i64, String> {
+    fn take_time(&mut self, name: &str) -> Result<i64, String> {
         let time = f64::from_be_bytes(self.bytes()?);
         if (0.0..=LATEST).contains(&time) && time.fract() == 0.0 {
             // The value is a whole number in the range of an `i64`.
@@ -398,19 +404,19 @@ impl Fields<'_> {
     }
 
     /// Reads the name of a worker, after its length.
-    fn name(&mut self) -> Result<&[u8], String> {
+    fn take_name(&mut self) -> Result<&[u8], String> {
         let [length] = self.bytes()?;
         let (name, rest) = self.0.split_at_checked(length.into()).ok_or_else(too_short)?;
         self.0 = rest;
         Ok(name)
     }
 
-    fn small(&mut self) -> Result<u32, String> {
+    fn take_u32(&mut self) -> Result<u32, String> {
         Ok(u32::from_be_bytes(self.bytes()?))
     }
 
     fn asked(&mut self, name: &str) -> Result<Asked, String> {
-        let (adds, reasons) = (self.small()?, self.small()?);
+        let (adds, reasons) = (self.take_u32()?, self.take_u32()?);
         let number = i8::from_be_bytes(self.bytes()?);
         let priority = Priority::ALL.into_iter().find(|priority| priority.number() == number);
         let priority = priority.ok_or_else(|| format!("{name} is {number}"))?;
@@ -422,7 +428,7 @@ impl Fields<'_> {
 const LATEST: f64 = 9_007_199_254_740_991.0;
 
 /// Decodes the numbers of keys in each state.
-pub(super) fn counts(values: &mut Values) -> Result<StateCounts, EngineError> {
+pub(super) fn read_counts(values: &mut Values) -> Result<StateCounts, EngineError> {
     Ok(StateCounts {
         ready: values.number()?,
         waiting: values.number()?,

@@ -50,7 +50,7 @@ impl Waiting {
     }
 
     /// Sets whether tokens are wanted.
-    pub(super) fn want(&self, wanted: bool) {
+    pub(super) fn want_tokens(&self, wanted: bool) {
         self.wanted.send_if_modified(|was| std::mem::replace(was, wanted) != wanted);
     }
 
@@ -72,20 +72,26 @@ impl Waiting {
             let waiting = Arc::clone(self);
             tokio::spawn(async move {
                 tokio::select! {
-                    () = waiting.take(number, &nodes, &scripts, &shards[number]) => {}
+                    () = waiting.take_tokens(number, &nodes, &scripts, &shards[number]) => {}
                     () = waiting.woken.closed() => {}
                 }
             });
         }
     }
 
-    async fn take(&self, number: usize, nodes: &Arc<Nodes>, scripts: &Scripts, shard: &Shard) {
+    async fn take_tokens(
+        &self,
+        number: usize,
+        nodes: &Arc<Nodes>,
+        scripts: &Scripts,
+        shard: &Shard,
+    ) {
         let mut wanted = self.wanted.subscribe();
         let mut connection = None;
         let mut delay = RetryDelay::new();
         // The channel is never closed, because `self` owns its sender.
         while wanted.wait_for(|&wanted| wanted).await.is_ok() {
-            match self.token(&mut connection, nodes, shard).await {
+            match self.pop_token(&mut connection, nodes, shard).await {
                 Ok(token) => {
                     delay = RetryDelay::new();
                     if !token {
@@ -113,7 +119,7 @@ impl Waiting {
         }
     }
 
-    async fn token(
+    async fn pop_token(
         &self,
         connection: &mut Option<MultiplexedConnection>,
         nodes: &Arc<Nodes>,
@@ -122,7 +128,7 @@ impl Waiting {
         let open = match connection {
             Some(open) => open,
             None => {
-                let new = nodes.dedicated(shard.slot, ANSWERING).await;
+                let new = nodes.dedicated_connection(shard.slot, ANSWERING).await;
                 connection.insert(new.map_err(|fault| fault.source.to_string())?)
             }
         };

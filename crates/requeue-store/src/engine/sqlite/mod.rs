@@ -61,13 +61,13 @@ impl Sqlite {
         Ok(Self { thread, readers, wakes: Mutex::default() })
     }
 
-    fn sender(&self, queue: i64) -> watch::Sender<u64> {
+    fn wake_sender(&self, queue: i64) -> watch::Sender<u64> {
         let mut wakes = lock(&self.wakes);
         wakes.entry(queue).or_insert_with(|| watch::Sender::new(0)).clone()
     }
 
     /// Returns the thread for operations that may read all keys.
-    fn reader(&self) -> &Thread {
+    fn slow_reader(&self) -> &Thread {
         self.readers.as_ref().map_or(&self.thread, |[slow, _]| slow)
     }
 
@@ -77,11 +77,11 @@ impl Sqlite {
     }
 
     /// Wakes the getters of this process that wait for keys of the queue.
-    fn wake(&self, queue: i64) {
-        self.sender(queue).send_modify(|wakes| *wakes += 1);
+    fn wake_getters(&self, queue: i64) {
+        self.wake_sender(queue).send_modify(|wakes| *wakes += 1);
     }
 
-    async fn change<T: Send + 'static>(
+    async fn change_rows<T: Send + 'static>(
         &self,
         queue: &Place,
         work: impl FnOnce(&Work<'_>, Place) -> rusqlite::Result<T> + Send + 'static,
@@ -89,9 +89,9 @@ impl Sqlite {
         self.call(&self.thread, Kind::Plain, queue, |at, queue, _| work(at, queue)).await
     }
 
-    /// As [`change`](Self::change), for a caller that does not try again. Waits for other processes as long as an
+    /// As [`change_rows`](Self::change_rows), for a caller that does not try again. Waits for other processes as long as an
     /// add does.
-    async fn update<T: Send + 'static>(
+    async fn update_rows<T: Send + 'static>(
         &self,
         queue: &Place,
         work: impl Fn(&Work<'_>, Place) -> rusqlite::Result<T> + Send + Sync + 'static,
@@ -99,12 +99,12 @@ impl Sqlite {
         let work = Arc::new(work);
         let attempt = || -> Answer<'_, T> {
             let work = Arc::clone(&work);
-            Box::pin(self.change(queue, move |at, queue| work(at, queue)))
+            Box::pin(self.change_rows(queue, move |at, queue| work(at, queue)))
         };
-        patiently(attempt).await
+        retry_patiently(attempt).await
     }
 
-    async fn look<T: Send + 'static>(
+    async fn read_rows<T: Send + 'static>(
         &self,
         reader: &Thread,
         queue: &Place,
@@ -144,15 +144,15 @@ impl Sqlite {
                 thread.call_as(kind, move |at| work(at)).await
             })
         };
-        patiently(attempt).await
+        retry_patiently(attempt).await
     }
 
     /// Removes the keys of dropped queues, in short transactions that do not block others for long.
     async fn sweep(&self) -> Result<(), EngineError> {
         // In most cases nothing is left, and nothing must be written.
-        while let Some(queue) = self.reader().call(|at| at.left_over()).await? {
-            let sweep = move || self.thread.call(move |at| at.sweep(queue, SWEPT));
-            patiently(move || Box::pin(sweep())).await?;
+        while let Some(queue) = self.slow_reader().call(|at| at.left_over()).await? {
+            let sweep = move || self.thread.call(move |at| at.sweep_keys(queue, SWEPT));
+            retry_patiently(move || Box::pin(sweep())).await?;
         }
         Ok(())
     }
@@ -160,7 +160,7 @@ impl Sqlite {
 
 /// Retries while another process has the file locked. Retries once after another temporary failure: an attempt
 /// that has found the disk full has released the reserve for the next one.
-async fn patiently<'a, T>(attempt: impl Fn() -> Answer<'a, T>) -> Result<T, EngineError> {
+async fn retry_patiently<'a, T>(attempt: impl Fn() -> Answer<'a, T>) -> Result<T, EngineError> {
     let (since, mut has_failed) = (Instant::now(), false);
     loop {
         match attempt().await {
@@ -174,23 +174,23 @@ async fn patiently<'a, T>(attempt: impl Fn() -> Answer<'a, T>) -> Result<T, Engi
 }
 
 impl Engine for Sqlite {
-    fn migrate(&self) -> Answer<'_, ()> {
+    fn migrate_schema(&self) -> Answer<'_, ()> {
         Box::pin(async {
-            patiently(|| Box::pin(self.thread.migrate(schema::STEPS))).await?;
+            retry_patiently(|| Box::pin(self.thread.migrate(schema::STEPS))).await?;
             // A process may have been killed between a drop and the removal of the keys.
             self.sweep().await
         })
     }
 
-    fn open<'a>(&'a self, name: &'a str, settings: Settings) -> Answer<'a, Place> {
+    fn open_queue<'a>(&'a self, name: &'a str, settings: Settings) -> Answer<'a, Place> {
         let name = name.to_owned();
-        let open = move |at: &Work<'_>| at.open(&name, settings);
+        let open = move |at: &Work<'_>| at.open_queue(&name, settings);
         Box::pin(self.call_checked(&self.thread, Kind::Grows, open))
     }
 
-    fn find<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Place>> {
+    fn find_queue<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Place>> {
         let name = name.to_owned();
-        Box::pin(self.call_checked(self.reader(), Kind::Plain, move |at| at.find(&name)))
+        Box::pin(self.call_checked(self.slow_reader(), Kind::Plain, move |at| at.find_queue(&name)))
     }
 
     fn drop_queue<'a>(&'a self, name: &'a str, keys_too: bool) -> Answer<'a, Dropped> {
@@ -199,7 +199,7 @@ impl Engine for Sqlite {
             let drop_queue = move |at: &Work<'_>| at.drop_queue(&name, keys_too);
             let (dropped, id) = self.call_checked(&self.thread, Kind::Plain, drop_queue).await?;
             if matches!(dropped, Dropped::Yes(_)) {
-                self.wake(id);
+                self.wake_getters(id);
                 if let Err(fault) = self.sweep().await {
                     let error = fault.source;
                     tracing::warn!(%error, "the rows of a dropped queue were not \
@@ -210,7 +210,7 @@ impl Engine for Sqlite {
         })
     }
 
-    fn close(&self) -> BoxFuture<'_, ()> {
+    fn close_files(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
             for reader in self.readers.iter().flatten() {
                 reader.close().await;
@@ -220,30 +220,30 @@ impl Engine for Sqlite {
         })
     }
 
-    fn queues(&self) -> Answer<'_, Vec<QueueInfo>> {
-        Box::pin(self.call_checked(self.reader(), Kind::Plain, |at| at.queues()))
+    fn list_queues(&self) -> Answer<'_, Vec<QueueInfo>> {
+        Box::pin(self.call_checked(self.slow_reader(), Kind::Plain, |at| at.list_queues()))
     }
 
-    fn add<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {
+    fn add_keys<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {
         Box::pin(async move {
-            let add = move |at: &Work<'_>, queue: Place, _| at.add(&queue, &asks);
+            let add = move |at: &Work<'_>, queue: Place, _| at.add_keys(&queue, &asks);
             let added = self.call(&self.thread, Kind::Grows, queue, add).await?;
-            self.wake(queue.id);
+            self.wake_getters(queue.id);
             Ok(added)
         })
     }
 
-    fn claim<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed> {
+    fn claim_keys<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed> {
         let kind = if claim.poll.is_zero() { Kind::Patient } else { Kind::Plain };
         let work =
-            move |at: &Work<'_>, queue: Place, is_paused| at.claim(&queue, &claim, is_paused);
+            move |at: &Work<'_>, queue: Place, is_paused| at.claim_keys(&queue, &claim, is_paused);
         Box::pin(self.call(&self.thread, kind, queue, work))
     }
 
     fn set_paused<'a>(&'a self, queue: &'a Place, paused: bool) -> Answer<'a, ()> {
         Box::pin(async move {
-            self.update(queue, move |at, queue| at.set_paused(&queue, paused)).await?;
-            self.wake(queue.id);
+            self.update_rows(queue, move |at, queue| at.set_paused(&queue, paused)).await?;
+            self.wake_getters(queue.id);
             Ok(())
         })
     }
@@ -253,40 +253,42 @@ impl Engine for Sqlite {
         Box::pin(self.call(self.quick_reader(), Kind::Plain, queue, is_paused))
     }
 
-    fn finish<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {
+    fn finish_deliveries<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {
         Box::pin(async move {
-            let held = self.change(queue, move |at, queue| at.finish(&queue, ends)).await?;
-            self.wake(queue.id);
+            let held = self
+                .change_rows(queue, move |at, queue| at.finish_deliveries(&queue, ends))
+                .await?;
+            self.wake_getters(queue.id);
             Ok(held)
         })
     }
 
-    fn renew<'a>(
+    fn renew_leases<'a>(
         &'a self,
         queue: &'a Place,
         held: Vec<(Key, i64)>,
         lease: Duration,
     ) -> Answer<'a, Vec<Renewed>> {
-        Box::pin(self.change(queue, move |at, queue| at.renew(&queue, &held, lease)))
+        Box::pin(self.change_rows(queue, move |at, queue| at.renew_leases(&queue, &held, lease)))
     }
 
-    fn cancel<'a>(
+    fn cancel_keys<'a>(
         &'a self,
         queue: &'a Place,
         keys: Vec<Key>,
         only: Option<State>,
     ) -> Answer<'a, Vec<Option<bool>>> {
-        Box::pin(self.update(queue, move |at, queue| at.cancel(&queue, &keys, only)))
+        Box::pin(self.update_rows(queue, move |at, queue| at.cancel_keys(&queue, &keys, only)))
     }
 
     fn cancel_running<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, CancelledRun> {
         let key = key.clone();
-        Box::pin(self.update(queue, move |at, queue| at.cancel_running(&queue, &key)))
+        Box::pin(self.update_rows(queue, move |at, queue| at.cancel_running(&queue, &key)))
     }
 
-    fn cancels<'a>(&'a self, queue: &'a Place) -> Answer<'a, u64> {
+    fn cancel_signal<'a>(&'a self, queue: &'a Place) -> Answer<'a, u64> {
         // Other processes do not send wakes.
-        Box::pin(self.look(self.quick_reader(), queue, |at, queue| at.cancels(&queue)))
+        Box::pin(self.read_rows(self.quick_reader(), queue, |at, queue| at.cancel_sum(&queue)))
     }
 
     fn make_ready<'a>(
@@ -296,19 +298,22 @@ impl Engine for Sqlite {
         from: State,
     ) -> Answer<'a, Vec<Option<bool>>> {
         Box::pin(async move {
-            let ready =
-                self.update(queue, move |at, queue| at.make_ready(&queue, &keys, from)).await?;
-            self.wake(queue.id);
+            let ready = self
+                .update_rows(queue, move |at, queue| at.make_ready(&queue, &keys, from))
+                .await?;
+            self.wake_getters(queue.id);
             Ok(ready)
         })
     }
 
     fn look_up<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>> {
         let key = key.clone();
-        Box::pin(self.look(self.quick_reader(), queue, move |at, queue| at.look_up(&queue, key)))
+        Box::pin(
+            self.read_rows(self.quick_reader(), queue, move |at, queue| at.look_up(&queue, key)),
+        )
     }
 
-    fn page<'a>(
+    fn read_page<'a>(
         &'a self,
         queue: &'a Place,
         state: Option<State>,
@@ -316,25 +321,25 @@ impl Engine for Sqlite {
         limit: usize,
     ) -> Answer<'a, Vec<Entry>> {
         let after = after.cloned();
-        Box::pin(
-            self.look(self.reader(), queue, move |at, queue| at.page(&queue, state, after, limit)),
-        )
+        Box::pin(self.read_rows(self.slow_reader(), queue, move |at, queue| {
+            at.read_page(&queue, state, after, limit)
+        }))
     }
 
-    fn counts<'a>(&'a self, queue: &'a Place) -> Answer<'a, StateCounts> {
-        Box::pin(self.look(self.reader(), queue, |at, queue| at.counts(&queue)))
+    fn count_keys<'a>(&'a self, queue: &'a Place) -> Answer<'a, StateCounts> {
+        Box::pin(self.read_rows(self.slow_reader(), queue, |at, queue| at.count_keys(&queue)))
     }
 
     fn is_idle<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool> {
         // The reading thread may be busy with a long count.
-        Box::pin(self.change(queue, |at, queue| at.is_idle(&queue)))
+        Box::pin(self.change_rows(queue, |at, queue| at.is_idle(&queue)))
     }
 
-    fn wakes(&self, queue: &Place) -> watch::Receiver<u64> {
-        self.sender(queue.id).subscribe()
+    fn subscribe_wakes(&self, queue: &Place) -> watch::Receiver<u64> {
+        self.wake_sender(queue.id).subscribe()
     }
 
-    fn breadth(&self) -> usize {
+    fn max_batches(&self) -> usize {
         // Only one batch is written at a time. A second one is collected meanwhile.
         2
     }

@@ -26,7 +26,7 @@ pub(super) enum Found {
 
 impl Found {
     /// Returns the steps that upgrade the file. Returns `None` if there are none.
-    pub(super) fn missing(self, steps: Steps) -> Option<Steps> {
+    pub(super) fn missing_steps(self, steps: Steps) -> Option<Steps> {
         let Self::Ours(version) = self else { return None };
         let count = usize::try_from(VERSION.checked_sub(version)?).ok()?;
         let first = steps.len().checked_sub(count)?;
@@ -58,11 +58,11 @@ pub(super) fn migrate(transaction: &Connection, steps: Steps) -> rusqlite::Resul
     if found == Found::Nothing {
         transaction.execute_batch(include_str!("schema.sql"))?;
         transaction.pragma_update(None, "application_id", OURS)?;
-    } else if let Some(missing) = found.missing(steps) {
+    } else if let Some(missing) = found.missing_steps(steps) {
         for step in missing {
             transaction.execute_batch(step)?;
         }
-        verify(transaction)?;
+        verify_columns(transaction)?;
         tracing::info!(to = VERSION, "the schema was upgraded");
     } else {
         return Ok(());
@@ -72,7 +72,7 @@ pub(super) fn migrate(transaction: &Connection, steps: Steps) -> rusqlite::Resul
 
 /// Fails if a table lacks a column of this version. The version of a file says what its tables should be, but
 /// another program may have changed them.
-pub(super) fn verify(connection: &Connection) -> rusqlite::Result<()> {
+pub(super) fn verify_columns(connection: &Connection) -> rusqlite::Result<()> {
     let mut has =
         connection.prepare_cached("select 1 from pragma_table_info(?1) where name = ?2")?;
     for (table, columns) in [("queues", QUEUES), ("keys", &**COLUMNS)] {

@@ -17,7 +17,7 @@ use super::place;
 use super::reserve::Reserve;
 use super::schema::{self, Found, Steps, VERSION};
 use crate::engine::time::Micros;
-use crate::types::error::{self, EngineError, ErrorKind, Reason, newer};
+use crate::types::error::{self, EngineError, ErrorKind, Reason, newer_schema};
 
 /// The maximum number of operations in one transaction.
 const MAX_OPERATIONS: usize = 256;
@@ -119,7 +119,7 @@ impl Thread {
         work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, EngineError> {
         let path = Arc::clone(&self.path);
-        self.ask(|answer: oneshot::Sender<Result<T, EngineError>>| {
+        self.send_job(|answer: oneshot::Sender<Result<T, EngineError>>| {
             let run = Box::new(move |at: Option<&Work<'_>>| {
                 // Do not begin if the caller has gone: no process would know of the keys that a claim takes.
                 let done = at.filter(|_| !answer.is_closed()).map(work);
@@ -144,21 +144,21 @@ impl Thread {
 
     /// Creates the tables, or upgrades them by `steps`.
     pub(super) async fn migrate(&self, steps: Steps) -> Result<(), EngineError> {
-        self.ask(|answer| Job::Migrate(steps, answer)).await
+        self.send_job(|answer| Job::Migrate(steps, answer)).await
     }
 
     /// Checks that the file has the schema of this version. Upgrades an older schema by `steps`.
     pub(super) async fn check(&self, steps: Steps) -> Result<(), EngineError> {
-        self.ask(|answer| Job::Check(steps, answer)).await
+        self.send_job(|answer| Job::Check(steps, answer)).await
     }
 
     /// Closes the connection after all earlier operations. No operation may follow.
     pub(super) async fn close(&self) {
         // This fails if the connection is already closed.
-        let _ = self.ask(Job::Close).await;
+        let _ = self.send_job(Job::Close).await;
     }
 
-    async fn ask<T>(
+    async fn send_job<T>(
         &self,
         job: impl FnOnce(oneshot::Sender<Result<T, EngineError>>) -> Job,
     ) -> Result<T, EngineError> {
@@ -193,7 +193,7 @@ impl Server {
         behaviour: TransactionBehavior,
         clock: Clock,
     ) -> Result<Self, EngineError> {
-        let place = place::prepare(path).map_err(|error| refused(path, &error))?;
+        let place = place::prepare_path(path).map_err(|error| path_refusal(path, &error))?;
         let open = || {
             let flags = OpenFlags::default() | OpenFlags::SQLITE_OPEN_NOFOLLOW;
             let connection = Connection::open_with_flags(&place, flags)?;
@@ -221,7 +221,7 @@ impl Server {
         let path = self.path.as_path().into();
         std::thread::Builder::new()
             .name("requeue-sqlite".to_owned())
-            .spawn(move || self.serve(come))
+            .spawn(move || self.serve_jobs(come))
             .map_err(EngineError::absent)?;
         Ok(Thread { jobs, path })
     }
@@ -262,7 +262,7 @@ impl Server {
             tried = set_up();
         }
         let tried = tried.map_err(|error| fault(&self.path, &error))?;
-        place::check(&self.place).map_err(|error| refused(&self.path, &error))?;
+        place::check(&self.place).map_err(|error| path_refusal(&self.path, &error))?;
         match tried {
             (Found::Foreign, _) => {
                 let said = format!("{}: the file belongs to another program", self.path.display());
@@ -272,17 +272,17 @@ impl Server {
         }
     }
 
-    fn refuse(&self, why: &str) -> EngineError {
+    fn refuse_file(&self, why: &str) -> EngineError {
         EngineError::refused(format!("{}: {why}", self.path.display()))
     }
 
-    fn serve(mut self, come: Receiver<Job>) {
+    fn serve_jobs(mut self, come: Receiver<Job>) {
         let mut next = None;
         while let Some(job) = next.take().or_else(|| come.recv().ok()) {
             match job {
                 Job::Operation(operation) => {
                     let mut operations = vec![operation];
-                    let until = Instant::now() + self.patience();
+                    let until = Instant::now() + self.patient_wait();
                     while operations.len() < MAX_OPERATIONS {
                         let waits = self.syncs
                             && operations.iter().all(|operation| operation.kind == Kind::Patient);
@@ -316,7 +316,7 @@ impl Server {
     /// Returns the longest time that a patient operation waits for another one, such as the completion of
     /// the key in flight. A worker may begin to wait for the result meanwhile, so this is shorter than the
     /// commit that it saves.
-    fn patience(&self) -> Duration {
+    fn patient_wait(&self) -> Duration {
         if cfg!(test) { Duration::from_secs(2) } else { self.took / 2 }
     }
 
@@ -348,7 +348,7 @@ impl Server {
         let mut replies = Vec::with_capacity(operations.len());
         let mut operations = operations.into_iter();
         let began = Instant::now();
-        let committed = transact(&mut self.connection, behaviour, |transaction| {
+        let committed = in_transaction(&mut self.connection, behaviour, |transaction| {
             // Read the time after taking the lock, which another process may have held for long.
             let reading = clock();
             let time = Time::read(transaction, &reading)?;
@@ -370,7 +370,7 @@ impl Server {
                 }
             }
             if is_writer {
-                time.keep(transaction, now, &reading, transaction.total_changes() > changes)?;
+                time.keep_time(transaction, now, &reading, transaction.total_changes() > changes)?;
             }
             Ok(())
         });
@@ -399,12 +399,12 @@ impl Server {
         if !has_adds {
             reserve.release();
             // The log restarts within its existing space. If that fails, the next transaction tries again.
-            let _ = self.checkpoint("restart");
+            let _ = self.run_checkpoint("restart");
         }
     }
 
     /// Runs a checkpoint. Returns true if the whole log was written to the file.
-    fn checkpoint(&self, how: &str) -> rusqlite::Result<bool> {
+    fn run_checkpoint(&self, how: &str) -> rusqlite::Result<bool> {
         self.connection.busy_timeout(SHORT_PATIENCE)?;
         let sql = format!("pragma wal_checkpoint({how})");
         let is_held_up = self.connection.query_row(&sql, [], |row| row.get::<_, bool>(0));
@@ -420,7 +420,7 @@ impl Server {
         if self.held_up.is_some_and(|since| since.elapsed() < REST) || !is_long() {
             return;
         }
-        let is_shorter = self.checkpoint("truncate").unwrap_or(false);
+        let is_shorter = self.run_checkpoint("truncate").unwrap_or(false);
         self.held_up = (!is_shorter).then(Instant::now);
     }
 
@@ -433,22 +433,24 @@ impl Server {
     fn check(&mut self, steps: Steps) -> Result<(), EngineError> {
         match self.found().map_err(|error| fault(&self.path, &error))? {
             Found::Ours(VERSION) => {
-                schema::verify(&self.connection).map_err(|error| fault(&self.path, &error))
+                schema::verify_columns(&self.connection).map_err(|error| fault(&self.path, &error))
             }
-            found if found.missing(steps).is_some() => self.migrate(steps),
-            Found::Ours(version) => Err(self.refuse(&newer(version, VERSION).source.to_string())),
-            Found::Nothing => Err(self.refuse(crate::types::error::UNPREPARED)),
-            Found::Foreign => Err(self.refuse("the file belongs to another program")),
+            found if found.missing_steps(steps).is_some() => self.migrate(steps),
+            Found::Ours(version) => {
+                Err(self.refuse_file(&newer_schema(version, VERSION).source.to_string()))
+            }
+            Found::Nothing => Err(self.refuse_file(crate::types::error::UNPREPARED)),
+            Found::Foreign => Err(self.refuse_file("the file belongs to another program")),
         }
     }
 
     /// Creates the tables, or upgrades them by `steps`.
     fn migrate(&mut self, steps: Steps) -> Result<(), EngineError> {
         let has_nothing_to_do =
-            |found: Found| matches!(found, Found::Ours(_)) && found.missing(steps).is_none();
+            |found: Found| matches!(found, Found::Ours(_)) && found.missing_steps(steps).is_none();
         // Needs no lock if there is nothing to do.
         if !self.found().is_ok_and(has_nothing_to_do) {
-            let migrated = transact(&mut self.connection, self.behaviour, |transaction| {
+            let migrated = in_transaction(&mut self.connection, self.behaviour, |transaction| {
                 schema::migrate(transaction, steps)
             });
             migrated.map_err(|error| fault(&self.path, &error))?;
@@ -458,7 +460,7 @@ impl Server {
     }
 }
 
-fn transact<T>(
+fn in_transaction<T>(
     connection: &mut Connection,
     behaviour: TransactionBehavior,
     work: impl FnOnce(&mut Transaction<'_>) -> rusqlite::Result<T>,
@@ -480,7 +482,7 @@ fn is_short_of_space(error: &rusqlite::Error) -> bool {
 }
 
 /// Converts the refusal of a path.
-fn refused(path: &Path, error: &std::io::Error) -> EngineError {
+fn path_refusal(path: &Path, error: &std::io::Error) -> EngineError {
     EngineError::refused(format!("{}: {error}", path.display()))
 }
 
@@ -505,10 +507,9 @@ pub(super) fn fault(file: &Path, error: &rusqlite::Error) -> EngineError {
             | ErrorCode::OperationInterrupted
             | ErrorCode::OperationAborted
             | ErrorCode::CannotOpen,
-        ) => {
-            place::obstacle(file).unwrap_or_else(|| EngineError::unable(format!("{path}: {error}")))
-        }
-        Some(ErrorCode::ReadOnly) => place::obstacle(file)
+        ) => place::find_obstacle(file)
+            .unwrap_or_else(|| EngineError::unable(format!("{path}: {error}"))),
+        Some(ErrorCode::ReadOnly) => place::find_obstacle(file)
             .unwrap_or_else(|| EngineError::refused(format!("{path}: {error}"))),
         Some(ErrorCode::NotADatabase) => {
             let said = format!("{path}: {error}");

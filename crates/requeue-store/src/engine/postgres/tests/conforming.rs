@@ -28,7 +28,7 @@ impl Fixture {
     async fn at(url: &str) -> Self {
         // Each claim scans all keys, and therefore returns exactly when the next key is due.
         let engine = at(url, Duration::ZERO);
-        engine.migrate().await.expect("the schema is created");
+        engine.migrate_schema().await.expect("the schema is created");
         stop_time(&engine).await;
         Self { engine: Arc::new(engine) }
     }

@@ -109,11 +109,15 @@ async fn asked(server: Asking, options: &str, is_far: bool) -> (ErrorKind, Strin
     let mut address = Address::parse(&url).expect("the address is valid");
     assert_eq!(address.negotiation, None, "localhost must count as local");
     if is_far && address.trust == tls::Trust::Anybody {
-        address.guard();
+        address.guard_passwords();
     }
     let engine = Postgres::new(address, WHOLE).expect("the engine is created");
-    let fault =
-        engine.sessions.session().await.map(|_| ()).expect_err("the server fails the handshake");
+    let fault = engine
+        .sessions
+        .open_session()
+        .await
+        .map(|_| ())
+        .expect_err("the server fails the handshake");
     let kind = fault.source.downcast_ref::<crate::types::error::Reason>().map(|reason| reason.kind);
     let kind = kind.unwrap_or(ErrorKind::Unreachable);
     (kind, fault.source.to_string(), server.heard())
@@ -208,14 +212,14 @@ async fn a_guarded_connection_works_as_any_other() {
             let mut address =
                 Address::parse(&format!("{url}{options}")).expect("the address is valid");
             if is_far {
-                address.guard();
+                address.guard_passwords();
             }
             let said = match Postgres::connect(address).await {
                 Ok(engine) => {
-                    engine.migrate().await.expect("the schema is created");
+                    engine.migrate_schema().await.expect("the schema is created");
                     let place =
-                        engine.open("q", Settings::default()).await.expect("the queue opens");
-                    engine.counts(&place).await.expect("counted");
+                        engine.open_queue("q", Settings::default()).await.expect("the queue opens");
+                    engine.count_keys(&place).await.expect("counted");
                     "nothing".to_owned()
                 }
                 Err(error) => chain(&error),

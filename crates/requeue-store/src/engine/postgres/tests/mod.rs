@@ -30,7 +30,7 @@ use crate::types::key::Key;
 async fn engine(server: &Server, whole: Duration) -> (Postgres, String) {
     let url = server.database();
     let engine = at(&url, whole);
-    engine.migrate().await.expect("the schema is created");
+    engine.migrate_schema().await.expect("the schema is created");
     (engine, url)
 }
 
@@ -51,12 +51,12 @@ const CLOCK: &str = "create table clock (now bigint not null); \
      return (select now from public.clock)";
 
 async fn stop_time(engine: &Postgres) {
-    let session = engine.sessions.session().await.expect("the server is reachable");
-    sessions::run(session.client(), CLOCK).await.expect("the clock is created");
+    let session = engine.sessions.open_session().await.expect("the server is reachable");
+    sessions::run_batch(session.client(), CLOCK).await.expect("the clock is created");
     session.put_back();
 }
 
 async fn set_time(engine: &Postgres, now: i64) {
     let set = "update public.clock set now = $1 returning 1";
-    engine.sessions.row(set, &[&now]).await.expect("the time is set");
+    engine.sessions.query_row(set, &[&now]).await.expect("the time is set");
 }

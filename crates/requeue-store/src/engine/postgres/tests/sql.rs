@@ -107,7 +107,8 @@ async fn what_sql_can_not_mean_is_refused() {
         ),
     ];
     for (call, said) in cases {
-        let fault = engine.sessions.row(&format!("select {call}"), &[]).await.expect_err(call);
+        let fault =
+            engine.sessions.query_row(&format!("select {call}"), &[]).await.expect_err(call);
         assert_eq!(fault.kind, crate::types::error::Kind::Refused, "{call}");
         assert!(fault.source.to_string().starts_with(said), "{call}: {}", fault.source);
     }
@@ -268,8 +269,10 @@ async fn sql_debounces_keys() {
         ("after => '1 s', debounce => '1 s'", "either a delay or debounce"),
         ("at_most => '1 s'", "at_most needs debounce"),
     ] {
-        let refused =
-            engine.sessions.rows(&format!("select requeue.add('q', 'd', {wrong})"), &[]).await;
+        let refused = engine
+            .sessions
+            .query_rows(&format!("select requeue.add('q', 'd', {wrong})"), &[])
+            .await;
         let refused = refused.expect_err(wrong).source.to_string();
         assert!(refused.contains(said) && refused.contains("[22023]"), "{refused}");
     }

@@ -262,7 +262,7 @@ async fn a_pause_of_one_shard_returns_no_key_of_the_others() {
     let Some(server) = Server::shared() else { return };
     let (engine, place) = engine(&format!("{}?shards=2", server.url("")), &name("half")).await;
     for n in 0..20 {
-        engine.add(&place, asking(&n.to_string())).await.expect("added");
+        engine.add_keys(&place, asking(&n.to_string())).await.expect("added");
     }
     let shards = engine.shards_of(&place).expect("the queue is open");
     let pause = async |number: usize| {
@@ -272,13 +272,13 @@ async fn a_pause_of_one_shard_returns_no_key_of_the_others() {
     };
     pause(0).await;
     for begin in [0, 1] {
-        let claimed = engine.claimed(&place, begin, ONE).await.expect("claimed");
+        let claimed = engine.claim_shards(&place, begin, ONE).await.expect("claimed");
         let is_paused = claimed.is_paused;
         assert_eq!((claimed.items.len(), is_paused), (1, false), "from shard {begin}");
     }
     assert!(engine.is_paused(&place).await.expect("answered"));
     pause(1).await;
-    let claimed = engine.claimed(&place, 0, ONE).await.expect("claimed");
+    let claimed = engine.claim_shards(&place, 0, ONE).await.expect("claimed");
     assert_eq!((claimed.items.len(), claimed.is_paused), (0, true));
 }
 
@@ -423,9 +423,9 @@ async fn what_is_in_one_batch_twice_happens_twice() {
     asks[3].add = Add::now().priority(crate::Priority::High);
     asks[5].add = Add::after(NEVER).merge(crate::Merge::Exactly);
     use Added::{Coalesced, New};
-    let added = engine.add(&place, asks).await.expect("added");
+    let added = engine.add_keys(&place, asks).await.expect("added");
     assert_eq!(added, [New, New, Coalesced, Coalesced, New, New]);
-    let claimed = engine.claim(&place, Claim { max: 9, ..ONE }).await.expect("claimed").items;
+    let claimed = engine.claim_keys(&place, Claim { max: 9, ..ONE }).await.expect("claimed").items;
     let found: Vec<_> = claimed.iter().map(|out| (&*out.key, out.asked.adds)).collect();
     assert_eq!(found, [(&b"a"[..], 3), (b"c", 1)]);
 
@@ -440,8 +440,8 @@ async fn what_is_in_one_batch_twice_happens_twice() {
         End { how: crate::engine::Finish::Release(a.asked), ..end(&a.key, a.epoch) },
         end(&c.key, c.epoch),
     ];
-    let ended = engine.finish(&place, ends).await.expect("answered");
+    let ended = engine.finish_deliveries(&place, ends).await.expect("answered");
     assert_eq!(ended, [false, true, true, false, false]);
-    let counts = engine.counts(&place).await.expect("counted");
+    let counts = engine.count_keys(&place).await.expect("counted");
     assert_eq!((counts.waiting, counts.ready, counts.in_flight), (1, 0, 0));
 }

@@ -26,7 +26,7 @@ impl Fixture {
         let mut options = options(url);
         options.shards = Some(shards);
         let engine = Redis::connect_with(options, CLOCK).await.expect("the engine connects");
-        engine.migrate().await.expect("the schema is created");
+        engine.migrate_schema().await.expect("the schema is created");
         Self { engine: Arc::new(engine), shards }
     }
 }
