@@ -328,6 +328,8 @@ impl Bulk {
     pub async fn step(&mut self) -> Result<bool, UpdateError> {
         let stepped = match &self.stage {
             Stage::Walk(from) => {
+                // The position stays until the step has succeeded, so that a failed or dropped step is
+                // repeated.
                 let from = from.clone();
                 self.walk_step(from).await
             }
@@ -377,6 +379,7 @@ impl Bulk {
                     answers.into_iter().filter(|&answer| answer == Some(true)).count() as u64;
                 Ok(())
             }
+            // This call has waited 5 s for one lock. It would wait as long for each of the others.
             Err(fault) if fault.kind == Kind::Locked => {
                 let Shared { engine, place, .. } = &*self.shared;
                 let mut left = 0;

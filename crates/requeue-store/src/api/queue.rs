@@ -34,6 +34,7 @@ impl Queue {
     pub(crate) fn new(engine: Arc<dyn Engine>, place: Place, options: Options) -> Self {
         let shared = Shared::new(engine, place, options);
         let (getters, come) = mpsc::unbounded_channel();
+        // A weak handle, so that the task ends with the last handle of the queue.
         tokio::spawn(claim_loop::serve_getters(Arc::downgrade(&shared), come));
         Self { shared, getters }
     }
@@ -217,6 +218,7 @@ impl Queue {
     ///
     /// As [`get`](Self::get).
     pub async fn get_many(&self, max: usize) -> Vec<Item> {
+        // A getter may be answered without a key: the leases of its keys were lost on the way.
         while max > 0 && !self.shutting_down() {
             let (reply, passed) = oneshot::channel();
             if self.getters.send(Waiter { max, reply }).is_err() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::queue::Queue;
-use crate::client::options::Options;
+use crate::client::options::{Opening, Options};
 use crate::engine::address::Address;
 use crate::engine::parked::OnParked;
 use crate::engine::{Dropped, Engine, Settings};
@@ -311,7 +311,8 @@ impl Store {
     /// Returns the options with which to [open](OpenOptions::open) the queue of this name. The name has 1 to
     /// 200 bytes, and no NUL.
     pub fn queue(&self, name: impl Into<String>) -> OpenOptions {
-        OpenOptions { store: self.clone(), name: name.into(), options: Options::default() }
+        let (opening, options) = (Opening::default(), Options::default());
+        OpenOptions { store: self.clone(), name: name.into(), opening, options }
     }
 }
 
@@ -324,6 +325,7 @@ impl Store {
 pub struct OpenOptions {
     store: Store,
     name: String,
+    opening: Opening,
     options: Options,
 }
 
@@ -335,7 +337,7 @@ impl OpenOptions {
     /// chooses it permanently. The other choice is [`ReaddPolicy::Replace`]. [`open`](Self::open) refuses
     /// [`ReaddPolicy::KeepBoth`], because a key in a store has at most one pending run.
     pub fn readd_policy(mut self, readd_policy: ReaddPolicy) -> Self {
-        self.options.readd_policy = Some(readd_policy);
+        self.opening.readd_policy = Some(readd_policy);
         self
     }
 
@@ -344,7 +346,7 @@ impl OpenOptions {
     /// It is a setting of the queue, the same for all processes: the first process that opens the queue
     /// chooses it permanently.
     pub fn parked_add(mut self, parked_add: ParkedAdd) -> Self {
-        self.options.parked_add = Some(parked_add);
+        self.opening.parked_add = Some(parked_add);
         self
     }
 
@@ -370,7 +372,7 @@ impl OpenOptions {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub const fn must_exist(mut self) -> Self {
-        self.options.must_exist = true;
+        self.opening.must_exist = true;
         self
     }
 
@@ -479,7 +481,7 @@ impl OpenOptions {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn worker(mut self, name: impl Into<String>) -> Self {
-        self.options.worker = Some(name.into());
+        self.opening.worker = Some(name.into());
         self
     }
 
@@ -515,7 +517,7 @@ impl OpenOptions {
     ///
     /// [`ParkedKey::lease_expired`]: crate::ParkedKey::lease_expired
     pub fn on_parked(mut self, report: impl Fn(&ParkedKey) + Send + Sync + 'static) -> Self {
-        self.options.on_parked = OnParked::new(report);
+        self.opening.on_parked = OnParked::new(report);
         self
     }
 
@@ -556,7 +558,7 @@ impl OpenOptions {
     /// ```
     #[cfg(feature = "prometheus")]
     pub fn metrics(mut self, metrics: &requeue::metrics::Metrics) -> Self {
-        self.options.metrics = Some(metrics.clone());
+        self.opening.metrics = Some(metrics.clone());
         self
     }
 
@@ -600,27 +602,27 @@ impl OpenOptions {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn open(self) -> Result<Queue, OpenError> {
-        let Self { store, name, options } = self;
+        let Self { store, name, opening, options } = self;
         let bad = |why: &str| OpenError::invalid(format!("queue {name:?}: {why}"));
         if name.is_empty() || name.len() > 200 || name.contains('\0') {
             return Err(bad("invalid name: use 1 to 200 bytes without NUL"));
         }
         if let Some(readd_policy) =
-            options.readd_policy.filter(|readd_policy| !is_supported(*readd_policy))
+            opening.readd_policy.filter(|readd_policy| !is_supported(*readd_policy))
         {
             return Err(bad(&format!(
                 "stores do not support the re-add policy {}; use hold or replace",
                 readd_policy_name(readd_policy)
             )));
         }
-        if let Some(why) = options.worker.as_deref().and_then(invalid_worker) {
+        if let Some(why) = opening.worker.as_deref().and_then(invalid_worker) {
             return Err(bad(&why));
         }
-        let opened = match options.must_exist {
+        let opened = match opening.must_exist {
             true => store.engine.find_queue(&name).await,
             false => {
-                let readd_policy = options.readd_policy.unwrap_or_default();
-                let parked_add = options.parked_add.unwrap_or_default();
+                let readd_policy = opening.readd_policy.unwrap_or_default();
+                let parked_add = opening.parked_add.unwrap_or_default();
                 store
                     .engine
                     .open_queue(&name, Settings { readd_policy, parked_add })
@@ -635,7 +637,7 @@ impl OpenOptions {
         let Some(mut place) = opened else {
             return Err(OpenError::missing(&name, &store.similar_queues(&name).await));
         };
-        if let Some(wanted) = options.readd_policy.filter(|&wanted| wanted != place.readd_policy) {
+        if let Some(wanted) = opening.readd_policy.filter(|&wanted| wanted != place.readd_policy) {
             let why = format!(
                 "its re-add policy is {}, not {}; omit the option, or use another queue",
                 readd_policy_name(place.readd_policy),
@@ -643,7 +645,7 @@ impl OpenOptions {
             );
             return Err(bad(&why));
         }
-        if let Some(wanted) = options.parked_add.filter(|&wanted| wanted != place.parked_add) {
+        if let Some(wanted) = opening.parked_add.filter(|&wanted| wanted != place.parked_add) {
             let why = format!(
                 "its adds {} parked keys, and the option says {}; omit the option, or use another queue",
                 parked_add_name(place.parked_add),
@@ -651,13 +653,12 @@ impl OpenOptions {
             );
             return Err(bad(&why));
         }
-        place.worker = options.worker.clone().unwrap_or_else(this_process).into();
-        place.on_parked = options.on_parked.clone();
-        #[cfg(feature = "prometheus")]
-        let metrics = options.metrics.clone();
+        place.worker = opening.worker.unwrap_or_else(this_process).into();
+        place.on_parked = opening.on_parked;
         let queue = Queue::new(store.engine, place, options);
         #[cfg(feature = "prometheus")]
-        if let Some(metrics) = metrics {
+        if let Some(metrics) = opening.metrics {
+            // If the name is taken, the queue is dropped here, which ends its tasks.
             metrics.add(&name, &queue.shared).map_err(|error| bad(&error.to_string()))?;
             tokio::spawn(crate::client::shared::keep_counting(Arc::downgrade(&queue.shared)));
         }

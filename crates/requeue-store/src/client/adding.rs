@@ -43,6 +43,7 @@ pub(crate) async fn add_keys(
 ) -> Result<Vec<Added>, EngineError> {
     let Shared { engine, place, adding, options, .. } = shared;
     let deadline = Instant::now() + options.add_timeout;
+    // Batches are answered in any order, and the caller gets the answers in the order of its keys.
     let mut added = vec![None; keys.len()];
     // Engines insert the keys of a batch faster in their order.
     let mut keys: Vec<(Key, usize)> = keys.into_iter().zip(0..).collect();
@@ -57,6 +58,7 @@ pub(crate) async fn add_keys(
     // Send all before waiting, so that they share batches.
     let sent: Vec<_> = keys.into_iter().map(send).collect();
     let (mut failed, mut is_unsure) = (None, false);
+    // Read all answers, also after a failure: they tell whether a part of the keys was added.
     for (n, answered) in sent {
         match timeout_at(deadline, answered).await {
             Ok(Ok(Ok(answer))) => added[n] = Some(answer),
@@ -99,6 +101,8 @@ impl Wish for Adding {
             let mut left = Vec::new();
             let mut deadline = None;
             for adding in batch {
+                // The request lasts as long as its most patient caller waits. The others stop waiting by
+                // themselves.
                 deadline = deadline.max(Some(adding.deadline));
                 match found.get(&adding.ask.key) {
                     None => {
@@ -124,6 +128,7 @@ impl Wish for Adding {
         for adding in locked.extract_if(.., |adding: &mut Self| adding.deadline <= now) {
             adding.send_answer(Err(EngineError::locked()));
         }
+        // Nobody learns of these answers any longer, so the keys need not be tried again.
         locked.retain(|adding| !adding.reply.is_closed());
         locked
     }
@@ -149,6 +154,7 @@ fn answer(added: Result<Free, EngineError>, askers: Vec<Vec<Adding>>) -> Vec<Add
             }
         }
         Err(fault) => {
+            // Each caller gets an error, and the source of an error cannot be cloned.
             let said = fault.source.to_string();
             for adding in askers.into_iter().flatten() {
                 adding.send_answer(Err(EngineError {
@@ -197,12 +203,14 @@ async fn try_add(
                 place.meters.count_adds(&asks, &answers);
                 return Ok(Free { answers, unsure });
             }
+            // One locked key must not delay the others of its batch: the next request skips it.
             Err(fault) if fault.kind == Kind::Locked && tried == Tried::No => {
                 tried = Tried::InVain;
                 continue;
             }
             Err(fault) => fault,
         };
+        // Once an attempt may have taken effect, no later refusal proves that the keys were not added.
         unsure |= fault.kind.may_have_happened();
         let wait = delay.wait();
         if fault.kind.is_final() || Instant::now() + wait >= deadline {

@@ -76,6 +76,8 @@ impl Ahead {
         Self {
             items: Unstarted::default(),
             most: options.claim_ahead,
+            // A key returns after ten horizons. That is a third of the lease at most, when the first renewal
+            // is due.
             longest: (options.lease / (3 * OVERDUE)).min(HORIZON.1),
             latency: Duration::ZERO,
             rate: 0.0,
@@ -106,6 +108,7 @@ impl Ahead {
     }
 
     fn rate_at(&self, now: Instant) -> f64 {
+        // The rate decays by the clock, not by a timer, because it is read only when a claim begins.
         self.rate * (-(now - self.rated).as_secs_f64() / WINDOW.as_secs_f64()).exp()
     }
 
@@ -120,7 +123,9 @@ impl Ahead {
 
     /// Records the result of a claim: its duration, its keys, and the number of keys that it asked for.
     pub(crate) fn note_claimed(&mut self, took: Duration, items: Vec<Item>, of: usize) {
+        // An average over about four claims: a single slow commit must not enlarge the horizon much.
         self.latency = if self.latency.is_zero() { took } else { (3 * self.latency + took) / 4 };
+        // One claim that finds fewer keys than requested ends the backlog: other processes may wait for keys.
         self.full = if items.len() < of { 0 } else { self.full.saturating_add(1) };
         self.items.0.extend(items);
     }

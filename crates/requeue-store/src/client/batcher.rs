@@ -75,6 +75,8 @@ impl<T: Wish> Batcher<T> {
         let (sender, mut come) = mpsc::unbounded_channel();
         let aside = Arc::new(LockedKeys::new(Arc::clone(&engine), Arc::clone(&place)));
         let beside = Arc::clone(&aside);
+        // The number of batches in flight is limited, so that requests gather in larger batches while the
+        // engine is busy.
         let turns = Arc::new(Semaphore::new(engine.max_batches()));
         tokio::spawn(async move {
             let mut batch = Vec::new();
@@ -101,6 +103,7 @@ impl<T: Wish> Batcher<T> {
                     let (aside, batch) = (Arc::clone(&beside), std::mem::take(&mut batch));
                     async move {
                         let left = T::submit_batch(engine, place, batch, Tried::No).await;
+                        // The next batch need not wait until the locked keys are put aside.
                         drop(turn);
                         aside.put_locked(left);
                     }
@@ -112,6 +115,7 @@ impl<T: Wish> Batcher<T> {
                 // Send it from this task until another request arrives: that saves waking a second task.
                 let mut submitting = Box::pin(submitting);
                 tokio::select! {
+                    // The batch is polled first: a request that arrives must not delay its sending.
                     biased;
                     () = poll_fn(|at| unless_it_panics(submitting.as_mut(), at)) => {}
                     _ = come.recv_many(&mut batch, MAX_BATCH) => {

@@ -89,6 +89,8 @@ impl<T: Clone + Send + 'static> Cache<T> {
         turn.timeouts = if found.is_ok() { 0 } else { turn.timeouts.saturating_add(1) };
         let pause = match found.unwrap_or_else(|_| Err(EngineError::late())) {
             Ok(found) => {
+                // The age counts from the answer. The engine took its snapshot earlier, by the duration of
+                // the query at most.
                 *lock(&self.found) = Some((found, Instant::now()));
                 turn.faults = 0;
                 // A large queue makes every query slow, and a stall makes one query slow.
@@ -109,6 +111,8 @@ impl<T: Clone + Send + 'static> Cache<T> {
                 short.min(took * SHARE).max(long)
             }
         };
+        // The pause begins now, after the query: a query longer than its pause would otherwise repeat without
+        // a break.
         turn.until = Instant::now() + pause.max(FRESH);
     }
 }

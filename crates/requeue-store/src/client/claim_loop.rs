@@ -29,6 +29,7 @@ pub(crate) struct Waiter {
 /// Claims keys for the getters that arrive through `come`, until the queue is shut down or its last handle is
 /// dropped.
 pub(crate) async fn serve_getters(shared: Weak<Shared>, mut come: mpsc::UnboundedReceiver<Waiter>) {
+    // The task has a weak handle only, because it must not keep a queue alive whose last handle was dropped.
     let Some((mut wakes, mut shutdown, mut desk)) = shared.upgrade().map(|shared| {
         let (wakes, shutdown) =
             (shared.engine.subscribe_wakes(&shared.place), shared.shutdown.subscribe());
@@ -49,6 +50,7 @@ pub(crate) async fn serve_getters(shared: Weak<Shared>, mut come: mpsc::Unbounde
         }
         desk.deliver_keys();
         desk.ahead.unclaim_late(Instant::now());
+        // This marks the value as seen, so that `changed` below waits for the next change.
         let before = std::mem::replace(&mut now, *shutdown.borrow_and_update());
         if now.is_final() {
             break;
@@ -62,6 +64,7 @@ pub(crate) async fn serve_getters(shared: Weak<Shared>, mut come: mpsc::Unbounde
         }
         tokio::select! {
             answer = answered(&mut claiming) => {
+                // A finished future must not be polled again.
                 claiming = None;
                 // A getter that arrived during the claim may know of more keys.
                 let is_known = !desk.has_newcomers && now == answer.shutdown;
@@ -199,9 +202,12 @@ impl Desk {
         let claim = Claim { max, oldest, lease, expired, poll: asked };
         let may_end = is_waited_for && shutdown == Shutdown::WhenIdle;
         Some(Box::pin(async move {
+            // Leases count from before the request. The engine grants them later, so this process never
+            // trusts one too long.
             let since = Instant::now();
             let found = self::claim(&shared, claim, since).await;
             let took = since.elapsed();
+            // The query costs a request, so it is made only if the claim has found no key and expects none.
             if may_end
                 && let Ok(Found { items, next: None, .. }) = &found
                 && items.is_empty()
@@ -226,8 +232,10 @@ impl Desk {
                 if is_paused {
                     self.ahead.return_unclaimed();
                 }
+                // After a claim that has found keys, claim again immediately: more keys may be ready.
                 (count == 0).then(|| next.map_or(poll, |next| next.min(poll)))
             }
+            // The failure was reported where it occurred.
             Err(_) => Some(self.delay.wait()),
         };
         wait.map(|wait| Instant::now() + wait)

@@ -104,6 +104,8 @@ impl Wish for Finishing {
         let first = batch.first().map(|first| first.end.key.clone());
         let part = || Part::Shard(first.as_ref().map_or(0, |key| engine.shard_of(&place, key)));
         loop {
+            // Their leases have expired. The engine may have delivered these keys to other workers, and would
+            // refuse them.
             for lost in batch.extract_if(.., |finishing| finishing.lease.send_deadline().is_none())
             {
                 lost.send_failure(&place, fault.as_ref());
@@ -122,6 +124,8 @@ impl Wish for Finishing {
             };
             let why = match place.answer_by(deadline, part, finished).await {
                 Ok(held) => return answer(&engine, &place, batch, held),
+                // The next request skips locked keys, so that they do not delay the completions of other
+                // keys.
                 Err(why) if why.kind == Kind::Locked && tried == Tried::No => {
                     tried = Tried::InVain;
                     continue;
@@ -129,10 +133,13 @@ impl Wish for Finishing {
                 Err(why) => why,
             };
             let is_unsure = why.kind.may_have_happened();
+            // If a repeated completion finds no lease, the first one may have ended it.
             batch.iter_mut().for_each(|finishing| finishing.unsure |= is_unsure);
             let wait = delay.wait();
             let again = Instant::now() + wait;
             let is_refused = why.kind.is_final();
+            // A completion whose lease expires before the next attempt would be refused. Its caller gets the
+            // reason now.
             let over = |finishing: &mut Self| {
                 is_refused
                     || finishing.lease.send_deadline().is_none_or(|deadline| deadline <= again)

@@ -59,6 +59,7 @@ pub struct Item {
 impl Item {
     /// Creates the item of a key whose claim was sent at `since`.
     pub(crate) fn new(shared: Arc<Shared>, out: Delivery, since: Instant) -> Self {
+        // The lease is registered first, because the drop of an item ends a registered lease.
         let signals = shared.leases.hold_key(out.key.clone(), out.epoch, since);
         let (place, since) = (out.queued, Instant::now());
         Self { shared: Some(shared), out, place, signals, since, error: None }
@@ -67,6 +68,7 @@ impl Item {
     /// Delivers the key to a worker. Returns false if the lease is lost.
     pub(crate) fn begin_run(&mut self) -> bool {
         let now = Instant::now();
+        // The key has also waited in this process, from the claim to the worker.
         self.out.queued += now - self.since;
         self.since = now;
         self.shared().leases.begin_run(self.out.epoch, now)
@@ -234,6 +236,8 @@ impl Item {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn complete(mut self, completion: Completion) -> Result<Completed, CompleteError> {
+        // All steps up to the sending happen in the first poll. A future that is dropped later has completed
+        // the run.
         let how = self.resolve_completion(completion, "the run failed");
         let (reply, answered) = oneshot::channel();
         if let Some(shared) = self.shared.take() {
@@ -338,6 +342,7 @@ impl Item {
     fn send_completion(&self, shared: &Shared, how: Finish, reply: Option<Reply>) {
         let (out, meters, worked) = (&self.out, &shared.place.meters, self.since.elapsed());
         let Some(lease) = shared.leases.begin_completion(out.epoch) else {
+            // The store has counted the expiry as a failure, whatever the worker reports now.
             meters.lost(worked, self.is_cancelled());
             if let Some(reply) = reply {
                 // The caller may have been dropped.
@@ -360,6 +365,7 @@ impl Item {
 
 impl Drop for Item {
     fn drop(&mut self) {
+        // A completed item has given its handle away.
         if self.shared.is_some() {
             let completion =
                 if self.is_cancelled() { Completion::Cancelled } else { Completion::Retry };

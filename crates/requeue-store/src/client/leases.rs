@@ -114,7 +114,9 @@ impl Leases {
         let held = Held { key, deadline, since: None, lost, cancelled, is_ending: false };
         let mut all = lock(&self.held);
         all.insert(epoch, held);
+        // The task sleeps without a timer while this process holds no key.
         let is_first = all.len() == 1;
+        // The task may wake on another thread, and then takes this lock.
         drop(all);
         if is_first {
             self.begun.notify_one();
@@ -125,12 +127,14 @@ impl Leases {
     /// Records the delivery of the key to a worker. Returns false if the lease is lost.
     pub(crate) fn begin_run(&self, epoch: i64, now: Instant) -> bool {
         let mut all = lock(&self.held);
+        // After the deadline, the engine may have delivered the key to another worker.
         let held = all.get_mut(&epoch).filter(|held| held.deadline > now);
         held.map(|held| held.since = Some(now)).is_some()
     }
 
     /// Begins the completion of a delivery. Returns `None` if the lease is lost.
     pub(crate) fn begin_completion(self: &Arc<Self>, epoch: i64) -> Option<Ending> {
+        // From here on, a lost lease does not signal the worker: its run is over.
         lock(&self.held).get_mut(&epoch)?.is_ending = true;
         let ending = Ending { leases: Arc::clone(self), epoch };
         ending.send_deadline().is_some().then_some(ending)
@@ -189,6 +193,7 @@ impl Leases {
             match renewed {
                 Renewed::Yes | Renewed::Cancelled => {
                     if let Some(held) = all.get_mut(epoch) {
+                        // Counted from before the request, because the engine counts from a later time.
                         held.deadline = since + self.lease;
                         if *renewed == Renewed::Cancelled {
                             held.cancelled.cancel();
@@ -200,6 +205,7 @@ impl Leases {
                         held.note_loss();
                     }
                 }
+                // The next renewal tries again, before the lease expires.
                 Renewed::Busy => {}
             }
         }
@@ -214,6 +220,7 @@ async fn keep_leases(
     place: Arc<Place>,
 ) {
     let Some(lease) = leases.upgrade().map(|leases| leases.lease) else { return };
+    // Two renewals in a row may fail before a lease expires.
     let every = lease / 3;
     let mut renewal = Instant::now() + every;
     let mut cancels = Cancels::new();
@@ -229,6 +236,7 @@ async fn keep_leases(
             () = sleep_until(renewal.min(next)) => {}
             changed = cancels.poll_changed(&*engine, &place) => {
                 if changed {
+                    // Only a renewal tells which run was cancelled.
                     renewal = Instant::now();
                 }
             }
@@ -244,6 +252,7 @@ async fn keep_leases(
         for part in by_shard(&*engine, &place, held, |(key, _)| key) {
             let part =
                 renew_part(leases.clone(), Arc::clone(&engine), Arc::clone(&place), part, since);
+            // A part without an answer must not overlap with the next renewal of the same leases.
             parts.spawn(timeout_at(since + every, part));
         }
         // A shard that does not answer delays neither the other shards nor the report of a lost lease.
@@ -267,7 +276,7 @@ async fn keep_leases(
 /// Polls for cancelled runs while this process holds keys.
 struct Cancels {
     next: Instant,
-    /// The last number: see [`Engine::cancels`].
+    /// The last number: see [`Engine::cancel_signal`].
     last: u64,
 }
 
@@ -285,6 +294,7 @@ impl Cancels {
     async fn poll_changed(&mut self, engine: &dyn Engine, place: &Place) -> bool {
         sleep_until(self.next).await;
         let found = timeout_at(self.next + ANSWERING, engine.cancel_signal(place)).await;
+        // Set after the answer: a slow store must not be polled without a pause.
         self.next = Instant::now() + POLL;
         // Renewals report an outage.
         let Ok(Ok(found)) = found else { return false };
@@ -317,6 +327,7 @@ async fn renew_part(
                 place.note_failure(shard, &fault);
             }
         }
+        // The next chunk is sent now, so its leases count from now.
         since = Instant::now();
     }
 }

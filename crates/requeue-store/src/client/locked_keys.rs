@@ -62,6 +62,7 @@ impl<T: Wish> LockedKeys<T> {
         for what in left {
             all.by_key.entry(what.key().clone()).or_default().push(what);
         }
+        // Set under the same lock as the requests, so that exactly one task serves them.
         let was_served = std::mem::replace(&mut all.is_served, true);
         drop(all);
         if !was_served {
@@ -73,6 +74,7 @@ impl<T: Wish> LockedKeys<T> {
         let mut delay = RetryDelay::up_to(LAST);
         loop {
             sleep(delay.wait()).await;
+            // The lock is released before the requests, which may take long.
             let keys: Vec<Key> = lock(&self.waiting).by_key.keys().cloned().collect();
             let mut freed = false;
             for keys in keys.chunks(MAX_BATCH) {
@@ -83,10 +85,12 @@ impl<T: Wish> LockedKeys<T> {
             }
             let mut all = lock(&self.waiting);
             if all.by_key.is_empty() {
+                // Under the lock: a request that is put aside after this starts another task.
                 all.is_served = false;
                 return;
             }
             drop(all);
+            // A transaction has ended that may have locked several of the keys.
             if freed {
                 delay = RetryDelay::up_to(LAST);
             }

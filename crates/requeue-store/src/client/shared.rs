@@ -54,6 +54,7 @@ impl Shared {
     /// Stops deliveries, unless they are stopped already.
     pub(crate) fn stop_deliveries(&self, why: Shutdown) {
         self.shutdown.send_if_modified(|shutdown| {
+            // The first reason stays: waiting getters have already seen it.
             let is_open = !shutdown.is_final();
             if is_open {
                 *shutdown = why;

@@ -300,7 +300,7 @@ pub(crate) struct Walked {
 /// The operations of a storage engine.
 ///
 /// Each batch is atomic. A batch of adds contains no key twice. The keys of a batch of adds, completions or
-/// renewals belong to one [shard](Self::shard).
+/// renewals belong to one [shard](Self::shard_of).
 pub(crate) trait Engine: Debug + Send + Sync {
     /// Creates the schema, or upgrades it to the version of this program.
     fn migrate_schema(&self) -> Answer<'_, ()>;

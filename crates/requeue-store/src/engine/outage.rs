@@ -117,7 +117,10 @@ impl Place {
         let now = Instant::now();
         let mut state = lock(&self.outage.state);
         state.failing.insert(part, now);
+        // The lock orders this. A reader without the lock may miss it once, and the next answer then ends the
+        // outage.
         self.outage.is_on.store(true, Ordering::Relaxed);
+        // A store that fails in short turns is in one outage, and is not reported for each turn.
         let continues = state.ended.is_some_and(|ended| now - ended < SETTLED);
         let since = *state.since.get_or_insert(now);
         state.was_gone |= trouble == Trouble::Unreachable;

@@ -52,10 +52,12 @@ impl Receipts {
         let lasts = attempts.deadline.saturating_duration_since(Instant::now());
         let lasts = lasts.saturating_add(GRACE);
         let new = || {
+            // Names and numbers are drawn, because other processes use the same store and share no counter.
             let name = lock(&self.0).pop().unwrap_or_else(|| fastrand::u64(..));
             Receipt { name, number: fastrand::u64(..), lasts }
         };
         let receipt = attempts.receipt.get_or_insert_with(new);
+        // Each attempt renews the record, which must outlive the last attempt.
         receipt.lasts = lasts;
         *receipt
     }

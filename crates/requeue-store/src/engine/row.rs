@@ -160,6 +160,7 @@ impl Row {
         if was_parked && !queue.revives(&add) {
             return (row, Added::Parked);
         }
+        // A revived key starts over, and so does a key whose due time is set exactly.
         if was_parked || add.merge == Merge::Exactly {
             row.take_back();
         }
@@ -267,6 +268,8 @@ impl Row {
     /// coalesced, as for any ready key.
     fn unclaim(mut self, asked: Asked, queued: Duration, now: Micros) -> Self {
         self.note_adds(asked);
+        // The place of the key is the time at which it became ready. An unclaim must not send it behind later
+        // keys.
         let claimed_at = self.run.map_or(now, |run| run.since);
         let place = claimed_at.saturating_sub(micros(queued)).max(0);
         (self.run, self.worker) = (None, None);
@@ -321,6 +324,7 @@ impl Row {
     }
 
     fn back_off(&mut self, backoff: Backoff, now: Micros) -> Duration {
+        // A key that has not failed for twice the cap begins at the base again.
         let expires = after(after(self.until, backoff.cap), backoff.cap);
         let Some(steps) = rule::backoff::failures_before(&now, &self.until, &expires, self.steps)
         else {

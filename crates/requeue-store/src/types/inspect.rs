@@ -25,6 +25,8 @@ pub enum State {
 }
 
 /// The state of a key at the time of a query. Times are the engine's.
+///
+/// It is flat, like the entry of a queue in memory: each field is a column where keys are listed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Entry {

@@ -141,6 +141,7 @@ impl Claims {
             }
             let is_due = known.watermark.is_suspect() || known.is_whole_due;
             let scans = is_due && !known.is_scanning && !is_each_whole;
+            // Set under the lock of the check, so that only one task scans a queue.
             known.is_scanning |= scans;
             scans
         });
@@ -168,7 +169,9 @@ impl Claims {
         if self.0.with_queue(queue.id, |known| now + poll <= known.said_until) {
             return Ok(false);
         }
+        // The server keeps this for longer than one poll, so that most claims need not repeat it.
         self.0.sessions.announce_wait(queue, poll + SAID).await?;
+        // Counted from before the request: the server counts from a later time, and forgets later.
         self.0.with_queue(queue.id, |known| known.said_until = now + poll + SAID);
         Ok(true)
     }
@@ -246,6 +249,7 @@ impl Scan {
             Err(fault) => {
                 let error = fault.source;
                 tracing::warn!(%error, "a scan for late keys failed, and is tried again");
+                // Otherwise, the keys of this range would wait for the next scan of all keys.
                 known.watermark.mark_suspect(floors);
                 known.scan_at = began + Duration::from_secs(1);
                 false

@@ -7,7 +7,7 @@
 //! does not already know.
 //!
 //! The driver lets no other code wrap a plain connection. So the driver is configured to start TLS immediately,
-//! and the `sslmode` of the address is negotiated [here](negotiate).
+//! and the `sslmode` of the address is negotiated [here](negotiate_tls).
 
 use std::error::Error;
 use std::fmt;
@@ -144,6 +144,7 @@ async fn negotiate_tls<S: AsyncRead + AsyncWrite + Unpin>(
     match (answer, mode) {
         ([b'S'], _) => Ok(true),
         (_, SslMode::Prefer) => Ok(false),
+        // This kind of error is classified as one of TLS.
         _ => Err(io::Error::new(io::ErrorKind::InvalidData, "the server does not support TLS")),
     }
 }
@@ -172,6 +173,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> AsyncRead for Guarded<S
     ) -> Poll<io::Result<()>> {
         let Self { inner, filter } = self.get_mut();
         let Some(reading) = filter else { return Pin::new(inner).poll_read(cx, buf) };
+        // Without space in the buffer, no bytes would be read, which looks like the end of the stream.
         if buf.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }
@@ -184,6 +186,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> AsyncRead for Guarded<S
                 *filter = None;
                 return Pin::new(inner).poll_read(cx, buf);
             }
+            // A separate buffer, because the driver must not see a byte before it was checked.
             let mut more = [0; 1024];
             let mut more = ReadBuf::new(&mut more);
             ready!(Pin::new(&mut *inner).poll_read(cx, &mut more))?;
@@ -256,6 +259,7 @@ impl Filter {
                     break;
                 };
                 match u32::from_be_bytes(number) {
+                    // The later bytes are answers to statements, and can contain any bytes.
                     0 => self.is_in = true,
                     3 => return Err(self.refuse_request("the password in clear text")),
                     5 => return Err(self.refuse_request("an MD5 hash of the password")),

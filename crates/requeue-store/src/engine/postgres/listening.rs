@@ -114,6 +114,7 @@ async fn run_listener(wakes: Weak<QueueWakes>, config: Config, tls: Connector) {
         match config.connect(tls.clone()).await {
             Ok((client, mut connection)) => {
                 (delay, told_at) = (RetryDelay::new(), None);
+                // A weak handle: the connection must not keep the wakes of a closed store alive.
                 let heard = wakes.clone();
                 let driven = tokio::spawn(async move {
                     while let Some(message) = poll_fn(|cx| connection.poll_message(cx)).await {
@@ -138,6 +139,7 @@ async fn run_listener(wakes: Weak<QueueWakes>, config: Config, tls: Connector) {
                         }
                     }
                 });
+                // This closes the connection when the listener is dropped, or when a LISTEN fails.
                 let _driver = Task::new(&driven);
                 tokio::select! {
                     () = listen_to_queues(&wakes, &client) => {}
@@ -175,6 +177,8 @@ async fn listen_to_queues(wakes: &Weak<QueueWakes>, client: &Client) {
             strong.wake_getters(queue);
             strong.note_cancel(queue);
         }
+        // `notify_one` stores a permit, so that a queue that was added since the keys were read is not
+        // missed.
         strong.more.notified().await;
     }
 }

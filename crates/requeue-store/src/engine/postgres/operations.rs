@@ -176,6 +176,8 @@ impl Engine for Postgres {
             while !left.is_empty() {
                 let keys: Vec<&[u8]> = left.iter().map(|&n| &*held[n].0).collect();
                 let epochs: Vec<i64> = left.iter().map(|&n| held[n].1).collect();
+                // All other connections may wait for locks while leases expire, so renewals have separate
+                // ones.
                 let row = self.renewals.query_row(sql, &[&id, &keys, &epochs, &lease]).await;
                 let row = name_dropped(queue, row)?;
                 read_indexes(&row, 0).into_iter().for_each(|n| renewed[left[n]] = Renewed::Yes);
@@ -249,6 +251,7 @@ impl Engine for Postgres {
         limit: usize,
     ) -> Answer<'a, Vec<Entry>> {
         Box::pin(async move {
+            // A read of all keys may take minutes, and must leave connections to claims and completions.
             let _turn = self.looks.acquire().await;
             let sql = page_sql(state, after.is_some());
             let limit = i64::try_from(limit).unwrap_or(i64::MAX);
@@ -275,6 +278,7 @@ impl Engine for Postgres {
             let row = self.query_row(queue, sql, &[&number(queue)]).await?;
             let oldest_ready = until(0, row.get::<_, Option<i64>>(5).unwrap_or(0));
             let counts = StateCounts { oldest_ready, ..counts(&row) };
+            // A dropped queue has no keys either. With any other result, the queue exists.
             if counts == StateCounts::default() {
                 self.check_queue(queue).await?;
             }

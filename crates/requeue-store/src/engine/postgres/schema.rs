@@ -25,7 +25,7 @@ const LOCK: &str = "select pg_advisory_xact_lock(32199685320308069)";
 /// Creates the tables of a new schema.
 const TABLES: &str = concat!("create schema requeue;", include_str!("schema.sql"));
 
-/// Creates the functions, or replaces those of an older version. See [`functions`] for the names in braces.
+/// Creates the functions, or replaces those of an older version. See [`function_sql`] for the names in braces.
 const FUNCTIONS: &str = concat!(
     include_str!("rows.sql"),
     include_str!("adding.sql"),
@@ -63,6 +63,7 @@ pub(super) async fn check_version(sessions: &Sessions, steps: &[&str]) -> Result
         session.put_back();
         return Err(EngineError::refused(crate::types::error::UNPREPARED));
     };
+    // A role without this right must be told who can upgrade, and not get the error of the first statement.
     let may_upgrade = missing_steps(found, steps).is_some() && owns_schema(client).await?;
     session.put_back();
     match found {
@@ -154,6 +155,8 @@ async fn try_migrate(sessions: &Sessions, steps: &[&str]) -> Result<(), EngineEr
         return Err(EngineError::refused(said));
     }
     // If this function returns early, the session is closed, which rolls the transaction back.
+    // Processes that start together migrate one after the other. Each waits for as long as the one before it
+    // takes.
     run_batch(client, &format!("{BEGIN}; set local lock_timeout = 0; {LOCK}")).await?;
     // Another process may have migrated in the meantime.
     match read_version(client).await? {

@@ -75,6 +75,7 @@ impl Sessions {
         let pool = Pool::builder(manager)
             .max_size(most)
             .post_create(prepare)
+            // This also bounds the first statements of a session, which the connect timeout does not.
             .create_timeout(Some(Duration::from_secs(30)))
             .runtime(Runtime::Tokio1)
             .build();
@@ -83,7 +84,7 @@ impl Sessions {
         Self { pool, pooling }
     }
 
-    /// Returns a connection. The caller returns it with [`Session::end`].
+    /// Returns a connection. The caller returns it with [`Session::put_back`].
     pub(super) async fn open_session(&self) -> Result<Session, EngineError> {
         let client = self.pool.get().await.map_err(faults::of_connecting)?;
         Ok(Session(Some(client)))
@@ -122,6 +123,8 @@ impl Sessions {
                 }
             }
         };
+        // If the caller is dropped here, the session is dropped without `put_back`, which closes the
+        // connection.
         let rows = rows.await;
         session.put_back();
         rows.map_err(|error| faults::of_statement(&error))
@@ -144,7 +147,7 @@ impl fmt::Debug for Sessions {
     }
 }
 
-/// A connection. Dropping it without [`end`](Self::end) closes it: a pending response may never come, and
+/// A connection. Dropping it without [`put_back`](Self::put_back) closes it: a pending response may never come, and
 /// would block the next user of the connection.
 pub(super) struct Session(Option<Object>);
 

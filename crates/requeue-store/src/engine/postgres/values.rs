@@ -13,7 +13,7 @@ use crate::types::add::{Add, Merge, ParkedAdd, ReaddPolicy};
 use crate::types::error::EngineError;
 use crate::types::inspect::{Entry, State};
 
-/// The columns that [`seen`] reads: those of a key, then the key and the time.
+/// The columns that [`read_entry`] reads: those of a key, then the key and the time.
 ///
 /// The library writes at most 4096 characters of an error. A longer error, which another program has written,
 /// would fill the memory of a reader.
@@ -168,7 +168,7 @@ pub(super) fn read_indexes(row: &SqlRow, column: usize) -> Vec<usize> {
     numbers.into_iter().filter_map(|n| usize::try_from(n).ok()?.checked_sub(1)).collect()
 }
 
-/// Returns the entry of a row of [`columns`].
+/// Returns the entry of a row of [`entry_columns`].
 pub(super) fn read_entry(row: &SqlRow) -> Result<Entry, EngineError> {
     let columns = Columns::read(row).map_err(|error| faults::of_statement(&error))?;
     Ok(Row::from(columns).to_entry(row.get::<_, &[u8]>("key").into(), row.get("t")))

@@ -55,6 +55,7 @@ impl Redis {
             );
         }
         for item in &mut claimed.items {
+            // Shards count independently, so that two of them may have used the same token.
             item.epoch = epoch_of(item.epoch, number, shards.len());
         }
         Ok(claimed)
@@ -90,6 +91,7 @@ impl Redis {
         let shards = self.shards_of(queue)?;
         let count = shards.len();
         let mut others: Vec<usize> = (0..count).map(|n| (begin + n) % count).collect();
+        // A claim from a shard that does not answer would delay the getters until its timeout.
         let well = others.iter().position(|&number| lock(&shards[number].silent).is_none());
         let mut all = Gathered::default();
         if let Some(first) = well {
@@ -104,6 +106,7 @@ impl Redis {
         }
         let peeked = others.iter().map(|&number| self.peek_shard(queue, &shards, number));
         let peeked = join_all(peeked).await;
+        // Together, the shards must not deliver more keys than the getters want.
         let (mut left, mut oldest) = (claim.max - all.claimed.items.len(), claim.oldest);
         oldest = oldest.saturating_sub(all.claimed.items.len());
         let mut claims = Vec::new();
@@ -180,6 +183,7 @@ async fn in_time<T>(
 ) -> Result<T, EngineError> {
     let ran = timeout(limit, ran).await;
     let ran = ran.unwrap_or_else(|_| Err(EngineError::late()));
+    // The time is the last failure, so that the shard is asked again after a rest.
     *lock(&shard.silent) = ran.is_err().then(Instant::now);
     ran
 }

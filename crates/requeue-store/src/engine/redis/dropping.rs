@@ -193,6 +193,7 @@ impl Dropping<'_> {
         raise.arg(last_epoch);
         let raised = self.nodes.run(names::slot(names::FLOOR), &raise, Some(&self.scripts.floor));
         raised.await.map_err(|fault| EngineError { kind: Kind::Absent, ..fault })?;
+        // Another drop may have taken over the seals and removed them, so that adds have succeeded since.
         if began.elapsed() > LIMIT {
             return Err(EngineError::absent("the shards did not answer in time"));
         }
@@ -206,6 +207,8 @@ pub(super) async fn remove_queue(
     scripts: &Scripts,
     shards: &[Shard],
 ) -> Result<(), EngineError> {
+    // The shards go before the record. Without the record, no process would find a shard that a crash has
+    // left.
     remove_shards(nodes, scripts, shards).await?;
     let Some(Shard { queue: of, .. }) = shards.first() else { return Ok(()) };
     record(nodes, scripts, of, &["remove".to_owned()]).await?;

@@ -258,6 +258,7 @@ impl Engine for Redis {
             }
             let line = (Line::WaitingAdds, WAIT);
             let (answer, replicas) = self.run_and_wait(shard, script, &command, line).await?;
+            // The master has the write, but a failover may lose it. The caller sends it again.
             if replicas < self.wait {
                 let wanted = self.wait;
                 let source =
@@ -280,6 +281,7 @@ impl Engine for Redis {
         Box::pin(async move {
             let waiting = lock(&self.waiting).get(&queue.id).map(Arc::clone);
             let woken = waiting.as_ref().and_then(|waiting| waiting.shard());
+            // Claims rotate over the shards, so that the keys of no shard starve.
             let begin = woken.unwrap_or_else(|| self.turn.fetch_add(1, Ordering::Relaxed));
             let claimed = self.claim_shards(queue, begin, claim).await;
             if let Some(waiting) = waiting {

@@ -167,6 +167,7 @@ impl Node {
                 connection.send_packed_commands(&all, skipped, commands.len()).await?
             }
         };
+        // Only the order in which servers are asked depends on this.
         self.silent.store(false, Ordering::Relaxed);
         if let Some(first) = answers.first_mut() {
             *first = std::mem::replace(first, Value::Nil).extract_error()?;
@@ -198,6 +199,7 @@ impl Node {
     /// A `WAIT` delays the commands behind it. So a connection for adds is not checked itself. Instead,
     /// another connection is checked, and the connection for adds is replaced in case it is broken.
     pub(super) async fn is_there(&self, wire: usize) -> Option<bool> {
+        // The swap lets one task through. It publishes no other data, so that a relaxed order suffices.
         if self.doubted.swap(true, Ordering::Relaxed) {
             return None;
         }

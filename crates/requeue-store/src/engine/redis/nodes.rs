@@ -93,6 +93,7 @@ impl Nodes {
     }
 
     async fn look_now(&self) -> Result<(), EngineError> {
+        // Held during the requests: callers that arrive meanwhile wait for the new map and use it.
         let mut asked = self.asked.lock().await;
         if asked.is_some_and(|asked| asked.elapsed() < ASKING) {
             return Ok(());
@@ -228,6 +229,7 @@ impl Nodes {
                 Ok(mut connection) => Ok(node.send(&mut connection, commands, ahead).await),
                 Err(fault) => Err(fault),
             };
+            // There is an answer or an error. Only a caller that was dropped leaves the flag set.
             patient.gives_up = false;
             drop(patient);
             let error = match sent {
@@ -250,6 +252,8 @@ impl Nodes {
                 (Some(code), Some((address, _)), _) => {
                     let Some((host, port)) = address.rsplit_once(':') else { return Err(fault) };
                     let Ok(port) = port.parse() else { return Err(fault) };
+                    // The slot is being moved. Only this command goes to the new server, which needs to be
+                    // told so.
                     ahead = code == "ASK";
                     node = self.node_at(&node, map::address(&node, host, port));
                     if !ahead {

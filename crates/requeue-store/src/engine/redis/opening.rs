@@ -194,6 +194,8 @@ impl Redis {
             );
         }
         let generation = shards[0].queue.generation;
+        // Shards that another handle has opened stay, because they have a state: silence, and a repair in
+        // progress.
         lock(&self.queues).entry(generation).or_insert(shards);
         let id = self.places.fetch_add(1, Ordering::Relaxed);
         Ok(Some(Place { generation, ..Place::new(id, name, settings) }))
@@ -244,6 +246,8 @@ impl Redis {
         }
         let mut is_marked = true;
         for shard in shards {
+            // Mark all of them, even if one has no mark any longer: the next attempt finds the others
+            // complete.
             is_marked &= self.complete_mark(shard, "confirm").await?;
         }
         if !is_marked {

@@ -33,6 +33,7 @@ impl Redis {
         let (nodes, scripts) = (Arc::clone(&self.nodes), Arc::clone(&self.scripts));
         let (queue, shards) = (queue.name.clone(), Arc::clone(shards));
         report_repair(&queue, 0, dropped);
+        // One repair of a shard at a time in this process. Repairs by other processes are harmless, but slow.
         if !shards[number].is_repaired.swap(true, Ordering::Relaxed) {
             tokio::spawn(async move {
                 let shard = &shards[number];

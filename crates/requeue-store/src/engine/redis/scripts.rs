@@ -47,6 +47,7 @@ impl Script {
     }
 }
 
+/// The scripts, one for each file in `lua` that is an operation. They have no groups: each operation calls one of them.
 #[derive(Debug)]
 pub(super) struct Scripts {
     pub(super) list: Script,

@@ -114,6 +114,7 @@ impl Time {
             true => self.began.saturating_add(reading.running),
             false => reading.clock,
         };
+        // Time never goes back, even if the clock was set back before the last start of the machine.
         now.max(self.latest)
     }
 
@@ -126,6 +127,7 @@ impl Time {
         reading: &Reading,
         has_changed: bool,
     ) -> Result<()> {
+        // A transaction that only reads must not write the time: it would wait for the lock and for the disk.
         let is_late = has_changed && now.saturating_sub(self.latest) >= FORGOTTEN;
         let is_known = *self.start == *reading.start;
         if is_known && !is_late {

@@ -212,6 +212,7 @@ impl Engine for Sqlite {
 
     fn close_files(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
+            // The writer is closed last, because SQLite copies the log when the last connection closes.
             for reader in self.readers.iter().flatten() {
                 reader.close().await;
             }

@@ -10,7 +10,7 @@ use crate::engine::columns::{Columns, Source, Value};
 use crate::engine::row::Row;
 use crate::types::key::Key;
 
-/// The columns that [`read`] reads: those of a key, then the key.
+/// The columns that [`read_row`] reads: those of a key, then the key.
 pub(super) static COLUMNS: LazyLock<String> =
     LazyLock::new(|| format!("{}, key", Columns::join_names(|column| column.name.to_owned())));
 

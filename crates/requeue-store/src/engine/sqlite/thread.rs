@@ -92,11 +92,14 @@ impl Thread {
         clock: Clock,
     ) -> Result<(Self, Option<[Self; 2]>), EngineError> {
         let mut writer = Server::open(path, TransactionBehavior::Immediate, Arc::clone(&clock))?;
+        // Only then does a commit wait for the disk, and only then is it worth waiting to share one.
         writer.syncs = synchronous == Synchronous::Full;
+        // The readers open the file after the writer has created its log.
         let has_log = writer.begin(synchronous)?;
         let read = || {
             let clock = Arc::clone(&clock);
             let reader = Server::open(path, TransactionBehavior::Deferred, clock)?;
+            // A read that writes by mistake would take the lock of the file, and block all writers.
             let only = reader.connection.pragma_update(None, "query_only", true);
             only.map_err(|error| fault(path, &error))?;
             reader.spawn()
@@ -195,8 +198,10 @@ impl Server {
     ) -> Result<Self, EngineError> {
         let place = place::prepare_path(path).map_err(|error| path_refusal(path, &error))?;
         let open = || {
+            // The path has no links, unless another user has replaced a part of it since it was resolved.
             let flags = OpenFlags::default() | OpenFlags::SQLITE_OPEN_NOFOLLOW;
             let connection = Connection::open_with_flags(&place, flags)?;
+            // SQLite itself waits for the locks of other processes, up to this time.
             connection.busy_timeout(PATIENCE)?;
             connection.set_prepared_statement_cache_capacity(64);
             Ok(connection)
@@ -262,6 +267,7 @@ impl Server {
             tried = set_up();
         }
         let tried = tried.map_err(|error| fault(&self.path, &error))?;
+        // Another user may have put a file in the place of the log since the first check.
         place::check(&self.place).map_err(|error| path_refusal(&self.path, &error))?;
         match tried {
             (Found::Foreign, _) => {
@@ -283,6 +289,8 @@ impl Server {
                 Job::Operation(operation) => {
                     let mut operations = vec![operation];
                     let until = Instant::now() + self.patient_wait();
+                    // All operations that have arrived share one commit. The limit bounds how long other
+                    // processes wait for the lock.
                     while operations.len() < MAX_OPERATIONS {
                         let waits = self.syncs
                             && operations.iter().all(|operation| operation.kind == Kind::Patient);
@@ -347,6 +355,7 @@ impl Server {
         let grows = operations.iter().any(|operation| operation.kind == Kind::Grows);
         let mut replies = Vec::with_capacity(operations.len());
         let mut operations = operations.into_iter();
+        // The duration includes the wait for the lock, which a shared commit saves as well.
         let began = Instant::now();
         let committed = in_transaction(&mut self.connection, behaviour, |transaction| {
             // Read the time after taking the lock, which another process may have held for long.
@@ -354,6 +363,8 @@ impl Server {
             let time = Time::read(transaction, &reading)?;
             let (now, changes) = (time.now(&reading), transaction.total_changes());
             while !operations.as_slice().is_empty() {
+                // An operation that fails is rolled back alone, and the others of the transaction take
+                // effect.
                 let part = transaction.savepoint()?;
                 let Some(operation) = operations.next() else { break };
                 let work = Work { connection: &part, now, clock: reading.clock };
@@ -380,6 +391,8 @@ impl Server {
         if is_writer && committed.as_ref().is_err_and(is_short_of_space) {
             self.make_space(grows);
         }
+        // Callers are answered after the commit only: an acknowledged change must survive a crash of this
+        // process.
         for reply in replies {
             // An operation that is not committed has had no effect.
             let absent =
