@@ -18,6 +18,7 @@ pub(crate) enum Address {
 
 impl Address {
     /// Parses the address of a store. No error contains a password.
+    #[allow(unreachable_patterns, reason = "with all features, no scheme lacks its engine")]
     pub(crate) fn parse(url: &str) -> Result<Self, ConnectError> {
         let Some((scheme, rest)) = url.split_once(':') else {
             let said =
@@ -25,9 +26,28 @@ impl Address {
             return Err(ConnectError::new(said));
         };
         match scheme {
+            #[cfg(feature = "sqlite")]
             "sqlite" => parse_sqlite(rest),
-            "postgres" | "postgresql" => parse_postgres(url),
-            "redis" | "rediss" => parse_redis(scheme, rest),
+            #[cfg(feature = "postgres")]
+            "postgres" | "postgresql" => {
+                crate::engine::postgres::Address::parse(url).map(Box::new).map(Self::Postgres)
+            }
+            #[cfg(feature = "redis")]
+            "redis" | "rediss" => crate::engine::redis::Options::parse(scheme, rest)
+                .map(Self::Redis)
+                .map_err(ConnectError::new),
+            // Only the features that are not enabled reach this arm. requeue-cli and requeue-store have features of
+            // the same names.
+            "sqlite" | "postgres" | "postgresql" | "redis" | "rediss" => {
+                let feature = match scheme {
+                    "postgresql" => "postgres",
+                    "rediss" => "redis",
+                    scheme => scheme,
+                };
+                Err(ConnectError::new(format!(
+                    "{feature}: this program was built without it; enable the feature `{feature}`"
+                )))
+            }
             other => Err(ConnectError::new(format!(
                 "unknown kind of store {other:?}; use sqlite, postgres or redis"
             ))),
@@ -60,17 +80,6 @@ pub(crate) fn wrong_option(
     }
 }
 
-#[cfg(not(all(feature = "sqlite", feature = "postgres", feature = "redis")))]
-fn missing_feature(feature: &str) -> String {
-    // requeue-cli and requeue-store have features of the same names.
-    format!("{feature}: this program was built without it; enable the feature `{feature}`")
-}
-
-#[cfg(not(feature = "sqlite"))]
-fn parse_sqlite(_: &str) -> Result<Address, ConnectError> {
-    Err(ConnectError::new(missing_feature("sqlite")))
-}
-
 #[cfg(feature = "sqlite")]
 fn parse_sqlite(rest: &str) -> Result<Address, ConnectError> {
     use crate::engine::sqlite::Synchronous;
@@ -97,28 +106,6 @@ fn parse_sqlite(rest: &str) -> Result<Address, ConnectError> {
         };
     }
     Ok(Address::Sqlite(path.into(), synchronous))
-}
-
-#[cfg(not(feature = "postgres"))]
-fn parse_postgres(_: &str) -> Result<Address, ConnectError> {
-    Err(ConnectError::new(missing_feature("postgres")))
-}
-
-#[cfg(feature = "postgres")]
-fn parse_postgres(url: &str) -> Result<Address, ConnectError> {
-    crate::engine::postgres::Address::parse(url).map(Box::new).map(Address::Postgres)
-}
-
-#[cfg(not(feature = "redis"))]
-fn parse_redis(_: &str, _: &str) -> Result<Address, ConnectError> {
-    Err(ConnectError::new(missing_feature("redis")))
-}
-
-#[cfg(feature = "redis")]
-fn parse_redis(scheme: &str, rest: &str) -> Result<Address, ConnectError> {
-    crate::engine::redis::Options::parse(scheme, rest)
-        .map(Address::Redis)
-        .map_err(ConnectError::new)
 }
 
 #[cfg(all(test, feature = "sqlite", feature = "postgres", feature = "redis"))]

@@ -475,6 +475,13 @@ pub(crate) trait Engine: Debug + Send + Sync {
     fn max_batches(&self) -> usize;
 }
 
+/// Returns the steps that upgrade a schema of version `found` to `wanted`, the last of `steps`. Returns `None` if there
+/// are none.
+pub(crate) fn missing_steps<T>(found: i32, wanted: i32, steps: &[T]) -> Option<&[T]> {
+    let count = usize::try_from(wanted.checked_sub(found)?).ok().filter(|&count| count > 0)?;
+    steps.get(steps.len().checked_sub(count)?..)
+}
+
 /// Locks a mutex. A panic of another holder leaves no data half-changed: no holder calls code of the user.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

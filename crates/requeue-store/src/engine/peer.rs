@@ -60,25 +60,21 @@ pub(crate) async fn explain_failure(host: &str, port: u16, wanted: Protocol) -> 
         Protocol::Postgres => "a PostgreSQL",
         Protocol::Redis | Protocol::RedisTls => "a Redis",
     };
-    let other = |what: &str| {
-        let said = format!("{at} answered, but not as {kind} server: {what}");
-        Some(Reason::new(WrongServer, said))
-    };
-    match (found, wanted) {
-        (Peer::Postgres, Protocol::Postgres) | (Peer::Redis, Protocol::Redis) => None,
+    let other =
+        |what: &str| (WrongServer, format!("{at} answered, but not as {kind} server: {what}"));
+    let (kind, said) = match (found, wanted) {
+        (Peer::Postgres, Protocol::Postgres) | (Peer::Redis, Protocol::Redis) => return None,
         // The server may speak Redis inside TLS. The driver's error then concerns TLS.
-        (Peer::Tls, Protocol::RedisTls) => None,
-        (Peer::Redis, Protocol::RedisTls) => {
-            let said = format!(
+        (Peer::Tls, Protocol::RedisTls) => return None,
+        (Peer::Redis, Protocol::RedisTls) => (
+            Tls,
+            format!(
                 "{at} answered without TLS: use redis:// instead of \
                  rediss://, or configure TLS on the server"
-            );
-            Some(Reason::new(Tls, said))
-        }
+            ),
+        ),
         (Peer::Tls, Protocol::Redis) => {
-            let said =
-                format!("{at} answered, but only with TLS: use rediss:// instead of redis://");
-            Some(Reason::new(Tls, said))
+            (Tls, format!("{at} answered, but only with TLS: use rediss:// instead of redis://"))
         }
         (Peer::Postgres, _) => other("it is a PostgreSQL server"),
         (Peer::Redis, _) => other("it is a Redis server"),
@@ -86,18 +82,16 @@ pub(crate) async fn explain_failure(host: &str, port: u16, wanted: Protocol) -> 
         (Peer::Tls, Protocol::Postgres) => other("it expects TLS from the first byte"),
         (Peer::Unknown, _) => other(&format!("is this {kind} server?")),
         // A proxy behaves like this if its server is down.
-        (Peer::Closes, _) => {
-            let said =
-                format!("{at} closed the connection without an answer: is this {kind} server?");
-            Some(Reason::new(Unreachable, said))
-        }
-        (Peer::Silent, _) => {
-            let said = format!(
-                "{at} accepted the connection, but sends no answer: is this {kind} server?"
-            );
-            Some(Reason::new(Unreachable, said))
-        }
-    }
+        (Peer::Closes, _) => (
+            Unreachable,
+            format!("{at} closed the connection without an answer: is this {kind} server?"),
+        ),
+        (Peer::Silent, _) => (
+            Unreachable,
+            format!("{at} accepted the connection, but sends no answer: is this {kind} server?"),
+        ),
+    };
+    Some(Reason::new(kind, said))
 }
 
 fn describe_unconnected(host: &str, at: &str, why: &Unconnected) -> String {

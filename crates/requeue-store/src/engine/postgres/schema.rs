@@ -9,6 +9,7 @@ use tokio_postgres::error::SqlState;
 use super::faults;
 use super::sessions::{BEGIN, Sessions, run_batch};
 use crate::engine::columns::Columns;
+use crate::engine::missing_steps;
 use crate::types::error::{EngineError, Kind, newer_schema, older_schema};
 
 /// The version of the schema that this program creates and uses.
@@ -64,7 +65,7 @@ pub(super) async fn check_version(sessions: &Sessions, steps: &[&str]) -> Result
         return Err(EngineError::refused(crate::types::error::UNPREPARED));
     };
     // A role without this right must be told who can upgrade, and not get the error of the first statement.
-    let may_upgrade = missing_steps(found, steps).is_some() && owns_schema(client).await?;
+    let may_upgrade = missing_steps(found, VERSION, steps).is_some() && owns_schema(client).await?;
     session.put_back();
     match found {
         VERSION => Ok(()),
@@ -73,15 +74,9 @@ pub(super) async fn check_version(sessions: &Sessions, steps: &[&str]) -> Result
     }
 }
 
-/// Returns the steps that upgrade a schema of this version. Returns `None` if there are none.
-fn missing_steps<'s>(version: i32, steps: &'s [&'s str]) -> Option<&'s [&'s str]> {
-    let count = usize::try_from(VERSION.checked_sub(version)?).ok().filter(|&count| count > 0)?;
-    steps.get(steps.len().checked_sub(count)?..)
-}
-
 /// Returns the error about a schema of another version, which was not upgraded.
 fn version_mismatch(version: i32, steps: &[&str]) -> EngineError {
-    if missing_steps(version, steps).is_some() {
+    if missing_steps(version, VERSION, steps).is_some() {
         older_schema(
             version,
             VERSION,
@@ -142,7 +137,7 @@ async fn try_migrate(sessions: &Sessions, steps: &[&str]) -> Result<(), EngineEr
     let session = sessions.open_session().await?;
     let client = session.client();
     if let Some(version) = read_version(client).await?
-        && missing_steps(version, steps).is_none()
+        && missing_steps(version, VERSION, steps).is_none()
     {
         session.put_back();
         return if version == VERSION { Ok(()) } else { Err(version_mismatch(version, steps)) };
@@ -166,8 +161,8 @@ async fn try_migrate(sessions: &Sessions, steps: &[&str]) -> Result<(), EngineEr
         }
         Some(VERSION) => {}
         Some(version) => {
-            let missing =
-                missing_steps(version, steps).ok_or_else(|| version_mismatch(version, steps))?;
+            let missing = missing_steps(version, VERSION, steps)
+                .ok_or_else(|| version_mismatch(version, steps))?;
             // The version changes in the same transaction as the tables: a step that fails changes neither.
             let record = format!("update requeue.version set version = {VERSION}");
             let all = [

@@ -34,12 +34,12 @@ impl Redis {
         claim: Claim,
     ) -> Result<Claimed, EngineError> {
         let Claim { max, oldest, lease, expired, .. } = claim;
-        let mut command = self.scripts.claim.on(&shards[number]);
+        let mut command = self.nodes.scripts.claim.on(&shards[number]);
         command.arg(max).arg(oldest).arg(micros(lease)).arg(hold_flag(queue));
         command.arg(values::expired_words(&expired.nth(number + 1))).arg(shards.len());
         command.arg(&*queue.worker);
         let line = (Line::WaitingClaims, WAIT);
-        let run = self.run_and_wait(&shards[number], &self.scripts.claim, &command, line);
+        let run = self.run_and_wait(&shards[number], &command, line);
         let (answer, replicas) =
             in_time(CLAIMING, &shards[number], run).await.inspect_err(|fault| {
                 queue.note_failure(Part::Shard(number), fault);
@@ -70,8 +70,8 @@ impl Redis {
         number: usize,
     ) -> Result<(usize, Option<Duration>), EngineError> {
         let shard = &shards[number];
-        let command = self.scripts.peek.on(shard);
-        let run = self.run(shard, &self.scripts.peek, &command);
+        let command = self.nodes.scripts.peek.on(shard);
+        let run = self.run_script(shard, &command);
         let found = in_time(PEEKING, shard, run).await;
         let found = found.inspect_err(|fault| queue.note_failure(Part::Shard(number), fault))?;
         queue.note_answer(|| Part::Shard(number));

@@ -33,7 +33,6 @@ use super::faults::unknown_format;
 use super::names::{self, Identity, Shard};
 use super::nodes::Nodes;
 use super::opening::Record;
-use super::scripts::Scripts;
 use super::values::{self, Values};
 use super::walking::sum_counts;
 use super::{Redis, epoch_of};
@@ -60,8 +59,8 @@ impl Redis {
             // another drop has sealed is not counted.
             let mut counts = StateCounts::default();
             for shard in &shards {
-                let counted = self.scripts.counts.on(shard);
-                if let Ok(counted) = self.run(shard, &self.scripts.counts, &counted).await {
+                let counted = self.nodes.scripts.counts.on(shard);
+                if let Ok(counted) = self.run_script(shard, &counted).await {
                     counts =
                         sum_counts(counts, values::read_counts(&mut Values::from_array(counted)?)?);
                 }
@@ -70,20 +69,20 @@ impl Redis {
                 return Ok(Dropped::HasKeys(counts));
             }
         }
-        let (nodes, scripts) = (Arc::clone(&self.nodes), Arc::clone(&self.scripts));
+        let nodes = Arc::clone(&self.nodes);
         // A separate task, so that a caller that goes away leaves no shard sealed.
         let dropping = tokio::spawn(async move {
             if is_dropping {
                 // An earlier drop was interrupted.
-                remove_queue(&nodes, &scripts, &shards).await?;
+                remove_queue(&nodes, &shards).await?;
                 return Ok(Dropped::Yes(StateCounts::default()));
             }
-            let dropping = Dropping { nodes: &nodes, scripts: &scripts, shards: &shards };
+            let dropping = Dropping { nodes: &nodes, shards: &shards };
             let (counts, is_dropped) = dropping.seal_and_mark(keys_too).await?;
             if !is_dropped {
                 return Ok(Dropped::HasKeys(counts));
             }
-            remove_queue(&nodes, &scripts, &shards).await?;
+            remove_queue(&nodes, &shards).await?;
             Ok(Dropped::Yes(counts))
         });
         dropping.await.unwrap_or_else(|error| Err(EngineError::unsure(error)))
@@ -92,7 +91,7 @@ impl Redis {
     /// Returns the floor. All queues that are created from now on have greater fencing tokens.
     pub(super) async fn read_floor(&self) -> Result<i64, EngineError> {
         let get = redis::cmd("GET").arg(names::FLOOR).to_owned();
-        match self.nodes.run(names::slot(names::FLOOR), &get, None).await? {
+        match self.nodes.run_command(names::slot(names::FLOOR), &get).await? {
             Value::Nil => Ok(0),
             floor => values::number(floor),
         }
@@ -104,9 +103,9 @@ impl Redis {
         if self.was_dropped(of).await? {
             return Err(EngineError::dropped(&of.name));
         }
-        let mut check = self.scripts.check.on(shard);
+        let mut check = self.nodes.scripts.check.on(shard);
         check.arg(0);
-        self.nodes.run(shard.slot, &check, Some(&self.scripts.check)).await?;
+        self.nodes.run_script(shard.slot, &check).await?;
         if self.was_dropped(of).await? {
             // The queue was dropped in the meantime. A tentative mark that remains is harmless.
             let _ = self.complete_mark(shard, "forget").await;
@@ -123,8 +122,9 @@ impl Redis {
         shard: &Shard,
         what: &str,
     ) -> Result<bool, EngineError> {
-        let command = self.scripts.mark.on(shard).arg(what).to_owned();
-        let marked = self.nodes.run(shard.slot, &command, Some(&self.scripts.mark)).await?;
+        let mut command = self.nodes.scripts.mark.on(shard);
+        command.arg(what);
+        let marked = self.nodes.run_script(shard.slot, &command).await?;
         Ok(values::number(marked)? == 1)
     }
 
@@ -138,7 +138,6 @@ impl Redis {
 
 struct Dropping<'a> {
     nodes: &'a Arc<Nodes>,
-    scripts: &'a Scripts,
     shards: &'a [Shard],
 }
 
@@ -160,8 +159,7 @@ impl Dropping<'_> {
         if is_open {
             for shard in self.shards {
                 // Unseal the other shards even if this fails.
-                if let Err(fault) = run_step(self.nodes, self.scripts, shard, "unseal", name).await
-                {
+                if let Err(fault) = run_step(self.nodes, shard, "unseal", name).await {
                     let (queue, error) = (&shard.queue.name, fault.source);
                     tracing::warn!(queue, %error, "a shard could not be unsealed: \
                         drop the queue again");
@@ -175,7 +173,7 @@ impl Dropping<'_> {
     async fn seal_shards(&self, name: u64) -> Result<(StateCounts, i64), EngineError> {
         let (mut all, mut last_epoch) = (StateCounts::default(), 0);
         for (number, shard) in self.shards.iter().enumerate() {
-            let answer = run_step(self.nodes, self.scripts, shard, "seal", name).await;
+            let answer = run_step(self.nodes, shard, "seal", name).await;
             // Unsealing shows whether the seal was set.
             let answer = answer.map_err(|fault| EngineError { kind: Kind::Absent, ..fault })?;
             let mut answer = Values::from_array(answer)?;
@@ -189,86 +187,72 @@ impl Dropping<'_> {
     }
 
     async fn mark(&self, last_epoch: i64, began: Instant) -> Result<(), EngineError> {
-        let mut raise = self.scripts.floor.with(&[names::FLOOR.to_owned()]);
+        let mut raise = self.nodes.scripts.floor.with(&[names::FLOOR.to_owned()]);
         raise.arg(last_epoch);
-        let raised = self.nodes.run(names::slot(names::FLOOR), &raise, Some(&self.scripts.floor));
+        let raised = self.nodes.run_script(names::slot(names::FLOOR), &raise);
         raised.await.map_err(|fault| EngineError { kind: Kind::Absent, ..fault })?;
         // Another drop may have taken over the seals and removed them, so that adds have succeeded since.
         if began.elapsed() > LIMIT {
             return Err(EngineError::absent("the shards did not answer in time"));
         }
-        record(self.nodes, self.scripts, &self.shards[0].queue, &["drop".to_owned()]).await
+        record(self.nodes, &self.shards[0].queue, &["drop".to_owned()]).await
     }
 }
 
 /// Runs step 4. Several processes may do so at the same time.
-pub(super) async fn remove_queue(
-    nodes: &Arc<Nodes>,
-    scripts: &Scripts,
-    shards: &[Shard],
-) -> Result<(), EngineError> {
+pub(super) async fn remove_queue(nodes: &Arc<Nodes>, shards: &[Shard]) -> Result<(), EngineError> {
     // The shards go before the record. Without the record, no process would find a shard that a crash has
     // left.
-    remove_shards(nodes, scripts, shards).await?;
+    remove_shards(nodes, shards).await?;
     let Some(Shard { queue: of, .. }) = shards.first() else { return Ok(()) };
-    record(nodes, scripts, of, &["remove".to_owned()]).await?;
+    record(nodes, of, &["remove".to_owned()]).await?;
     let mut remove = redis::cmd("HDEL");
     remove.arg(names::QUEUES).arg(&of.name);
-    nodes.run(names::slot(names::QUEUES), &remove, None).await?;
+    nodes.run_command(names::slot(names::QUEUES), &remove).await?;
     // Another process may have created the queue again. It lists the queue before or after the removal.
     let (key, slot) = names::queue(&of.name);
     let exists = redis::cmd("EXISTS").arg(key).to_owned();
-    if values::number(nodes.run(slot, &exists, None).await?)? > 0 {
-        list_name(nodes, scripts, &of.name).await?;
+    if values::number(nodes.run_command(slot, &exists).await?)? > 0 {
+        list_name(nodes, &of.name).await?;
     }
     Ok(())
 }
 
-pub(super) async fn remove_shards(
-    nodes: &Arc<Nodes>,
-    scripts: &Scripts,
-    shards: &[Shard],
-) -> Result<(), EngineError> {
+pub(super) async fn remove_shards(nodes: &Arc<Nodes>, shards: &[Shard]) -> Result<(), EngineError> {
     for shard in shards {
-        run_step(nodes, scripts, shard, "remove", 0).await?;
+        run_step(nodes, shard, "remove", 0).await?;
     }
     Ok(())
 }
 
 async fn run_step(
     nodes: &Arc<Nodes>,
-    scripts: &Scripts,
     shard: &Shard,
     what: &str,
     name: u64,
 ) -> Result<Value, EngineError> {
-    let mut command = scripts.drop.on(shard);
+    let mut command = nodes.scripts.drop.on(shard);
     command.arg(what).arg(name);
-    nodes.run(shard.slot, &command, Some(&scripts.drop)).await
+    nodes.run_script(shard.slot, &command).await
 }
 
 /// Changes the record if it has this generation.
 pub(super) async fn record(
     nodes: &Arc<Nodes>,
-    scripts: &Scripts,
     of: &Identity,
     what: &[String],
 ) -> Result<(), EngineError> {
     let (key, slot) = names::queue(&of.name);
-    let mut command = scripts.record.with(&[key]);
+    let mut command = nodes.scripts.record.with(&[key]);
     command.arg(of.generation).arg(what);
-    nodes.run(slot, &command, Some(&scripts.record)).await.map(drop)
+    nodes.run_script(slot, &command).await.map(drop)
 }
 
 /// Adds the queue to the list of all queues.
-pub(super) async fn list_name(
-    nodes: &Arc<Nodes>,
-    scripts: &Scripts,
-    name: &str,
-) -> Result<(), EngineError> {
-    let mut list = scripts.list.with(&[names::QUEUES.to_owned()]);
+pub(super) async fn list_name(nodes: &Arc<Nodes>, name: &str) -> Result<(), EngineError> {
+    let mut list = nodes.scripts.list.with(&[names::QUEUES.to_owned()]);
     list.arg(name);
-    nodes.run(names::slot(names::QUEUES), &list, Some(&scripts.list)).await.map(drop)
+    nodes.run_script(names::slot(names::QUEUES), &list).await.map(drop)
 }
 
 /// The state of a mark.

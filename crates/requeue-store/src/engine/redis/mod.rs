@@ -106,7 +106,6 @@ pub(crate) struct Redis {
     /// The address that was given.
     address: String,
     nodes: Arc<Nodes>,
-    scripts: Arc<Scripts>,
     /// The number of replicas that must have an acknowledged write.
     wait: u32,
     shards: u16,
@@ -135,12 +134,11 @@ impl Redis {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let Options { seeds, wait, shards, accepts_eviction } = options;
         let addresses: Vec<_> = seeds.iter().map(|seed| seed.addr().to_string()).collect();
-        let nodes = Nodes::find(&seeds, accepts_eviction).await?;
+        let nodes = Nodes::find(&seeds, accepts_eviction, Scripts::new(clock)).await?;
         let shards = shards.unwrap_or(if nodes.is_cluster() { SHARDS } else { 1 });
         Ok(Self {
             address: addresses.join(","),
             nodes,
-            scripts: Arc::new(Scripts::new(clock)),
             wait,
             shards,
             queues: Mutex::default(),
@@ -180,7 +178,7 @@ impl Redis {
         let mut command = script.on(&shards[number]);
         command.arg(values::name_of(state));
         keys.iter().for_each(|key| _ = command.arg(&**key));
-        let answer = self.run(&shards[number], script, &command).await?;
+        let answer = self.run_script(&shards[number], &command).await?;
         let digits = values::to_digits(answer, keys.len())?;
         Ok(digits.into_iter().map(|digit| Some(digit == b'1')).collect())
     }
@@ -243,7 +241,7 @@ impl Engine for Redis {
         Box::pin(async move {
             let Some(first) = asks.first() else { return Ok(Vec::new()) };
             let (shards, number) = self.shard_with(queue, &first.key)?;
-            let (shard, script) = (&shards[number], &self.scripts.add);
+            let (shard, script) = (&shards[number], &self.nodes.scripts.add);
             let is_first = attempts.is_first();
             // Without `wait`, a batch is rarely sent again.
             let receipt = (self.wait > 0).then(|| self.receipts.for_attempt(attempts));
@@ -257,7 +255,7 @@ impl Engine for Redis {
                 command.arg(number).arg(lasts.as_millis() as u64);
             }
             let line = (Line::WaitingAdds, WAIT);
-            let (answer, replicas) = self.run_and_wait(shard, script, &command, line).await?;
+            let (answer, replicas) = self.run_and_wait(shard, &command, line).await?;
             // The master has the write, but a failover may lose it. The caller sends it again.
             if replicas < self.wait {
                 let wanted = self.wait;
@@ -299,9 +297,9 @@ impl Engine for Redis {
     fn set_paused<'a>(&'a self, queue: &'a Place, paused: bool) -> Answer<'a, ()> {
         Box::pin(async move {
             for (n, shard) in self.shards_of(queue)?.iter().enumerate() {
-                let mut command = self.scripts.pause.on(shard);
+                let mut command = self.nodes.scripts.pause.on(shard);
                 command.arg(u8::from(paused));
-                let ran = self.run(shard, &self.scripts.pause, &command).await;
+                let ran = self.run_script(shard, &command).await;
                 // The earlier shards were changed.
                 ran.map_err(|fault| if n > 0 { fault.after_a_part() } else { fault })?;
             }
@@ -313,8 +311,7 @@ impl Engine for Redis {
     fn is_paused<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool> {
         Box::pin(async move {
             for shard in &*self.shards_of(queue)? {
-                let script = &self.scripts.is_paused;
-                let found = self.run(shard, script, &script.on(shard)).await?;
+                let found = self.run_script(shard, &self.nodes.scripts.is_paused.on(shard)).await?;
                 if values::number(found)? == 1 {
                     return Ok(true);
                 }
@@ -327,12 +324,12 @@ impl Engine for Redis {
         Box::pin(async move {
             let Some(first) = ends.first() else { return Ok(Vec::new()) };
             let (shards, number) = self.shard_with(queue, &first.key)?;
-            let mut command = self.scripts.finish.on(&shards[number]);
+            let mut command = self.nodes.scripts.finish.on(&shards[number]);
             command.arg(hold_flag(queue));
             for end in &ends {
                 values::push_completion(&mut command, end, end.epoch / shards.len() as i64);
             }
-            let answer = self.run(&shards[number], &self.scripts.finish, &command).await?;
+            let answer = self.run_script(&shards[number], &command).await?;
             let digits = values::to_digits(answer, ends.len())?;
             Ok(digits.into_iter().map(|digit| digit == b'1').collect())
         })
@@ -347,12 +344,12 @@ impl Engine for Redis {
         Box::pin(async move {
             let Some((first, _)) = held.first() else { return Ok(Vec::new()) };
             let (shards, number) = self.shard_with(queue, first)?;
-            let mut command = self.scripts.renew.on(&shards[number]);
+            let mut command = self.nodes.scripts.renew.on(&shards[number]);
             command.arg(micros(lease));
             for (key, epoch) in &held {
                 command.arg(&**key).arg(epoch / shards.len() as i64);
             }
-            let answer = self.run(&shards[number], &self.scripts.renew, &command).await?;
+            let answer = self.run_script(&shards[number], &command).await?;
             let renewed = |digit| match digit {
                 b'1' => Renewed::Yes,
                 b'2' => Renewed::Cancelled,
@@ -368,26 +365,25 @@ impl Engine for Redis {
         keys: Vec<Key>,
         only: Option<State>,
     ) -> Answer<'a, Vec<Option<bool>>> {
-        Box::pin(async move { self.changed(&self.scripts.cancel, queue, keys, only).await })
+        Box::pin(async move { self.changed(&self.nodes.scripts.cancel, queue, keys, only).await })
     }
 
     fn cancel_running<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, CancelledRun> {
         Box::pin(async move {
             let (shards, number) = self.shard_with(queue, key)?;
-            let mut command = self.scripts.cancel_running.on(&shards[number]);
+            let mut command = self.nodes.scripts.cancel_running.on(&shards[number]);
             command.arg(&**key);
-            let script = &self.scripts.cancel_running;
-            let cancelled =
-                match values::number(self.run(&shards[number], script, &command).await?)? {
-                    0 => return Ok(CancelledRun::NotInFlight),
-                    1 => CancelledRun::Cancelled,
-                    _ => CancelledRun::AlreadyCancelled,
-                };
+            let cancelled = self.run_script(&shards[number], &command).await?;
+            let cancelled = match values::number(cancelled)? {
+                0 => return Ok(CancelledRun::NotInFlight),
+                1 => CancelledRun::Cancelled,
+                _ => CancelledRun::AlreadyCancelled,
+            };
             // Holders renew their leases when the value changes. It expires after all of them have seen it.
             let (signal, slot) = names::cancels(&queue.name);
             let mut set = redis::cmd("SET");
             set.arg(signal).arg(fastrand::u64(1..=i64::MAX.unsigned_abs())).arg("EX").arg(60);
-            if let Err(fault) = self.nodes.run(slot, &set, None).await {
+            if let Err(fault) = self.nodes.run_command(slot, &set).await {
                 // A server whose memory is full refuses the value. The run is cancelled in any case.
                 let (queue, error) = (&queue.name, fault.source);
                 tracing::warn!(queue, %error, "a run was cancelled, and its worker learns of it only \
@@ -401,7 +397,7 @@ impl Engine for Redis {
         Box::pin(async move {
             let (signal, slot) = names::cancels(&queue.name);
             let mut get = redis::cmd("GET");
-            match self.nodes.run(slot, get.arg(signal), None).await? {
+            match self.nodes.run_command(slot, get.arg(signal)).await? {
                 Value::Nil => Ok(0),
                 found => Ok(values::number(found)?.unsigned_abs()),
             }
@@ -414,7 +410,9 @@ impl Engine for Redis {
         keys: Vec<Key>,
         from: State,
     ) -> Answer<'a, Vec<Option<bool>>> {
-        Box::pin(async move { self.changed(&self.scripts.revive, queue, keys, Some(from)).await })
+        Box::pin(
+            async move { self.changed(&self.nodes.scripts.revive, queue, keys, Some(from)).await },
+        )
     }
 
     fn walk_keys<'a>(
@@ -430,9 +428,9 @@ impl Engine for Redis {
     fn look_up<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>> {
         Box::pin(async move {
             let (shards, number) = self.shard_with(queue, key)?;
-            let mut command = self.scripts.look_up.on(&shards[number]);
+            let mut command = self.nodes.scripts.look_up.on(&shards[number]);
             command.arg(&**key);
-            let answer = self.run(&shards[number], &self.scripts.look_up, &command).await?;
+            let answer = self.run_script(&shards[number], &command).await?;
             let mut answer = Values::from_array(answer)?;
             let now = answer.number()?;
             let epoch = |epoch| epoch_of(epoch, number, shards.len());
@@ -460,7 +458,7 @@ impl Engine for Redis {
         let waiting = Arc::new(Waiting::new());
         let woken = waiting.subscribe();
         if let Ok(shards) = self.shards_of(queue) {
-            waiting.begin(&self.nodes, &self.scripts, &shards);
+            waiting.begin(&self.nodes, &shards);
         }
         let mut all = lock(&self.waiting);
         all.retain(|_, waiting| !waiting.is_over());

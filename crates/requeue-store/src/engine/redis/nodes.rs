@@ -20,7 +20,7 @@ use super::faults::{command_fault, unknown_format};
 use super::map::{self, Map};
 use super::node::{Line, Node};
 use super::requirements::examine_servers;
-use super::scripts::Script;
+use super::scripts::{Call, Script, Scripts};
 use crate::engine::lock;
 use crate::types::error::{EngineError, Kind};
 
@@ -44,6 +44,8 @@ pub(super) struct Nodes {
     /// When a map was last requested.
     asked: tokio::sync::Mutex<Option<Instant>>,
     accepts_eviction: bool,
+    /// The scripts that run on the servers.
+    pub(super) scripts: Scripts,
 }
 
 impl Nodes {
@@ -51,6 +53,7 @@ impl Nodes {
     pub(super) async fn find(
         seeds: &[ConnectionInfo],
         accepts_eviction: bool,
+        scripts: Scripts,
     ) -> Result<Arc<Self>, EngineError> {
         let seeds: Vec<_> = seeds.iter().map(|info| Arc::new(Node::new(info.clone()))).collect();
         let known = seeds.iter().map(|node| (node.address.clone(), Arc::clone(node))).collect();
@@ -60,6 +63,7 @@ impl Nodes {
             map: Mutex::default(),
             asked: tokio::sync::Mutex::default(),
             accepts_eviction,
+            scripts,
         });
         nodes.look_now().await?;
         examine_servers(nodes.all_masters(), accepts_eviction).await?;
@@ -199,14 +203,22 @@ impl Nodes {
     }
 
     /// Runs a command that is answered immediately on the server that has the slot, and returns the answer.
-    /// `script` is the script that the command runs, if any.
-    pub(super) async fn run(
+    pub(super) async fn run_command(
         self: &Arc<Self>,
         slot: u16,
         command: &Cmd,
-        script: Option<&Script>,
     ) -> Result<Value, EngineError> {
-        let mut answers = self.send(slot, Line::Quick, &[command], script).await?;
+        let mut answers = self.send(slot, Line::Quick, &[command], None).await?;
+        answers.pop().ok_or_else(unknown_format)
+    }
+
+    /// As [`run_command`](Self::run_command), for a script.
+    pub(super) async fn run_script(
+        self: &Arc<Self>,
+        slot: u16,
+        call: &Call<'_>,
+    ) -> Result<Value, EngineError> {
+        let mut answers = self.send(slot, Line::Quick, &[call], Some(call.script)).await?;
         answers.pop().ok_or_else(unknown_format)
     }
 

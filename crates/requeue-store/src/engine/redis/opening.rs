@@ -41,7 +41,7 @@ impl Redis {
     async fn version(&self) -> Result<Option<String>, EngineError> {
         let mut get = cmd("GET");
         get.arg(names::SCHEMA);
-        match self.nodes.run(names::slot(names::SCHEMA), &get, None).await? {
+        match self.nodes.run_command(names::slot(names::SCHEMA), &get).await? {
             Value::Nil => Ok(None),
             Value::BulkString(version) => Ok(Some(String::from_utf8_lossy(&version).into_owned())),
             _ => Err(unknown_format()),
@@ -67,7 +67,7 @@ impl Redis {
     async fn has_record_of(&self, queue: Option<&str>) -> Result<bool, EngineError> {
         let Some((key, slot)) = queue.map(names::queue) else { return Ok(false) };
         let mut exists = cmd("EXISTS");
-        let found = self.nodes.run(slot, exists.arg(key), None).await?;
+        let found = self.nodes.run_command(slot, exists.arg(key)).await?;
         Ok(values::number(found)? > 0)
     }
 
@@ -76,7 +76,7 @@ impl Redis {
         if self.version().await?.is_none() {
             let mut set = cmd("SET");
             set.arg(names::SCHEMA).arg(VERSION).arg("NX");
-            self.nodes.run(names::slot(names::SCHEMA), &set, None).await?;
+            self.nodes.run_command(names::slot(names::SCHEMA), &set).await?;
         }
         self.check(None).await
     }
@@ -88,14 +88,14 @@ impl Redis {
         settings: Option<Settings>,
     ) -> Result<Option<Record>, EngineError> {
         let (key, slot) = names::queue(name);
-        let mut open = self.scripts.open.with(&[key]);
+        let mut open = self.nodes.scripts.open.with(&[key]);
         if let Some(Settings { readd_policy, parked_add }) = settings {
             open.arg(u8::from(readd_policy == ReaddPolicy::Hold)).arg(self.shards);
             open.arg(u8::from(parked_add == ParkedAdd::Keep));
             // A number from 1 to 2⁶³ - 1, which Redis can represent as an integer.
             open.arg(fastrand::u64(1..=i64::MAX.unsigned_abs()));
         }
-        let answer = self.nodes.run(slot, &open, Some(&self.scripts.open)).await?;
+        let answer = self.nodes.run_script(slot, &open).await?;
         if matches!(&answer, Value::Array(said) if said.first() == Some(&Value::Nil)) {
             return Ok(None);
         }
@@ -122,7 +122,7 @@ impl Redis {
     async fn other_mark(&self, shards: &[Shard]) -> Result<Option<u64>, EngineError> {
         for shard in shards {
             let get = cmd("GET").arg(shard.generation()).to_owned();
-            if let Value::BulkString(mark) = self.nodes.run(shard.slot, &get, None).await? {
+            if let Value::BulkString(mark) = self.nodes.run_command(shard.slot, &get).await? {
                 let (mark, kind) = dropping::parse_mark(&String::from_utf8_lossy(&mark))?;
                 if mark != shard.queue.generation && kind != Mark::Tentative {
                     return Ok(Some(mark));
@@ -141,7 +141,7 @@ impl Redis {
         self.check(Some(name)).await?;
         if settings.is_some() {
             // List the name first, so that every existing queue is listed.
-            dropping::list_name(&self.nodes, &self.scripts, name).await?;
+            dropping::list_name(&self.nodes, name).await?;
         }
         let (mut is_lost, mut was_made) = (false, false);
         let mut attempts = 0..ATTEMPTS;
@@ -162,18 +162,18 @@ impl Redis {
             let shards = Arc::new(names::shards(&of, count));
             if is_dropping {
                 // A drop is in progress or was interrupted.
-                dropping::remove_queue(&self.nodes, &self.scripts, &shards).await?;
+                dropping::remove_queue(&self.nodes, &shards).await?;
                 continue;
             }
             if is_new {
                 // List the name again: a drop of the previous queue may have removed it in the meantime.
-                dropping::list_name(&self.nodes, &self.scripts, name).await?;
+                dropping::list_name(&self.nodes, name).await?;
                 if let Some(mark) = self.other_mark(&shards).await? {
                     // The record was lost, but the queue was not. Adopt its generation before any shard
                     // gets a mark, so that all shards get the same one.
                     is_lost = true;
                     let adopted = ["adopt".to_owned(), mark.to_string()];
-                    dropping::record(&self.nodes, &self.scripts, &of, &adopted).await?;
+                    dropping::record(&self.nodes, &of, &adopted).await?;
                     continue;
                 }
             }
@@ -229,7 +229,7 @@ impl Redis {
                     // A failover has brought back a shard of a dropped queue.
                     let left = Identity { generation: other, ..(**of).clone() };
                     let left = names::shards(&Arc::new(left), record.shards);
-                    dropping::remove_shards(&self.nodes, &self.scripts, &left).await?;
+                    dropping::remove_shards(&self.nodes, &left).await?;
                 }
             }
             return incomplete;
@@ -255,19 +255,19 @@ impl Redis {
         }
         if record.is_new {
             let confirm = ["confirm".to_owned()];
-            dropping::record(&self.nodes, &self.scripts, of, &confirm).await?;
+            dropping::record(&self.nodes, of, &confirm).await?;
         }
         for shard in damaged {
-            repairing::repair_shard(&self.nodes, &self.scripts, name, shard).await?;
+            repairing::repair_shard(&self.nodes, name, shard).await?;
         }
         Ok(Marked { had_data, is_complete: true })
     }
 
     /// Checks a shard, and begins its mark if it has none.
     async fn check_shard(&self, shard: &Shard, count: u16) -> Result<Checked, EngineError> {
-        let mut check = self.scripts.check.on(shard);
+        let mut check = self.nodes.scripts.check.on(shard);
         check.arg(shard.queue.floor / i64::from(count) + 1);
-        let checked = self.nodes.run(shard.slot, &check, Some(&self.scripts.check)).await?;
+        let checked = self.nodes.run_script(shard.slot, &check).await?;
         let mut checked = Values::from_array(checked)?;
         let was_there = checked.number::<u8>()? == 1;
         let is_damaged = checked.number::<u8>()? == 1;
@@ -286,7 +286,7 @@ impl Redis {
         }
         if self.wait > 0 {
             // Check that the command is permitted.
-            self.nodes.run(shard.slot, cmd("WAIT").arg(0).arg(1), None).await?;
+            self.nodes.run_command(shard.slot, cmd("WAIT").arg(0).arg(1)).await?;
         }
         Ok(Checked::Ours { was_there, is_damaged })
     }
@@ -297,7 +297,7 @@ impl Redis {
         loop {
             let mut scan = cmd("HSCAN");
             scan.arg(names::QUEUES).arg(&cursor);
-            let found = self.nodes.run(names::slot(names::QUEUES), &scan, None).await?;
+            let found = self.nodes.run_command(names::slot(names::QUEUES), &scan).await?;
             let mut found = Values::from_array(found)?;
             cursor = found.bytes()?;
             let mut names = Values::from_array(found.next_value()?)?;
@@ -325,9 +325,9 @@ impl Redis {
         for shard in names::shards(&of, count) {
             // A hash exists if it has entries.
             let exists = cmd("EXISTS").arg(shard.rows()).to_owned();
-            is_empty &= values::number(self.nodes.run(shard.slot, &exists, None).await?)? == 0;
+            is_empty &= values::number(self.nodes.run_command(shard.slot, &exists).await?)? == 0;
             let paused = cmd("GET").arg(shard.paused()).to_owned();
-            let paused = self.nodes.run(shard.slot, &paused, None).await?;
+            let paused = self.nodes.run_command(shard.slot, &paused).await?;
             is_paused |= paused == Value::BulkString(generation.to_string().into_bytes());
             if !is_empty && is_paused {
                 break;

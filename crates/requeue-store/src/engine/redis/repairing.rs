@@ -7,7 +7,6 @@ use std::time::Duration;
 use super::Redis;
 use super::names::Shard;
 use super::nodes::Nodes;
-use super::scripts::Scripts;
 use super::values::{self, Health, Values};
 use crate::engine::Place;
 use crate::types::error::EngineError;
@@ -30,14 +29,14 @@ impl Redis {
         health: Health,
     ) -> Option<Duration> {
         let Health::Damaged(dropped) = health else { return None };
-        let (nodes, scripts) = (Arc::clone(&self.nodes), Arc::clone(&self.scripts));
+        let nodes = Arc::clone(&self.nodes);
         let (queue, shards) = (queue.name.clone(), Arc::clone(shards));
         report_repair(&queue, 0, dropped);
         // One repair of a shard at a time in this process. Repairs by other processes are harmless, but slow.
         if !shards[number].is_repaired.swap(true, Ordering::Relaxed) {
             tokio::spawn(async move {
                 let shard = &shards[number];
-                if let Err(fault) = repair_shard(&nodes, &scripts, &queue, shard).await {
+                if let Err(fault) = repair_shard(&nodes, &queue, shard).await {
                     tracing::warn!(queue, error = %fault.source, "the repair of a damaged \
                         shard failed, and will be retried");
                 }
@@ -52,7 +51,6 @@ impl Redis {
 /// repair the shard at the same time.
 pub(super) async fn repair_shard(
     nodes: &Arc<Nodes>,
-    scripts: &Scripts,
     queue: &str,
     shard: &Shard,
 ) -> Result<(), EngineError> {
@@ -60,9 +58,9 @@ pub(super) async fn repair_shard(
     for walked in WALKED {
         let mut cursor = b"0".to_vec();
         loop {
-            let mut command = scripts.repair.on(shard);
+            let mut command = nodes.scripts.repair.on(shard);
             command.arg(walked).arg(&cursor);
-            let step = nodes.run(shard.slot, &command, Some(&scripts.repair)).await?;
+            let step = nodes.run_script(shard.slot, &command).await?;
             let mut step = Values::from_array(step)?;
             cursor = step.bytes()?;
             restored += step.number::<u64>()?;

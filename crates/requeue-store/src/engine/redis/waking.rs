@@ -15,7 +15,6 @@ use tokio::time::sleep;
 
 use super::names::Shard;
 use super::nodes::Nodes;
-use super::scripts::Scripts;
 use crate::engine::retry_delay::RetryDelay;
 
 /// The time for which the server blocks a request for a token, in seconds.
@@ -60,32 +59,20 @@ impl Waiting {
     }
 
     /// Takes the tokens of all shards, in tasks that stop when the last receiver is dropped.
-    pub(super) fn begin(
-        self: &Arc<Self>,
-        nodes: &Arc<Nodes>,
-        scripts: &Arc<Scripts>,
-        shards: &Arc<Vec<Shard>>,
-    ) {
+    pub(super) fn begin(self: &Arc<Self>, nodes: &Arc<Nodes>, shards: &Arc<Vec<Shard>>) {
         for number in 0..shards.len() {
-            let (nodes, scripts, shards) =
-                (Arc::clone(nodes), Arc::clone(scripts), Arc::clone(shards));
+            let (nodes, shards) = (Arc::clone(nodes), Arc::clone(shards));
             let waiting = Arc::clone(self);
             tokio::spawn(async move {
                 tokio::select! {
-                    () = waiting.take_tokens(number, &nodes, &scripts, &shards[number]) => {}
+                    () = waiting.take_tokens(number, &nodes, &shards[number]) => {}
                     () = waiting.woken.closed() => {}
                 }
             });
         }
     }
 
-    async fn take_tokens(
-        &self,
-        number: usize,
-        nodes: &Arc<Nodes>,
-        scripts: &Scripts,
-        shard: &Shard,
-    ) {
+    async fn take_tokens(&self, number: usize, nodes: &Arc<Nodes>, shard: &Shard) {
         let mut wanted = self.wanted.subscribe();
         let mut connection = None;
         let mut delay = RetryDelay::new();
@@ -106,8 +93,8 @@ impl Waiting {
                     } else {
                         // Return the token for another process. If that fails, other processes find the key
                         // by polling.
-                        let wake = scripts.wake.on(shard);
-                        let _ = nodes.run(shard.slot, &wake, Some(&scripts.wake)).await;
+                        let wake = nodes.scripts.wake.on(shard);
+                        let _ = nodes.run_script(shard.slot, &wake).await;
                     }
                 }
                 Err(error) => {

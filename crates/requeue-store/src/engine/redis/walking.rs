@@ -20,9 +20,10 @@ const STEP: usize = 500;
 impl Redis {
     pub(super) async fn count_all(&self, queue: &Place) -> Result<StateCounts, EngineError> {
         let shards = self.shards_of(queue)?;
-        let commands: Vec<_> = shards.iter().map(|shard| self.scripts.counts.on(shard)).collect();
+        let commands: Vec<_> =
+            shards.iter().map(|shard| self.nodes.scripts.counts.on(shard)).collect();
         let ran = shards.iter().zip(&commands).map(async |(shard, command)| {
-            let answer = self.run(shard, &self.scripts.counts, command).await?;
+            let answer = self.run_script(shard, &command).await?;
             values::read_counts(&mut Values::from_array(answer)?)
         });
         join_all(ran)
@@ -101,9 +102,9 @@ impl Redis {
         cursor: &[u8],
     ) -> Result<(Vec<u8>, Micros, Vec<(Key, Stored)>), EngineError> {
         let which = if state == Some(State::InFlight) { "leases" } else { "all" };
-        let mut command = self.scripts.walk.on(shard);
+        let mut command = self.nodes.scripts.walk.on(shard);
         command.arg(which).arg(cursor);
-        let walked = self.run(shard, &self.scripts.walk, &command).await?;
+        let walked = self.run_script(shard, &command).await?;
         let mut walked = Values::from_array(walked)?;
         let (cursor, now) = (walked.bytes()?, walked.number()?);
         let mut found = Vec::new();
@@ -122,9 +123,9 @@ impl Redis {
         from: &[u8],
         limit: usize,
     ) -> Result<(Micros, Vec<(Key, Value)>), EngineError> {
-        let mut command = self.scripts.parked.on(shard);
+        let mut command = self.nodes.scripts.parked.on(shard);
         command.arg(from).arg(limit);
-        let parked = self.run(shard, &self.scripts.parked, &command).await?;
+        let parked = self.run_script(shard, &command).await?;
         let mut parked = Values::from_array(parked)?;
         let (now, mut found) = (parked.number()?, Vec::new());
         while !parked.is_empty() {

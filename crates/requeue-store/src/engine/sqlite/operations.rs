@@ -29,11 +29,7 @@ impl Work<'_> {
 
     pub(super) fn find_queue(&self, name: &str) -> Result<Option<Place>> {
         let sql = "select id, readd_policy, parked_add from queues where name = ?1";
-        let place = |row: &rusqlite::Row<'_>| {
-            let readd_policy = if row.get(1)? { ReaddPolicy::Hold } else { ReaddPolicy::Replace };
-            let parked_add = if row.get(2)? { ParkedAdd::Keep } else { ParkedAdd::Revive };
-            Ok(Place::new(row.get(0)?, name, Settings { readd_policy, parked_add }))
-        };
+        let place = |row: &rusqlite::Row<'_>| Ok(Place::new(row.get(0)?, name, settings(row)?));
         self.connection.query_row(sql, [name], place).optional()
     }
 
@@ -42,8 +38,7 @@ impl Work<'_> {
                    not exists (select 1 from keys where keys.queue = queues.id), paused from queues";
         let mut statement = self.connection.prepare_cached(sql)?;
         let queues = statement.query_map([], |row| {
-            let readd_policy = if row.get(1)? { ReaddPolicy::Hold } else { ReaddPolicy::Replace };
-            let parked_add = if row.get(2)? { ParkedAdd::Keep } else { ParkedAdd::Revive };
+            let Settings { readd_policy, parked_add } = settings(row)?;
             let (name, is_empty, is_paused) = (row.get(0)?, row.get(3)?, row.get(4)?);
             Ok(QueueInfo { name, readd_policy, parked_add, is_empty, is_paused })
         })?;
@@ -346,24 +341,21 @@ impl Work<'_> {
                    count(*) filter (where state = 2), \
                    min(since) filter (where state = 0 and at <= :now) \
                    from keys where queue = :queue";
-        let found = self
-            .connection
-            .prepare_cached(sql)?
-            .query_row(named_params! { ":queue": queue.id, ":now": self.now }, |row| {
-                let oldest: Option<Micros> = row.get(5)?;
-                let number = |at| row.get::<_, i64>(at).map(|n| n.try_into().unwrap_or(0));
-                Ok(StateCounts {
-                    ready: number(0)?,
-                    waiting: number(1)?,
-                    in_flight: number(2)?,
-                    dirty: number(3)?,
-                    parked: number(4)?,
-                    oldest_ready: oldest.map_or(Duration::ZERO, |at| until(at, self.now)),
-                    ..StateCounts::default()
-                })
+        let counts = |row: &rusqlite::Row<'_>| {
+            let oldest: Option<Micros> = row.get(5)?;
+            let number = |at| row.get::<_, i64>(at).map(|n| n.try_into().unwrap_or(0));
+            Ok(StateCounts {
+                ready: number(0)?,
+                waiting: number(1)?,
+                in_flight: number(2)?,
+                dirty: number(3)?,
+                parked: number(4)?,
+                oldest_ready: oldest.map_or(Duration::ZERO, |at| until(at, self.now)),
+                ..StateCounts::default()
             })
-            .optional()?;
-        Ok(found.unwrap_or_default())
+        };
+        let params = named_params! { ":queue": queue.id, ":now": self.now };
+        self.connection.prepare_cached(sql)?.query_row(params, counts)
     }
 
     pub(super) fn is_idle(&self, queue: &Place) -> Result<bool> {
@@ -373,6 +365,13 @@ impl Work<'_> {
                        where queue = ?1 and state = 1)";
         self.connection.prepare_cached(sql)?.query_row([queue.id], |row| row.get(0))
     }
+}
+
+/// Reads the settings of a queue, the second and the third column of a row.
+fn settings(row: &rusqlite::Row<'_>) -> Result<Settings> {
+    let readd_policy = if row.get(1)? { ReaddPolicy::Hold } else { ReaddPolicy::Replace };
+    let parked_add = if row.get(2)? { ParkedAdd::Keep } else { ParkedAdd::Revive };
+    Ok(Settings { readd_policy, parked_add })
 }
 
 /// Returns the query of a page. Its parameters `?1` to `?4` are the queue, the limit, the time, and the key

@@ -3,6 +3,7 @@
 use rusqlite::{Connection, Error, ffi};
 
 use super::rows::COLUMNS;
+use crate::engine::missing_steps;
 
 /// The `application_id` of requeue's files: "rque".
 const OURS: i32 = 0x7271_7565;
@@ -28,9 +29,7 @@ impl Found {
     /// Returns the steps that upgrade the file. Returns `None` if there are none.
     pub(super) fn missing_steps(self, steps: Steps) -> Option<Steps> {
         let Self::Ours(version) = self else { return None };
-        let count = usize::try_from(VERSION.checked_sub(version)?).ok()?;
-        let first = steps.len().checked_sub(count)?;
-        steps.get(first..).filter(|missing| !missing.is_empty())
+        missing_steps(version, VERSION, steps)
     }
 }
 

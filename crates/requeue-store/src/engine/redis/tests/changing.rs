@@ -266,9 +266,9 @@ async fn a_pause_of_one_shard_returns_no_key_of_the_others() {
     }
     let shards = engine.shards_of(&place).expect("the queue is open");
     let pause = async |number: usize| {
-        let mut command = engine.scripts.pause.on(&shards[number]);
+        let mut command = engine.nodes.scripts.pause.on(&shards[number]);
         command.arg(1);
-        engine.run(&shards[number], &engine.scripts.pause, &command).await.expect("paused");
+        engine.run_script(&shards[number], &command).await.expect("paused");
     };
     pause(0).await;
     for begin in [0, 1] {

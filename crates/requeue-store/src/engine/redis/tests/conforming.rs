@@ -42,7 +42,7 @@ impl Rig for Fixture {
             for shard in queues.iter().flat_map(|shards| &**shards) {
                 let mut set = redis::cmd("SET");
                 set.arg(format!("{}:now", shard.keys[0])).arg(now);
-                self.engine.nodes.run(shard.slot, &set, None).await.expect("the time is set");
+                self.engine.nodes.run_command(shard.slot, &set).await.expect("the time is set");
             }
         })
     }

@@ -57,7 +57,7 @@ fn malformed(rng: &mut Rng, row: &[u8]) -> Vec<u8> {
 async fn run(engine: &Redis, shard: &Shard, words: &[&[u8]]) -> Value {
     let mut command = redis::Cmd::new();
     words.iter().for_each(|word| _ = command.arg(*word));
-    engine.nodes.run(shard.slot, &command, None).await.expect("the command runs")
+    engine.nodes.run_command(shard.slot, &command).await.expect("the command runs")
 }
 
 #[tokio::test]
@@ -122,17 +122,14 @@ async fn scripts_and_this_program_agree_on_each_row() {
     let Some(server) = Server::shared() else { return };
     let (engine, place) = engine(&server.url(""), &name("agreed")).await;
     let shards = engine.shards_of(&place).expect("the queue is open");
-    let reads = engine.scripts.reads();
+    let reads = engine.nodes.scripts.reads();
     let (mut rng, mut readable) = (Rng::with_seed(7), 0);
     for _ in 0..40 {
         let rows: Vec<_> = (0..100).map(|_| named(&mut rng)).collect();
         let mut command = reads.on(&shards[0]);
         rows.iter().for_each(|row| _ = command.arg(&**row));
-        let said = engine
-            .nodes
-            .run(shards[0].slot, &command, Some(&reads))
-            .await
-            .expect("the script runs");
+        let said =
+            engine.nodes.run_script(shards[0].slot, &command).await.expect("the script runs");
         let said = values::to_digits(said, rows.len()).expect("a digit for each");
         for (row, said) in rows.iter().zip(said) {
             let read = values::read_row(row);
@@ -213,7 +210,7 @@ async fn a_damaged_row_without_a_place_is_set_aside() {
     let shards = engine.shards_of(&place).expect("the queue is open");
     let shard = &shards[0];
     run(&engine, shard, &[b"HSET", shard.rows().as_bytes(), b"bad", b"short"]).await;
-    repairing::repair_shard(&engine.nodes, &engine.scripts, &place.name, shard)
+    repairing::repair_shard(&engine.nodes, &place.name, shard)
         .await
         .expect("the shard is repaired");
     let counts = engine.count_keys(&place).await.expect("counted");
@@ -232,8 +229,7 @@ async fn a_damaged_row_without_a_place_is_set_aside() {
         match is_added {
             true => drop(engine.add_keys(&place, asking("bad")).await.expect("added")),
             false => {
-                let walked =
-                    repairing::repair_shard(&engine.nodes, &engine.scripts, &place.name, shard);
+                let walked = repairing::repair_shard(&engine.nodes, &place.name, shard);
                 walked.await.expect("the shard is repaired");
             }
         }

@@ -48,8 +48,9 @@ async fn a_drop_that_is_interrupted_is_completed_by_the_next() {
     let (engine, place) = engine(&server.url(""), &name).await;
     let of = Identity { name: name.clone(), generation: place.generation, floor: 0 };
     let shards = names::shards(&Arc::new(of), 1);
-    let seal = engine.scripts.drop.on(&shards[0]).arg("seal").arg(7).to_owned();
-    engine.nodes.run(shards[0].slot, &seal, Some(&engine.scripts.drop)).await.expect("sealed");
+    let mut seal = engine.nodes.scripts.drop.on(&shards[0]);
+    seal.arg("seal").arg(7);
+    engine.nodes.run_script(shards[0].slot, &seal).await.expect("sealed");
     // No operation is accepted for the time being.
     assert_eq!(kind(engine.add_keys(&place, asking("a")).await), Kind::Unable);
     assert_eq!(kind(engine.claim_keys(&place, ONE).await), Kind::Unable);
