@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::api::queue::Queue;
 use crate::client::shared::Shared;
 use crate::engine::{Cursor, by_shard};
-use crate::types::error::{EngineError, Kind, UpdateError};
+use crate::types::error::{Answer, EngineError, Kind, UpdateError};
 use crate::types::inspect::State;
 use crate::types::key::Key;
 
@@ -44,11 +44,7 @@ impl Change {
 
     /// Changes distinct keys of one shard. Returns for each key whether it was changed, or `None` for a
     /// locked key.
-    async fn apply_to(
-        self,
-        shared: &Shared,
-        keys: Vec<Key>,
-    ) -> Result<Vec<Option<bool>>, EngineError> {
+    async fn apply_to(self, shared: &Shared, keys: Vec<Key>) -> Answer<Vec<Option<bool>>> {
         let Shared { engine, place, .. } = shared;
         match self {
             Self::Revive => engine.make_ready(place, keys, State::Parked).await,
@@ -220,9 +216,10 @@ impl Queue {
         self.try_change(change, keys).await.map_err(|fault| update_error(change, 0, fault))
     }
 
-    async fn try_change(&self, change: Change, keys: Vec<Key>) -> Result<Vec<bool>, EngineError> {
+    async fn try_change(&self, change: Change, keys: Vec<Key>) -> Answer<Vec<bool>> {
         let mut changed = vec![false; keys.len()];
         let mut order: Vec<usize> = (0..keys.len()).collect();
+        // In the order of the keys, so that the batches of two calls do not lock in different orders.
         order.sort_by_key(|&n| &keys[n]);
         // If the caller passes a key twice, it is changed once.
         order.dedup_by_key(|n| &keys[*n]);
@@ -340,7 +337,7 @@ impl Bulk {
         Ok(!matches!(self.stage, Stage::Over))
     }
 
-    async fn walk_step(&mut self, from: Option<Cursor>) -> Result<(), EngineError> {
+    async fn walk_step(&mut self, from: Option<Cursor>) -> Answer<()> {
         let Shared { engine, place, .. } = &*self.shared;
         let walked = engine.walk_keys(place, self.change.state(), from, BATCH).await?;
         for keys in by_shard(&**engine, place, walked.keys, |key| key) {
@@ -367,7 +364,7 @@ impl Bulk {
 
     /// Changes one key that was locked, and waits for its lock. If that fails, changes the keys that are no
     /// longer locked, and waits for no other lock.
-    async fn take_locked(&mut self) -> Result<(), EngineError> {
+    async fn take_locked(&mut self) -> Answer<()> {
         let Some(key) = self.locked.last() else {
             self.stage = Stage::Over;
             return Ok(());

@@ -68,6 +68,7 @@ impl Queue {
 
     async fn note_pause(&self, entries: &mut [Entry]) -> Result<(), ReadError> {
         let is_ready = |entry: &Entry| entry.state == State::Ready;
+        // A pause affects ready keys only, so that most reads need no second request.
         if entries.iter().any(is_ready) && self.is_paused().await? {
             entries.iter_mut().for_each(|entry| entry.paused = is_ready(entry));
         }
@@ -194,6 +195,7 @@ impl Queue {
     pub async fn recent_longest(&self) -> Result<Vec<Entry>, ReadError> {
         let Shared { engine, place, longest, .. } = &*self.shared;
         let (engine, place) = (Arc::clone(engine), Arc::clone(place));
+        // The future owns its handles, because the query continues if its caller is dropped.
         let look = async move {
             let running = engine.read_page(&place, Some(State::InFlight), None, RUNNING);
             let mut running = running.await?;

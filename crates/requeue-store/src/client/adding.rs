@@ -14,7 +14,7 @@ use crate::engine::receipts::Attempts;
 use crate::engine::retry_delay::RetryDelay;
 use crate::engine::{Ask, Engine, Place};
 use crate::types::add::{Add, Added, repeat_answer};
-use crate::types::error::{EngineError, Kind};
+use crate::types::error::{Answer, EngineError, Kind};
 use crate::types::key::Key;
 
 /// An add whose caller waits for the answer.
@@ -24,23 +24,19 @@ pub(crate) struct Adding {
     /// True if an earlier attempt may have added the key.
     unsure: bool,
     deadline: Instant,
-    reply: oneshot::Sender<Result<Added, EngineError>>,
+    reply: oneshot::Sender<Answer<Added>>,
 }
 
 impl Adding {
     /// Answers the caller, which may have been dropped.
-    fn send_answer(self, answer: Result<Added, EngineError>) {
+    fn send_answer(self, answer: Answer<Added>) {
         let answer = answer.map_err(|fault| if self.unsure { fault.after_a_part() } else { fault });
         let _ = self.reply.send(answer);
     }
 }
 
 /// Adds keys, and returns the answers in the order of the keys.
-pub(crate) async fn add_keys(
-    shared: &Shared,
-    keys: Vec<Key>,
-    add: Add,
-) -> Result<Vec<Added>, EngineError> {
+pub(crate) async fn add_keys(shared: &Shared, keys: Vec<Key>, add: Add) -> Answer<Vec<Added>> {
     let Shared { engine, place, adding, options, .. } = shared;
     let deadline = Instant::now() + options.add_timeout;
     // Batches are answered in any order, and the caller gets the answers in the order of its keys.
@@ -135,7 +131,7 @@ impl Wish for Adding {
 }
 
 /// Answers the adds, and returns those whose keys are locked.
-fn answer(added: Result<Free, EngineError>, askers: Vec<Vec<Adding>>) -> Vec<Adding> {
+fn answer(added: Answer<Free>, askers: Vec<Vec<Adding>>) -> Vec<Adding> {
     let mut left = Vec::new();
     match added {
         Ok(Free { answers, unsure }) => {
@@ -181,7 +177,7 @@ async fn try_add(
     asks: Vec<Ask>,
     deadline: Instant,
     mut tried: Tried,
-) -> Result<Free, EngineError> {
+) -> Answer<Free> {
     let mut delay = RetryDelay::new();
     let (mut unsure, mut attempts) = (false, Attempts::until(deadline));
     // All keys are in one shard.

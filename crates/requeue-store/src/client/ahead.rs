@@ -33,6 +33,7 @@ impl Unstarted {
     pub(crate) fn begin(mut self) -> Vec<Item> {
         let mut begun = Vec::with_capacity(self.0.len());
         while let Some(mut item) = self.0.pop_front() {
+            // The lease may have expired while the key waited for a worker.
             if item.begin_run() {
                 begun.push(item);
             } else {
@@ -159,6 +160,7 @@ impl Ahead {
             && let Some(item) = self.items.0.pop_front()
         {
             item.return_unclaimed();
+            // The rate was overestimated, and kept a key from other processes.
             self.paused_until = now + PAUSE;
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 use crate::engine::lock;
-use crate::types::error::EngineError;
+use crate::types::error::{Answer, EngineError};
 
 /// The minimum time between two queries. A result that is more recent is never renewed.
 const FRESH: Duration = Duration::from_secs(1);
@@ -62,8 +62,8 @@ impl<T: Clone + Send + 'static> Cache<T> {
     /// Returns the result of `look` if a query is due, and the last result otherwise, with its age.
     pub(crate) async fn get_or_query(
         self: &Arc<Self>,
-        look: impl Future<Output = Result<T, EngineError>> + Send + 'static,
-    ) -> Result<(T, Duration), EngineError> {
+        look: impl Future<Output = Answer<T>> + Send + 'static,
+    ) -> Answer<(T, Duration)> {
         // Callers that wait here get the result of this query, or its error.
         let mut turn = Arc::clone(&self.turn).lock_owned().await;
         if turn.until <= Instant::now() {
@@ -82,7 +82,7 @@ impl<T: Clone + Send + 'static> Cache<T> {
         }
     }
 
-    async fn run_query(&self, turn: &mut Turn, look: impl Future<Output = Result<T, EngineError>>) {
+    async fn run_query(&self, turn: &mut Turn, look: impl Future<Output = Answer<T>>) {
         let begin = Instant::now();
         let found = timeout(TIME_LIMIT, look).await;
         let took = begin.elapsed();

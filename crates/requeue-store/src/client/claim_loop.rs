@@ -17,7 +17,7 @@ use crate::client::shared::{Shared, Shutdown};
 use crate::engine::Claim;
 use crate::engine::outage::Part;
 use crate::engine::retry_delay::RetryDelay;
-use crate::types::error::{EngineError, Kind};
+use crate::types::error::{Answer, EngineError, Kind};
 
 /// A getter, and the maximum number of keys that it takes.
 #[derive(Debug)]
@@ -130,7 +130,7 @@ struct Found {
 
 /// The result of a claim.
 struct Answered {
-    found: Result<Found, EngineError>,
+    found: Answer<Found>,
     /// The state of the shutdown when the claim began.
     shutdown: Shutdown,
     /// The number of keys that it asked for, and its duration.
@@ -252,7 +252,7 @@ async fn is_idle(shared: &Shared) -> bool {
     })
 }
 
-async fn claim(shared: &Arc<Shared>, claim: Claim, since: Instant) -> Result<Found, EngineError> {
+async fn claim(shared: &Arc<Shared>, claim: Claim, since: Instant) -> Answer<Found> {
     let (engine, place) = (&*shared.engine, &shared.place);
     // A later answer is useless: the leases have expired.
     let claimed = timeout(claim.lease, engine.claim_keys(place, claim)).await;

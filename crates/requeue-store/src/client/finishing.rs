@@ -98,6 +98,7 @@ impl Wish for Finishing {
         mut batch: Vec<Self>,
         mut tried: Tried,
     ) -> Vec<Self> {
+        // A completion has no timeout of the caller: it is repeated as long as its lease lasts.
         let mut delay = RetryDelay::new();
         let mut fault = None;
         // All keys are in one shard.

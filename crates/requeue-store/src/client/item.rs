@@ -357,6 +357,7 @@ impl Item {
     fn submit_completion(&self, shared: &Shared, how: Finish, lease: Ending, reply: Option<Reply>) {
         let out = &self.out;
         let end = End { key: out.key.clone(), epoch: out.epoch, how };
+        // Completions are batched per shard, because a shard that does not answer must not delay the others.
         let shard = shared.engine.shard_of(&shared.place, &out.key);
         let failures = out.failures.saturating_add(1);
         shared.finishing.put_wish(shard, Finishing::new(end, failures, lease, reply));

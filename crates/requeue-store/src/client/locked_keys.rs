@@ -108,6 +108,8 @@ impl<T: Wish> LockedKeys<T> {
     /// locked.
     fn return_keys(&self, keys: &[Key], left: Vec<T>) -> bool {
         let all = &mut lock(&self.waiting).by_key;
+        // Requests for these keys have arrived meanwhile. They go behind those that are left, which came
+        // first.
         let come: Vec<T> = keys.iter().filter_map(|key| all.remove(key)).flatten().collect();
         let others = all.len();
         let mut put = |what: T| all.entry(what.key().clone()).or_default().push(what);

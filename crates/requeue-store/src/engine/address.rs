@@ -92,6 +92,7 @@ fn parse_sqlite(rest: &str) -> Result<Address, ConnectError> {
     }
     // An authority such as `//host`, or a `file:` URL, is the address format of another program, not a
     // path.
+    // SQLite would create a file with such a name, in a directory that the user does not expect.
     let has_host = path.starts_with("//") && !path.starts_with("///");
     if has_host || path.starts_with("file:") {
         let said = format!("sqlite:{path}: use a path after sqlite:, as in sqlite:jobs.db");

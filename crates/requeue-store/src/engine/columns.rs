@@ -94,6 +94,7 @@ macro_rules! columns {
             pub(crate) const RUN: &[&str] = &[$(stringify!($run)),*];
 
             pub(crate) fn read<S: Source>(source: &S) -> Result<Self, S::Error> {
+                // Queries list the columns in the order of `ALL`.
                 let mut positions = 0..Self::ALL.len();
                 let mut next = || positions.next().unwrap_or_default();
                 Ok(Self {

@@ -20,10 +20,10 @@ pub(crate) mod sqlite;
 pub(crate) mod time;
 
 use std::fmt::Debug;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use requeue::CancelledRun;
 use tokio::sync::watch;
 
@@ -33,12 +33,9 @@ use crate::engine::outage::Outage;
 use crate::engine::parked::OnParked;
 use crate::engine::receipts::Attempts;
 use crate::types::add::{Add, Added, ParkedAdd, Priority, ReaddPolicy};
-use crate::types::error::EngineError;
+use crate::types::error::Answer;
 use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
-
-pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-pub(crate) type Answer<'a, T> = BoxFuture<'a, Result<T, EngineError>>;
 
 /// An open queue, as its engine knows it.
 #[derive(Clone, Debug)]
@@ -123,6 +120,7 @@ impl Failing {
     /// different share, so that the keys do not become ready at the same time. The shares differ by the
     /// distance from the drawn share to 1.0.
     pub(crate) fn nth(mut self, n: usize) -> Self {
+        // A drawn share of 1.0 has a step of zero: the keys of a test with this share back off equally.
         let step = 1.0 - self.backoff.share.clamp(0.0, 1.0);
         self.backoff.share = 1.0 - (step * n as f64).fract();
         self
@@ -301,29 +299,30 @@ pub(crate) struct Walked {
 ///
 /// Each batch is atomic. A batch of adds contains no key twice. The keys of a batch of adds, completions or
 /// renewals belong to one [shard](Self::shard_of).
+#[async_trait]
 pub(crate) trait Engine: Debug + Send + Sync {
     /// Creates the schema, or upgrades it to the version of this program.
-    fn migrate_schema(&self) -> Answer<'_, ()>;
+    async fn migrate_schema(&self) -> Answer<()>;
 
     /// Closes the connections that do not close by themselves when the process exits. No operation may
     /// follow.
-    fn close_files(&self) -> BoxFuture<'_, ()> {
-        Box::pin(std::future::ready(()))
+    async fn close_files(&self) {
+        ()
     }
 
     /// Opens the queue. Creates it with these settings if it does not exist.
-    fn open_queue<'a>(&'a self, name: &'a str, settings: Settings) -> Answer<'a, Place>;
+    async fn open_queue(&self, name: &str, settings: Settings) -> Answer<Place>;
 
     /// Opens the queue if it exists.
-    fn find_queue<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Place>>;
+    async fn find_queue(&self, name: &str) -> Answer<Option<Place>>;
 
     /// Removes the queue with its settings and keys. A queue that has keys is removed only with `keys_too`.
     /// Afterwards, each operation on a place that was opened before the drop changes nothing and fails with
     /// [dropped](crate::types::error::Kind::Dropped), even if a queue of the same name exists again.
-    fn drop_queue<'a>(&'a self, name: &'a str, keys_too: bool) -> Answer<'a, Dropped>;
+    async fn drop_queue(&self, name: &str, keys_too: bool) -> Answer<Dropped>;
 
     /// Lists all queues, in no particular order. The cost does not depend on the number of keys.
-    fn list_queues(&self) -> Answer<'_, Vec<QueueInfo>>;
+    async fn list_queues(&self) -> Answer<Vec<QueueInfo>>;
 
     /// Returns the number of shards of the queue. Shards fail independently.
     fn shard_count(&self, _queue: &Place) -> usize {
@@ -336,58 +335,50 @@ pub(crate) trait Engine: Debug + Send + Sync {
     }
 
     /// Adds keys. Returns one answer per add.
-    fn add_keys<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>>;
+    async fn add_keys(&self, queue: &Place, asks: Vec<Ask>) -> Answer<Vec<Added>>;
 
     /// As [`add_keys`](Self::add_keys), for a batch that may be sent several times. An engine that can recognize the
     /// batch adds its keys once, and gives the same answers to each attempt.
-    fn add_once<'a>(
-        &'a self,
-        queue: &'a Place,
+    async fn add_once(
+        &self,
+        queue: &Place,
         asks: Vec<Ask>,
-        _attempts: &'a mut Attempts,
-    ) -> Answer<'a, Vec<Added>> {
-        self.add_keys(queue, asks)
+        _attempts: &mut Attempts,
+    ) -> Answer<Vec<Added>> {
+        self.add_keys(queue, asks).await
     }
 
     /// As [`add_keys`](Self::add_keys), but skips keys that another transaction has
     /// [locked](crate::types::error::Kind::Locked): their answer is `None`.
-    fn add_free<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Option<Added>>> {
-        Box::pin(
-            async move { Ok(self.add_keys(queue, asks).await?.into_iter().map(Some).collect()) },
-        )
+    async fn add_free(&self, queue: &Place, asks: Vec<Ask>) -> Answer<Vec<Option<Added>>> {
+        async move { Ok(self.add_keys(queue, asks).await?.into_iter().map(Some).collect()) }.await
     }
 
     /// Claims keys. If the queue is [paused](Self::set_paused), only handles the expired leases.
-    fn claim_keys<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed>;
+    async fn claim_keys(&self, queue: &Place, claim: Claim) -> Answer<Claimed>;
 
     /// Pauses or resumes the deliveries of the queue, in all processes. A resume wakes waiting processes. All
     /// other operations are unaffected by a pause.
-    fn set_paused<'a>(&'a self, queue: &'a Place, paused: bool) -> Answer<'a, ()>;
+    async fn set_paused(&self, queue: &Place, paused: bool) -> Answer<()>;
 
-    fn is_paused<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool>;
+    async fn is_paused(&self, queue: &Place) -> Answer<bool>;
 
     /// Completes deliveries. Returns for each whether the holder still had its lease.
-    fn finish_deliveries<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>>;
+    async fn finish_deliveries(&self, queue: &Place, ends: Vec<End>) -> Answer<Vec<bool>>;
 
     /// As [`finish_deliveries`](Self::finish_deliveries), but skips keys that another transaction has
     /// [locked](crate::types::error::Kind::Locked): their answer is `None`.
-    fn finish_free<'a>(
-        &'a self,
-        queue: &'a Place,
-        ends: Vec<End>,
-    ) -> Answer<'a, Vec<Option<bool>>> {
-        Box::pin(async move {
-            Ok(self.finish_deliveries(queue, ends).await?.into_iter().map(Some).collect())
-        })
+    async fn finish_free(&self, queue: &Place, ends: Vec<End>) -> Answer<Vec<Option<bool>>> {
+        Ok(self.finish_deliveries(queue, ends).await?.into_iter().map(Some).collect())
     }
 
     /// Extends the lease of each delivery whose lease has not expired, to `lease` from now.
-    fn renew_leases<'a>(
-        &'a self,
-        queue: &'a Place,
+    async fn renew_leases(
+        &self,
+        queue: &Place,
         held: Vec<(Key, i64)>,
         lease: Duration,
-    ) -> Answer<'a, Vec<Renewed>>;
+    ) -> Answer<Vec<Renewed>>;
 
     /// Cancels keys in the given state, or in any state. The keys differ from each other and belong to one
     /// [shard](Self::shard_of).
@@ -395,76 +386,72 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// Returns for each key whether it was ready, dirty, waiting, parked or damaged: `None` for a key that was
     /// [locked](crate::types::error::Kind::Locked) and was not changed. For a single key, the call waits for the lock
     /// instead.
-    fn cancel_keys<'a>(
-        &'a self,
-        queue: &'a Place,
+    async fn cancel_keys(
+        &self,
+        queue: &Place,
         keys: Vec<Key>,
         only: Option<State>,
-    ) -> Answer<'a, Vec<Option<bool>>>;
+    ) -> Answer<Vec<Option<bool>>>;
 
     /// Cancels the run of a key in flight. Its holder learns of it by its next renewal, and a later delivery
     /// of the key is not affected. If another transaction has locked the key, waits for the lock.
-    fn cancel_running<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, CancelledRun>;
+    async fn cancel_running(&self, queue: &Place, key: &Key) -> Answer<CancelledRun>;
 
     /// Returns a number that changes when a run of the queue may have been cancelled. A process that holds
     /// keys asks for it often, and renews its leases immediately when it changes. The number may change without a
     /// cancelled run, and may miss one: the regular renewals find that one.
-    fn cancel_signal<'a>(&'a self, _queue: &'a Place) -> Answer<'a, u64> {
-        Box::pin(std::future::ready(Ok(0)))
+    async fn cancel_signal(&self, _queue: &Place) -> Answer<u64> {
+        Ok(0)
     }
 
     /// Makes keys that are parked or waiting, depending on `from`, ready, and resets their failures. The rules
     /// for the keys, and for locked keys, are those of [`cancel_keys`](Self::cancel_keys). Returns for each key whether
     /// it was in that state.
-    fn make_ready<'a>(
-        &'a self,
-        queue: &'a Place,
+    async fn make_ready(
+        &self,
+        queue: &Place,
         keys: Vec<Key>,
         from: State,
-    ) -> Answer<'a, Vec<Option<bool>>>;
+    ) -> Answer<Vec<Option<bool>>>;
 
     /// Takes the next step of a walk over the keys in the given state, or in any state. The walk returns a
     /// key at least once if the key is in that state throughout the walk. It may miss a key that enters the
     /// state during the walk.
-    fn walk_keys<'a>(
-        &'a self,
-        queue: &'a Place,
+    async fn walk_keys(
+        &self,
+        queue: &Place,
         state: Option<State>,
         from: Option<Cursor>,
         limit: usize,
-    ) -> Answer<'a, Walked> {
-        Box::pin(async move {
-            let after = from.map(|Cursor { at, .. }| Key::from(at));
-            let page = self.read_page(queue, state, after.as_ref(), limit).await?;
-            let is_full = page.len() >= limit;
-            let keys: Vec<Key> = page.into_iter().map(|entry| entry.key).collect();
-            let last = keys.last().filter(|_| is_full);
-            let next = last.map(|last| Cursor { shard: 0, at: last.to_vec() });
-            Ok(Walked { keys, next })
-        })
+    ) -> Answer<Walked> {
+        let after = from.map(|Cursor { at, .. }| Key::from(at));
+        let page = self.read_page(queue, state, after.as_ref(), limit).await?;
+        let is_full = page.len() >= limit;
+        let keys: Vec<Key> = page.into_iter().map(|entry| entry.key).collect();
+        let last = keys.last().filter(|_| is_full);
+        let next = last.map(|last| Cursor { shard: 0, at: last.to_vec() });
+        Ok(Walked { keys, next })
     }
 
-    fn look_up<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>>;
+    async fn look_up(&self, queue: &Place, key: &Key) -> Answer<Option<Entry>>;
 
     /// Returns up to `limit` keys in this state, or in any state, in the order of the keys, starting after
     /// `after`.
-    fn read_page<'a>(
-        &'a self,
-        queue: &'a Place,
+    async fn read_page(
+        &self,
+        queue: &Place,
         state: Option<State>,
-        after: Option<&'a Key>,
+        after: Option<&Key>,
         limit: usize,
-    ) -> Answer<'a, Vec<Entry>>;
+    ) -> Answer<Vec<Entry>>;
 
-    fn count_keys<'a>(&'a self, queue: &'a Place) -> Answer<'a, StateCounts>;
+    async fn count_keys(&self, queue: &Place) -> Answer<StateCounts>;
 
     /// Returns true if no key is ready, waiting or in flight. The cost does not depend on the number of
     /// keys.
-    fn is_idle<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool> {
-        Box::pin(async move {
-            let StateCounts { ready, waiting, in_flight, .. } = self.count_keys(queue).await?;
-            Ok(ready + waiting + in_flight == 0)
-        })
+    async fn is_idle(&self, queue: &Place) -> Answer<bool> {
+        let StateCounts { ready, waiting, in_flight, .. } = self.count_keys(queue).await?;
+        Ok(ready + waiting + in_flight == 0)
     }
 
     /// Returns a counter that changes when a key may have become ready. It may change without such a key,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use crate::engine::{Engine, Place, lock};
-use crate::types::error::{EngineError, Kind};
+use crate::types::error::{Answer, EngineError, Kind};
 
 /// The documented target of the events. It does not follow the path of this module, which may change.
 const TARGET: &str = "requeue_store::outage";
@@ -99,8 +99,8 @@ impl Place {
         &self,
         deadline: Instant,
         part: impl FnOnce() -> Part,
-        request: impl Future<Output = Result<T, EngineError>>,
-    ) -> Result<T, EngineError> {
+        request: impl Future<Output = Answer<T>>,
+    ) -> Answer<T> {
         let answer = timeout_at(deadline, request).await;
         let answer = answer.unwrap_or_else(|_| Err(EngineError::late()));
         match &answer {
@@ -161,6 +161,7 @@ impl Place {
         state.ended = Some(now);
         let since = state.since.take();
         let was_known = std::mem::take(&mut state.is_known);
+        // Taken under the lock, and logged after it: a subscriber of `tracing` may be slow.
         let was_gone = std::mem::take(&mut state.was_gone);
         drop(state);
         if let (true, Some(since)) = (was_known, since) {

@@ -176,6 +176,7 @@ fn in_general(said: &[u8]) -> Peer {
 async fn greet_peer(mut stream: TcpStream, hello: Vec<u8>, is: fn(&[u8]) -> Peer) -> Peer {
     let answered = async {
         stream.write_all(&hello).await?;
+        // The first bytes tell the kind of server. The rest of a long answer is not read.
         let mut said = vec![0; 64];
         let length = stream.read(&mut said).await?;
         said.truncate(length);

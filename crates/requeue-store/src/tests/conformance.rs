@@ -12,7 +12,8 @@ pub(crate) use self::oracle::check;
 pub(crate) use self::steps::{steps, unclaimed_and_cancelled};
 use crate::api::store::Store;
 use crate::engine::time::Micros;
-use crate::engine::{Ask, Backoff, BoxFuture, Claim, Engine, Failing, Settings, by_shard};
+use crate::engine::{Ask, Backoff, Claim, Engine, Failing, Settings, by_shard};
+use crate::tests::BoxFuture;
 use crate::types::add::{Add, ParkedAdd, ReaddPolicy};
 use crate::types::inspect::State;
 

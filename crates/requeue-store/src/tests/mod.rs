@@ -44,6 +44,10 @@ use crate::engine::{Engine, Place};
 use crate::types::add::{Add, Added, Priority, ReaddPolicy};
 use crate::types::error::{CompleteError, chain};
 
+/// A future of an engine or a rig of the tests.
+pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub(crate) type BoxAnswer<'a, T> = BoxFuture<'a, crate::types::error::Answer<T>>;
+
 const SECOND: Duration = Duration::from_secs(1);
 
 fn queue_with(engine: Memory, options: Options) -> (Arc<Memory>, Queue) {

@@ -28,6 +28,9 @@ pub(crate) fn older_schema(found: i32, supported: i32, next: &str) -> EngineErro
 
 type Source = Box<dyn Error + Send + Sync>;
 
+/// The answer of an engine to a request.
+pub(crate) type Answer<T> = Result<T, EngineError>;
+
 /// The error of an engine.
 #[derive(Debug)]
 pub(crate) struct EngineError {

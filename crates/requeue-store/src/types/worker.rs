@@ -20,6 +20,7 @@ pub(crate) fn invalid_worker(label: &str) -> Option<String> {
 pub(crate) fn this_process() -> String {
     let host = host_name();
     let host: String = host.chars().filter(|char| !char.is_control()).collect();
+    // The rest is for the colon and the number of the process.
     let host = prefix(&host, MAX_WORKER - 20);
     format!("{}:{}", if host.is_empty() { "localhost" } else { host }, std::process::id())
 }

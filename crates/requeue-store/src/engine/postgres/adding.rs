@@ -28,6 +28,7 @@ pub(super) struct Batch<'a> {
 impl<'a> Batch<'a> {
     pub(super) fn new(adds: impl Iterator<Item = (&'a [u8], Add)>) -> Self {
         let mut adds: Vec<(usize, (&[u8], Add))> = adds.enumerate().collect();
+        // All transactions lock keys in this order, because two that lock in different orders can deadlock.
         adds.sort_unstable_by_key(|&(_, (key, _))| key);
         let mosts = adds.iter().map(|(_, (_, add))| add.longest_wait().map(micros));
         let mosts =
@@ -136,6 +137,7 @@ where
         let Batch { keys, afters, hows, priorities, reasons, mosts, .. } = &asked;
         let sql = "select requeue.add_each($1, $2, $3, $4, $5, $6, $7)";
         let params = with_types(&[&queue, keys, afters, hows, priorities, reasons, mosts]);
+        // Not prepared: behind a pooler, the next statement may run in another session.
         let row = client.query_typed_one(sql, &params).await?;
         for (n, answer) in batch.into_iter().zip(asked.read_answers(&row)?) {
             added[n] = answer;

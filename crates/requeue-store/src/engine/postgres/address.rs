@@ -120,6 +120,7 @@ impl Address {
                 Some(false) | None => return Err(wrong()),
             }
         }
+        // An error that names an option here would show a part of the password.
         if is_misread {
             return Err(bad(UNREADABLE));
         }
@@ -141,6 +142,7 @@ impl Address {
         };
         let trust = options.required_trust(config.get_ssl_mode()).map_err(bad)?;
         if !matches!(trust, Trust::Anybody) {
+            // Otherwise the driver falls back to a connection without TLS if the server has none.
             config.ssl_mode(SslMode::Require);
             listen.iter_mut().for_each(|listen| {
                 listen.ssl_mode(SslMode::Require);
@@ -277,12 +279,15 @@ fn build_config(url: &str, passfile: Option<&Path>) -> Result<Config, &'static s
     if config.get_application_name().is_none() {
         config.application_name("requeue");
     }
+    // Without a limit, a network that drops packets delays the report of an outage by minutes.
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(Duration::from_secs(5));
     }
+    // A server that is cut off must be noticed before leases of the default duration expire.
     if config.get_tcp_user_timeout().is_none() {
         config.tcp_user_timeout(Duration::from_secs(20));
     }
+    // This is the default of the driver: the address has no value.
     if config.get_keepalives_idle() == Duration::from_secs(2 * 60 * 60) {
         config.keepalives_idle(Duration::from_secs(10));
         config.keepalives_interval(Duration::from_secs(5));

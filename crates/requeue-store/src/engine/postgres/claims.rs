@@ -10,7 +10,7 @@ use super::operations::ClaimAnswer;
 use super::sessions::Sessions;
 use super::watermark::{LOWEST, Snapshot, Watermark};
 use crate::engine::{Claim, Claimed, Place, lock};
-use crate::types::error::EngineError;
+use crate::types::error::Answer;
 
 /// The time for which a waiting process need not record again that it waits: see `requeue.wait`.
 const SAID: Duration = Duration::from_secs(4);
@@ -85,7 +85,7 @@ impl Claims {
         Self(Arc::new(Shared { sessions, wakes, listens, has_warned, every, queues }))
     }
 
-    pub(super) async fn claim(&self, queue: &Place, claim: &Claim) -> Result<Claimed, EngineError> {
+    pub(super) async fn claim(&self, queue: &Place, claim: &Claim) -> Answer<Claimed> {
         let (mut claimed, _) = self.claim_once(queue, claim).await?;
         if claim.poll.is_zero() {
             // No caller waits for these keys.
@@ -113,14 +113,11 @@ impl Claims {
         self.0.with_queue(queue.id, |known| known.is_whole_due = true);
     }
 
-    async fn claim_once(
-        &self,
-        queue: &Place,
-        claim: &Claim,
-    ) -> Result<(Claimed, Snapshot), EngineError> {
+    async fn claim_once(&self, queue: &Place, claim: &Claim) -> Answer<(Claimed, Snapshot)> {
         let is_each_whole = self.0.every.is_zero();
         let mut begun = self.0.with_queue(queue.id, |known| known.watermark.begin(Instant::now()));
         if is_each_whole {
+            // With an interval of zero, each claim searches all keys, and no scan follows.
             begun.lows = LOWEST;
         }
         let sessions = &self.0.sessions;
@@ -146,6 +143,7 @@ impl Claims {
             scans
         });
         if scans {
+            // A scan may take longer than a claim, so it runs in a separate task and delays no getter.
             let shared = Arc::clone(&self.0);
             let mut scan = Scan { shared, queue: queue.id, has_ended: false };
             tokio::spawn(async move { while scan.run_step().await {} });
@@ -155,7 +153,7 @@ impl Claims {
 
     /// Requests notifications from adds until this process claims again, after `poll`. Returns true if adds
     /// did not notify it before.
-    async fn say_waiting(&self, queue: &Place, poll: Duration) -> Result<bool, EngineError> {
+    async fn say_waiting(&self, queue: &Place, poll: Duration) -> Answer<bool> {
         let now = Instant::now();
         if !self.0.listens {
             if !self.0.has_warned.swap(true, Ordering::Relaxed) {
@@ -229,6 +227,8 @@ impl Scan {
             suspect
         });
         let Some((floors, lows)) = suspect else {
+            // A task that stops without this, by a panic or a shutdown, resets `is_scanning` when it is
+            // dropped.
             *has_ended = true;
             return false;
         };
@@ -238,6 +238,7 @@ impl Scan {
         let tells = shared.with_queue(*queue, |known| match scanned {
             Ok((found, lease)) => {
                 if floors == LOWEST {
+                    // The pause grows with the scan, so that a large table is not scanned all the time.
                     known.whole_at = began + shared.every.max(took * WHOLE_SHARE);
                     known.lease_at = lease.map(|lease| Instant::now() + lease);
                 } else {
@@ -251,6 +252,7 @@ impl Scan {
                 tracing::warn!(%error, "a scan for late keys failed, and is tried again");
                 // Otherwise, the keys of this range would wait for the next scan of all keys.
                 known.watermark.mark_suspect(floors);
+                // A server that fails is given some time.
                 known.scan_at = began + Duration::from_secs(1);
                 false
             }

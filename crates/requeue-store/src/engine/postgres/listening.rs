@@ -68,6 +68,7 @@ impl Listener {
         tls: &Connector,
     ) -> watch::Receiver<u64> {
         let mut task = lock(&self.task);
+        // The task may have ended together with the runtime of an earlier queue.
         if let Some(config) = &address.listen
             && task.as_ref().is_none_or(|task| task.0.is_finished())
         {
@@ -113,6 +114,7 @@ async fn run_listener(wakes: Weak<QueueWakes>, config: Config, tls: Connector) {
     while wakes.strong_count() > 0 {
         match config.connect(tls.clone()).await {
             Ok((client, mut connection)) => {
+                // After a connection that worked, the next loss begins with a short delay.
                 (delay, told_at) = (RetryDelay::new(), None);
                 // A weak handle: the connection must not keep the wakes of a closed store alive.
                 let heard = wakes.clone();

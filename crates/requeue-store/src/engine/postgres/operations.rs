@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use requeue::CancelledRun;
 use tokio::sync::watch;
 use tokio_postgres::Row as SqlRow;
@@ -17,11 +18,10 @@ use super::watermark::{LOWEST, Lows, Snapshot};
 use super::{Postgres, faults, schema};
 use crate::engine::time::{Micros, micros, until};
 use crate::engine::{
-    Answer, Ask, Asked, Claim, Claimed, Delivery, Dropped, End, Engine, Finish, Place, Renewed,
-    Settings,
+    Ask, Asked, Claim, Claimed, Delivery, Dropped, End, Engine, Finish, Place, Renewed, Settings,
 };
 use crate::types::add::{Added, ParkedAdd};
-use crate::types::error::{EngineError, Kind};
+use crate::types::error::{Answer, EngineError, Kind};
 use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 
@@ -32,242 +32,209 @@ macro_rules! ends {
     };
 }
 
+#[async_trait]
 impl Engine for Postgres {
-    fn migrate_schema(&self) -> Answer<'_, ()> {
-        Box::pin(schema::migrate_schema(&self.sessions, schema::STEPS))
+    async fn migrate_schema(&self) -> Answer<()> {
+        schema::migrate_schema(&self.sessions, schema::STEPS).await
     }
 
-    fn open_queue<'a>(&'a self, name: &'a str, settings: Settings) -> Answer<'a, Place> {
-        Box::pin(async move {
-            // Most queues exist. A role that is not allowed to create queues may call only `find`.
-            if let Some(place) = self.find_queue(name).await? {
-                return Ok(place);
-            }
-            let sql =
-                "select has_function_privilege('requeue.open(text, boolean, boolean)', 'execute')";
-            if !self.sessions.query_row(sql, &[]).await?.get::<_, bool>(0) {
-                return Err(EngineError::refused(
-                    "the queue does not exist, and this role may not create it; use \
+    async fn open_queue(&self, name: &str, settings: Settings) -> Answer<Place> {
+        // Most queues exist. A role that is not allowed to create queues may call only `find`.
+        if let Some(place) = self.find_queue(name).await? {
+            return Ok(place);
+        }
+        let sql =
+            "select has_function_privilege('requeue.open(text, boolean, boolean)', 'execute')";
+        if !self.sessions.query_row(sql, &[]).await?.get::<_, bool>(0) {
+            return Err(EngineError::refused(
+                "the queue does not exist, and this role may not create it; use \
                      another role, or grant it requeue.open",
-                ));
-            }
-            let sql = "select id, holds, revives from requeue.open($1, $2, $3)";
-            let revives = settings.parked_add == ParkedAdd::Revive;
-            let hold = is_hold(settings.readd_policy);
-            Ok(read_place(name, &self.sessions.query_row(sql, &[&name, &hold, &revives]).await?))
-        })
+            ));
+        }
+        let sql = "select id, holds, revives from requeue.open($1, $2, $3)";
+        let revives = settings.parked_add == ParkedAdd::Revive;
+        let hold = is_hold(settings.readd_policy);
+        Ok(read_place(name, &self.sessions.query_row(sql, &[&name, &hold, &revives]).await?))
     }
 
-    fn find_queue<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Place>> {
-        Box::pin(async move {
-            schema::check_version(&self.sessions, schema::STEPS).await?;
-            let sql = "select id, holds, revives from requeue.find($1)";
-            let rows = self.sessions.query_rows(sql, &[&name]).await?;
-            Ok(rows.first().map(|row| read_place(name, row)))
-        })
+    async fn find_queue(&self, name: &str) -> Answer<Option<Place>> {
+        schema::check_version(&self.sessions, schema::STEPS).await?;
+        let sql = "select id, holds, revives from requeue.find($1)";
+        let rows = self.sessions.query_rows(sql, &[&name]).await?;
+        Ok(rows.first().map(|row| read_place(name, row)))
     }
 
-    fn drop_queue<'a>(&'a self, name: &'a str, keys_too: bool) -> Answer<'a, Dropped> {
-        Box::pin(async move {
-            schema::check_version(&self.sessions, schema::STEPS).await?;
-            let sql = "select ready, waiting, in_flight, dirty, parked, dropped \
+    async fn drop_queue(&self, name: &str, keys_too: bool) -> Answer<Dropped> {
+        schema::check_version(&self.sessions, schema::STEPS).await?;
+        let sql = "select ready, waiting, in_flight, dirty, parked, dropped \
                        from requeue.drop_queue($1, $2)";
-            let row = self.sessions.query_row(sql, &[&name, &keys_too]).await;
-            let row = row.map_err(|fault| match fault.kind {
-                Kind::Locked => EngineError {
-                    source: "a transaction that has added keys to it is still \
+        let row = self.sessions.query_row(sql, &[&name, &keys_too]).await;
+        let row = row.map_err(|fault| match fault.kind {
+            Kind::Locked => EngineError {
+                source: "a transaction that has added keys to it is still \
                         open; commit it or roll it back"
-                        .into(),
-                    ..fault
-                },
-                _ => fault,
-            })?;
-            Ok(match row.get::<_, Option<bool>>(5) {
-                None => Dropped::Missing,
-                Some(true) => Dropped::Yes(counts(&row)),
-                Some(false) => Dropped::HasKeys(counts(&row)),
-            })
+                    .into(),
+                ..fault
+            },
+            _ => fault,
+        })?;
+        Ok(match row.get::<_, Option<bool>>(5) {
+            None => Dropped::Missing,
+            Some(true) => Dropped::Yes(counts(&row)),
+            Some(false) => Dropped::HasKeys(counts(&row)),
         })
     }
 
-    fn list_queues(&self) -> Answer<'_, Vec<QueueInfo>> {
-        Box::pin(async {
-            schema::check_version(&self.sessions, schema::STEPS).await?;
-            let sql = "select q.id, q.hold, q.revive, q.name, \
+    async fn list_queues(&self) -> Answer<Vec<QueueInfo>> {
+        schema::check_version(&self.sessions, schema::STEPS).await?;
+        let sql = "select q.id, q.hold, q.revive, q.name, \
                        not exists (select from requeue.keys k where k.queue = q.id), q.paused \
                        from requeue.queues q";
-            let info = |row: &SqlRow| {
-                let Place { name, readd_policy, parked_add, .. } = read_place(row.get(3), row);
-                let (is_empty, is_paused) = (row.get(4), row.get(5));
-                QueueInfo { name, readd_policy, parked_add, is_empty, is_paused }
-            };
-            Ok(self.sessions.query_rows(sql, &[]).await?.iter().map(info).collect())
-        })
+        let info = |row: &SqlRow| {
+            let Place { name, readd_policy, parked_add, .. } = read_place(row.get(3), row);
+            let (is_empty, is_paused) = (row.get(4), row.get(5));
+            QueueInfo { name, readd_policy, parked_add, is_empty, is_paused }
+        };
+        Ok(self.sessions.query_rows(sql, &[]).await?.iter().map(info).collect())
     }
 
-    fn add_keys<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {
-        Box::pin(async move {
-            let sql = "select requeue.add_all_soon($1, $2, $3, $4, $5, $6, $7, $8)";
-            let added = self.send_adds(sql, queue, &asks).await?;
-            let all: Option<Vec<Added>> = added.into_iter().collect();
-            all.ok_or_else(|| EngineError::refused("the server returned no row"))
-        })
+    async fn add_keys(&self, queue: &Place, asks: Vec<Ask>) -> Answer<Vec<Added>> {
+        let sql = "select requeue.add_all_soon($1, $2, $3, $4, $5, $6, $7, $8)";
+        let added = self.send_adds(sql, queue, &asks).await?;
+        let all: Option<Vec<Added>> = added.into_iter().collect();
+        all.ok_or_else(|| EngineError::refused("the server returned no row"))
     }
 
-    fn add_free<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Option<Added>>> {
+    async fn add_free(&self, queue: &Place, asks: Vec<Ask>) -> Answer<Vec<Option<Added>>> {
         let sql = "select requeue.add_free($1, $2, $3, $4, $5, $6, $7, $8)";
-        Box::pin(async move { self.send_adds(sql, queue, &asks).await })
+        self.send_adds(sql, queue, &asks).await
     }
 
-    fn claim_keys<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed> {
-        Box::pin(async move { name_dropped(queue, self.claims.claim(queue, &claim).await) })
+    async fn claim_keys(&self, queue: &Place, claim: Claim) -> Answer<Claimed> {
+        name_dropped(queue, self.claims.claim(queue, &claim).await)
     }
 
-    fn set_paused<'a>(&'a self, queue: &'a Place, paused: bool) -> Answer<'a, ()> {
-        Box::pin(async move {
-            let sql = "select requeue.set_paused($1, $2)";
-            self.query_row(queue, sql, &[&number(queue), &paused]).await.map(drop)
-        })
+    async fn set_paused(&self, queue: &Place, paused: bool) -> Answer<()> {
+        let sql = "select requeue.set_paused($1, $2)";
+        self.query_row(queue, sql, &[&number(queue), &paused]).await.map(drop)
     }
 
-    fn is_paused<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool> {
-        Box::pin(async move {
-            let sql = "select q.paused from requeue.queues q where q.id = $1";
-            match self.query_rows(queue, sql, &[&number(queue)]).await?.first() {
-                Some(row) => Ok(row.get(0)),
-                None => Err(EngineError::dropped(&queue.name)),
-            }
-        })
+    async fn is_paused(&self, queue: &Place) -> Answer<bool> {
+        let sql = "select q.paused from requeue.queues q where q.id = $1";
+        match self.query_rows(queue, sql, &[&number(queue)]).await?.first() {
+            Some(row) => Ok(row.get(0)),
+            None => Err(EngineError::dropped(&queue.name)),
+        }
     }
 
-    fn finish_deliveries<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {
-        Box::pin(async move {
-            let sql = concat!("select requeue.finish_soon($1, $2, ", ends!(), ")");
-            let row = self.send_completions(sql, queue, &ends).await?;
-            let mut held = vec![false; ends.len()];
-            read_indexes(&row, 0).into_iter().for_each(|n| held[n] = true);
-            Ok(held)
-        })
+    async fn finish_deliveries(&self, queue: &Place, ends: Vec<End>) -> Answer<Vec<bool>> {
+        let sql = concat!("select requeue.finish_soon($1, $2, ", ends!(), ")");
+        let row = self.send_completions(sql, queue, &ends).await?;
+        let mut held = vec![false; ends.len()];
+        read_indexes(&row, 0).into_iter().for_each(|n| held[n] = true);
+        Ok(held)
     }
 
-    fn finish_free<'a>(
-        &'a self,
-        queue: &'a Place,
-        ends: Vec<End>,
-    ) -> Answer<'a, Vec<Option<bool>>> {
-        Box::pin(async move {
-            let sql =
-                concat!("select locked, held from requeue.finish_free($1, $2, ", ends!(), ")");
-            Ok(changed(&self.send_completions(sql, queue, &ends).await?, ends.len()))
-        })
+    async fn finish_free(&self, queue: &Place, ends: Vec<End>) -> Answer<Vec<Option<bool>>> {
+        let sql = concat!("select locked, held from requeue.finish_free($1, $2, ", ends!(), ")");
+        Ok(changed(&self.send_completions(sql, queue, &ends).await?, ends.len()))
     }
 
-    fn renew_leases<'a>(
-        &'a self,
-        queue: &'a Place,
+    async fn renew_leases(
+        &self,
+        queue: &Place,
         held: Vec<(Key, i64)>,
         lease: Duration,
-    ) -> Answer<'a, Vec<Renewed>> {
-        Box::pin(async move {
-            let sql = "select renewed, busy, rest, cancelled from requeue.renew($1, $2, $3, $4)";
-            let (id, lease) = (number(queue), micros(lease));
-            let mut renewed = vec![Renewed::Lost; held.len()];
-            let mut left: Vec<usize> = (0..held.len()).collect();
-            while !left.is_empty() {
-                let keys: Vec<&[u8]> = left.iter().map(|&n| &*held[n].0).collect();
-                let epochs: Vec<i64> = left.iter().map(|&n| held[n].1).collect();
-                // All other connections may wait for locks while leases expire, so renewals have separate
-                // ones.
-                let row = self.renewals.query_row(sql, &[&id, &keys, &epochs, &lease]).await;
-                let row = name_dropped(queue, row)?;
-                read_indexes(&row, 0).into_iter().for_each(|n| renewed[left[n]] = Renewed::Yes);
-                read_indexes(&row, 1).into_iter().for_each(|n| renewed[left[n]] = Renewed::Busy);
-                read_indexes(&row, 3)
-                    .into_iter()
-                    .for_each(|n| renewed[left[n]] = Renewed::Cancelled);
-                left = read_indexes(&row, 2).into_iter().map(|n| left[n]).collect();
-            }
-            Ok(renewed)
-        })
+    ) -> Answer<Vec<Renewed>> {
+        let sql = "select renewed, busy, rest, cancelled from requeue.renew($1, $2, $3, $4)";
+        let (id, lease) = (number(queue), micros(lease));
+        let mut renewed = vec![Renewed::Lost; held.len()];
+        let mut left: Vec<usize> = (0..held.len()).collect();
+        while !left.is_empty() {
+            let keys: Vec<&[u8]> = left.iter().map(|&n| &*held[n].0).collect();
+            let epochs: Vec<i64> = left.iter().map(|&n| held[n].1).collect();
+            // All other connections may wait for locks while leases expire, so renewals have separate
+            // ones.
+            let row = self.renewals.query_row(sql, &[&id, &keys, &epochs, &lease]).await;
+            let row = name_dropped(queue, row)?;
+            read_indexes(&row, 0).into_iter().for_each(|n| renewed[left[n]] = Renewed::Yes);
+            read_indexes(&row, 1).into_iter().for_each(|n| renewed[left[n]] = Renewed::Busy);
+            read_indexes(&row, 3).into_iter().for_each(|n| renewed[left[n]] = Renewed::Cancelled);
+            left = read_indexes(&row, 2).into_iter().map(|n| left[n]).collect();
+        }
+        Ok(renewed)
     }
 
-    fn cancel_keys<'a>(
-        &'a self,
-        queue: &'a Place,
+    async fn cancel_keys(
+        &self,
+        queue: &Place,
         keys: Vec<Key>,
         only: Option<State>,
-    ) -> Answer<'a, Vec<Option<bool>>> {
+    ) -> Answer<Vec<Option<bool>>> {
         let sql = "select locked, cancelled from requeue.cancel($1, $2, $3)";
-        Box::pin(self.changed(sql, queue, keys, only))
+        self.changed(sql, queue, keys, only).await
     }
 
-    fn cancel_running<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, CancelledRun> {
-        Box::pin(async move {
-            let sql = "select requeue.cancel_running($1, $2)";
-            let row = self.query_row(queue, sql, &[&number(queue), &&**key]).await?;
-            Ok(match row.get::<_, i32>(0) {
-                0 => CancelledRun::NotInFlight,
-                1 => CancelledRun::Cancelled,
-                _ => CancelledRun::AlreadyCancelled,
-            })
+    async fn cancel_running(&self, queue: &Place, key: &Key) -> Answer<CancelledRun> {
+        let sql = "select requeue.cancel_running($1, $2)";
+        let row = self.query_row(queue, sql, &[&number(queue), &&**key]).await?;
+        Ok(match row.get::<_, i32>(0) {
+            0 => CancelledRun::NotInFlight,
+            1 => CancelledRun::Cancelled,
+            _ => CancelledRun::AlreadyCancelled,
         })
     }
 
     /// Returns the number of notifications. Through a pooler without `listen`, it never changes.
-    fn cancel_signal<'a>(&'a self, queue: &'a Place) -> Answer<'a, u64> {
-        Box::pin(std::future::ready(Ok(self.listener.cancel_count(queue.id))))
+    async fn cancel_signal(&self, queue: &Place) -> Answer<u64> {
+        Ok(self.listener.cancel_count(queue.id))
     }
 
-    fn make_ready<'a>(
-        &'a self,
-        queue: &'a Place,
+    async fn make_ready(
+        &self,
+        queue: &Place,
         keys: Vec<Key>,
         from: State,
-    ) -> Answer<'a, Vec<Option<bool>>> {
+    ) -> Answer<Vec<Option<bool>>> {
         let sql = "select locked, revived from requeue.revive($1, $2, $3)";
-        Box::pin(self.changed(sql, queue, keys, Some(from)))
+        self.changed(sql, queue, keys, Some(from)).await
     }
 
-    fn look_up<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>> {
-        Box::pin(async move {
-            let sql = format!(
-                "select {} from requeue.keys k cross join (select requeue.now() as t) n \
+    async fn look_up(&self, queue: &Place, key: &Key) -> Answer<Option<Entry>> {
+        let sql = format!(
+            "select {} from requeue.keys k cross join (select requeue.now() as t) n \
                  where k.queue = $1 and k.key = $2",
-                entry_columns()
-            );
-            let rows = self.query_rows(queue, &sql, &[&number(queue), &&**key]).await?;
-            if rows.is_empty() {
-                self.check_queue(queue).await?;
-            }
-            rows.first().map(read_entry).transpose()
-        })
+            entry_columns()
+        );
+        let rows = self.query_rows(queue, &sql, &[&number(queue), &&**key]).await?;
+        if rows.is_empty() {
+            self.check_queue(queue).await?;
+        }
+        rows.first().map(read_entry).transpose()
     }
 
-    fn read_page<'a>(
-        &'a self,
-        queue: &'a Place,
+    async fn read_page(
+        &self,
+        queue: &Place,
         state: Option<State>,
-        after: Option<&'a Key>,
+        after: Option<&Key>,
         limit: usize,
-    ) -> Answer<'a, Vec<Entry>> {
-        Box::pin(async move {
-            // A read of all keys may take minutes, and must leave connections to claims and completions.
-            let _turn = self.looks.acquire().await;
-            let sql = page_sql(state, after.is_some());
-            let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-            let after = after.map(|after| &**after);
-            let rows = self.query_rows(queue, &sql, &[&number(queue), &limit, &after]).await?;
-            if rows.is_empty() {
-                self.check_queue(queue).await?;
-            }
-            rows.iter().map(read_entry).collect()
-        })
+    ) -> Answer<Vec<Entry>> {
+        // A read of all keys may take minutes, and must leave connections to claims and completions.
+        let _turn = self.looks.acquire().await;
+        let sql = page_sql(state, after.is_some());
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let after = after.map(|after| &**after);
+        let rows = self.query_rows(queue, &sql, &[&number(queue), &limit, &after]).await?;
+        if rows.is_empty() {
+            self.check_queue(queue).await?;
+        }
+        rows.iter().map(read_entry).collect()
     }
 
-    fn count_keys<'a>(&'a self, queue: &'a Place) -> Answer<'a, StateCounts> {
-        Box::pin(async move {
-            let _turn = self.looks.acquire().await;
-            let sql = "select count(*) filter (where k.state = 0 and k.at <= n.t), \
+    async fn count_keys(&self, queue: &Place) -> Answer<StateCounts> {
+        let _turn = self.looks.acquire().await;
+        let sql = "select count(*) filter (where k.state = 0 and k.at <= n.t), \
                        count(*) filter (where k.state = 0 and k.at > n.t), \
                        count(*) filter (where k.state = 1), \
                        count(*) filter (where k.state = 1 and k.at <= n.t), \
@@ -275,21 +242,18 @@ impl Engine for Postgres {
                        max(n.t - k.since) filter (where k.state = 0 and k.at <= n.t) \
                        from requeue.keys k cross join (select requeue.now() as t) n \
                        where k.queue = $1";
-            let row = self.query_row(queue, sql, &[&number(queue)]).await?;
-            let oldest_ready = until(0, row.get::<_, Option<i64>>(5).unwrap_or(0));
-            let counts = StateCounts { oldest_ready, ..counts(&row) };
-            // A dropped queue has no keys either. With any other result, the queue exists.
-            if counts == StateCounts::default() {
-                self.check_queue(queue).await?;
-            }
-            Ok(counts)
-        })
+        let row = self.query_row(queue, sql, &[&number(queue)]).await?;
+        let oldest_ready = until(0, row.get::<_, Option<i64>>(5).unwrap_or(0));
+        let counts = StateCounts { oldest_ready, ..counts(&row) };
+        // A dropped queue has no keys either. With any other result, the queue exists.
+        if counts == StateCounts::default() {
+            self.check_queue(queue).await?;
+        }
+        Ok(counts)
     }
 
-    fn is_idle<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool> {
-        Box::pin(async move {
-            Ok(self.query_row(queue, "select requeue.is_idle($1)", &[&number(queue)]).await?.get(0))
-        })
+    async fn is_idle(&self, queue: &Place) -> Answer<bool> {
+        Ok(self.query_row(queue, "select requeue.is_idle($1)", &[&number(queue)]).await?.get(0))
     }
 
     fn subscribe_wakes(&self, queue: &Place) -> watch::Receiver<u64> {
@@ -303,7 +267,7 @@ impl Engine for Postgres {
 }
 
 /// Adds the queue's name to the error of a dropped queue: the server knows only the number.
-fn name_dropped<T>(queue: &Place, answer: Result<T, EngineError>) -> Result<T, EngineError> {
+fn name_dropped<T>(queue: &Place, answer: Answer<T>) -> Answer<T> {
     answer.map_err(|fault| match fault.kind {
         Kind::Dropped => EngineError::dropped(&queue.name),
         _ => fault,
@@ -332,21 +296,16 @@ impl Postgres {
         queue: &Place,
         sql: &str,
         params: &Params<'_>,
-    ) -> Result<Vec<SqlRow>, EngineError> {
+    ) -> Answer<Vec<SqlRow>> {
         name_dropped(queue, self.sessions.query_rows(sql, params).await)
     }
 
-    async fn query_row(
-        &self,
-        queue: &Place,
-        sql: &str,
-        params: &Params<'_>,
-    ) -> Result<SqlRow, EngineError> {
+    async fn query_row(&self, queue: &Place, sql: &str, params: &Params<'_>) -> Answer<SqlRow> {
         name_dropped(queue, self.sessions.query_row(sql, params).await)
     }
 
     /// Fails if the queue was dropped.
-    async fn check_queue(&self, queue: &Place) -> Result<(), EngineError> {
+    async fn check_queue(&self, queue: &Place) -> Answer<()> {
         self.query_row(queue, "select requeue.check_queue($1)", &[&number(queue)]).await.map(drop)
     }
 
@@ -355,7 +314,7 @@ impl Postgres {
         sql: &str,
         queue: &Place,
         asks: &[Ask],
-    ) -> Result<Vec<Option<Added>>, EngineError> {
+    ) -> Answer<Vec<Option<Added>>> {
         let batch = Batch::new(asks.iter().map(|ask| (&*ask.key, ask.add)));
         let order = batch.order.iter();
         let adds: Vec<i32> = order.map(|&n| count(asks[n].adds)).collect();
@@ -366,12 +325,7 @@ impl Postgres {
         batch.read_answers(&row).map_err(|error| faults::of_statement(&error))
     }
 
-    async fn send_completions(
-        &self,
-        sql: &str,
-        queue: &Place,
-        ends: &[End],
-    ) -> Result<SqlRow, EngineError> {
+    async fn send_completions(&self, sql: &str, queue: &Place, ends: &[End]) -> Answer<SqlRow> {
         let keys: Vec<&[u8]> = ends.iter().map(|end| &*end.key).collect();
         let epochs: Vec<i64> = ends.iter().map(|end| end.epoch).collect();
         let hows: Vec<i16> = ends.iter().map(|end| how_to_end(&end.how)).collect();
@@ -401,7 +355,7 @@ impl Postgres {
         queue: &Place,
         keys: Vec<Key>,
         state: Option<State>,
-    ) -> Result<Vec<Option<bool>>, EngineError> {
+    ) -> Answer<Vec<Option<bool>>> {
         let bytes: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
         let state = state.map(number_of);
         Ok(changed(
@@ -419,7 +373,7 @@ impl Sessions {
         claim: &Claim,
         lows: &Lows,
         names_newest: bool,
-    ) -> Result<ClaimAnswer, EngineError> {
+    ) -> Answer<ClaimAnswer> {
         let sql = "select keys, epochs, priorities, adds, reasons, failures, queued, parked, \
                    parked_failures, next_due, lows, snapshot, is_paused \
                    from requeue.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
@@ -454,7 +408,7 @@ impl Sessions {
         queue: i64,
         floors: &Lows,
         lows: &Lows,
-    ) -> Result<([Option<Micros>; 4], Option<Duration>), EngineError> {
+    ) -> Answer<([Option<Micros>; 4], Option<Duration>)> {
         let sql = "select passed, next_lease from requeue.passed_over($1, $2, $3)";
         let queue = i32::try_from(queue).unwrap_or(0);
         let row = self.query_row(sql, &[&queue, &&floors[..], &&lows[..]]).await?;
@@ -464,11 +418,7 @@ impl Sessions {
     }
 
     /// Requests notifications from adds to the queue. The request need not be repeated for `time`.
-    pub(super) async fn announce_wait(
-        &self,
-        queue: &Place,
-        time: Duration,
-    ) -> Result<(), EngineError> {
+    pub(super) async fn announce_wait(&self, queue: &Place, time: Duration) -> Answer<()> {
         self.query_row("select requeue.announce_wait($1, $2)", &[&number(queue), &micros(time)])
             .await
             .map(drop)

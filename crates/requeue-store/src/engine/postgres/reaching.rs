@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use super::{Postgres, sessions};
 use crate::engine::peer::{self, Protocol};
-use crate::types::error::{EngineError, ErrorKind, Reason};
+use crate::types::error::{Answer, EngineError, ErrorKind, Reason};
 
 /// The time without an answer after which the engine checks that the server is a PostgreSQL server. Some
 /// other servers wait for more data and never answer.
@@ -17,7 +17,8 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 
 impl Postgres {
     /// Opens a connection, so that an unreachable server is reported early.
-    pub(super) async fn check_reachable(&self) -> Result<(), EngineError> {
+    pub(super) async fn check_reachable(&self) -> Answer<()> {
+        // The attempt continues during the check of the server, because a slow server must not be given up.
         let mut first = pin!(sessions::check_server(&self.sessions, &self.renewals));
         let opened = match timeout(SILENCE, &mut first).await {
             Ok(opened) => opened,

@@ -10,7 +10,7 @@ use super::faults;
 use super::sessions::{BEGIN, Sessions, run_batch};
 use crate::engine::columns::Columns;
 use crate::engine::missing_steps;
-use crate::types::error::{EngineError, Kind, newer_schema, older_schema};
+use crate::types::error::{Answer, EngineError, Kind, newer_schema, older_schema};
 
 /// The version of the schema that this program creates and uses.
 pub(super) const VERSION: i32 = 1;
@@ -56,7 +56,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Checks that the schema has the version of this program. Upgrades an older schema if this role owns it.
-pub(super) async fn check_version(sessions: &Sessions, steps: &[&str]) -> Result<(), EngineError> {
+pub(super) async fn check_version(sessions: &Sessions, steps: &[&str]) -> Answer<()> {
     let session = sessions.open_session().await?;
     let client = session.client();
     let found = read_version(client).await?;
@@ -88,7 +88,7 @@ fn version_mismatch(version: i32, steps: &[&str]) -> EngineError {
 }
 
 /// Returns the version of the schema, if it exists.
-async fn read_version(client: &Client) -> Result<Option<i32>, EngineError> {
+async fn read_version(client: &Client) -> Answer<Option<i32>> {
     let there = "select from pg_catalog.pg_namespace where nspname = 'requeue'";
     let there =
         client.query_typed_opt(there, &[]).await.map_err(|error| faults::of_statement(&error))?;
@@ -104,7 +104,7 @@ async fn read_version(client: &Client) -> Result<Option<i32>, EngineError> {
     }
 }
 
-async fn owns_schema(client: &Client) -> Result<bool, EngineError> {
+async fn owns_schema(client: &Client) -> Answer<bool> {
     let sql = "select pg_catalog.pg_has_role(nspowner, 'usage') from pg_catalog.pg_namespace \
                where nspname = 'requeue'";
     let row = client.query_typed_one(sql, &[]).await;
@@ -112,7 +112,7 @@ async fn owns_schema(client: &Client) -> Result<bool, EngineError> {
 }
 
 /// Creates the schema, or upgrades it to the version of this program.
-pub(super) async fn migrate_schema(sessions: &Sessions, steps: &[&str]) -> Result<(), EngineError> {
+pub(super) async fn migrate_schema(sessions: &Sessions, steps: &[&str]) -> Answer<()> {
     let since = Instant::now();
     loop {
         match try_migrate(sessions, steps).await {
@@ -133,7 +133,7 @@ pub(super) async fn migrate_schema(sessions: &Sessions, steps: &[&str]) -> Resul
     }
 }
 
-async fn try_migrate(sessions: &Sessions, steps: &[&str]) -> Result<(), EngineError> {
+async fn try_migrate(sessions: &Sessions, steps: &[&str]) -> Answer<()> {
     let session = sessions.open_session().await?;
     let client = session.client();
     if let Some(version) = read_version(client).await?

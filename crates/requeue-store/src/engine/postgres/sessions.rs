@@ -13,7 +13,7 @@ use super::address::{Address, Pooling};
 use super::faults;
 use super::guard::Connector;
 use super::params::{Params, with_types};
-use crate::types::error::{EngineError, ErrorKind, Reason};
+use crate::types::error::{Answer, EngineError, ErrorKind, Reason};
 
 /// The settings of a session, or of the current transaction, which override those of the role and the
 /// database. A statement that waits for a lock gives up after 5 s, and so does a commit that waits for other
@@ -85,17 +85,13 @@ impl Sessions {
     }
 
     /// Returns a connection. The caller returns it with [`Session::put_back`].
-    pub(super) async fn open_session(&self) -> Result<Session, EngineError> {
+    pub(super) async fn open_session(&self) -> Answer<Session> {
         let client = self.pool.get().await.map_err(faults::of_connecting)?;
         Ok(Session(Some(client)))
     }
 
     /// Runs a statement and returns its rows.
-    pub(super) async fn query_rows(
-        &self,
-        sql: &str,
-        params: &Params<'_>,
-    ) -> Result<Vec<Row>, EngineError> {
+    pub(super) async fn query_rows(&self, sql: &str, params: &Params<'_>) -> Answer<Vec<Row>> {
         let session = self.open_session().await?;
         let rows = async {
             let client = session.client();
@@ -131,11 +127,7 @@ impl Sessions {
     }
 
     /// Runs a statement and returns its only row.
-    pub(super) async fn query_row(
-        &self,
-        sql: &str,
-        params: &Params<'_>,
-    ) -> Result<Row, EngineError> {
+    pub(super) async fn query_row(&self, sql: &str, params: &Params<'_>) -> Answer<Row> {
         let rows = self.query_rows(sql, params).await?;
         rows.into_iter().next().ok_or_else(|| EngineError::refused("the server returned no row"))
     }
@@ -176,7 +168,7 @@ impl Drop for Session {
 
 /// Checks that the server can be reached, and is a PostgreSQL server. Unless the address names a pooler, also
 /// checks that each connection has its own session.
-pub(super) async fn check_server(some: &Sessions, others: &Sessions) -> Result<(), EngineError> {
+pub(super) async fn check_server(some: &Sessions, others: &Sessions) -> Answer<()> {
     let one = some.open_session().await?;
     let version = one.client().query_typed_one("select version()", &[]).await;
     let version = version.map_err(|error| faults::of_statement(&error))?;
@@ -225,13 +217,13 @@ fn unsuitable_server(version: &str) -> Option<Reason> {
 }
 
 /// Returns the process ID of the session that the client has now.
-async fn backend_pid(client: &Client) -> Result<Option<i32>, EngineError> {
+async fn backend_pid(client: &Client) -> Answer<Option<i32>> {
     let found = client.query_typed_one(PID, &[]).await;
     found.map(|row| row.get(0)).map_err(|error| faults::of_statement(&error))
 }
 
 /// Runs SQL without parameters or results.
-pub(super) async fn run_batch(client: &Client, sql: &str) -> Result<(), EngineError> {
+pub(super) async fn run_batch(client: &Client, sql: &str) -> Answer<()> {
     client.batch_execute(sql).await.map_err(|error| faults::of_statement(&error))
 }
 

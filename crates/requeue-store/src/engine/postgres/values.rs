@@ -10,7 +10,7 @@ use crate::engine::row::Row;
 use crate::engine::time::micros;
 use crate::engine::{Asked, Backoff, Failing, Finish, Place, Settings};
 use crate::types::add::{Add, Merge, ParkedAdd, ReaddPolicy};
-use crate::types::error::EngineError;
+use crate::types::error::Answer;
 use crate::types::inspect::{Entry, State};
 
 /// The columns that [`read_entry`] reads: those of a key, then the key and the time.
@@ -24,6 +24,7 @@ pub(super) fn entry_columns() -> String {
             .to_owned(),
         "error" => "left(k.error, 4096)".to_owned(),
         name if column.is_text => format!("k.{name}"),
+        // One type for all numbers, so that the decoder need not know the type of each column.
         name => format!("k.{name}::bigint"),
     });
     format!("{columns}, k.key, n.t")
@@ -169,7 +170,7 @@ pub(super) fn read_indexes(row: &SqlRow, column: usize) -> Vec<usize> {
 }
 
 /// Returns the entry of a row of [`entry_columns`].
-pub(super) fn read_entry(row: &SqlRow) -> Result<Entry, EngineError> {
+pub(super) fn read_entry(row: &SqlRow) -> Answer<Entry> {
     let columns = Columns::read(row).map_err(|error| faults::of_statement(&error))?;
     Ok(Row::from(columns).to_entry(row.get::<_, &[u8]>("key").into(), row.get("t")))
 }

@@ -13,7 +13,7 @@ use super::{Redis, epoch_of, hold_flag};
 use crate::engine::outage::Part;
 use crate::engine::time::micros;
 use crate::engine::{Claim, Claimed, Place, lock};
-use crate::types::error::{EngineError, Kind};
+use crate::types::error::{Answer, EngineError, Kind};
 
 /// The timeout of a claim. The keys of a later response are lost until their leases expire.
 const CLAIMING: Duration = Duration::from_secs(3);
@@ -32,7 +32,7 @@ impl Redis {
         shards: &Arc<Vec<Shard>>,
         number: usize,
         claim: Claim,
-    ) -> Result<Claimed, EngineError> {
+    ) -> Answer<Claimed> {
         let Claim { max, oldest, lease, expired, .. } = claim;
         let mut command = self.nodes.scripts.claim.on(&shards[number]);
         command.arg(max).arg(oldest).arg(micros(lease)).arg(hold_flag(queue));
@@ -68,7 +68,7 @@ impl Redis {
         queue: &Place,
         shards: &Arc<Vec<Shard>>,
         number: usize,
-    ) -> Result<(usize, Option<Duration>), EngineError> {
+    ) -> Answer<(usize, Option<Duration>)> {
         let shard = &shards[number];
         let command = self.nodes.scripts.peek.on(shard);
         let run = self.run_script(shard, &command);
@@ -87,7 +87,7 @@ impl Redis {
         queue: &Place,
         begin: usize,
         claim: Claim,
-    ) -> Result<Claimed, EngineError> {
+    ) -> Answer<Claimed> {
         let shards = self.shards_of(queue)?;
         let count = shards.len();
         let mut others: Vec<usize> = (0..count).map(|n| (begin + n) % count).collect();
@@ -143,7 +143,7 @@ struct Gathered {
 }
 
 impl Gathered {
-    fn take_part(&mut self, claimed: Result<Claimed, EngineError>) {
+    fn take_part(&mut self, claimed: Answer<Claimed>) {
         match claimed {
             Ok(Claimed { items, next, damaged, parked, is_paused }) => {
                 let all = &mut self.claimed;
@@ -164,7 +164,7 @@ impl Gathered {
     /// Returns the combined result. A failure of one shard counts only if no other shard has answered. A pause
     /// of some shards counts only if the other shards have delivered no key: the client returns the keys of a
     /// paused queue to the store, and would claim them again immediately.
-    fn into_claimed(self) -> Result<Claimed, EngineError> {
+    fn into_claimed(self) -> Answer<Claimed> {
         let Self { claimed, answered, fault } = self;
         let has_items = !claimed.items.is_empty();
         match fault {
@@ -179,8 +179,8 @@ impl Gathered {
 async fn in_time<T>(
     limit: Duration,
     shard: &Shard,
-    ran: impl Future<Output = Result<T, EngineError>>,
-) -> Result<T, EngineError> {
+    ran: impl Future<Output = Answer<T>>,
+) -> Answer<T> {
     let ran = timeout(limit, ran).await;
     let ran = ran.unwrap_or_else(|_| Err(EngineError::late()));
     // The time is the last failure, so that the shard is asked again after a rest.

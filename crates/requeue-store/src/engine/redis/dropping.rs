@@ -37,18 +37,14 @@ use super::values::{self, Values};
 use super::walking::sum_counts;
 use super::{Redis, epoch_of};
 use crate::engine::Dropped;
-use crate::types::error::{EngineError, Kind};
+use crate::types::error::{Answer, EngineError, Kind};
 use crate::types::inspect::StateCounts;
 
 /// The time limit of steps 1 and 2. drop.lua lets other drops take over after twice that time.
 const LIMIT: Duration = Duration::from_secs(5);
 
 impl Redis {
-    pub(super) async fn drop_named(
-        &self,
-        name: &str,
-        keys_too: bool,
-    ) -> Result<Dropped, EngineError> {
+    pub(super) async fn drop_named(&self, name: &str, keys_too: bool) -> Answer<Dropped> {
         self.check(Some(name)).await?;
         let Some(record) = self.read_record(name, None).await? else { return Ok(Dropped::Missing) };
         let Record { shards: count, generation, is_dropping, .. } = record;
@@ -89,7 +85,7 @@ impl Redis {
     }
 
     /// Returns the floor. All queues that are created from now on have greater fencing tokens.
-    pub(super) async fn read_floor(&self) -> Result<i64, EngineError> {
+    pub(super) async fn read_floor(&self) -> Answer<i64> {
         let get = redis::cmd("GET").arg(names::FLOOR).to_owned();
         match self.nodes.run_command(names::slot(names::FLOOR), &get).await? {
             Value::Nil => Ok(0),
@@ -98,7 +94,7 @@ impl Redis {
     }
 
     /// Restores the mark of a shard after the server has lost it. Fails if the queue was dropped.
-    pub(super) async fn restore_mark(&self, shard: &Shard) -> Result<(), EngineError> {
+    pub(super) async fn restore_mark(&self, shard: &Shard) -> Answer<()> {
         let of = &shard.queue;
         if self.was_dropped(of).await? {
             return Err(EngineError::dropped(&of.name));
@@ -117,18 +113,14 @@ impl Redis {
 
     /// Completes or removes a tentative mark, depending on `what`. Returns true if the shard has the mark
     /// of its queue.
-    pub(super) async fn complete_mark(
-        &self,
-        shard: &Shard,
-        what: &str,
-    ) -> Result<bool, EngineError> {
+    pub(super) async fn complete_mark(&self, shard: &Shard, what: &str) -> Answer<bool> {
         let mut command = self.nodes.scripts.mark.on(shard);
         command.arg(what);
         let marked = self.nodes.run_script(shard.slot, &command).await?;
         Ok(values::number(marked)? == 1)
     }
 
-    async fn was_dropped(&self, of: &Identity) -> Result<bool, EngineError> {
+    async fn was_dropped(&self, of: &Identity) -> Answer<bool> {
         Ok(match self.read_record(&of.name, None).await? {
             Some(record) => record.generation != of.generation || record.is_dropping,
             None => self.read_floor().await? > of.floor,
@@ -143,7 +135,7 @@ struct Dropping<'a> {
 
 impl Dropping<'_> {
     /// Runs steps 1 to 3. Returns the numbers of keys, and whether the queue was dropped.
-    async fn seal_and_mark(&self, keys_too: bool) -> Result<(StateCounts, bool), EngineError> {
+    async fn seal_and_mark(&self, keys_too: bool) -> Answer<(StateCounts, bool)> {
         let name = fastrand::u64(1..=i64::MAX.unsigned_abs());
         let began = Instant::now();
         let decided = match self.seal_shards(name).await {
@@ -170,7 +162,7 @@ impl Dropping<'_> {
     }
 
     /// Seals all shards. Returns the numbers of keys, and the last fencing token.
-    async fn seal_shards(&self, name: u64) -> Result<(StateCounts, i64), EngineError> {
+    async fn seal_shards(&self, name: u64) -> Answer<(StateCounts, i64)> {
         let (mut all, mut last_epoch) = (StateCounts::default(), 0);
         for (number, shard) in self.shards.iter().enumerate() {
             let answer = run_step(self.nodes, shard, "seal", name).await;
@@ -186,7 +178,7 @@ impl Dropping<'_> {
         Ok((all, last_epoch))
     }
 
-    async fn mark(&self, last_epoch: i64, began: Instant) -> Result<(), EngineError> {
+    async fn mark(&self, last_epoch: i64, began: Instant) -> Answer<()> {
         let mut raise = self.nodes.scripts.floor.with(&[names::FLOOR.to_owned()]);
         raise.arg(last_epoch);
         let raised = self.nodes.run_script(names::slot(names::FLOOR), &raise);
@@ -200,7 +192,7 @@ impl Dropping<'_> {
 }
 
 /// Runs step 4. Several processes may do so at the same time.
-pub(super) async fn remove_queue(nodes: &Arc<Nodes>, shards: &[Shard]) -> Result<(), EngineError> {
+pub(super) async fn remove_queue(nodes: &Arc<Nodes>, shards: &[Shard]) -> Answer<()> {
     // The shards go before the record. Without the record, no process would find a shard that a crash has
     // left.
     remove_shards(nodes, shards).await?;
@@ -218,30 +210,21 @@ pub(super) async fn remove_queue(nodes: &Arc<Nodes>, shards: &[Shard]) -> Result
     Ok(())
 }
 
-pub(super) async fn remove_shards(nodes: &Arc<Nodes>, shards: &[Shard]) -> Result<(), EngineError> {
+pub(super) async fn remove_shards(nodes: &Arc<Nodes>, shards: &[Shard]) -> Answer<()> {
     for shard in shards {
         run_step(nodes, shard, "remove", 0).await?;
     }
     Ok(())
 }
 
-async fn run_step(
-    nodes: &Arc<Nodes>,
-    shard: &Shard,
-    what: &str,
-    name: u64,
-) -> Result<Value, EngineError> {
+async fn run_step(nodes: &Arc<Nodes>, shard: &Shard, what: &str, name: u64) -> Answer<Value> {
     let mut command = nodes.scripts.drop.on(shard);
     command.arg(what).arg(name);
     nodes.run_script(shard.slot, &command).await
 }
 
 /// Changes the record if it has this generation.
-pub(super) async fn record(
-    nodes: &Arc<Nodes>,
-    of: &Identity,
-    what: &[String],
-) -> Result<(), EngineError> {
+pub(super) async fn record(nodes: &Arc<Nodes>, of: &Identity, what: &[String]) -> Answer<()> {
     let (key, slot) = names::queue(&of.name);
     let mut command = nodes.scripts.record.with(&[key]);
     command.arg(of.generation).arg(what);
@@ -249,7 +232,7 @@ pub(super) async fn record(
 }
 
 /// Adds the queue to the list of all queues.
-pub(super) async fn list_name(nodes: &Arc<Nodes>, name: &str) -> Result<(), EngineError> {
+pub(super) async fn list_name(nodes: &Arc<Nodes>, name: &str) -> Answer<()> {
     let mut list = nodes.scripts.list.with(&[names::QUEUES.to_owned()]);
     list.arg(name);
     nodes.run_script(names::slot(names::QUEUES), &list).await.map(drop)
@@ -266,7 +249,7 @@ pub(super) enum Mark {
 }
 
 /// Returns the generation that a mark names, and its state.
-pub(super) fn parse_mark(mark: &str) -> Result<(u64, Mark), EngineError> {
+pub(super) fn parse_mark(mark: &str) -> Answer<(u64, Mark)> {
     let (generation, kind) = match (mark.strip_prefix('-'), mark.strip_prefix('?')) {
         (Some(sealed), _) => (sealed.split(' ').next().unwrap_or(sealed), Mark::Sealed),
         (_, Some(tentative)) => (tentative, Mark::Tentative),

@@ -7,7 +7,7 @@ use redis::{ConnectionAddr, Value, cmd};
 use super::faults::unknown_format;
 use super::node::Node;
 use super::requirements::{said, sentinel_error};
-use crate::types::error::EngineError;
+use crate::types::error::{Answer, EngineError};
 
 #[derive(Debug, Default)]
 pub(super) struct Map {
@@ -27,7 +27,7 @@ impl Map {
     pub(super) async fn ask_server(
         node: &Arc<Node>,
         known: impl Fn(ConnectionAddr) -> Arc<Node>,
-    ) -> Result<Self, EngineError> {
+    ) -> Answer<Self> {
         let [hello] = node.ask([&cmd("HELLO")]).await?;
         let Value::Array(words) = hello else { return Err(unknown_format()) };
         let says = |name: &str, what: &str| {
@@ -39,6 +39,7 @@ impl Map {
             return Err(sentinel_error(node).await);
         }
         if !says("mode", "cluster") {
+            // A replica refuses writes. After a failover, the address may lead to the new master again.
             if says("role", "replica") {
                 return Err(EngineError::absent(format!(
                     "{}: the server is a replica at the moment",
@@ -66,6 +67,7 @@ impl Map {
             };
             ranges.push((last, known(address(node, &value_text(host), port))));
         }
+        // Servers report their ranges in any order, and `holder_of` needs them sorted.
         ranges.sort_by_key(|&(last, _)| last);
         Ok(Self {
             ranges,

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 
 use super::faults::{command_fault, connect_fault, unknown_format};
 use crate::engine::lock;
-use crate::types::error::{EngineError, Kind};
+use crate::types::error::{Answer, EngineError, Kind};
 
 /// The timeout of a connection attempt.
 const CONNECTING: Duration = Duration::from_secs(3);
@@ -76,10 +76,7 @@ impl Node {
     }
 
     /// Opens a dedicated connection with this response timeout.
-    pub(super) async fn connect(
-        &self,
-        answering: Duration,
-    ) -> Result<MultiplexedConnection, EngineError> {
+    pub(super) async fn connect(&self, answering: Duration) -> Answer<MultiplexedConnection> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECTING))
             .set_response_timeout(Some(answering));
@@ -101,10 +98,7 @@ impl Node {
     }
 
     /// Returns the shared connection with this number.
-    pub(super) async fn connection(
-        &self,
-        wire: usize,
-    ) -> Result<MultiplexedConnection, EngineError> {
+    pub(super) async fn connection(&self, wire: usize) -> Answer<MultiplexedConnection> {
         let wire = &self.wires[wire];
         let open = || lock(&wire.open).clone();
         if let Some(open) = open() {
@@ -121,6 +115,8 @@ impl Node {
         {
             return Err(EngineError { kind: *kind, source: said.clone().into() });
         }
+        // The lock is held meanwhile, so that a server that comes back gets one connection, not one per
+        // caller.
         let new = self.connect(ANSWERING).await;
         let new = new.inspect_err(|fault| {
             *last = Some((Instant::now(), fault.kind, fault.source.to_string()));
@@ -176,10 +172,7 @@ impl Node {
     }
 
     /// Sends commands that concern no slot, and returns their answers.
-    pub(super) async fn ask<const N: usize>(
-        &self,
-        commands: [&Cmd; N],
-    ) -> Result<[Value; N], EngineError> {
+    pub(super) async fn ask<const N: usize>(&self, commands: [&Cmd; N]) -> Answer<[Value; N]> {
         let mut connection = self.connection(self.wire(Line::Quick)).await?;
         let answers = self.send(&mut connection, &commands, false).await;
         let answers = answers.and_then(|answers| {
@@ -212,6 +205,7 @@ impl Node {
         };
         let is_there = timeout(GREETING, greeted).await.unwrap_or(false);
         if is_held_up {
+            // Its answers may hang behind a `WAIT`, so that the next command gets a new connection.
             *lock(&self.wires[wire].open) = None;
         }
         self.doubted.store(false, Ordering::Relaxed);

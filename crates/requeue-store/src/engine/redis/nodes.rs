@@ -22,7 +22,7 @@ use super::node::{Line, Node};
 use super::requirements::examine_servers;
 use super::scripts::{Call, Script, Scripts};
 use crate::engine::lock;
-use crate::types::error::{EngineError, Kind};
+use crate::types::error::{Answer, EngineError, Kind};
 
 /// The minimum interval between requests for the map of a cluster.
 const ASKING: Duration = Duration::from_millis(100);
@@ -54,7 +54,7 @@ impl Nodes {
         seeds: &[ConnectionInfo],
         accepts_eviction: bool,
         scripts: Scripts,
-    ) -> Result<Arc<Self>, EngineError> {
+    ) -> Answer<Arc<Self>> {
         let seeds: Vec<_> = seeds.iter().map(|info| Arc::new(Node::new(info.clone()))).collect();
         let known = seeds.iter().map(|node| (node.address.clone(), Arc::clone(node))).collect();
         let nodes = Arc::new(Self {
@@ -80,7 +80,7 @@ impl Nodes {
 
     /// Updates the map, unless it was updated a moment ago. Runs in a separate task, because the caller may
     /// give up.
-    async fn update_map(self: &Arc<Self>) -> Result<(), EngineError> {
+    async fn update_map(self: &Arc<Self>) -> Answer<()> {
         let nodes = Arc::clone(self);
         let looked = tokio::spawn(async move {
             nodes.look_now().await?;
@@ -96,7 +96,7 @@ impl Nodes {
         looked.await.unwrap_or_else(|error| Err(EngineError::absent(error)))
     }
 
-    async fn look_now(&self) -> Result<(), EngineError> {
+    async fn look_now(&self) -> Answer<()> {
         // Held during the requests: callers that arrive meanwhile wait for the new map and use it.
         let mut asked = self.asked.lock().await;
         if asked.is_some_and(|asked| asked.elapsed() < ASKING) {
@@ -117,6 +117,8 @@ impl Nodes {
             while let Ok(Some(said)) = timeout_at(limit, asking.next()).await {
                 match said {
                     Ok(map) if best.as_ref().is_none_or(|best| map.is_better_than(best)) => {
+                        // One map is here. The others get a little more time, because one of them may be
+                        // newer.
                         limit = limit.min(Instant::now() + begun.elapsed().max(OTHERS));
                         best = Some(map);
                     }
@@ -128,6 +130,7 @@ impl Nodes {
                 break;
             }
         }
+        // Also after a failure: callers must not all ask a cluster that is down.
         *asked = Some(Instant::now());
         match best {
             Some(map) => {
@@ -148,7 +151,7 @@ impl Nodes {
         }
     }
 
-    async fn seen_by(&self, node: &Arc<Node>) -> Result<Map, EngineError> {
+    async fn seen_by(&self, node: &Arc<Node>) -> Answer<Map> {
         // The server counts as silent until it answers.
         node.note_silence();
         Map::ask_server(node, |address| self.node_at(node, address)).await
@@ -163,7 +166,7 @@ impl Nodes {
     }
 
     /// Returns the server that has the slot according to the current map.
-    pub(super) async fn holder_of(self: &Arc<Self>, slot: u16) -> Result<Arc<Node>, EngineError> {
+    pub(super) async fn holder_of(self: &Arc<Self>, slot: u16) -> Answer<Arc<Node>> {
         let holder = || lock(&self.map).holder_of(slot);
         if let Some(node) = holder() {
             return Ok(node);
@@ -191,7 +194,7 @@ impl Nodes {
         self: &Arc<Self>,
         slot: u16,
         answering: Duration,
-    ) -> Result<MultiplexedConnection, EngineError> {
+    ) -> Answer<MultiplexedConnection> {
         let node = self.holder_of(slot).await?;
         let connected = node.connect(answering).await;
         if connected.is_err() {
@@ -203,21 +206,13 @@ impl Nodes {
     }
 
     /// Runs a command that is answered immediately on the server that has the slot, and returns the answer.
-    pub(super) async fn run_command(
-        self: &Arc<Self>,
-        slot: u16,
-        command: &Cmd,
-    ) -> Result<Value, EngineError> {
+    pub(super) async fn run_command(self: &Arc<Self>, slot: u16, command: &Cmd) -> Answer<Value> {
         let mut answers = self.send(slot, Line::Quick, &[command], None).await?;
         answers.pop().ok_or_else(unknown_format)
     }
 
     /// As [`run_command`](Self::run_command), for a script.
-    pub(super) async fn run_script(
-        self: &Arc<Self>,
-        slot: u16,
-        call: &Call<'_>,
-    ) -> Result<Value, EngineError> {
+    pub(super) async fn run_script(self: &Arc<Self>, slot: u16, call: &Call<'_>) -> Answer<Value> {
         let mut answers = self.send(slot, Line::Quick, &[call], Some(call.script)).await?;
         answers.pop().ok_or_else(unknown_format)
     }
@@ -230,10 +225,11 @@ impl Nodes {
         line: Line,
         commands: &[&Cmd],
         script: Option<&Script>,
-    ) -> Result<Vec<Value>, EngineError> {
+    ) -> Answer<Vec<Value>> {
         let mut node = self.holder_of(slot).await?;
         let mut ahead = false;
         let mut fault = EngineError::absent(format!("no server takes slot {slot}"));
+        // While slots move, redirections can form a loop.
         for _ in 0..HOPS {
             let wire = node.wire(line);
             let mut patient = Patient { nodes: self, node: &node, wire, gives_up: true };

@@ -16,7 +16,7 @@ use super::values::{self, Values};
 use super::{Redis, dropping, names, repairing};
 use crate::engine::{Place, Settings, lock};
 use crate::types::add::{ParkedAdd, ReaddPolicy};
-use crate::types::error::{EngineError, newer_schema};
+use crate::types::error::{Answer, EngineError, newer_schema};
 use crate::types::inspect::QueueInfo;
 
 /// The version of the data. Raise it if the scripts of an older program cannot read the data.
@@ -38,7 +38,7 @@ pub(super) struct Record {
 }
 
 impl Redis {
-    async fn version(&self) -> Result<Option<String>, EngineError> {
+    async fn version(&self) -> Answer<Option<String>> {
         let mut get = cmd("GET");
         get.arg(names::SCHEMA);
         match self.nodes.run_command(names::slot(names::SCHEMA), &get).await? {
@@ -49,7 +49,7 @@ impl Redis {
     }
 
     /// Fails unless the server has data of this version.
-    pub(super) async fn check(&self, queue: Option<&str>) -> Result<(), EngineError> {
+    pub(super) async fn check(&self, queue: Option<&str>) -> Answer<()> {
         let refuse = |why: &str| Err(EngineError::refused(format!("{}: {why}", self.address)));
         match self.version().await?.as_deref() {
             Some(VERSION) => Ok(()),
@@ -64,14 +64,14 @@ impl Redis {
         }
     }
 
-    async fn has_record_of(&self, queue: Option<&str>) -> Result<bool, EngineError> {
+    async fn has_record_of(&self, queue: Option<&str>) -> Answer<bool> {
         let Some((key, slot)) = queue.map(names::queue) else { return Ok(false) };
         let mut exists = cmd("EXISTS");
         let found = self.nodes.run_command(slot, exists.arg(key)).await?;
         Ok(values::number(found)? > 0)
     }
 
-    pub(super) async fn migrate_version(&self) -> Result<(), EngineError> {
+    pub(super) async fn migrate_version(&self) -> Answer<()> {
         // A full server accepts no write, but may already have the version.
         if self.version().await?.is_none() {
             let mut set = cmd("SET");
@@ -86,7 +86,7 @@ impl Redis {
         &self,
         name: &str,
         settings: Option<Settings>,
-    ) -> Result<Option<Record>, EngineError> {
+    ) -> Answer<Option<Record>> {
         let (key, slot) = names::queue(name);
         let mut open = self.nodes.scripts.open.with(&[key]);
         if let Some(Settings { readd_policy, parked_add }) = settings {
@@ -119,7 +119,7 @@ impl Redis {
     }
 
     /// Returns the generation of another queue, if a shard has its mark.
-    async fn other_mark(&self, shards: &[Shard]) -> Result<Option<u64>, EngineError> {
+    async fn other_mark(&self, shards: &[Shard]) -> Answer<Option<u64>> {
         for shard in shards {
             let get = cmd("GET").arg(shard.generation()).to_owned();
             if let Value::BulkString(mark) = self.nodes.run_command(shard.slot, &get).await? {
@@ -137,7 +137,7 @@ impl Redis {
         &self,
         name: &str,
         settings: Option<Settings>,
-    ) -> Result<Option<Place>, EngineError> {
+    ) -> Answer<Option<Place>> {
         self.check(Some(name)).await?;
         if settings.is_some() {
             // List the name first, so that every existing queue is listed.
@@ -157,6 +157,8 @@ impl Redis {
             let Record { settings, shards: count, generation, is_new, is_made, is_dropping } =
                 record;
             was_made |= is_made;
+            // Read before the marks: a later drop raises the floor, and then no mark of this queue is
+            // restored.
             let floor = self.read_floor().await?;
             let of = Arc::new(Identity { name: name.to_owned(), generation, floor });
             let shards = Arc::new(names::shards(&of, count));
@@ -209,7 +211,7 @@ impl Redis {
         record: &Record,
         of: &Arc<Identity>,
         shards: &[Shard],
-    ) -> Result<Marked, EngineError> {
+    ) -> Answer<Marked> {
         let (mut others, mut damaged, mut had_data) = (None, Vec::new(), false);
         for shard in shards {
             match self.check_shard(shard, record.shards).await? {
@@ -264,7 +266,7 @@ impl Redis {
     }
 
     /// Checks a shard, and begins its mark if it has none.
-    async fn check_shard(&self, shard: &Shard, count: u16) -> Result<Checked, EngineError> {
+    async fn check_shard(&self, shard: &Shard, count: u16) -> Answer<Checked> {
         let mut check = self.nodes.scripts.check.on(shard);
         check.arg(shard.queue.floor / i64::from(count) + 1);
         let checked = self.nodes.run_script(shard.slot, &check).await?;
@@ -291,7 +293,7 @@ impl Redis {
         Ok(Checked::Ours { was_there, is_damaged })
     }
 
-    pub(super) async fn list_all(&self) -> Result<Vec<QueueInfo>, EngineError> {
+    pub(super) async fn list_all(&self) -> Answer<Vec<QueueInfo>> {
         self.check(None).await?;
         let (mut queues, mut cursor) = (BTreeMap::new(), b"0".to_vec());
         loop {
@@ -315,7 +317,7 @@ impl Redis {
         }
     }
 
-    async fn queue_info(&self, name: &str) -> Result<Option<QueueInfo>, EngineError> {
+    async fn queue_info(&self, name: &str) -> Answer<Option<QueueInfo>> {
         let record = self.read_record(name, None).await?.filter(|record| !record.is_dropping);
         let Some(record) = record else { return Ok(None) };
         let Record { settings, shards: count, generation, .. } = record;

@@ -45,6 +45,7 @@ impl Options {
             Some((user, hosts)) => (format!("{user}@"), hosts),
             None => (String::new(), authority),
         };
+        // A password with a slash or a question mark was split in the wrong place.
         if db.contains('@') || query.contains('@') {
             return Err(bad(
                 "percent-encode special characters in a name or password: %2F for /, %3F for ?",

@@ -9,7 +9,7 @@ use super::names::Shard;
 use super::nodes::Nodes;
 use super::values::{self, Health, Values};
 use crate::engine::Place;
-use crate::types::error::EngineError;
+use crate::types::error::Answer;
 
 /// The delay before a shard that is being repaired is asked for keys again.
 const SOON: Duration = Duration::from_millis(100);
@@ -49,11 +49,7 @@ impl Redis {
 
 /// Restores the places of rows, and drops places that have no row, in short steps. Others may use and even
 /// repair the shard at the same time.
-pub(super) async fn repair_shard(
-    nodes: &Arc<Nodes>,
-    queue: &str,
-    shard: &Shard,
-) -> Result<(), EngineError> {
+pub(super) async fn repair_shard(nodes: &Arc<Nodes>, queue: &str, shard: &Shard) -> Answer<()> {
     let (mut restored, mut dropped) = (0, 0);
     for walked in WALKED {
         let mut cursor = b"0".to_vec();

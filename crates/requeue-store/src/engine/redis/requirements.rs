@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use super::faults::unknown_format;
 use super::map::{address, value_text};
 use super::node::Node;
-use crate::types::error::EngineError;
+use crate::types::error::{Answer, EngineError};
 
 /// The time in which a server must report its configuration. A server that does not report it in time is
 /// asked again on the next occasion.
@@ -19,11 +19,9 @@ const SAYING: Duration = Duration::from_secs(3);
 
 /// Examines the servers that were not examined since the last connect. Fails with the name of a server that
 /// evicts keys, unless that is accepted.
-pub(super) async fn examine_servers(
-    masters: Vec<Arc<Node>>,
-    accepts_eviction: bool,
-) -> Result<(), EngineError> {
+pub(super) async fn examine_servers(masters: Vec<Arc<Node>>, accepts_eviction: bool) -> Answer<()> {
     let asked = masters.iter().map(async |node| {
+        // Set before the question, so that updates of the map at the same time ask once.
         if node.is_examined.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
@@ -68,7 +66,7 @@ struct Settings {
     persists: bool,
 }
 
-async fn read_settings(node: &Node) -> Result<Settings, EngineError> {
+async fn read_settings(node: &Node) -> Answer<Settings> {
     let (mut memory, mut persistence) = (cmd("INFO"), cmd("INFO"));
     let asked = [&*memory.arg("memory"), persistence.arg("persistence")];
     let [memory, persistence] = node.ask(asked).await?.map(|said| value_text(&said));
@@ -103,7 +101,7 @@ pub(super) async fn sentinel_error(node: &Node) -> EngineError {
 }
 
 /// Returns the addresses and names of masters.
-fn master_names(node: &Node, masters: Value) -> Result<Vec<String>, EngineError> {
+fn master_names(node: &Node, masters: Value) -> Answer<Vec<String>> {
     let Value::Array(masters) = masters else { return Err(unknown_format()) };
     let named = masters.iter().map(|master| {
         let Value::Array(words) = master else { return Err(unknown_format()) };

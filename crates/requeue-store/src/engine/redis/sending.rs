@@ -9,17 +9,13 @@ use super::names::Shard;
 use super::node::Line;
 use super::scripts::Call;
 use super::{Redis, dropping, values};
-use crate::types::error::{EngineError, Kind};
+use crate::types::error::{Answer, Kind};
 
 /// The maximum number of times that a mark is restored, if the server evicts it again immediately.
 const ATTEMPTS: u32 = 10;
 
 impl Redis {
-    pub(super) async fn run_script(
-        &self,
-        shard: &Shard,
-        call: &Call<'_>,
-    ) -> Result<Value, EngineError> {
+    pub(super) async fn run_script(&self, shard: &Shard, call: &Call<'_>) -> Answer<Value> {
         let mut answers = self.send_script(shard, Line::Quick, call, &[call]).await?;
         answers.pop().ok_or_else(unknown_format)
     }
@@ -31,7 +27,7 @@ impl Redis {
         shard: &Shard,
         call: &Call<'_>,
         (line, limit): (Line, Duration),
-    ) -> Result<(Value, u32), EngineError> {
+    ) -> Answer<(Value, u32)> {
         if self.wait == 0 {
             return Ok((self.run_script(shard, call).await?, 0));
         }
@@ -51,7 +47,7 @@ impl Redis {
         line: Line,
         call: &Call<'_>,
         commands: &[&Cmd],
-    ) -> Result<Vec<Value>, EngineError> {
+    ) -> Answer<Vec<Value>> {
         let mut attempts = 0..ATTEMPTS;
         loop {
             match self.nodes.send(shard.slot, line, commands, Some(call.script)).await {

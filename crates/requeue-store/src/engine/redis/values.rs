@@ -12,7 +12,7 @@ use crate::engine::row::{Row, Run};
 use crate::engine::time::{Micros, micros, until};
 use crate::engine::{Ask, Asked, Claimed, Delivery, End, Failing, Finish, Place};
 use crate::types::add::{Add, Added, Merge, Priority};
-use crate::types::error::EngineError;
+use crate::types::error::Answer;
 use crate::types::inspect::{Entry, ParkedKey, State, StateCounts};
 use crate::types::key::Key;
 use crate::types::worker::invalid_worker;
@@ -80,7 +80,7 @@ pub(super) fn expired_words(failing: &Failing) -> String {
 pub(super) struct Values(std::vec::IntoIter<Value>);
 
 impl Values {
-    pub(super) fn from_array(value: Value) -> Result<Self, EngineError> {
+    pub(super) fn from_array(value: Value) -> Answer<Self> {
         match value {
             Value::Array(values) => Ok(Self(values.into_iter())),
             _ => Err(unknown_format()),
@@ -91,40 +91,40 @@ impl Values {
         self.0.len() == 0
     }
 
-    pub(super) fn next_value(&mut self) -> Result<Value, EngineError> {
+    pub(super) fn next_value(&mut self) -> Answer<Value> {
         self.0.next().ok_or_else(unknown_format)
     }
 
-    pub(super) fn bytes(&mut self) -> Result<Vec<u8>, EngineError> {
+    pub(super) fn bytes(&mut self) -> Answer<Vec<u8>> {
         bytes(self.next_value()?)
     }
 
-    pub(super) fn number<T: TryFrom<i64>>(&mut self) -> Result<T, EngineError> {
+    pub(super) fn number<T: TryFrom<i64>>(&mut self) -> Answer<T> {
         number(self.next_value()?)
             .and_then(|number| number.try_into().map_err(|_| unknown_format()))
     }
 
     /// Reads a number that the script may not have.
-    fn number_if_any(&mut self) -> Result<Option<u64>, EngineError> {
+    fn number_if_any(&mut self) -> Answer<Option<u64>> {
         match self.next_value()? {
             Value::Nil => Ok(None),
             value => Ok(Some(number(value)?.try_into().map_err(|_| unknown_format())?)),
         }
     }
 
-    fn is_true(&mut self) -> Result<bool, EngineError> {
+    fn is_true(&mut self) -> Answer<bool> {
         Ok(self.number::<u8>()? == 1)
     }
 }
 
-fn bytes(value: Value) -> Result<Vec<u8>, EngineError> {
+fn bytes(value: Value) -> Answer<Vec<u8>> {
     match value {
         Value::BulkString(bytes) => Ok(bytes),
         _ => Err(unknown_format()),
     }
 }
 
-pub(super) fn number(value: Value) -> Result<i64, EngineError> {
+pub(super) fn number(value: Value) -> Answer<i64> {
     match value {
         Value::Int(number) => Ok(number),
         Value::BulkString(bytes) => {
@@ -136,7 +136,7 @@ pub(super) fn number(value: Value) -> Result<i64, EngineError> {
 }
 
 /// Returns `count` digits.
-pub(super) fn to_digits(value: Value, count: usize) -> Result<Vec<u8>, EngineError> {
+pub(super) fn to_digits(value: Value, count: usize) -> Answer<Vec<u8>> {
     let digits = bytes(value)?;
     if digits.len() == count { Ok(digits) } else { Err(unknown_format()) }
 }
@@ -144,7 +144,7 @@ pub(super) fn to_digits(value: Value, count: usize) -> Result<Vec<u8>, EngineErr
 /// The answer for an add that has replaced an unreadable row that was not set aside. The key is new.
 pub(super) const REPLACED: u8 = b'7';
 
-pub(super) fn to_added(digit: u8) -> Result<Added, EngineError> {
+pub(super) fn to_added(digit: u8) -> Answer<Added> {
     Ok(match digit {
         b'0' | REPLACED => Added::New,
         b'1' => Added::Coalesced,
@@ -175,7 +175,7 @@ pub(super) struct ClaimAnswer {
 }
 
 impl ClaimAnswer {
-    pub(super) fn read(value: Value) -> Result<Self, EngineError> {
+    pub(super) fn read(value: Value) -> Answer<Self> {
         let mut values = Values::from_array(value)?;
         let next = values.number_if_any()?.map(Duration::from_micros);
         let (is_damaged, dropped) = (values.is_true()?, values.number()?);
@@ -200,7 +200,7 @@ pub(super) struct PeekAnswer {
 }
 
 impl PeekAnswer {
-    pub(super) fn read(value: Value) -> Result<Self, EngineError> {
+    pub(super) fn read(value: Value) -> Answer<Self> {
         let mut values = Values::from_array(value)?;
         Ok(Self {
             due: values.number::<u32>()? as usize,
@@ -211,7 +211,7 @@ impl PeekAnswer {
 }
 
 /// Decodes the keys that a claim has delivered, each with the parameters of its run.
-fn read_delivered(value: Value) -> Result<Vec<Delivery>, EngineError> {
+fn read_delivered(value: Value) -> Answer<Vec<Delivery>> {
     let mut values = Values::from_array(value)?;
     let mut items = Vec::with_capacity(values.0.len() / 2);
     while !values.is_empty() {
@@ -232,7 +232,7 @@ fn read_delivered(value: Value) -> Result<Vec<Delivery>, EngineError> {
 }
 
 /// Decodes a list of keys that were set aside, each with the reason.
-pub(super) fn set_aside(value: Value) -> Result<Vec<Damaged>, EngineError> {
+pub(super) fn set_aside(value: Value) -> Answer<Vec<Damaged>> {
     let mut values = Values::from_array(value)?;
     let mut aside = Vec::new();
     while !values.is_empty() {
@@ -244,7 +244,7 @@ pub(super) fn set_aside(value: Value) -> Result<Vec<Damaged>, EngineError> {
 }
 
 /// Decodes a list of keys that a claim has parked, each with its failures.
-fn read_parked(value: Value) -> Result<Vec<ParkedKey>, EngineError> {
+fn read_parked(value: Value) -> Answer<Vec<ParkedKey>> {
     let mut values = Values::from_array(value)?;
     let mut parked = Vec::new();
     while !values.is_empty() {
@@ -276,7 +276,7 @@ impl Stored {
     }
 
     /// Reads the row and the token. Fails if there is no row.
-    pub(super) fn next(values: &mut Values) -> Result<Self, EngineError> {
+    pub(super) fn next(values: &mut Values) -> Answer<Self> {
         Ok(Self { packed: values.bytes()?, cancelled: number(values.next_value()?).ok() })
     }
 
@@ -395,6 +395,7 @@ impl Fields<'_> {
     /// double.
     fn take_time(&mut self, name: &str) -> Result<i64, String> {
         let time = f64::from_be_bytes(self.bytes()?);
+        // The numbers of Lua are doubles. No script writes a fraction, or a number beyond the exact integers.
         if (0.0..=LATEST).contains(&time) && time.fract() == 0.0 {
             // The value is a whole number in the range of an `i64`.
             Ok(time as i64)
@@ -428,7 +429,7 @@ impl Fields<'_> {
 const LATEST: f64 = 9_007_199_254_740_991.0;
 
 /// Decodes the numbers of keys in each state.
-pub(super) fn read_counts(values: &mut Values) -> Result<StateCounts, EngineError> {
+pub(super) fn read_counts(values: &mut Values) -> Answer<StateCounts> {
     Ok(StateCounts {
         ready: values.number()?,
         waiting: values.number()?,

@@ -10,7 +10,7 @@ use super::values::{self, Stored, Values};
 use super::{Redis, epoch_of};
 use crate::engine::time::Micros;
 use crate::engine::{Cursor, Place, Walked};
-use crate::types::error::EngineError;
+use crate::types::error::Answer;
 use crate::types::inspect::{Entry, State, StateCounts};
 use crate::types::key::Key;
 
@@ -18,7 +18,7 @@ use crate::types::key::Key;
 const STEP: usize = 500;
 
 impl Redis {
-    pub(super) async fn count_all(&self, queue: &Place) -> Result<StateCounts, EngineError> {
+    pub(super) async fn count_all(&self, queue: &Place) -> Answer<StateCounts> {
         let shards = self.shards_of(queue)?;
         let commands: Vec<_> =
             shards.iter().map(|shard| self.nodes.scripts.counts.on(shard)).collect();
@@ -38,7 +38,7 @@ impl Redis {
         state: Option<State>,
         after: Option<&Key>,
         limit: usize,
-    ) -> Result<Vec<Entry>, EngineError> {
+    ) -> Answer<Vec<Entry>> {
         let shards = self.shards_of(queue)?;
         let mut found = BTreeMap::new();
         for number in 0..shards.len() {
@@ -59,7 +59,7 @@ impl Redis {
         state: Option<State>,
         from: Option<Cursor>,
         limit: usize,
-    ) -> Result<Walked, EngineError> {
+    ) -> Answer<Walked> {
         let shards = self.shards_of(queue)?;
         let is_parked = state == Some(State::Parked);
         let begin = if is_parked { b"-".to_vec() } else { b"0".to_vec() };
@@ -100,7 +100,7 @@ impl Redis {
         shard: &Shard,
         state: Option<State>,
         cursor: &[u8],
-    ) -> Result<(Vec<u8>, Micros, Vec<(Key, Stored)>), EngineError> {
+    ) -> Answer<(Vec<u8>, Micros, Vec<(Key, Stored)>)> {
         let which = if state == Some(State::InFlight) { "leases" } else { "all" };
         let mut command = self.nodes.scripts.walk.on(shard);
         command.arg(which).arg(cursor);
@@ -122,7 +122,7 @@ impl Redis {
         shard: &Shard,
         from: &[u8],
         limit: usize,
-    ) -> Result<(Micros, Vec<(Key, Value)>), EngineError> {
+    ) -> Answer<(Micros, Vec<(Key, Value)>)> {
         let mut command = self.nodes.scripts.parked.on(shard);
         command.arg(from).arg(limit);
         let parked = self.run_script(shard, &command).await?;
@@ -144,12 +144,13 @@ impl Redis {
         after: Option<&Key>,
         limit: usize,
         found: &mut BTreeMap<Key, Entry>,
-    ) -> Result<(), EngineError> {
+    ) -> Answer<()> {
         let mut cursor = b"0".to_vec();
         loop {
             let (next, now, keys) = self.scan_shard(&shards[number], state, &cursor).await?;
             cursor = next;
             for (key, stored) in keys {
+                // Rows that cannot be on this page are not decoded.
                 if after.is_some_and(|after| key <= *after) || is_beyond(found, &key, limit) {
                     continue;
                 }
@@ -174,7 +175,7 @@ impl Redis {
         after: Option<&Key>,
         limit: usize,
         found: &mut BTreeMap<Key, Entry>,
-    ) -> Result<(), EngineError> {
+    ) -> Answer<()> {
         let mut from = after.map_or_else(|| b"-".to_vec(), |key| position_after(key));
         let mut left = limit;
         loop {

@@ -26,6 +26,7 @@ pub(super) fn find_obstacle(path: &Path) -> Option<EngineError> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let directory = directory.unwrap_or(Path::new("."));
     let (at, within) = (path.display(), directory.display());
+    // The errors of SQLite do not tell these cases apart.
     if path.is_dir() {
         let file = path.join("jobs.db");
         let said = format!("{at}: it is a directory; name a file, as in sqlite:{}", file.display());

@@ -17,7 +17,7 @@ use super::place;
 use super::reserve::Reserve;
 use super::schema::{self, Found, Steps, VERSION};
 use crate::engine::time::Micros;
-use crate::types::error::{self, EngineError, ErrorKind, Reason, newer_schema};
+use crate::types::error::{self, Answer, EngineError, ErrorKind, Reason, newer_schema};
 
 /// The maximum number of operations in one transaction.
 const MAX_OPERATIONS: usize = 256;
@@ -40,7 +40,7 @@ const SHORT_PATIENCE: Duration = Duration::from_millis(100);
 const REST: Duration = Duration::from_secs(5);
 
 /// Receives the outcome of the commit, and sends the result to the caller.
-type Reply = Box<dyn FnOnce(Result<(), EngineError>) + Send>;
+type Reply = Box<dyn FnOnce(Answer<()>) + Send>;
 
 /// Runs an operation, if there is a transaction. Returns whether it succeeded, or SQLite's error, and the
 /// function that reports the outcome of the commit.
@@ -63,9 +63,9 @@ pub(super) enum Kind {
 
 enum Job {
     Operation(Operation),
-    Migrate(Steps, oneshot::Sender<Result<(), EngineError>>),
-    Check(Steps, oneshot::Sender<Result<(), EngineError>>),
-    Close(oneshot::Sender<Result<(), EngineError>>),
+    Migrate(Steps, oneshot::Sender<Answer<()>>),
+    Check(Steps, oneshot::Sender<Answer<()>>),
+    Close(oneshot::Sender<Answer<()>>),
 }
 
 /// A transaction, and the time at which it runs.
@@ -90,7 +90,7 @@ impl Thread {
         path: &Path,
         synchronous: Synchronous,
         clock: Clock,
-    ) -> Result<(Self, Option<[Self; 2]>), EngineError> {
+    ) -> Answer<(Self, Option<[Self; 2]>)> {
         let mut writer = Server::open(path, TransactionBehavior::Immediate, Arc::clone(&clock))?;
         // Only then does a commit wait for the disk, and only then is it worth waiting to share one.
         writer.syncs = synchronous == Synchronous::Full;
@@ -112,7 +112,7 @@ impl Thread {
     pub(super) async fn call<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, EngineError> {
+    ) -> Answer<T> {
         self.call_as(Kind::Plain, work).await
     }
 
@@ -120,9 +120,9 @@ impl Thread {
         &self,
         kind: Kind,
         work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, EngineError> {
+    ) -> Answer<T> {
         let path = Arc::clone(&self.path);
-        self.send_job(|answer: oneshot::Sender<Result<T, EngineError>>| {
+        self.send_job(|answer: oneshot::Sender<Answer<T>>| {
             let run = Box::new(move |at: Option<&Work<'_>>| {
                 // Do not begin if the caller has gone: no process would know of the keys that a claim takes.
                 let done = at.filter(|_| !answer.is_closed()).map(work);
@@ -146,12 +146,12 @@ impl Thread {
     }
 
     /// Creates the tables, or upgrades them by `steps`.
-    pub(super) async fn migrate(&self, steps: Steps) -> Result<(), EngineError> {
+    pub(super) async fn migrate(&self, steps: Steps) -> Answer<()> {
         self.send_job(|answer| Job::Migrate(steps, answer)).await
     }
 
     /// Checks that the file has the schema of this version. Upgrades an older schema by `steps`.
-    pub(super) async fn check(&self, steps: Steps) -> Result<(), EngineError> {
+    pub(super) async fn check(&self, steps: Steps) -> Answer<()> {
         self.send_job(|answer| Job::Check(steps, answer)).await
     }
 
@@ -161,10 +161,7 @@ impl Thread {
         let _ = self.send_job(Job::Close).await;
     }
 
-    async fn send_job<T>(
-        &self,
-        job: impl FnOnce(oneshot::Sender<Result<T, EngineError>>) -> Job,
-    ) -> Result<T, EngineError> {
+    async fn send_job<T>(&self, job: impl FnOnce(oneshot::Sender<Answer<T>>) -> Job) -> Answer<T> {
         let (answer, answered) = oneshot::channel();
         let closed =
             || EngineError::refused(format!("{}: the store is closed", self.path.display()));
@@ -191,11 +188,7 @@ struct Server {
 }
 
 impl Server {
-    fn open(
-        path: &Path,
-        behaviour: TransactionBehavior,
-        clock: Clock,
-    ) -> Result<Self, EngineError> {
+    fn open(path: &Path, behaviour: TransactionBehavior, clock: Clock) -> Answer<Self> {
         let place = place::prepare_path(path).map_err(|error| path_refusal(path, &error))?;
         let open = || {
             // The path has no links, unless another user has replaced a part of it since it was resolved.
@@ -221,7 +214,7 @@ impl Server {
         })
     }
 
-    fn spawn(self) -> Result<Thread, EngineError> {
+    fn spawn(self) -> Answer<Thread> {
         let (jobs, come) = channel();
         let path = self.path.as_path().into();
         std::thread::Builder::new()
@@ -233,9 +226,10 @@ impl Server {
 
     /// Sets up the file. Returns true if it has a write-ahead log, so that readers and writers do not block
     /// each other. Does not change a file of another program.
-    fn begin(&self, synchronous: Synchronous) -> Result<bool, EngineError> {
+    fn begin(&self, synchronous: Synchronous) -> Answer<bool> {
         let set_up = || {
             let mut has_log = false;
+            // Read first: a file of another program must not get a log.
             let found = self.found()?;
             if found != Found::Foreign {
                 has_log = self.connection.pragma_update_and_check(
@@ -292,6 +286,7 @@ impl Server {
                     // All operations that have arrived share one commit. The limit bounds how long other
                     // processes wait for the lock.
                     while operations.len() < MAX_OPERATIONS {
+                        // As soon as one caller waits for its result, the transaction begins.
                         let waits = self.syncs
                             && operations.iter().all(|operation| operation.kind == Kind::Patient);
                         let wait = until.saturating_duration_since(Instant::now());
@@ -389,6 +384,7 @@ impl Server {
         // Also report the operations that were not run.
         replies.extend(operations.map(|operation| (operation.run)(None).1));
         if is_writer && committed.as_ref().is_err_and(is_short_of_space) {
+            // Before the answers: a caller that repeats its request then finds the space.
             self.make_space(grows);
         }
         // Callers are answered after the commit only: an acknowledged change must survive a crash of this
@@ -418,6 +414,7 @@ impl Server {
 
     /// Runs a checkpoint. Returns true if the whole log was written to the file.
     fn run_checkpoint(&self, how: &str) -> rusqlite::Result<bool> {
+        // The thread runs no operation during a checkpoint, so that it must not wait long for readers.
         self.connection.busy_timeout(SHORT_PATIENCE)?;
         let sql = format!("pragma wal_checkpoint({how})");
         let is_held_up = self.connection.query_row(&sql, [], |row| row.get::<_, bool>(0));
@@ -443,7 +440,7 @@ impl Server {
     }
 
     /// Checks that the file has the schema of this version. Upgrades an older schema by `steps`.
-    fn check(&mut self, steps: Steps) -> Result<(), EngineError> {
+    fn check(&mut self, steps: Steps) -> Answer<()> {
         match self.found().map_err(|error| fault(&self.path, &error))? {
             Found::Ours(VERSION) => {
                 schema::verify_columns(&self.connection).map_err(|error| fault(&self.path, &error))
@@ -458,7 +455,7 @@ impl Server {
     }
 
     /// Creates the tables, or upgrades them by `steps`.
-    fn migrate(&mut self, steps: Steps) -> Result<(), EngineError> {
+    fn migrate(&mut self, steps: Steps) -> Answer<()> {
         let has_nothing_to_do =
             |found: Found| matches!(found, Found::Ours(_)) && found.missing_steps(steps).is_none();
         // Needs no lock if there is nothing to do.

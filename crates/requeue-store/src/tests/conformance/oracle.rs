@@ -17,7 +17,7 @@ use crate::engine::{
     Renewed, Settings, by_shard,
 };
 use crate::types::add::{Add, Added, Merge, ParkedAdd, Priority, ReaddPolicy};
-use crate::types::error::{EngineError, Kind};
+use crate::types::error::{Answer, Kind};
 use crate::types::inspect::{FAR, State, StateCounts};
 use crate::types::key::Key;
 
@@ -673,7 +673,7 @@ impl Pair {
 
 /// Checks that all operations fail because the queue was dropped.
 async fn assert_dropped(engine: &dyn Engine, queue: &Place, held: &[Held]) {
-    fn said<T: std::fmt::Debug>(operation: &str, queue: &Place, answer: Result<T, EngineError>) {
+    fn said<T: std::fmt::Debug>(operation: &str, queue: &Place, answer: Answer<T>) {
         let fault = answer.expect_err(operation);
         assert_eq!(fault.kind, Kind::Dropped, "{operation}: {}", fault.source);
         let expected = format!("queue {:?} was dropped", queue.name);

@@ -9,7 +9,7 @@ use tokio_postgres::Client;
 use super::*;
 use crate::engine::{Asked, Backoff, Delivery, Failing, Failure, Finish};
 use crate::types::add::Add;
-use crate::types::error::{EngineError, Kind};
+use crate::types::error::{Answer, Kind};
 
 pub(super) const MINUTE: Duration = Duration::from_secs(60);
 
@@ -59,7 +59,7 @@ async fn wait_for(statements: i64, client: &Client, statement: &str) {
 }
 
 /// Retries for as long as the key is locked, since operations do not wait long for locks.
-async fn patient<'a, T>(operation: impl Fn() -> Answer<'a, T>) -> Result<T, EngineError> {
+async fn patient<'a, T>(operation: impl Fn() -> crate::tests::BoxAnswer<'a, T>) -> Answer<T> {
     loop {
         match operation().await {
             Err(fault) if fault.kind == Kind::Locked => {}

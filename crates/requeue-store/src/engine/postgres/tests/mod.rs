@@ -20,9 +20,8 @@ use requeue_servers::Postgres as Server;
 use tokio::sync::watch;
 
 use super::*;
-use crate::engine::{Answer, Ask, Claim, End, Engine, Place, Renewed, Settings};
+use crate::engine::{Ask, Claim, End, Engine, Place, Renewed, Settings};
 use crate::types::add::{Added, ParkedAdd, ReaddPolicy};
-use crate::types::error::EngineError;
 use crate::types::inspect::{State, StateCounts};
 use crate::types::key::Key;
 

@@ -3,7 +3,7 @@
 use super::schema::VERSION;
 use super::*;
 use crate::tests::upgrade;
-use crate::types::error::chain;
+use crate::types::error::{Answer, chain};
 
 /// Turns a schema of this version into one of the version before.
 const UNDO: &str = "alter table requeue.queues drop column paused; \
@@ -37,7 +37,7 @@ async fn run(engine: &Postgres, sql: &str) {
 }
 
 /// Upgrades the schema, as opening a queue does.
-async fn open(url: &str, step: &'static str) -> Result<(), EngineError> {
+async fn open(url: &str, step: &'static str) -> Answer<()> {
     schema::check_version(&at(url, Duration::ZERO).sessions, &[step]).await
 }
 

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::engine::BoxFuture;
+use crate::tests::BoxFuture;
 use crate::tests::cancelling::{check_cancels, check_workers};
 use crate::tests::conformance::{
     Rig, check, check_bulk, check_jitter, check_queues, steps, unclaimed_and_cancelled,

@@ -5,9 +5,9 @@ use requeue_servers::{Language, Point, Proxy};
 use super::cuts::hash_of;
 use super::*;
 use crate::engine::{Dropped, Finish};
-use crate::types::error::Kind;
+use crate::types::error::{Answer, Kind};
 
-fn kind<T: std::fmt::Debug>(answer: Result<T, EngineError>) -> Kind {
+fn kind<T: std::fmt::Debug>(answer: Answer<T>) -> Kind {
     answer.expect_err("the operation fails").kind
 }
 

@@ -38,6 +38,7 @@ pub(in super::super) fn check(place: &Path) -> io::Result<()> {
     if is_special(place) {
         return Ok(());
     }
+    // SQLite opens these files by their names, and would write keys into a planted one.
     for suffix in std::iter::once("").chain(BESIDE) {
         let mut name = place.as_os_str().to_owned();
         name.push(suffix);
@@ -84,6 +85,7 @@ fn resolve_links(path: &Path) -> io::Result<Option<PathBuf>> {
         if links > MOST_LINKS {
             return Ok(None);
         }
+        // The owner of a link can change its target after this check.
         if !is_trusted(found.uid()) {
             let what =
                 format!("a symbolic link of another user (uid {}) is not followed", found.uid());

@@ -110,7 +110,7 @@ async fn only_a_locked_file_is_waited_for() {
         (ffi::SQLITE_CORRUPT, false, 1),
     ] {
         let made = AtomicU32::new(0);
-        let attempt = || -> Answer<'_, ()> {
+        let attempt = || -> crate::tests::BoxAnswer<'_, ()> {
             made.fetch_add(1, Ordering::SeqCst);
             let error = rusqlite::Error::SqliteFailure(Error::new(code), None);
             Box::pin(std::future::ready(Err(fault(Path::new("q"), &error))))
