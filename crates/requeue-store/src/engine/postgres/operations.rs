@@ -419,7 +419,7 @@ impl Sessions {
 
     /// Requests notifications from adds to the queue. The request need not be repeated for `time`.
     pub(super) async fn announce_wait(&self, queue: &Place, time: Duration) -> Answer<()> {
-        self.query_row("select requeue.announce_wait($1, $2)", &[&number(queue), &micros(time)])
+        self.query_row("select requeue.wait($1, $2)", &[&number(queue), &micros(time)])
             .await
             .map(drop)
     }
