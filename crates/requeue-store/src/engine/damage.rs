@@ -41,7 +41,7 @@ impl Damaged {
     }
 
     /// Returns the entry that readers see.
-    pub(crate) fn to_entry(self) -> Entry {
+    pub(crate) fn into_entry(self) -> Entry {
         let entry = Row::default().to_entry(self.key, 0);
         Entry { state: State::Damaged, since: None, error: Some(self.why), ..entry }
     }

@@ -306,9 +306,7 @@ pub(crate) trait Engine: Debug + Send + Sync {
 
     /// Closes the connections that do not close by themselves when the process exits. No operation may
     /// follow.
-    async fn close_files(&self) {
-        ()
-    }
+    async fn close_files(&self) {}
 
     /// Opens the queue. Creates it with these settings if it does not exist.
     async fn open_queue(&self, name: &str, settings: Settings) -> Answer<Place>;

@@ -288,7 +288,7 @@ impl Stored {
                 row.run.iter_mut().for_each(|run| run.is_cancelled = cancelled == Some(run.epoch));
                 row.to_entry(key, now)
             }
-            Err(why) => Damaged { key, why }.to_entry(),
+            Err(why) => Damaged { key, why }.into_entry(),
         }
     }
 }

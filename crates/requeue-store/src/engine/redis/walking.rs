@@ -23,7 +23,7 @@ impl Redis {
         let commands: Vec<_> =
             shards.iter().map(|shard| self.nodes.scripts.counts.on(shard)).collect();
         let ran = shards.iter().zip(&commands).map(async |(shard, command)| {
-            let answer = self.run_script(shard, &command).await?;
+            let answer = self.run_script(shard, command).await?;
             values::read_counts(&mut Values::from_array(answer)?)
         });
         join_all(ran)
