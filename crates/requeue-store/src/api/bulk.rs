@@ -1,4 +1,4 @@
-//! Reviving and cancelling many keys. A batch of up to 1,000 keys is one transaction.
+//! Reviving and cancelling keys. A batch of up to 1,000 keys is one transaction.
 
 use std::fmt;
 use std::pin::Pin;
@@ -17,7 +17,7 @@ const BATCH: usize = 1000;
 
 /// A change of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Change {
+enum Change {
     Revive,
     RunNow,
     /// Cancels the key if it is in this state, or in any state with `None`.
@@ -55,6 +55,74 @@ impl Change {
 }
 
 impl Queue {
+    /// Removes the pending run of a key, and its parked or damaged state. Returns true if there was anything to remove.
+    /// A run in flight continues; the key's failures are forgotten.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store cannot be reached, the queue was dropped, or, in PostgreSQL, another
+    /// transaction keeps the key locked for 5 s. [`UpdateError::may_have_happened`] returns true if the answer
+    /// of the store was lost: the change may have been made.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the key may have been cancelled. Repeating the call also
+    /// removes a later add.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("mail").open().await?;
+    /// queue.add("alice").await?;
+    /// assert!(queue.cancel("alice").await?);
+    /// assert_eq!(queue.look_up("alice").await?, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn cancel(&self, key: impl Into<Key>) -> Result<bool, UpdateError> {
+        self.change_key(Change::Cancel(None), key.into()).await
+    }
+
+    /// Makes a parked key ready, and forgets its failures. Returns true if the key was parked.
+    ///
+    /// # Errors
+    ///
+    /// As [`cancel`](Self::cancel).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the key may have been revived. Repeating the call may
+    /// revive it after a later failure.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("mail").open().await?;
+    /// queue.add("alice").await?;
+    /// queue.get().await.expect("the queue is open").give_up("no such address").await?;
+    /// assert!(queue.revive("alice").await?);
+    /// assert_eq!(queue.get().await.expect("the queue is open").attempt(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn revive(&self, key: impl Into<Key>) -> Result<bool, UpdateError> {
+        self.change_key(Change::Revive, key.into()).await
+    }
+
     /// Makes each of these keys ready if it is parked, and resets its failures. Returns for each key, in the
     /// order of `keys`, whether it was parked.
     ///
@@ -205,7 +273,7 @@ impl Queue {
         Bulk::new(self, Change::Cancel(state.into()))
     }
 
-    pub(super) async fn change_key(&self, change: Change, key: Key) -> Result<bool, UpdateError> {
+    async fn change_key(&self, change: Change, key: Key) -> Result<bool, UpdateError> {
         let changed = self.try_change(change, vec![key]).await;
         let said = || format!("the key was not {}", change.participle());
         let changed = changed.map_err(|fault| UpdateError::from_engine(said(), fault))?;

@@ -7,8 +7,6 @@ use std::time::Duration;
 use requeue::CancelledRun;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::api::bulk::Change;
-use crate::client::adding;
 use crate::client::ahead::Unstarted;
 use crate::client::batcher::MAX_BATCH;
 use crate::client::claim_loop::{self, Waiter};
@@ -107,7 +105,7 @@ impl Queue {
     ///
     /// As [`add`](Self::add).
     pub async fn add_with(&self, key: impl Into<Key>, add: Add) -> Result<Added, AddError> {
-        let added = adding::add_keys(&self.shared, vec![check_length(key.into())?], add).await;
+        let added = self.shared.add_keys(vec![check_length(key.into())?], add).await;
         let added = added.and_then(|mut added| added.pop().ok_or_else(EngineError::late));
         added.map_err(|fault| AddError::from_engine("the key was not added", fault))
     }
@@ -170,7 +168,7 @@ impl Queue {
             if part.is_empty() {
                 return Ok(answers);
             }
-            let added = adding::add_keys(&self.shared, part, add).await;
+            let added = self.shared.add_keys(part, add).await;
             answers.extend(added.map_err(|fault| {
                 // The keys of earlier parts were added.
                 let fault = if answers.is_empty() { fault } else { fault.after_a_part() };
@@ -231,41 +229,6 @@ impl Queue {
             }
         }
         Vec::new()
-    }
-
-    /// Removes the pending run of a key, and its parked or damaged state. Returns true if there was anything to remove.
-    /// A run in flight continues; the key's failures are forgotten.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the store cannot be reached, the queue was dropped, or, in PostgreSQL, another
-    /// transaction keeps the key locked for 5 s. [`UpdateError::may_have_happened`] returns true if the answer
-    /// of the store was lost: the change may have been made.
-    ///
-    /// # Cancel safety
-    ///
-    /// If the future is dropped, the key may have been cancelled. Repeating the call also
-    /// removes a later add.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use requeue_store::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
-    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-    /// # let store = Store::connect(&url).await?;
-    /// # store.migrate().await?;
-    /// let queue = store.queue("mail").open().await?;
-    /// queue.add("alice").await?;
-    /// assert!(queue.cancel("alice").await?);
-    /// assert_eq!(queue.look_up("alice").await?, None);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// # })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub async fn cancel(&self, key: impl Into<Key>) -> Result<bool, UpdateError> {
-        self.change_key(Change::Cancel(None), key.into()).await
     }
 
     /// Cancels the run of a key in flight, in whichever process it runs. The key runs again only if it was added
@@ -381,39 +344,6 @@ impl Queue {
             .set_paused(place, paused)
             .await
             .map_err(|fault| UpdateError::from_engine(what, fault))
-    }
-
-    /// Makes a parked key ready, and forgets its failures. Returns true if the key was parked.
-    ///
-    /// # Errors
-    ///
-    /// As [`cancel`](Self::cancel).
-    ///
-    /// # Cancel safety
-    ///
-    /// If the future is dropped, the key may have been revived. Repeating the call may
-    /// revive it after a later failure.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use requeue_store::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
-    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-    /// # let store = Store::connect(&url).await?;
-    /// # store.migrate().await?;
-    /// let queue = store.queue("mail").open().await?;
-    /// queue.add("alice").await?;
-    /// queue.get().await.expect("the queue is open").give_up("no such address").await?;
-    /// assert!(queue.revive("alice").await?);
-    /// assert_eq!(queue.get().await.expect("the queue is open").attempt(), 1);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// # })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub async fn revive(&self, key: impl Into<Key>) -> Result<bool, UpdateError> {
-        self.change_key(Change::Revive, key.into()).await
     }
 
     /// Stops deliveries in this process: getters return `None`. Other processes continue, and no key is lost.

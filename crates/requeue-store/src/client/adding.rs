@@ -4,11 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep};
 
 use crate::client::batcher::{Tried, Wish};
 use crate::client::locked_keys::LAST;
-use crate::client::shared::Shared;
 use crate::engine::outage::Part;
 use crate::engine::receipts::Attempts;
 use crate::engine::retry_delay::RetryDelay;
@@ -28,50 +27,19 @@ pub(crate) struct Adding {
 }
 
 impl Adding {
+    pub(crate) fn new(
+        key: Key,
+        add: Add,
+        deadline: Instant,
+        reply: oneshot::Sender<Answer<Added>>,
+    ) -> Self {
+        Self { ask: Ask { key, add, adds: 1 }, unsure: false, deadline, reply }
+    }
+
     /// Answers the caller, which may have been dropped.
     fn send_answer(self, answer: Answer<Added>) {
         let answer = answer.map_err(|fault| if self.unsure { fault.after_a_part() } else { fault });
         let _ = self.reply.send(answer);
-    }
-}
-
-/// Adds keys, and returns the answers in the order of the keys.
-pub(crate) async fn add_keys(shared: &Shared, keys: Vec<Key>, add: Add) -> Answer<Vec<Added>> {
-    let Shared { engine, place, adding, options, .. } = shared;
-    let deadline = Instant::now() + options.add_timeout;
-    // Batches are answered in any order, and the caller gets the answers in the order of its keys.
-    let mut added = vec![None; keys.len()];
-    // Engines insert the keys of a batch faster in their order.
-    let mut keys: Vec<(Key, usize)> = keys.into_iter().zip(0..).collect();
-    keys.sort_unstable();
-    let send = |(key, n): (Key, usize)| {
-        let (reply, answered) = oneshot::channel();
-        let shard = engine.shard_of(place, &key);
-        let ask = Ask { key, add, adds: 1 };
-        adding.put_wish(shard, Adding { ask, unsure: false, deadline, reply });
-        (n, answered)
-    };
-    // Send all before waiting, so that they share batches.
-    let sent: Vec<_> = keys.into_iter().map(send).collect();
-    let (mut failed, mut is_unsure) = (None, false);
-    // Read all answers, also after a failure: they tell whether a part of the keys was added.
-    for (n, answered) in sent {
-        match timeout_at(deadline, answered).await {
-            Ok(Ok(Ok(answer))) => added[n] = Some(answer),
-            Ok(Ok(Err(fault))) => {
-                is_unsure |= fault.kind.may_have_happened();
-                failed = Some(fault);
-            }
-            Ok(Err(_)) => {
-                failed = Some(EngineError::unsure("the runtime of the queue has stopped"));
-            }
-            Err(_) => failed = Some(EngineError::late()),
-        }
-    }
-    match failed {
-        Some(fault) if is_unsure || added.iter().any(Option::is_some) => Err(fault.after_a_part()),
-        Some(fault) => Err(fault),
-        None => Ok(added.into_iter().flatten().collect()),
     }
 }
 
