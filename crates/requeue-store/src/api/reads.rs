@@ -103,7 +103,7 @@ impl Queue {
     /// let queue = store.queue("mail").open().await?;
     /// queue.add_all(["alice", "bob", "carol"]).await?;
     /// let page = queue.snapshot(Some(State::Ready), None, 2).await?;
-    /// let rest = queue.snapshot(Some(State::Ready), page.last_result().map(|entry| &entry.key), 2).await?;
+    /// let rest = queue.snapshot(Some(State::Ready), page.last().map(|entry| &entry.key), 2).await?;
     /// assert_eq!((page.len(), rest[0].key.as_str()), (2, Some("carol")));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # })?;
