@@ -121,7 +121,7 @@ impl Report {
             ),
             ("keys of damaged shards repaired", self.repairs.restored),
             ("keys of damaged shards lost, which is allowed", self.repairs.lost),
-            ("keys left", self.left.ready + self.left.waiting + self.left.processing),
+            ("keys left", self.left.ready + self.left.waiting + self.left.in_flight),
             ("violations", self.violations.len() as u64),
         ]);
         lines

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use requeue_store::{Add, CompleteError, Item, Priority, Queue, Store};
+use requeue_store::{Add, CompleteError, Completion, Item, Priority, Queue, Store};
 use tokio::task::JoinSet;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -79,7 +79,7 @@ pub async fn work(url: &str, seed: u64) -> Result<(), Failed> {
     loop {
         // Its connection may have been cut.
         if let Ok(counts) = queue.counts().await
-            && counts.ready + counts.waiting + counts.processing == 0
+            && counts.ready + counts.waiting + counts.in_flight == 0
         {
             break;
         }
@@ -212,8 +212,14 @@ async fn end(item: Item, is_over: bool, rng: &mut fastrand::Rng) -> Result<(), C
     match rng.u8(..20) {
         _ if is_over => item.succeed().await,
         0..3 => item.retry("it failed").await,
-        3 => item.retry_after(Duration::from_millis(rng.u64(..10)), "it failed").await,
-        4 | 5 => item.requeue_after(Duration::from_millis(rng.u64(..10))).await,
+        n @ 3..6 => {
+            let delay = Duration::from_millis(rng.u64(..10));
+            let completion = match n {
+                3 => Completion::RetryAfter(delay),
+                _ => Completion::RequeueAfter(delay),
+            };
+            item.complete(completion).await.map(drop)
+        }
         6 => item.release().await,
         7 => {
             drop(item);

@@ -368,7 +368,7 @@ pub enum AddResult {
     New,
     Coalesced,
     Dirty,
-    Held,
+    BackingOff,
     Revived,
     Parked,
     Refused,

@@ -246,7 +246,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
             _ if was_parked => AddResult::Revived,
             Added::New => AddResult::New,
             Added::Dirty => AddResult::Dirty,
-            Added::BackingOff => AddResult::Held,
+            Added::BackingOff => AddResult::BackingOff,
             Added::Refused => AddResult::Refused,
             _ => AddResult::Coalesced,
         })

@@ -74,7 +74,7 @@ impl State {
         use requeue_store::State as Stored;
         match state {
             Stored::Ready => Self::Ready,
-            Stored::Processing => Self::Running,
+            Stored::InFlight => Self::Running,
             Stored::Parked => Self::Parked,
             Stored::Damaged => Self::Damaged,
             // Only `Waiting` is left.
@@ -179,7 +179,7 @@ impl Row {
             attempt: detail.attempt.unwrap_or_else(|| entry.failures.saturating_add(1)),
             failures: entry.failures,
             adds: entry.adds,
-            priority: entry.priority.number().into(),
+            priority: entry.priority.into(),
             why: with_reason(why, detail.why),
             error: entry.error.clone(),
             detail: detail.fields,

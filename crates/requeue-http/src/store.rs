@@ -61,7 +61,7 @@ impl Seen {
     }
 
     fn take_counts(&mut self, counts: StateCounts, age: Duration) {
-        if counts.processing == 0 {
+        if counts.in_flight == 0 {
             self.longest = None;
         }
         let now = Instant::now();
@@ -136,7 +136,7 @@ impl Stored {
             None => None,
             Some(RowState::Ready) => Some(State::Ready),
             Some(RowState::Waiting) => Some(State::Waiting),
-            Some(RowState::Running) => Some(State::Processing),
+            Some(RowState::Running) => Some(State::InFlight),
             Some(RowState::Parked) => Some(State::Parked),
             Some(RowState::Damaged) => Some(State::Damaged),
             Some(RowState::BackingOff | RowState::Idle) => {
@@ -190,7 +190,7 @@ impl Source for Stored {
     fn read_gauges(&self) -> Gauges {
         let seen = self.lock_seen();
         let (counts, at) = seen.counts.unzip();
-        let StateCounts { ready, waiting, processing, dirty, parked, damaged, .. } =
+        let StateCounts { ready, waiting, in_flight, dirty, parked, damaged, .. } =
             counts.unwrap_or_default();
         let number = |keys: u64| usize::try_from(keys).unwrap_or(usize::MAX);
         let longest = seen.longest_now().next().and_then(|key| key.since);
@@ -199,7 +199,7 @@ impl Source for Stored {
             ready: number(ready),
             waiting: number(waiting),
             backing_off: None,
-            running: number(processing),
+            running: number(in_flight),
             dirty: number(dirty),
             parked: Some(number(parked)),
             damaged: Some(number(damaged)),
@@ -308,7 +308,7 @@ impl Source for Stored {
         Box::pin(async move {
             let adds = keys.into_iter().map(|new| {
                 let add = Add::after(new.delay.unwrap_or_default());
-                let add = add.priority(Priority::from_number(new.priority));
+                let add = add.priority(Priority::from(new.priority));
                 Ok((key_from_bytes(new.key)?, if new.revive { add.revive() } else { add }))
             });
             let adds = adds.collect::<Result<Vec<_>, Problem>>()?;
@@ -318,7 +318,7 @@ impl Source for Stored {
                 results.push(match added {
                     Ok(Added::New) => Some(AddResult::New),
                     Ok(Added::Dirty) => Some(AddResult::Dirty),
-                    Ok(Added::BackingOff) => Some(AddResult::Held),
+                    Ok(Added::BackingOff) => Some(AddResult::BackingOff),
                     Ok(Added::Revived) => Some(AddResult::Revived),
                     Ok(Added::Parked) => Some(AddResult::Parked),
                     Ok(_) => Some(AddResult::Coalesced),
@@ -416,7 +416,7 @@ async fn keep_counting(queue: Queue, seen: Weak<Mutex<Seen>>) {
             let Some(source) = seen.upgrade() else { return };
             lock(&source).take_counts(counts, age.unwrap_or_default());
             drop(source);
-            if counts.processing > 0
+            if counts.in_flight > 0
                 && let Ok(Ok(longest)) = timeout(PATIENCE, queue.recent_longest()).await
                 && let Some(source) = seen.upgrade()
             {
@@ -436,7 +436,7 @@ mod tests {
         let mut seen = Seen::default();
         assert_eq!((seen.is_away, seen.counts), (false, None));
         let mut counts = StateCounts::default();
-        (counts.ready, counts.processing) = (3, 1);
+        (counts.ready, counts.in_flight) = (3, 1);
         seen.take_counts(counts, Duration::ZERO);
         tokio::time::advance(40 * EVERY).await;
         let age = seen.counts.map(|(_, at)| at.elapsed());

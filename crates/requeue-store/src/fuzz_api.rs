@@ -36,12 +36,12 @@ struct Stored {
 impl Source for Stored {
     type Error = Infallible;
 
-    fn number(&self, position: usize) -> Result<Option<i64>, Infallible> {
+    fn read_number(&self, position: usize) -> Result<Option<i64>, Infallible> {
         let texts = Columns::ALL[..position].iter().filter(|column| column.is_text);
         Ok(self.fields[position - texts.count()])
     }
 
-    fn text(&self, position: usize) -> Result<Option<Cow<'_, str>>, Infallible> {
+    fn read_text(&self, position: usize) -> Result<Option<Cow<'_, str>>, Infallible> {
         let text = match Columns::ALL[position].name {
             "error" => &self.error,
             _ => &self.worker,
@@ -57,7 +57,7 @@ impl Source for Stored {
 /// Returns a message about the invalid part.
 #[cfg(feature = "redis")]
 pub fn packed_row(packed: &[u8]) -> Result<Row, String> {
-    crate::engine::redis::read_row(packed).map(Row).map_err(|damage| damage.said)
+    crate::engine::redis::read_row(packed).map(Row)
 }
 
 /// An operation of an engine on a row.
@@ -96,7 +96,7 @@ impl Row {
     /// Returns the text of [`Entry::explain`](crate::Entry::explain) about its key.
     #[must_use]
     pub fn explain(&self, now: i64) -> String {
-        self.0.seen("key".into(), now).explain()
+        self.0.to_entry("key".into(), now).explain()
     }
 
     /// Returns the row after an operation, or `None` if the operation removes it. An operation that does not
@@ -104,7 +104,7 @@ impl Row {
     #[must_use]
     pub fn after(self, operation: Operation, holds: bool, now: i64) -> Option<Self> {
         let Self(mut row) = self;
-        let re_add = if holds { ReaddPolicy::Hold } else { ReaddPolicy::Replace };
+        let readd_policy = if holds { ReaddPolicy::Hold } else { ReaddPolicy::Replace };
         let micros = Duration::from_micros;
         let asked = Asked { adds: u32::MAX, reasons: u32::MAX, priority: Priority::High };
         let failure = Failure { asked, error: "no".to_owned() };
@@ -118,13 +118,13 @@ impl Row {
                 if exactly {
                     add = add.merge(Merge::Exactly);
                 }
-                let place = Place::new(1, "q", re_add);
+                let place = Place::new(1, "q", readd_policy);
                 let ask = Ask { key: "key".into(), add, adds: u32::MAX };
                 return Some(Self(row::Row::add(Some(row), &ask, &place, now).0));
             }
             Operation::Debounce { quiet, at_most } => {
                 let add = Add::debounce(micros(quiet)).at_most(micros(at_most));
-                let place = Place::new(1, "q", re_add);
+                let place = Place::new(1, "q", readd_policy);
                 let ask = Ask { key: "key".into(), add, adds: 1 };
                 return Some(Self(row::Row::add(Some(row), &ask, &place, now).0));
             }
@@ -134,13 +134,15 @@ impl Row {
                 }
                 return Some(Self(row));
             }
-            Operation::Cancel => return row.cancel(now).0.map(Self),
+            Operation::Cancel => return row.cancel().0.map(Self),
             Operation::Revive => {
                 row.make_ready(State::Parked, now);
                 return Some(Self(row));
             }
             _ if row.run.is_none() => return Some(Self(row)),
-            Operation::Expire => return row.expire(failing(1, 1), re_add, now).map(Self),
+            Operation::Expire => {
+                return row.expire_lease(failing(1, 1), readd_policy, now).map(Self);
+            }
             Operation::Succeed => Finish::Succeed,
             Operation::RequeueAfter { delay } => Finish::RequeueAfter(micros(delay), Priority::Low),
             Operation::Retry { base, cap } => Finish::Retry(failing(base, cap), failure),
@@ -149,6 +151,6 @@ impl Row {
             Operation::Release => Finish::Release(asked),
             Operation::Unclaim { queued } => Finish::Unclaim(asked, micros(queued)),
         };
-        row.finish(how, re_add, now).map(Self)
+        row.finish(how, readd_policy, now).map(Self)
     }
 }

@@ -195,11 +195,9 @@ pub use crate::api::store::{OpenOptions, Store};
 pub use crate::client::item::{Completed, Item};
 #[cfg(feature = "postgres")]
 pub use crate::engine::postgres;
-pub use crate::types::add::{
-    Add, AddCounts, Added, Cancelled, Merge, ParkedAdd, Priority, ReaddPolicy,
-};
+pub use crate::types::add::{Add, Added, Merge, ParkedAdd, Priority, ReaddPolicy};
 pub use crate::types::error::{
-    AddError, CompleteError, ConnectError, ConnectErrorKind, DropError, MigrateError, OpenError,
+    AddError, CompleteError, ConnectError, DropError, ErrorKind, MigrateError, OpenError,
     ReadError, UpdateError,
 };
 pub use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};

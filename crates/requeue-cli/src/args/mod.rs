@@ -123,7 +123,7 @@ pub(crate) enum Subcommand {
     /// Show the number of keys of a queue by state
     ///
     /// With --in-flight, prints a line for each key in flight: the key, its worker, its age, and the time
-    /// until its lease expires. With --json, prints an object. Its `in_flight` has `key` (`key_base64` if
+    /// until its lease expires. With --json, prints an object. Its `in_flight_keys` have `key` (`key_base64` if
     /// it is not UTF-8), `worker`, `fencing_token`, and in seconds `age` and `lease`.
     Status(store::StatusFlags),
     /// List the keys of a queue, with their states

@@ -269,7 +269,7 @@ pub(crate) struct KeysFlags {
 
     /// Only keys in this state
     ///
-    /// STATE is ready, waiting, processing, parked or damaged.
+    /// STATE is ready, waiting, in_flight, parked or damaged.
     #[arg(long, value_parser = state_values(), value_name = "STATE", hide_possible_values = true)]
     pub(crate) state: Option<State>,
 
@@ -343,8 +343,8 @@ pub(crate) struct CancelFlags {
 
     /// With --all, cancel only keys in this state
     ///
-    /// STATE is ready, waiting, processing, parked or damaged. A key that is processing keeps the run in
-    /// flight, and loses the run after it.
+    /// STATE is ready, waiting, in_flight, parked or damaged. A key in flight keeps its run, and loses
+    /// the run after it.
     #[arg(
         long,
         value_parser = state_values(),
@@ -366,7 +366,7 @@ pub(crate) struct CancelFlags {
 const STATES: [(&str, State); 5] = [
     ("ready", State::Ready),
     ("waiting", State::Waiting),
-    ("processing", State::Processing),
+    ("in_flight", State::InFlight),
     ("parked", State::Parked),
     ("damaged", State::Damaged),
 ];

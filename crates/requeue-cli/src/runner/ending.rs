@@ -90,7 +90,7 @@ impl Runner {
         outcome: Outcome,
         report: Report,
     ) {
-        let (attempts, priority) = (lease.attempt(), lease.priority().number().into());
+        let (attempts, priority) = (lease.attempt(), lease.priority().into());
         let recorded = tokio::select! {
             // An outcome that is recorded counts, even if the program is being killed.
             biased;

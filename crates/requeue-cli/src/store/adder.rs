@@ -68,7 +68,7 @@ struct Counts {
     /// In flight: runs once more.
     dirty: usize,
     /// Backing off, and the queue does not run it early.
-    held: usize,
+    backing_off: usize,
     revived: usize,
     /// Left parked, as the queue's settings demand.
     parked: usize,
@@ -113,7 +113,7 @@ impl Adder {
                 let cancelled = match &self.target {
                     Target::Store(queue) => {
                         let cancelled = queue.cancel(&*key).await;
-                        cancelled.map_err(|error| error_chain(&error))?.any()
+                        cancelled.map_err(|error| error_chain(&error))?
                     }
                     Target::Server(server) => {
                         let body =
@@ -140,7 +140,7 @@ impl Adder {
             }
         }
         let priority = match options.priority {
-            0 => self.unsaid.priority.number().into(),
+            0 => self.unsaid.priority.into(),
             priority => priority,
         };
         let after = options.after.unwrap_or(self.unsaid.after);
@@ -162,7 +162,7 @@ impl Adder {
         let priority = if options.priority == 0 {
             self.unsaid.priority
         } else {
-            Priority::from_number(options.priority)
+            Priority::from(options.priority)
         };
         // The due time of a record replaces both defaults.
         let debounce =
@@ -211,7 +211,7 @@ impl Adder {
             self.counts.count_added(match result {
                 AddResult::New => Added::New,
                 AddResult::Dirty => Added::Dirty,
-                AddResult::Held => Added::BackingOff,
+                AddResult::BackingOff => Added::BackingOff,
                 AddResult::Revived => Added::Revived,
                 AddResult::Parked => Added::Parked,
                 AddResult::Refused => {
@@ -246,7 +246,7 @@ impl Reading {
         let tally = &self.runner.tally;
         let counts = std::mem::take(&mut self.adder.counts);
         tally.adds.accepted.add(counts.adds);
-        tally.adds.coalesced.add(counts.coalesced + counts.held);
+        tally.adds.coalesced.add(counts.coalesced + counts.backing_off);
         tally.adds.revived.add(counts.revived);
         tally.cancelled.add(counts.cancelled);
         if let Err(why) = done {
@@ -386,7 +386,7 @@ impl Counts {
         *match added {
             Added::New => &mut self.new,
             Added::Dirty => &mut self.dirty,
-            Added::BackingOff => &mut self.held,
+            Added::BackingOff => &mut self.backing_off,
             Added::Revived => &mut self.revived,
             Added::Parked => &mut self.parked,
             // Results that later versions may add count as coalesced.
@@ -401,7 +401,7 @@ impl Counts {
                     (self.new, "new"),
                     (self.coalesced, "coalesced"),
                     (self.dirty, "to run once more"),
-                    (self.held, "backing off"),
+                    (self.backing_off, "backing off"),
                     (self.revived, "revived"),
                     (self.parked, "left parked (--revive revives them)"),
                 ];

@@ -29,7 +29,7 @@ const OLD: f64 = 3.0;
 fn own_name(state: api::State) -> &'static str {
     match state {
         api::State::Ready => state_name(State::Ready),
-        api::State::Running => state_name(State::Processing),
+        api::State::Running => state_name(State::InFlight),
         api::State::Waiting | api::State::BackingOff => state_name(State::Waiting),
         api::State::Parked => state_name(State::Parked),
         api::State::Damaged => state_name(State::Damaged),
@@ -48,14 +48,14 @@ pub(super) fn named_key(key: &[u8]) -> NamedKey {
 pub(super) async fn status(server: &Server, flags: &StatusFlags) -> Result<Ended, Refusal> {
     if flags.in_flight {
         let error =
-            "--in-flight needs a store; `requeue keys --state processing --server URL` lists keys";
+            "--in-flight needs a store; `requeue keys --state in_flight --server URL` lists keys";
         return Err(Refusal::usage(error));
     }
     let Summary { now, oldest_ready, .. } = server.get("summary", &[]).await?;
     let mut counts = StateCounts::default();
     counts.ready = now.ready as u64;
     counts.waiting = (now.waiting + now.backing_off.unwrap_or(0)) as u64;
-    counts.processing = now.running as u64;
+    counts.in_flight = now.running as u64;
     counts.dirty = now.dirty as u64;
     counts.parked = now.parked.unwrap_or(0) as u64;
     counts.damaged = now.damaged.unwrap_or(0) as u64;

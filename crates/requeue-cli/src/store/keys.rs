@@ -121,7 +121,7 @@ pub(super) async fn next_page(
 
 fn to_record(entry: &Entry) -> Written<'_> {
     let mut written = Written::of_key(&entry.key);
-    written.priority = entry.priority.number().into();
+    written.priority = entry.priority.into();
     written.attempts = Some(entry.failures);
     written
 }

@@ -50,7 +50,8 @@ pub(crate) fn queues(flags: &QueuesFlags) -> Result<Ended, Refusal> {
         for found in store.queues().await.map_err(store_refusal)? {
             let QueueInfo { name: queue, is_empty, is_paused, .. } = found;
             text += &if flags.json {
-                let re_add = if found.re_add == ReaddPolicy::Hold { "hold" } else { "replace" };
+                let re_add =
+                    if found.readd_policy == ReaddPolicy::Hold { "hold" } else { "replace" };
                 let parked_add =
                     if found.parked_add == ParkedAdd::Keep { "keep" } else { "revive" };
                 let listed = Listed { queue: &queue, is_empty, is_paused, re_add, parked_add };
@@ -80,8 +81,8 @@ pub(crate) fn drop_queue(flags: &DropFlags) -> Result<Ended, Refusal> {
             false => store.drop_queue(queue).await.map(|()| StateCounts::default()),
         };
         match dropped {
-            Ok(StateCounts { ready, waiting, processing, parked, damaged, .. }) => {
-                let keys = ready + waiting + processing + parked + damaged;
+            Ok(StateCounts { ready, waiting, in_flight, parked, damaged, .. }) => {
+                let keys = ready + waiting + in_flight + parked + damaged;
                 let with = match keys {
                     0 => String::new(),
                     _ => format!(", with {}", counted(keys, "key")),
@@ -156,7 +157,7 @@ pub(crate) fn status(flags: &StatusFlags) -> Result<Ended, Refusal> {
 /// Returns all keys in flight.
 async fn in_flight(queue: &Queue) -> Result<Vec<Entry>, Refusal> {
     let (mut all, mut after) = (Vec::new(), None);
-    while let Some(page) = next_page(queue, Some(State::Processing), &mut after).await? {
+    while let Some(page) = next_page(queue, Some(State::InFlight), &mut after).await? {
         all.extend(page);
     }
     Ok(all)

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use os_display::Quotable;
-use requeue_store::{OpenOptions, ParkedAdd, Queue, ReaddPolicy, Store};
+use requeue_store::{ErrorKind, OpenOptions, ParkedAdd, Queue, ReaddPolicy, Store};
 use tokio::sync::mpsc;
 
 use self::reaching::{Unopened, open_patiently};
@@ -144,7 +144,7 @@ impl Place {
             let store = connect_to_look(url, &hint).await?;
             let opened = how(store.queue(&self.queue)).must_exist().open().await;
             opened.map_err(|error| {
-                let is_missing = error.is_missing();
+                let is_missing = error.kind() == ErrorKind::Missing;
                 let mut unopened = Unopened::from(error);
                 if is_missing {
                     unopened.refusal.message += &hint();

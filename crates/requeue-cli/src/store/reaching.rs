@@ -4,7 +4,7 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 
 use requeue::wait::{Backoff, jitter_source};
-use requeue_store::{ConnectError, ConnectErrorKind, MigrateError, OpenError};
+use requeue_store::{ConnectError, ErrorKind, MigrateError, OpenError};
 
 use crate::duration::shown;
 use crate::exit::{Exit, Refusal, complain, error_chain};
@@ -38,10 +38,10 @@ impl From<Refusal> for Unopened {
 impl From<ConnectError> for Unopened {
     fn from(error: ConnectError) -> Self {
         let exit = match error.kind() {
-            ConnectErrorKind::Address => Exit::Usage,
+            ErrorKind::Invalid => Exit::Usage,
             _ => Exit::Failure,
         };
-        Self::new(&error, exit, error.kind() == ConnectErrorKind::Unreachable)
+        Self::new(&error, exit, error.kind() == ErrorKind::Unreachable)
     }
 }
 
@@ -53,7 +53,7 @@ impl From<MigrateError> for Unopened {
 
 impl From<OpenError> for Unopened {
     fn from(error: OpenError) -> Self {
-        let exit = if error.is_invalid() { Exit::Usage } else { Exit::Failure };
+        let exit = if error.kind() == ErrorKind::Invalid { Exit::Usage } else { Exit::Failure };
         Self::new(&error, exit, error.is_temporary())
     }
 }

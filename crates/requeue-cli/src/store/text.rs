@@ -16,14 +16,14 @@ use crate::key::{escaped, shown};
 
 /// Returns the output of `requeue status`.
 pub(super) fn status_text(counts: &StateCounts) -> String {
-    let StateCounts { ready, waiting, processing, dirty, parked, oldest_ready, .. } = *counts;
-    let name = |state| format!("{:11} ", state_name(state));
+    let StateCounts { ready, waiting, in_flight, dirty, parked, oldest_ready, .. } = *counts;
+    let name = |state| format!("{:11} ", state_name(state).replace('_', " "));
     let mut text = format!("{}{ready}", name(State::Ready));
     if ready > 0 {
         text += &format!(", the oldest for {}", duration::shown(oldest_ready));
     }
     text += &format!("\n{}{waiting}", name(State::Waiting));
-    text += &format!("\n{}{processing}", name(State::Processing));
+    text += &format!("\n{}{in_flight}", name(State::InFlight));
     if dirty > 0 {
         text += &format!(", {dirty} to run once more");
     }
@@ -33,7 +33,7 @@ pub(super) fn status_text(counts: &StateCounts) -> String {
 /// Returns the output of `requeue status --json`.
 pub(super) fn status_json(
     counts: &StateCounts,
-    in_flight: Option<&[Entry]>,
+    in_flight_keys: Option<&[Entry]>,
     damaged_keys: &[Entry],
 ) -> String {
     #[derive(Serialize)]
@@ -45,7 +45,7 @@ pub(super) fn status_json(
     struct Status<'a> {
         ready: u64,
         waiting: u64,
-        processing: u64,
+        in_flight: u64,
         dirty: u64,
         parked: u64,
         damaged: u64,
@@ -55,7 +55,7 @@ pub(super) fn status_json(
         /// In seconds.
         oldest_ready: Option<f64>,
         #[serde(skip_serializing_if = "Option::is_none")]
-        in_flight: Option<Vec<InFlight<'a>>>,
+        in_flight_keys: Option<Vec<InFlight<'a>>>,
     }
     #[derive(Serialize)]
     struct InFlight<'a> {
@@ -78,25 +78,25 @@ pub(super) fn status_json(
             lease: entry.lease.map(|lease| lease.as_secs_f64()),
         }
     }
-    let in_flight = in_flight.map(|entries| entries.iter().map(written).collect());
+    let in_flight_keys = in_flight_keys.map(|entries| entries.iter().map(written).collect());
     let damaged_keys = damaged_keys.iter().map(|entry| Damaged {
         key: shown(&entry.key),
         why: entry.error.as_deref().unwrap_or_default(),
     });
     let damaged_keys = damaged_keys.collect();
-    let StateCounts { ready, waiting, processing, dirty, parked, damaged, oldest_ready, .. } =
+    let StateCounts { ready, waiting, in_flight, dirty, parked, damaged, oldest_ready, .. } =
         *counts;
     let oldest_ready = (ready > 0).then_some(oldest_ready.as_secs_f64());
     let status = Status {
         ready,
         waiting,
-        processing,
+        in_flight,
         dirty,
         parked,
         damaged,
         damaged_keys,
         oldest_ready,
-        in_flight,
+        in_flight_keys,
     };
     // Serializing numbers and texts does not fail.
     serde_json::to_string(&status).unwrap_or_default() + "\n"

@@ -31,12 +31,12 @@ pub(crate) fn work(dir: &Path, args: &[&str]) -> Ended {
     call(dir, "work", &[&["--until-empty", "--base-delay", "10ms"], args].concat())
 }
 
-/// Returns the numbers of keys: ready, waiting, processing and parked.
+/// Returns the numbers of keys: ready, waiting, in flight and parked.
 pub(crate) fn status(dir: &Path) -> [u64; 4] {
     let ended = call(dir, "status", &["--json"]);
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
     let status: serde_json::Value = serde_json::from_str(&ended.text()).expect("it is JSON");
-    ["ready", "waiting", "processing", "parked"].map(|state| status[state].as_u64().expect(state))
+    ["ready", "waiting", "in_flight", "parked"].map(|state| status[state].as_u64().expect(state))
 }
 
 #[test]
@@ -207,7 +207,8 @@ fn what_fails_is_tried_again_and_parked_in_the_end() {
     let ended = end(&mut requeue(&dir, "add", &args), &json.stdout);
     let counts: serde_json::Value = serde_json::from_str(&ended.stderr).expect("it is JSON");
     let count = |name: &str| counts[name].as_u64().expect(name);
-    let counts = ["adds", "new", "coalesced", "dirty", "held", "revived", "parked"].map(count);
+    let counts =
+        ["adds", "new", "coalesced", "dirty", "backing_off", "revived", "parked"].map(count);
     assert_eq!(counts, [2, 0, 1, 0, 0, 1, 0], "{}", ended.stderr);
     let ended = work(&dir, &["-j1", "-c", "echo \"$1 $REQUEUE_ATTEMPT\""]);
     assert_eq!(ended.sorted(), ["bad\tkey 1", "fatal 1"]);
@@ -339,7 +340,7 @@ fn what_another_process_adds_is_worked_on_at_once() {
     let ended = add(&dir, &["k"]);
     assert!(ended.stderr.contains("1 add: 1 coalesced in "), "{}", ended.stderr);
     assert_eq!(status(&dir), [0, 0, 1, 0]);
-    assert!(call(&dir, "status", &[]).text().contains("processing  1, 1 to run once more"));
+    assert!(call(&dir, "status", &[]).text().contains("in flight   1, 1 to run once more"));
     gate.open(2);
     live.wait_for("up k");
     live.wait_for("done k");
@@ -565,11 +566,11 @@ fn a_worker_whose_queue_is_dropped_ends_and_so_does_its_command() {
     assert_eq!((fields.len(), &fields[..2]), (4, &["k", "the \"first\""][..]), "{text}");
     let json = call(&dir, "status", &["--in-flight", "--json"]).text();
     let json: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");
-    let found = &json["in_flight"];
+    let found = &json["in_flight_keys"];
     assert_eq!((found.as_array().map(Vec::len), &found[0]["key"]), (Some(1), &"k".into()));
     assert_eq!(found[0]["worker"], "the \"first\"");
     assert!(found[0]["fencing_token"].is_string() && found[0]["lease"].is_number(), "{json}");
-    assert!(!call(&dir, "status", &["--json"]).text().contains("in_flight"));
+    assert!(!call(&dir, "status", &["--json"]).text().contains("in_flight_keys"));
     assert_eq!(call(&dir, "drop", &["default"]).code(), Some(1));
     assert_eq!(call(&dir, "drop", &["default", "--force"]).code(), Some(0));
     let ended = live.end();

@@ -211,8 +211,8 @@ fn who_ends_early_leaves_no_key_to_wait_for_its_lease() {
         let fail = ["-j8", "--retries", "0", "--fail-fast", "false"];
         let ended = call(&dir, "work", &fail);
         assert_eq!(ended.code(), Some(4), "{}", ended.stderr);
-        let [_, waiting, processing, parked] = status(&dir);
-        let found = [waiting, processing, parked];
+        let [_, waiting, in_flight, parked] = status(&dir);
+        let found = [waiting, in_flight, parked];
         assert_eq!(found, [0, 0, ended.count("given up")], "{}", ended.stderr);
     }
 }

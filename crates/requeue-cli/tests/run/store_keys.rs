@@ -168,6 +168,6 @@ fn a_worker_whose_output_is_closed_leaves_the_keys_in_the_store() {
     let message =
         "standard output was closed before all keys were done; the store keeps its keys\n";
     assert!(said.contains(message), "{said}");
-    let [ready, _, processing, parked] = status(&dir);
-    assert!(ready > 0 && (processing, parked) == (0, 0), "{said}");
+    let [ready, _, in_flight, parked] = status(&dir);
+    assert!(ready > 0 && (in_flight, parked) == (0, 0), "{said}");
 }

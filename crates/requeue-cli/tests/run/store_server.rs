@@ -47,7 +47,7 @@ fn a_key_with_a_damaged_row_is_listed_and_the_others_run() {
     let json = status(&["--json"]);
     assert_eq!((&json["damaged"], &json["damaged_keys"][0]["key"]), (&1.into(), &"bad".into()));
     let json = status(&["--in-flight", "--json"]);
-    assert_eq!((&json["damaged"], &json["in_flight"]), (&1.into(), &serde_json::json!([])));
+    assert_eq!((&json["damaged"], &json["in_flight_keys"]), (&1.into(), &serde_json::json!([])));
     let ended = call("drop", &url, &["default"]);
     assert_eq!(ended.code(), Some(1));
     assert!(ended.stderr.contains("0 parked, 1 damaged)"), "{}", ended.stderr);
@@ -134,12 +134,12 @@ fn no_other_variable_that_is_read_is_a_password() {
     assert_eq!(read, ["COMPUTERNAME", "PATH", "PGPASSFILE", "USER"]);
 }
 
-/// Returns the numbers of keys: ready, waiting, processing and parked.
+/// Returns the numbers of keys: ready, waiting, in flight and parked.
 fn status(url: &str) -> [u64; 4] {
     let ended = call("status", url, &["--json"]);
     let status: serde_json::Value =
         serde_json::from_str(&ended.text()).unwrap_or_else(|_| panic!("{}", ended.stderr));
-    ["ready", "waiting", "processing", "parked"].map(|state| status[state].as_u64().expect(state))
+    ["ready", "waiting", "in_flight", "parked"].map(|state| status[state].as_u64().expect(state))
 }
 
 /// Creates a store. Other subcommands do not create it.

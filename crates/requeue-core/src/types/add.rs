@@ -231,6 +231,11 @@ pub enum Added {
     BackingOff,
     /// The queue has been closed or shut down.
     Refused,
+    /// The key was parked. It is ready again or waits for its delay, and its failures are reset. Only stores answer
+    /// this.
+    Revived,
+    /// The key is parked, and stays parked. Only stores answer this.
+    Parked,
 }
 
 impl Added {

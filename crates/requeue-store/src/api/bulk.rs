@@ -1,4 +1,4 @@
-//! Reviving and cancelling many keys. A batch of up to 1,000 keys is one transaction.
+//! Reviving and cancelling keys. A batch of up to 1,000 keys is one transaction.
 
 use std::fmt;
 use std::pin::Pin;
@@ -7,8 +7,7 @@ use std::sync::Arc;
 use crate::api::queue::Queue;
 use crate::client::shared::Shared;
 use crate::engine::{Cursor, by_shard};
-use crate::types::add::Cancelled;
-use crate::types::error::{EngineError, Kind, UpdateError};
+use crate::types::error::{Answer, EngineError, Kind, UpdateError};
 use crate::types::inspect::State;
 use crate::types::key::Key;
 
@@ -16,7 +15,7 @@ use crate::types::key::Key;
 /// of the duration of a transaction. Other transactions wait for about 10 ms at most.
 const BATCH: usize = 1000;
 
-/// The change that a bulk operation makes to each key.
+/// A change of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Change {
     Revive,
@@ -35,7 +34,7 @@ impl Change {
         }
     }
 
-    const fn done(self) -> &'static str {
+    const fn participle(self) -> &'static str {
         match self {
             Self::Revive => "revived",
             Self::RunNow => "made ready",
@@ -45,24 +44,85 @@ impl Change {
 
     /// Changes distinct keys of one shard. Returns for each key whether it was changed, or `None` for a
     /// locked key.
-    async fn apply(
-        self,
-        shared: &Shared,
-        keys: Vec<Key>,
-    ) -> Result<Vec<Option<bool>>, EngineError> {
+    async fn apply_to(self, shared: &Shared, keys: Vec<Key>) -> Answer<Vec<Option<bool>>> {
         let Shared { engine, place, .. } = shared;
         match self {
-            Self::Revive => engine.revive(place, keys).await,
+            Self::Revive => engine.make_ready(place, keys, State::Parked).await,
             Self::RunNow => engine.make_ready(place, keys, State::Waiting).await,
-            Self::Cancel(only) => {
-                let cancelled = engine.cancel(place, keys, only).await?;
-                Ok(cancelled.into_iter().map(|taken| taken.map(Cancelled::any)).collect())
-            }
+            Self::Cancel(only) => engine.cancel_keys(place, keys, only).await,
         }
     }
 }
 
 impl Queue {
+    /// Removes the pending run of a key, and its parked or damaged state. Returns true if there was anything to remove.
+    /// A run in flight continues; the key's failures are forgotten.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store cannot be reached, the queue was dropped, or, in PostgreSQL, another
+    /// transaction keeps the key locked for 5 s. [`UpdateError::may_have_happened`] returns true if the answer
+    /// of the store was lost: the change may have been made.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the key may have been cancelled. Repeating the call also
+    /// removes a later add.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("mail").open().await?;
+    /// queue.add("alice").await?;
+    /// assert!(queue.cancel("alice").await?);
+    /// assert_eq!(queue.look_up("alice").await?, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn cancel(&self, key: impl Into<Key>) -> Result<bool, UpdateError> {
+        self.change_key(Change::Cancel(None), key.into()).await
+    }
+
+    /// Makes a parked key ready, and forgets its failures. Returns true if the key was parked.
+    ///
+    /// # Errors
+    ///
+    /// As [`cancel`](Self::cancel).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the key may have been revived. Repeating the call may
+    /// revive it after a later failure.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("mail").open().await?;
+    /// queue.add("alice").await?;
+    /// queue.get().await.expect("the queue is open").give_up("no such address").await?;
+    /// assert!(queue.revive("alice").await?);
+    /// assert_eq!(queue.get().await.expect("the queue is open").attempt(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn revive(&self, key: impl Into<Key>) -> Result<bool, UpdateError> {
+        self.change_key(Change::Revive, key.into()).await
+    }
+
     /// Makes each of these keys ready if it is parked, and resets its failures. Returns for each key, in the
     /// order of `keys`, whether it was parked.
     ///
@@ -94,6 +154,7 @@ impl Queue {
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[doc(hidden)] // For `requeue-http` and `requeue-cli`, whose requests name many keys.
     pub async fn revive_keys<K: Into<Key>>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -134,6 +195,7 @@ impl Queue {
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[doc(hidden)] // For `requeue-http` and `requeue-cli`, whose requests name many keys.
     pub async fn run_now_keys<K: Into<Key>>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -153,6 +215,7 @@ impl Queue {
     /// # Cancel safety
     ///
     /// If the future is dropped, some of the keys may have been cancelled.
+    #[doc(hidden)] // For `requeue-http` and `requeue-cli`, whose requests name many keys.
     pub async fn cancel_keys<K: Into<Key>>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -210,9 +273,21 @@ impl Queue {
         Bulk::new(self, Change::Cancel(state.into()))
     }
 
+    async fn change_key(&self, change: Change, key: Key) -> Result<bool, UpdateError> {
+        let changed = self.try_change(change, vec![key]).await;
+        let said = || format!("the key was not {}", change.participle());
+        let changed = changed.map_err(|fault| UpdateError::from_engine(said(), fault))?;
+        Ok(changed == [true])
+    }
+
     async fn change_keys(&self, change: Change, keys: Vec<Key>) -> Result<Vec<bool>, UpdateError> {
+        self.try_change(change, keys).await.map_err(|fault| update_error(change, 0, fault))
+    }
+
+    async fn try_change(&self, change: Change, keys: Vec<Key>) -> Answer<Vec<bool>> {
         let mut changed = vec![false; keys.len()];
         let mut order: Vec<usize> = (0..keys.len()).collect();
+        // In the order of the keys, so that the batches of two calls do not lock in different orders.
         order.sort_by_key(|&n| &keys[n]);
         // If the caller passes a key twice, it is changed once.
         order.dedup_by_key(|n| &keys[*n]);
@@ -221,11 +296,10 @@ impl Queue {
             let batch = batch.iter().map(|&n| (n, keys[n].clone())).collect();
             for part in by_shard(&**engine, place, batch, |(_, key): &(usize, Key)| key) {
                 let apply = async |keys, changed: &[bool]| {
-                    let answers = change.apply(&self.shared, keys).await;
+                    let answers = change.apply_to(&self.shared, keys).await;
                     answers.map_err(|fault| {
                         let fault = fault.of_a_key();
-                        let is_partial = changed.contains(&true);
-                        error(change, 0, if is_partial { fault.after_a_part() } else { fault })
+                        if changed.contains(&true) { fault.after_a_part() } else { fault }
                     })
                 };
                 let all = part.iter().map(|(_, key)| key.clone()).collect();
@@ -319,21 +393,23 @@ impl Bulk {
     pub async fn step(&mut self) -> Result<bool, UpdateError> {
         let stepped = match &self.stage {
             Stage::Walk(from) => {
+                // The position stays until the step has succeeded, so that a failed or dropped step is
+                // repeated.
                 let from = from.clone();
-                self.walk(from).await
+                self.walk_step(from).await
             }
             Stage::Locked => self.take_locked().await,
             Stage::Over => Ok(()),
         };
-        stepped.map_err(|fault| error(self.change, self.changed, fault))?;
+        stepped.map_err(|fault| update_error(self.change, self.changed, fault))?;
         Ok(!matches!(self.stage, Stage::Over))
     }
 
-    async fn walk(&mut self, from: Option<Cursor>) -> Result<(), EngineError> {
+    async fn walk_step(&mut self, from: Option<Cursor>) -> Answer<()> {
         let Shared { engine, place, .. } = &*self.shared;
-        let walked = engine.walk(place, self.change.state(), from, BATCH).await?;
+        let walked = engine.walk_keys(place, self.change.state(), from, BATCH).await?;
         for keys in by_shard(&**engine, place, walked.keys, |key| key) {
-            let answers = self.change.apply(&self.shared, keys.clone()).await?;
+            let answers = self.change.apply_to(&self.shared, keys.clone()).await?;
             for (key, answer) in keys.into_iter().zip(answers) {
                 match answer {
                     Some(answer) => self.changed += u64::from(answer),
@@ -356,18 +432,19 @@ impl Bulk {
 
     /// Changes one key that was locked, and waits for its lock. If that fails, changes the keys that are no
     /// longer locked, and waits for no other lock.
-    async fn take_locked(&mut self) -> Result<(), EngineError> {
+    async fn take_locked(&mut self) -> Answer<()> {
         let Some(key) = self.locked.last() else {
             self.stage = Stage::Over;
             return Ok(());
         };
-        match self.change.apply(&self.shared, vec![key.clone()]).await {
+        match self.change.apply_to(&self.shared, vec![key.clone()]).await {
             Ok(answers) => {
                 self.locked.pop();
                 self.changed +=
                     answers.into_iter().filter(|&answer| answer == Some(true)).count() as u64;
                 Ok(())
             }
+            // This call has waited 5 s for one lock. It would wait as long for each of the others.
             Err(fault) if fault.kind == Kind::Locked => {
                 let Shared { engine, place, .. } = &*self.shared;
                 let mut left = 0;
@@ -375,7 +452,7 @@ impl Bulk {
                     let answers = match keys.len() {
                         // A request for a single key would wait for the lock again.
                         1 => vec![None],
-                        _ => self.change.apply(&self.shared, keys).await?,
+                        _ => self.change.apply_to(&self.shared, keys).await?,
                     };
                     for answer in answers {
                         match answer {
@@ -394,8 +471,8 @@ impl Bulk {
     }
 }
 
-fn error(change: Change, changed: u64, fault: EngineError) -> UpdateError {
-    let (done, fault) = (change.done(), fault.of_a_key());
+fn update_error(change: Change, changed: u64, fault: EngineError) -> UpdateError {
+    let (done, fault) = (change.participle(), fault.of_a_key());
     match changed {
         0 => UpdateError::from_engine(format!("not all keys were {done}"), fault),
         n => UpdateError::from_engine(format!("not all keys were {done}, only {n} of them"), fault),

@@ -6,17 +6,15 @@ use std::time::Duration;
 
 use requeue::CancelledRun;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, timeout_at};
 
-use crate::client::adding::{self, Adding};
 use crate::client::ahead::Unstarted;
 use crate::client::batcher::MAX_BATCH;
 use crate::client::claim_loop::{self, Waiter};
 use crate::client::item::Item;
 use crate::client::options::Options;
 use crate::client::shared::{Shared, Shutdown};
-use crate::engine::{Ask, Engine, Place};
-use crate::types::add::{Add, AddCounts, Added, Cancelled, ParkedAdd, ReaddPolicy};
+use crate::engine::{Engine, Place};
+use crate::types::add::{Add, Added};
 use crate::types::error::{AddError, EngineError, UpdateError};
 use crate::types::key::Key;
 
@@ -34,7 +32,8 @@ impl Queue {
     pub(crate) fn new(engine: Arc<dyn Engine>, place: Place, options: Options) -> Self {
         let shared = Shared::new(engine, place, options);
         let (getters, come) = mpsc::unbounded_channel();
-        tokio::spawn(claim_loop::serve(Arc::downgrade(&shared), come));
+        // A weak handle, so that the task ends with the last handle of the queue.
+        tokio::spawn(claim_loop::serve_getters(Arc::downgrade(&shared), come));
         Self { shared, getters }
     }
 
@@ -42,18 +41,6 @@ impl Queue {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.shared.place.name
-    }
-
-    /// Returns the re-add policy.
-    #[must_use]
-    pub fn readd_policy(&self) -> ReaddPolicy {
-        self.shared.place.re_add
-    }
-
-    /// Returns the effect of adds on a parked key.
-    #[must_use]
-    pub fn parked_add(&self) -> ParkedAdd {
-        self.shared.place.parked_add
     }
 
     /// Adds a key that is ready immediately. When this returns, the add is as durable as the engine promises.
@@ -65,7 +52,7 @@ impl Queue {
     /// - The key is longer than 2,048 bytes.
     /// - During the whole [time of an add](crate::OpenOptions::add_timeout), the store could not be reached,
     ///   or, in PostgreSQL, other transactions had the key locked.
-    /// - The store refuses the add, or the queue was [dropped](AddError::is_dropped).
+    /// - The store refuses the add, or the queue was [dropped](crate::ErrorKind::Dropped).
     ///
     /// [`AddError::may_have_happened`] returns true if the key may have been added nevertheless.
     ///
@@ -118,19 +105,13 @@ impl Queue {
     ///
     /// As [`add`](Self::add).
     pub async fn add_with(&self, key: impl Into<Key>, add: Add) -> Result<Added, AddError> {
-        let key = checked(key.into())?;
-        let deadline = Instant::now() + self.shared.options.add_timeout;
-        let (reply, answered) = oneshot::channel();
-        let Shared { engine, place, adding, .. } = &*self.shared;
-        adding.put(engine.shard(place, &key), Adding::new(key, add, deadline, reply));
-        match timeout_at(deadline, answered).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(late("the runtime of the queue has stopped")),
-            Err(_) => Err(late("the store did not answer in time")),
-        }
+        let added = self.shared.add_keys(vec![check_length(key.into())?], add).await;
+        let added = added.and_then(|mut added| added.pop().ok_or_else(EngineError::late));
+        added.map_err(|fault| AddError::from_engine("the key was not added", fault))
     }
 
-    /// Adds keys that are ready immediately, and counts the answers. Up to 256 keys are sent together.
+    /// Adds keys that are ready immediately. Returns the answers in the order of the keys. Up to 256 keys are sent
+    /// together.
     ///
     /// # Errors
     ///
@@ -151,9 +132,10 @@ impl Queue {
     /// # let store = Store::connect(&url).await?;
     /// # store.migrate().await?;
     /// let queue = store.queue("mail").open().await?;
+    /// use requeue_store::Added::{Coalesced, New};
+    ///
     /// queue.add("alice").await?;
-    /// let added = queue.add_all(["alice", "bob", "bob"]).await?;
-    /// assert_eq!((added.total(), added.new, added.coalesced), (3, 1, 2));
+    /// assert_eq!(queue.add_all(["alice", "bob", "bob"]).await?, [Coalesced, New, Coalesced]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -161,11 +143,11 @@ impl Queue {
     pub async fn add_all<K: Into<Key>>(
         &self,
         keys: impl IntoIterator<Item = K>,
-    ) -> Result<AddCounts, AddError> {
+    ) -> Result<Vec<Added>, AddError> {
         self.add_all_with(keys, Add::now()).await
     }
 
-    /// Adds keys with the same options, and counts the answers.
+    /// Adds keys with the same options. Returns the answers in the order of the keys.
     ///
     /// # Errors
     ///
@@ -178,31 +160,20 @@ impl Queue {
         &self,
         keys: impl IntoIterator<Item = K>,
         add: Add,
-    ) -> Result<AddCounts, AddError> {
-        let mut keys = keys.into_iter();
-        let mut all = AddCounts::default();
+    ) -> Result<Vec<Added>, AddError> {
+        let (mut keys, mut answers) = (keys.into_iter(), Vec::new());
         loop {
-            let mut part: Vec<Key> = keys
-                .by_ref()
-                .take(MAX_BATCH)
-                .map(|key| checked(key.into()))
-                .collect::<Result<_, _>>()?;
+            let part = keys.by_ref().take(MAX_BATCH).map(|key| check_length(key.into()));
+            let part = part.collect::<Result<Vec<Key>, _>>()?;
             if part.is_empty() {
-                return Ok(all);
+                return Ok(answers);
             }
-            part.sort_unstable();
-            let asks = part.chunk_by(|a, b| a == b).map(|same| Ask {
-                key: same[0].clone(),
-                add,
-                adds: same.len().try_into().unwrap_or(u32::MAX),
-            });
-            let deadline = Instant::now() + self.shared.options.add_timeout;
-            let Shared { engine, place, .. } = &*self.shared;
-            let asks = asks.collect();
-            let added = adding::add_all(engine, place, asks, deadline).await;
-            all += added.map_err(|(unsure, fault)| {
-                AddError::from_engine("not all keys were added", unsure, fault)
-            })?;
+            let added = self.shared.add_keys(part, add).await;
+            answers.extend(added.map_err(|fault| {
+                // The keys of earlier parts were added.
+                let fault = if answers.is_empty() { fault } else { fault.after_a_part() };
+                AddError::from_engine("not all keys were added", fault)
+            })?);
         }
     }
 
@@ -245,6 +216,7 @@ impl Queue {
     ///
     /// As [`get`](Self::get).
     pub async fn get_many(&self, max: usize) -> Vec<Item> {
+        // A getter may be answered without a key: the leases of its keys were lost on the way.
         while max > 0 && !self.shutting_down() {
             let (reply, passed) = oneshot::channel();
             if self.getters.send(Waiter { max, reply }).is_err() {
@@ -252,50 +224,11 @@ impl Queue {
             }
             let items = passed.await.map(Unstarted::begin).unwrap_or_default();
             if !items.is_empty() {
-                self.shared.place.meters.delivered(items.iter().map(Item::queued));
+                self.shared.place.meters.count_deliveries(items.iter().map(Item::queued));
                 return items;
             }
         }
         Vec::new()
-    }
-
-    /// Removes the pending run of a key, and its parked or damaged state. Returns what it removed. A run in
-    /// flight continues; the key's failures are forgotten.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the store cannot be reached, the queue was dropped, or, in PostgreSQL, another
-    /// transaction keeps the key locked for 5 s. [`UpdateError::may_have_happened`] returns true if the answer
-    /// of the store was lost: the change may have been made.
-    ///
-    /// # Cancel safety
-    ///
-    /// If the future is dropped, the key may have been cancelled. Repeating the call also
-    /// removes a later add.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use requeue_store::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
-    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-    /// # let store = Store::connect(&url).await?;
-    /// # store.migrate().await?;
-    /// let queue = store.queue("mail").open().await?;
-    /// queue.add("alice").await?;
-    /// assert!(queue.cancel("alice").await?.ready);
-    /// assert_eq!(queue.look_up("alice").await?, None);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// # })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub async fn cancel(&self, key: impl Into<Key>) -> Result<Cancelled, UpdateError> {
-        let Shared { engine, place, .. } = &*self.shared;
-        let cancelled = engine.cancel(place, vec![key.into()], None).await.and_then(only);
-        cancelled.map_err(|fault| {
-            UpdateError::from_engine("the key was not cancelled", fault.of_a_key())
-        })
     }
 
     /// Cancels the run of a key in flight, in whichever process it runs. The key runs again only if it was added
@@ -411,42 +344,6 @@ impl Queue {
             .set_paused(place, paused)
             .await
             .map_err(|fault| UpdateError::from_engine(what, fault))
-    }
-
-    /// Makes a parked key ready, and forgets its failures. Returns true if the key was parked.
-    ///
-    /// # Errors
-    ///
-    /// As [`cancel`](Self::cancel).
-    ///
-    /// # Cancel safety
-    ///
-    /// If the future is dropped, the key may have been revived. Repeating the call may
-    /// revive it after a later failure.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use requeue_store::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
-    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-    /// # let store = Store::connect(&url).await?;
-    /// # store.migrate().await?;
-    /// let queue = store.queue("mail").open().await?;
-    /// queue.add("alice").await?;
-    /// queue.get().await.expect("the queue is open").give_up("no such address").await?;
-    /// assert!(queue.revive("alice").await?);
-    /// assert_eq!(queue.get().await.expect("the queue is open").attempt(), 1);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// # })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub async fn revive(&self, key: impl Into<Key>) -> Result<bool, UpdateError> {
-        let Shared { engine, place, .. } = &*self.shared;
-        let revived = engine.revive(place, vec![key.into()]).await.and_then(only);
-        revived
-            .map_err(|fault| UpdateError::from_engine("the key was not revived", fault.of_a_key()))
     }
 
     /// Stops deliveries in this process: getters return `None`. Other processes continue, and no key is lost.
@@ -572,31 +469,21 @@ impl Queue {
 
     /// Returns the number of keys that this process holds, including those that are
     /// [claimed ahead](crate::OpenOptions::claim_ahead).
-    #[must_use]
-    pub fn leased(&self) -> usize {
+    pub(crate) fn leased(&self) -> usize {
         self.shared.leases.len()
     }
 }
 
-/// Returns the answer to an operation on a single key.
-fn only<T>(mut answers: Vec<Option<T>>) -> Result<T, EngineError> {
-    answers.pop().flatten().ok_or_else(EngineError::locked)
-}
-
-fn checked(key: Key) -> Result<Key, AddError> {
+fn check_length(key: Key) -> Result<Key, AddError> {
     if key.is_too_long() {
         let (length, start) = (key.len(), Key::from(&key[..64]));
         let said = format!(
             "\"{start}...\": the key has {length} bytes; at most {} are allowed",
             Key::MAX_LENGTH
         );
-        return Err(AddError::new(said));
+        return Err(AddError::invalid(said));
     }
     Ok(key)
-}
-
-fn late(why: &str) -> AddError {
-    AddError::from_engine("the key was not added", true, EngineError::unsure(why))
 }
 
 impl fmt::Debug for Queue {

@@ -26,7 +26,7 @@ impl Queue {
     /// The future can be dropped: the call changes nothing.
     pub async fn counts(&self) -> Result<StateCounts, ReadError> {
         let Shared { engine, place, .. } = &*self.shared;
-        let counted = engine.counts(place).await;
+        let counted = engine.count_keys(place).await;
         counted.map_err(|fault| ReadError::from_engine("the keys were not counted", fault))
     }
 
@@ -68,6 +68,7 @@ impl Queue {
 
     async fn note_pause(&self, entries: &mut [Entry]) -> Result<(), ReadError> {
         let is_ready = |entry: &Entry| entry.state == State::Ready;
+        // A pause affects ready keys only, so that most reads need no second request.
         if entries.iter().any(is_ready) && self.is_paused().await? {
             entries.iter_mut().for_each(|entry| entry.paused = is_ready(entry));
         }
@@ -115,7 +116,7 @@ impl Queue {
         limit: usize,
     ) -> Result<Vec<Entry>, ReadError> {
         let Shared { engine, place, .. } = &*self.shared;
-        let page = engine.page(place, state, after, limit).await;
+        let page = engine.read_page(place, state, after, limit).await;
         let mut page =
             page.map_err(|fault| ReadError::from_engine("the keys were not listed", fault))?;
         self.note_pause(&mut page).await?;
@@ -194,13 +195,14 @@ impl Queue {
     pub async fn recent_longest(&self) -> Result<Vec<Entry>, ReadError> {
         let Shared { engine, place, longest, .. } = &*self.shared;
         let (engine, place) = (Arc::clone(engine), Arc::clone(place));
+        // The future owns its handles, because the query continues if its caller is dropped.
         let look = async move {
-            let running = engine.page(&place, Some(State::Processing), None, RUNNING);
+            let running = engine.read_page(&place, Some(State::InFlight), None, RUNNING);
             let mut running = running.await?;
             running.sort_by_key(|entry| Reverse(entry.since));
             Ok(running)
         };
-        let longest = longest.or(look).await;
+        let longest = longest.get_or_query(look).await;
         let (mut longest, age) =
             longest.map_err(|fault| ReadError::from_engine("the keys were not listed", fault))?;
         for Entry { since, due, bound, lease, .. } in &mut longest {

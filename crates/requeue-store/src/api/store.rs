@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::queue::Queue;
-use crate::client::options::Options;
+use crate::client::options::{Opening, Options};
 use crate::engine::address::Address;
 use crate::engine::parked::OnParked;
 use crate::engine::{Dropped, Engine, Settings};
@@ -95,7 +95,7 @@ impl Store {
             }
             #[cfg(feature = "redis")]
             Address::Redis(options) => {
-                let said = options.shown();
+                let said = options.without_secrets();
                 let connected = crate::engine::redis::Redis::connect(options).await;
                 Arc::new(connected.map_err(|fault| ConnectError::from_engine(said, fault))?)
             }
@@ -139,7 +139,7 @@ impl Store {
     ///
     /// If the future is dropped, the schema may have been created or upgraded. Repeating the call is harmless.
     pub async fn migrate(&self) -> Result<(), MigrateError> {
-        let migrated = self.engine.migrate().await;
+        let migrated = self.engine.migrate_schema().await;
         migrated.map_err(|fault| {
             MigrateError::from_engine("the schema was not created or updated", fault)
         })
@@ -176,7 +176,7 @@ impl Store {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn queues(&self) -> Result<Vec<QueueInfo>, ReadError> {
-        let queues = self.engine.queues().await;
+        let queues = self.engine.list_queues().await;
         let mut queues =
             queues.map_err(|fault| ReadError::from_engine("the queues cannot be listed", fault))?;
         queues.sort_unstable_by(|a, b| a.name.cmp(&b.name));
@@ -186,7 +186,7 @@ impl Store {
     /// Drops a queue that has no keys. The queue and its settings are removed for all processes.
     ///
     /// Processes that still have it open get errors. Their adds fail with
-    /// [`AddError::is_dropped`](crate::AddError::is_dropped), and their getters return `None`: see
+    /// [`ErrorKind::Dropped`](crate::ErrorKind::Dropped), and their getters return `None`: see
     /// [`Queue::is_dropped`].
     ///
     /// No acknowledged add is lost. If an add and a drop happen at the same time, one of them fails: the add,
@@ -197,7 +197,7 @@ impl Store {
     ///
     /// - If a key is ready, waiting, in flight, parked or damaged, the error has the
     ///   [numbers of keys](crate::DropError::counts), and the queue is unchanged.
-    /// - If there is [no such queue](crate::DropError::is_missing), the message names similar ones.
+    /// - If there is [no such queue](crate::ErrorKind::Missing), the message names similar ones.
     /// - If the store cannot be reached, the queue may or may not have been dropped. Dropping it again is
     ///   harmless.
     /// - In PostgreSQL, the drop fails if a transaction that has added keys to the queue stays open for 5 s.
@@ -222,14 +222,14 @@ impl Store {
     /// assert_eq!(error.counts().map(|counts| counts.ready), Some(1));
     ///
     /// assert_eq!(store.force_drop_queue("mail").await?.ready, 1);
-    /// let error = queue.add("bob").await.expect_err("there is no such queue any more");
-    /// assert!(error.is_dropped());
+    /// let error = queue.add("bob").await.expect_err("the queue was dropped");
+    /// assert_eq!(error.kind(), requeue_store::ErrorKind::Dropped);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn drop_queue(&self, name: &str) -> Result<(), DropError> {
-        self.dropped(name, false).await.map(drop)
+        self.drop_checked(name, false).await.map(drop)
     }
 
     /// Drops a queue with all its keys, in any state, and returns the numbers of keys.
@@ -248,14 +248,14 @@ impl Store {
     ///
     /// As [`drop_queue`](Self::drop_queue).
     pub async fn force_drop_queue(&self, name: &str) -> Result<StateCounts, DropError> {
-        self.dropped(name, true).await
+        self.drop_checked(name, true).await
     }
 
-    async fn dropped(&self, name: &str, keys_too: bool) -> Result<StateCounts, DropError> {
+    async fn drop_checked(&self, name: &str, keys_too: bool) -> Result<StateCounts, DropError> {
         match self.engine.drop_queue(name, keys_too).await {
             Ok(Dropped::Yes(counts)) => Ok(counts),
             Ok(Dropped::HasKeys(counts)) => Err(DropError::has_keys(name, counts)),
-            Ok(Dropped::Missing) => Err(DropError::missing(name, self.similar(name).await)),
+            Ok(Dropped::Missing) => Err(DropError::missing(name, &self.similar_queues(name).await)),
             Err(fault) => {
                 Err(DropError::from_engine(format!("queue {name:?} was not dropped"), fault))
             }
@@ -263,10 +263,10 @@ impl Store {
     }
 
     /// Returns the names of similar queues.
-    async fn similar(&self, name: &str) -> Vec<String> {
+    async fn similar_queues(&self, name: &str) -> Vec<String> {
         // If the names cannot be read, the error is still correct without them.
-        let queues = self.engine.queues().await.unwrap_or_default();
-        similar(name, queues.into_iter().map(|queue| queue.name).collect())
+        let queues = self.engine.list_queues().await.unwrap_or_default();
+        similar_names(name, queues.into_iter().map(|queue| queue.name).collect())
     }
 
     /// Closes the store, for all handles of it and of its queues. Call it before the process exits.
@@ -305,13 +305,14 @@ impl Store {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn close(&self) {
-        self.engine.close().await;
+        self.engine.close_files().await;
     }
 
     /// Returns the options with which to [open](OpenOptions::open) the queue of this name. The name has 1 to
     /// 200 bytes, and no NUL.
     pub fn queue(&self, name: impl Into<String>) -> OpenOptions {
-        OpenOptions { store: self.clone(), name: name.into(), options: Options::default() }
+        let (opening, options) = (Opening::default(), Options::default());
+        OpenOptions { store: self.clone(), name: name.into(), opening, options }
     }
 }
 
@@ -324,6 +325,7 @@ impl Store {
 pub struct OpenOptions {
     store: Store,
     name: String,
+    opening: Opening,
     options: Options,
 }
 
@@ -334,8 +336,8 @@ impl OpenOptions {
     /// It is a setting of the queue, the same for all processes: the first process that opens the queue
     /// chooses it permanently. The other choice is [`ReaddPolicy::Replace`]. [`open`](Self::open) refuses
     /// [`ReaddPolicy::KeepBoth`], because a key in a store has at most one pending run.
-    pub fn readd_policy(mut self, re_add: ReaddPolicy) -> Self {
-        self.options.re_add = Some(re_add);
+    pub fn readd_policy(mut self, readd_policy: ReaddPolicy) -> Self {
+        self.opening.readd_policy = Some(readd_policy);
         self
     }
 
@@ -344,7 +346,7 @@ impl OpenOptions {
     /// It is a setting of the queue, the same for all processes: the first process that opens the queue
     /// chooses it permanently.
     pub fn parked_add(mut self, parked_add: ParkedAdd) -> Self {
-        self.options.parked_add = Some(parked_add);
+        self.opening.parked_add = Some(parked_add);
         self
     }
 
@@ -363,14 +365,14 @@ impl OpenOptions {
     /// # store.migrate().await?;
     /// store.queue("mail").open().await?;
     /// let error = store.queue("mial").must_exist().open().await.expect_err("it is called mail");
-    /// assert!(error.is_missing());
+    /// assert_eq!(error.kind(), requeue_store::ErrorKind::Missing);
     /// assert_eq!(error.to_string(), "no such queue: \"mial\" (did you mean \"mail\"?)");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub const fn must_exist(mut self) -> Self {
-        self.options.must_exist = true;
+        self.opening.must_exist = true;
         self
     }
 
@@ -479,7 +481,7 @@ impl OpenOptions {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn worker(mut self, name: impl Into<String>) -> Self {
-        self.options.worker = Some(name.into());
+        self.opening.worker = Some(name.into());
         self
     }
 
@@ -515,7 +517,7 @@ impl OpenOptions {
     ///
     /// [`ParkedKey::lease_expired`]: crate::ParkedKey::lease_expired
     pub fn on_parked(mut self, report: impl Fn(&ParkedKey) + Send + Sync + 'static) -> Self {
-        self.options.on_parked = OnParked::new(report);
+        self.opening.on_parked = OnParked::new(report);
         self
     }
 
@@ -556,7 +558,7 @@ impl OpenOptions {
     /// ```
     #[cfg(feature = "prometheus")]
     pub fn metrics(mut self, metrics: &requeue::metrics::Metrics) -> Self {
-        self.options.metrics = Some(metrics.clone());
+        self.opening.metrics = Some(metrics.clone());
         self
     }
 
@@ -564,14 +566,17 @@ impl OpenOptions {
     ///
     /// # Errors
     ///
-    /// - [`OpenError::is_missing`]: there is no such queue, and it must be an existing one.
-    /// - [`OpenError::is_invalid`]:
+    /// - [`ErrorKind::Missing`]: there is no such queue, and it must be an existing one.
+    /// - [`ErrorKind::Invalid`]:
     ///   - The name of the queue is empty, longer than 200 bytes, or contains a NUL.
     ///   - The name of the [`worker`](Self::worker) is invalid.
     ///   - Stores do not support the [`readd_policy`](Self::readd_policy) policy.
     ///   - The queue has another [`readd_policy`](Self::readd_policy) or [`parked_add`](Self::parked_add) setting.
     ///   - The metrics already have a queue of this name.
     /// - Otherwise, the store cannot be reached, or has no schema of this version.
+    ///
+    /// [`ErrorKind::Missing`]: crate::ErrorKind::Missing
+    /// [`ErrorKind::Invalid`]: crate::ErrorKind::Invalid
     ///
     /// # Panics
     ///
@@ -597,26 +602,32 @@ impl OpenOptions {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn open(self) -> Result<Queue, OpenError> {
-        let Self { store, name, options } = self;
+        let Self { store, name, opening, options } = self;
         let bad = |why: &str| OpenError::invalid(format!("queue {name:?}: {why}"));
         if name.is_empty() || name.len() > 200 || name.contains('\0') {
             return Err(bad("invalid name: use 1 to 200 bytes without NUL"));
         }
-        if let Some(re_add) = options.re_add.filter(|re_add| !is_supported(*re_add)) {
+        if let Some(readd_policy) =
+            opening.readd_policy.filter(|readd_policy| !is_supported(*readd_policy))
+        {
             return Err(bad(&format!(
                 "stores do not support the re-add policy {}; use hold or replace",
-                re_add_name(re_add)
+                readd_policy_name(readd_policy)
             )));
         }
-        if let Some(why) = options.worker.as_deref().and_then(invalid_worker) {
+        if let Some(why) = opening.worker.as_deref().and_then(invalid_worker) {
             return Err(bad(&why));
         }
-        let opened = match options.must_exist {
-            true => store.engine.find(&name).await,
+        let opened = match opening.must_exist {
+            true => store.engine.find_queue(&name).await,
             false => {
-                let re_add = options.re_add.unwrap_or_default();
-                let parked_add = options.parked_add.unwrap_or_default();
-                store.engine.open(&name, Settings { re_add, parked_add }).await.map(Some)
+                let readd_policy = opening.readd_policy.unwrap_or_default();
+                let parked_add = opening.parked_add.unwrap_or_default();
+                store
+                    .engine
+                    .open_queue(&name, Settings { readd_policy, parked_add })
+                    .await
+                    .map(Some)
             }
         };
         let opened = opened.map_err(|fault| {
@@ -624,17 +635,17 @@ impl OpenOptions {
             OpenError::from_engine(format!("queue {name:?} cannot be opened{retry}"), fault)
         })?;
         let Some(mut place) = opened else {
-            return Err(OpenError::missing(&name, store.similar(&name).await));
+            return Err(OpenError::missing(&name, &store.similar_queues(&name).await));
         };
-        if let Some(wanted) = options.re_add.filter(|&wanted| wanted != place.re_add) {
+        if let Some(wanted) = opening.readd_policy.filter(|&wanted| wanted != place.readd_policy) {
             let why = format!(
                 "its re-add policy is {}, not {}; omit the option, or use another queue",
-                re_add_name(place.re_add),
-                re_add_name(wanted)
+                readd_policy_name(place.readd_policy),
+                readd_policy_name(wanted)
             );
             return Err(bad(&why));
         }
-        if let Some(wanted) = options.parked_add.filter(|&wanted| wanted != place.parked_add) {
+        if let Some(wanted) = opening.parked_add.filter(|&wanted| wanted != place.parked_add) {
             let why = format!(
                 "its adds {} parked keys, and the option says {}; omit the option, or use another queue",
                 parked_add_name(place.parked_add),
@@ -642,13 +653,12 @@ impl OpenOptions {
             );
             return Err(bad(&why));
         }
-        place.worker = options.worker.clone().unwrap_or_else(this_process).into();
-        place.on_parked = options.on_parked.clone();
-        #[cfg(feature = "prometheus")]
-        let metrics = options.metrics.clone();
+        place.worker = opening.worker.unwrap_or_else(this_process).into();
+        place.on_parked = opening.on_parked;
         let queue = Queue::new(store.engine, place, options);
         #[cfg(feature = "prometheus")]
-        if let Some(metrics) = metrics {
+        if let Some(metrics) = opening.metrics {
+            // If the name is taken, the queue is dropped here, which ends its tasks.
             metrics.add(&name, &queue.shared).map_err(|error| bad(&error.to_string()))?;
             tokio::spawn(crate::client::shared::keep_counting(Arc::downgrade(&queue.shared)));
         }
@@ -657,13 +667,13 @@ impl OpenOptions {
 }
 
 /// Returns true if a queue in a store can have this re-add policy.
-const fn is_supported(re_add: ReaddPolicy) -> bool {
-    matches!(re_add, ReaddPolicy::Hold | ReaddPolicy::Replace)
+const fn is_supported(readd_policy: ReaddPolicy) -> bool {
+    matches!(readd_policy, ReaddPolicy::Hold | ReaddPolicy::Replace)
 }
 
 /// Returns the name of a re-add policy in the program's options and in SQL.
-const fn re_add_name(re_add: ReaddPolicy) -> &'static str {
-    match re_add {
+const fn readd_policy_name(readd_policy: ReaddPolicy) -> &'static str {
+    match readd_policy {
         ReaddPolicy::Hold => "hold",
         ReaddPolicy::Replace => "replace",
         _ => "keep-both",
@@ -678,7 +688,7 @@ const fn parked_add_name(parked_add: ParkedAdd) -> &'static str {
 }
 
 /// Returns up to three of the names that the user may have meant by `typed`.
-fn similar(typed: &str, names: Vec<String>) -> Vec<String> {
+fn similar_names(typed: &str, names: Vec<String>) -> Vec<String> {
     // For a name of one or two letters, all others are equally near.
     let most = typed.chars().count() / 3;
     let differences = |name: String| (strsim::osa_distance(typed, &name), name);

@@ -9,7 +9,6 @@ use requeue::{CancelReason, Completion, Drained};
 
 use crate::api::queue::Queue;
 use crate::client::item::Item;
-use crate::types::add::Priority;
 use crate::types::error::{CompleteError, chain};
 use crate::types::key::Key;
 
@@ -73,7 +72,7 @@ impl WorkQueue for Queue {
     }
 
     fn note_panic(&self) {
-        self.shared.place.meters.panicked();
+        self.shared.place.meters.count_panic();
     }
 }
 
@@ -90,7 +89,7 @@ impl WorkItem for Item {
             attempt: self.attempt(),
             adds: self.adds(),
             reasons: self.reasons(),
-            priority: self.priority().number().into(),
+            priority: self.priority().into(),
             queued: None,
             fencing_token: self.fencing_token(),
         }
@@ -98,11 +97,11 @@ impl WorkItem for Item {
 
     /// Sets a low priority for a number below 0, and a high one for a number above 0.
     fn set_priority(&mut self, priority: i32) {
-        Self::set_priority(self, Priority::from_number(priority));
+        Self::set_priority(self, priority.into());
     }
 
     fn cancelled(&self) -> impl Future<Output = CancelReason> + Send + use<> {
-        let (lost, cancelled) = (self.token().clone(), self.cancel_token().clone());
+        let (lost, cancelled) = (self.cancellation_token().clone(), self.cancel_token().clone());
         async move {
             tokio::select! {
                 () = lost.cancelled() => CancelReason::Lost,
@@ -118,12 +117,12 @@ impl WorkItem for Item {
     async fn complete(self, completion: Completion) {
         let key = self.key().clone();
         if let Err(error) = Self::complete(self, completion).await {
-            report(&key, &error);
+            report_failure(&key, &error);
         }
     }
 }
 
-fn report(key: &dyn Display, error: &CompleteError) {
+fn report_failure(key: &dyn Display, error: &CompleteError) {
     let error = chain(error);
     tracing::warn!(%key, error, "a completion had no effect");
 }

@@ -4,19 +4,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep};
 
 use crate::client::batcher::{Tried, Wish};
+use crate::client::locked_keys::LAST;
 use crate::engine::outage::Part;
 use crate::engine::receipts::Attempts;
 use crate::engine::retry_delay::RetryDelay;
-use crate::engine::{Ask, Engine, Place, by_shard};
-use crate::types::add::{Add, AddCounts, Added};
-use crate::types::error::{AddError, EngineError, Kind};
+use crate::engine::{Ask, Engine, Place};
+use crate::types::add::{Add, Added, repeat_answer};
+use crate::types::error::{Answer, EngineError, Kind};
 use crate::types::key::Key;
-
-pub(crate) type Reply = oneshot::Sender<Result<Added, AddError>>;
 
 /// An add whose caller waits for the answer.
 #[derive(Debug)]
@@ -25,19 +23,22 @@ pub(crate) struct Adding {
     /// True if an earlier attempt may have added the key.
     unsure: bool,
     deadline: Instant,
-    reply: Reply,
+    reply: oneshot::Sender<Answer<Added>>,
 }
 
 impl Adding {
-    pub(crate) fn new(key: Key, add: Add, deadline: Instant, reply: Reply) -> Self {
+    pub(crate) fn new(
+        key: Key,
+        add: Add,
+        deadline: Instant,
+        reply: oneshot::Sender<Answer<Added>>,
+    ) -> Self {
         Self { ask: Ask { key, add, adds: 1 }, unsure: false, deadline, reply }
     }
 
     /// Answers the caller, which may have been dropped.
-    fn answer(self, answer: Result<Added, (bool, EngineError)>) {
-        let answer = answer.map_err(|(unsure, fault)| {
-            AddError::from_engine("the key was not added", unsure || self.unsure, fault)
-        });
+    fn send_answer(self, answer: Answer<Added>) {
+        let answer = answer.map_err(|fault| if self.unsure { fault.after_a_part() } else { fault });
         let _ = self.reply.send(answer);
     }
 }
@@ -49,7 +50,7 @@ impl Wish for Adding {
 
     /// Adds the keys, and answers the callers. Equal adds of a key become one request. Different adds of a
     /// key are sent one after the other.
-    async fn submit(
+    async fn submit_batch(
         engine: Arc<dyn Engine>,
         place: Arc<Place>,
         mut batch: Vec<Self>,
@@ -64,6 +65,8 @@ impl Wish for Adding {
             let mut left = Vec::new();
             let mut deadline = None;
             for adding in batch {
+                // The request lasts as long as its most patient caller waits. The others stop waiting by
+                // themselves.
                 deadline = deadline.max(Some(adding.deadline));
                 match found.get(&adding.ask.key) {
                     None => {
@@ -85,115 +88,47 @@ impl Wish for Adding {
             batch = left;
         }
         // Answer before the caller's own deadline, so that the caller gets the reason.
-        let now = Instant::now() + crate::client::locked_keys::LAST;
+        let now = Instant::now() + LAST;
         for adding in locked.extract_if(.., |adding: &mut Self| adding.deadline <= now) {
-            adding.answer(Err((false, is_locked())));
+            adding.send_answer(Err(EngineError::locked()));
         }
+        // Nobody learns of these answers any longer, so the keys need not be tried again.
         locked.retain(|adding| !adding.reply.is_closed());
         locked
     }
 }
 
-fn is_locked() -> EngineError {
-    EngineError::locked()
-}
-
 /// Answers the adds, and returns those whose keys are locked.
-fn answer(added: Result<Free, (bool, EngineError)>, askers: Vec<Vec<Adding>>) -> Vec<Adding> {
+fn answer(added: Answer<Free>, askers: Vec<Vec<Adding>>) -> Vec<Adding> {
     let mut left = Vec::new();
     match added {
         Ok(Free { answers, unsure }) => {
             for (added, askers) in answers.into_iter().zip(askers) {
                 let Some(mut added) = added else {
+                    let askers = askers.into_iter();
                     left.extend(
-                        askers
-                            .into_iter()
-                            .map(|adding| Adding { unsure: adding.unsure || unsure, ..adding }),
+                        askers.map(|adding| Adding { unsure: adding.unsure || unsure, ..adding }),
                     );
                     continue;
                 };
                 for adding in askers {
-                    adding.answer(Ok(added));
-                    added = added.again();
+                    adding.send_answer(Ok(added));
+                    added = repeat_answer(added);
                 }
             }
         }
-        Err((unsure, fault)) => {
+        Err(fault) => {
+            // Each caller gets an error, and the source of an error cannot be cloned.
             let said = fault.source.to_string();
             for adding in askers.into_iter().flatten() {
-                let fault = EngineError { kind: fault.kind, source: said.clone().into() };
-                adding.answer(Err((unsure, fault)));
+                adding.send_answer(Err(EngineError {
+                    kind: fault.kind,
+                    source: said.clone().into(),
+                }));
             }
         }
     }
     left
-}
-
-/// Adds keys of any shards. An error states whether some of the keys may have been added.
-pub(crate) async fn add_all(
-    engine: &Arc<dyn Engine>,
-    place: &Arc<Place>,
-    asks: Vec<Ask>,
-    deadline: Instant,
-) -> Result<AddCounts, (bool, EngineError)> {
-    let mut parts = by_shard(&**engine, place, asks, |ask| &ask.key);
-    if parts.len() == 1 {
-        return add(&**engine, place, parts.remove(0), deadline).await;
-    }
-    let mut adding: JoinSet<_> = parts
-        .into_iter()
-        .map(|part| {
-            let (engine, place) = (Arc::clone(engine), Arc::clone(place));
-            async move { add(&*engine, &place, part, deadline).await }
-        })
-        .collect();
-    let (mut all, mut failed) = (AddCounts::default(), None);
-    while let Some(added) = adding.join_next().await {
-        match added {
-            Ok(Ok(added)) => all += added,
-            Ok(Err(fault)) => failed = Some(fault),
-            Err(error) => failed = Some((true, EngineError::unsure(error))),
-        }
-    }
-    match failed {
-        Some((unsure, fault)) => Err((unsure || all.total() > 0, fault)),
-        None => Ok(all),
-    }
-}
-
-/// Adds keys of one shard. Retries locked keys until they are free. An error states whether some of the keys
-/// may have been added.
-async fn add(
-    engine: &dyn Engine,
-    place: &Place,
-    mut asks: Vec<Ask>,
-    deadline: Instant,
-) -> Result<AddCounts, (bool, EngineError)> {
-    let mut delay = RetryDelay::up_to(crate::client::locked_keys::LAST);
-    let (mut all, mut unsure, mut tried) = (AddCounts::default(), false, Tried::No);
-    loop {
-        let added = try_add(engine, place, asks.clone(), deadline, tried).await;
-        let free = added.map_err(|(maybe, fault)| (unsure || maybe || all.total() > 0, fault))?;
-        unsure |= free.unsure;
-        let mut answers = free.answers.iter();
-        asks.retain(|ask| match answers.next() {
-            Some(&Some(added)) => {
-                all.count(added, ask.adds);
-                false
-            }
-            Some(None) => true,
-            None => false,
-        });
-        if asks.is_empty() {
-            return Ok(all);
-        }
-        let wait = delay.wait();
-        if Instant::now() + wait >= deadline {
-            return Err((unsure || all.total() > 0, is_locked()));
-        }
-        sleep(wait).await;
-        tried = Tried::InVain;
-    }
 }
 
 /// The answers to adds. Adds of locked keys have none.
@@ -203,20 +138,19 @@ struct Free {
     unsure: bool,
 }
 
-/// Adds keys of one shard, and retries until `deadline`. An error states whether an attempt may have added
-/// them.
+/// Adds keys of one shard, and retries until `deadline`.
 async fn try_add(
     engine: &dyn Engine,
     place: &Place,
     asks: Vec<Ask>,
     deadline: Instant,
     mut tried: Tried,
-) -> Result<Free, (bool, EngineError)> {
+) -> Answer<Free> {
     let mut delay = RetryDelay::new();
     let (mut unsure, mut attempts) = (false, Attempts::until(deadline));
     // All keys are in one shard.
     let first = asks.first().map(|ask| ask.key.clone());
-    let part = || Part::Shard(first.as_ref().map_or(0, |key| engine.shard(place, key)));
+    let part = || Part::Shard(first.as_ref().map_or(0, |key| engine.shard_of(place, key)));
     loop {
         let sent = asks.clone();
         let added = async {
@@ -228,26 +162,23 @@ async fn try_add(
                 Tried::InVain => engine.add_free(place, sent).await,
             }
         };
-        let fault = match timeout_at(deadline, added).await {
-            Ok(Ok(answers)) => {
-                place.meters.added(&asks, &answers);
-                place.note_answer(part);
+        let fault = match place.answer_by(deadline, part, added).await {
+            Ok(answers) => {
+                place.meters.count_adds(&asks, &answers);
                 return Ok(Free { answers, unsure });
             }
-            Ok(Err(fault)) if fault.kind == Kind::Locked && tried == Tried::No => {
+            // One locked key must not delay the others of its batch: the next request skips it.
+            Err(fault) if fault.kind == Kind::Locked && tried == Tried::No => {
                 tried = Tried::InVain;
                 continue;
             }
-            Ok(Err(fault)) => fault,
-            Err(_) => EngineError::unsure("the store did not answer in time"),
+            Err(fault) => fault,
         };
+        // Once an attempt may have taken effect, no later refusal proves that the keys were not added.
         unsure |= fault.kind.may_have_happened();
-        if !fault.kind.is_final() {
-            place.note_failure(part(), &fault);
-        }
         let wait = delay.wait();
         if fault.kind.is_final() || Instant::now() + wait >= deadline {
-            return Err((unsure, fault));
+            return Err(if unsure { fault.after_a_part() } else { fault });
         }
         sleep(wait).await;
     }

@@ -33,10 +33,11 @@ impl Unstarted {
     pub(crate) fn begin(mut self) -> Vec<Item> {
         let mut begun = Vec::with_capacity(self.0.len());
         while let Some(mut item) = self.0.pop_front() {
-            if item.begin() {
+            // The lease may have expired while the key waited for a worker.
+            if item.begin_run() {
                 begun.push(item);
             } else {
-                item.unclaim();
+                item.return_unclaimed();
             }
         }
         begun
@@ -45,7 +46,7 @@ impl Unstarted {
 
 impl Drop for Unstarted {
     fn drop(&mut self) {
-        self.0.drain(..).for_each(Item::unclaim);
+        self.0.drain(..).for_each(Item::return_unclaimed);
     }
 }
 
@@ -76,6 +77,8 @@ impl Ahead {
         Self {
             items: Unstarted::default(),
             most: options.claim_ahead,
+            // A key returns after ten horizons. That is a third of the lease at most, when the first renewal
+            // is due.
             longest: (options.lease / (3 * OVERDUE)).min(HORIZON.1),
             latency: Duration::ZERO,
             rate: 0.0,
@@ -93,7 +96,7 @@ impl Ahead {
     }
 
     /// Returns the number of keys to claim now, in addition to the keys that workers wait for.
-    pub(crate) fn wanted(&self, now: Instant) -> usize {
+    pub(crate) fn wanted_keys(&self, now: Instant) -> usize {
         if self.full < BACKLOG || !self.is_used || now < self.paused_until {
             return 0;
         }
@@ -106,6 +109,7 @@ impl Ahead {
     }
 
     fn rate_at(&self, now: Instant) -> f64 {
+        // The rate decays by the clock, not by a timer, because it is read only when a claim begins.
         self.rate * (-(now - self.rated).as_secs_f64() / WINDOW.as_secs_f64()).exp()
     }
 
@@ -114,19 +118,21 @@ impl Ahead {
     }
 
     /// Records that a claim begins.
-    pub(crate) const fn claiming(&mut self) {
+    pub(crate) const fn note_claim(&mut self) {
         self.is_used = false;
     }
 
     /// Records the result of a claim: its duration, its keys, and the number of keys that it asked for.
-    pub(crate) fn claimed(&mut self, took: Duration, items: Vec<Item>, of: usize) {
+    pub(crate) fn note_claimed(&mut self, took: Duration, items: Vec<Item>, of: usize) {
+        // An average over about four claims: a single slow commit must not enlarge the horizon much.
         self.latency = if self.latency.is_zero() { took } else { (3 * self.latency + took) / 4 };
+        // One claim that finds fewer keys than requested ends the backlog: other processes may wait for keys.
         self.full = if items.len() < of { 0 } else { self.full.saturating_add(1) };
         self.items.0.extend(items);
     }
 
     /// Returns all keys to the store: the queue is paused.
-    pub(crate) fn unclaim(&mut self) {
+    pub(crate) fn return_unclaimed(&mut self) {
         drop(std::mem::take(&mut self.items));
     }
 
@@ -145,7 +151,7 @@ impl Ahead {
 
     /// Returns the time at which the next key must be released.
     pub(crate) fn overdue_at(&self) -> Option<Instant> {
-        self.items.0.front().map(|item| item.since() + OVERDUE * self.horizon())
+        self.items.0.front().map(|item| item.delivered_at() + OVERDUE * self.horizon())
     }
 
     /// Returns keys to the store if no worker has taken them in time.
@@ -153,7 +159,8 @@ impl Ahead {
         while self.overdue_at().is_some_and(|overdue| overdue <= now)
             && let Some(item) = self.items.0.pop_front()
         {
-            item.unclaim();
+            item.return_unclaimed();
+            // The rate was overestimated, and kept a key from other processes.
             self.paused_until = now + PAUSE;
         }
     }

@@ -26,7 +26,7 @@ pub(crate) trait Wish: Sized + Send + 'static {
     fn key(&self) -> &Key;
 
     /// Sends a batch for one shard, and answers its requests. Returns those whose keys are locked.
-    fn submit(
+    fn submit_batch(
         engine: Arc<dyn Engine>,
         place: Arc<Place>,
         batch: Vec<Self>,
@@ -58,12 +58,12 @@ impl<T: Wish> Lanes<T> {
     /// tasks stop when this is dropped and all requests have been sent.
     pub(crate) fn new(engine: &Arc<dyn Engine>, place: &Arc<Place>) -> Self {
         let lane = |_| Batcher::new(Arc::clone(engine), Arc::clone(place));
-        Self((0..engine.shards(place)).map(lane).collect())
+        Self((0..engine.shard_count(place)).map(lane).collect())
     }
 
-    pub(crate) fn put(&self, shard: usize, what: T) {
+    pub(crate) fn put_wish(&self, shard: usize, what: T) {
         let Batcher { sender, aside } = &self.0[shard];
-        if let Some(what) = aside.join(what) {
+        if let Some(what) = aside.join_locked(what) {
             // If the runtime of the task has stopped, the request is dropped without an answer.
             let _ = sender.send(what);
         }
@@ -75,7 +75,9 @@ impl<T: Wish> Batcher<T> {
         let (sender, mut come) = mpsc::unbounded_channel();
         let aside = Arc::new(LockedKeys::new(Arc::clone(&engine), Arc::clone(&place)));
         let beside = Arc::clone(&aside);
-        let turns = Arc::new(Semaphore::new(engine.breadth()));
+        // The number of batches in flight is limited, so that requests gather in larger batches while the
+        // engine is busy.
+        let turns = Arc::new(Semaphore::new(engine.max_batches()));
         tokio::spawn(async move {
             let mut batch = Vec::new();
             // The number of batches of one request in a row.
@@ -100,9 +102,10 @@ impl<T: Wish> Batcher<T> {
                     let (engine, place) = (Arc::clone(&engine), Arc::clone(&place));
                     let (aside, batch) = (Arc::clone(&beside), std::mem::take(&mut batch));
                     async move {
-                        let left = T::submit(engine, place, batch, Tried::No).await;
+                        let left = T::submit_batch(engine, place, batch, Tried::No).await;
+                        // The next batch need not wait until the locked keys are put aside.
                         drop(turn);
-                        aside.put(left);
+                        aside.put_locked(left);
                     }
                 };
                 if lone < LONELY {
@@ -112,6 +115,7 @@ impl<T: Wish> Batcher<T> {
                 // Send it from this task until another request arrives: that saves waking a second task.
                 let mut submitting = Box::pin(submitting);
                 tokio::select! {
+                    // The batch is polled first: a request that arrives must not delay its sending.
                     biased;
                     () = poll_fn(|at| unless_it_panics(submitting.as_mut(), at)) => {}
                     _ = come.recv_many(&mut batch, MAX_BATCH) => {

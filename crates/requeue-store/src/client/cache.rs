@@ -1,11 +1,12 @@
 //! Caches query results for dashboards and metrics, so that frequent readers cost the engine little.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
-use crate::types::error::EngineError;
+use crate::engine::lock;
+use crate::types::error::{Answer, EngineError};
 
 /// The minimum time between two queries. A result that is more recent is never renewed.
 const FRESH: Duration = Duration::from_secs(1);
@@ -53,20 +54,16 @@ impl<T: Clone + Send + 'static> Cache<T> {
         Arc::new(Self { found: Mutex::new(None), turn })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<(T, Instant)>> {
-        self.found.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the last result, with its age.
-    pub(crate) fn last(&self) -> Option<(T, Duration)> {
-        self.lock().as_ref().map(|(found, at)| (found.clone(), at.elapsed()))
+    pub(crate) fn last_result(&self) -> Option<(T, Duration)> {
+        lock(&self.found).as_ref().map(|(found, at)| (found.clone(), at.elapsed()))
     }
 
     /// Returns the result of `look` if a query is due, and the last result otherwise, with its age.
-    pub(crate) async fn or(
+    pub(crate) async fn get_or_query(
         self: &Arc<Self>,
-        look: impl Future<Output = Result<T, EngineError>> + Send + 'static,
-    ) -> Result<(T, Duration), EngineError> {
+        look: impl Future<Output = Answer<T>> + Send + 'static,
+    ) -> Answer<(T, Duration)> {
         // Callers that wait here get the result of this query, or its error.
         let mut turn = Arc::clone(&self.turn).lock_owned().await;
         if turn.until <= Instant::now() {
@@ -74,27 +71,27 @@ impl<T: Clone + Send + 'static> Cache<T> {
             // The query continues if its caller is dropped. Otherwise, callers with a short timeout would
             // restart a long query again and again, and never get a result.
             let looking = tokio::spawn(async move {
-                this.look(&mut turn, look).await;
+                this.run_query(&mut turn, look).await;
                 turn
             });
             turn = looking.await.map_err(EngineError::absent)?;
         }
-        match self.last() {
+        match self.last_result() {
             Some(found) if turn.faults == 0 => Ok(found),
             _ => Err(EngineError::absent(turn.fault.clone())),
         }
     }
 
-    async fn look(&self, turn: &mut Turn, look: impl Future<Output = Result<T, EngineError>>) {
+    async fn run_query(&self, turn: &mut Turn, look: impl Future<Output = Answer<T>>) {
         let begin = Instant::now();
         let found = timeout(TIME_LIMIT, look).await;
         let took = begin.elapsed();
         turn.timeouts = if found.is_ok() { 0 } else { turn.timeouts.saturating_add(1) };
-        let found =
-            found.unwrap_or_else(|_| Err(EngineError::absent("the store did not answer in time")));
-        let pause = match found {
+        let pause = match found.unwrap_or_else(|_| Err(EngineError::late())) {
             Ok(found) => {
-                *self.lock() = Some((found, Instant::now()));
+                // The age counts from the answer. The engine took its snapshot earlier, by the duration of
+                // the query at most.
+                *lock(&self.found) = Some((found, Instant::now()));
                 turn.faults = 0;
                 // A large queue makes every query slow, and a stall makes one query slow.
                 let usual = took.min(std::mem::replace(&mut turn.took, took));
@@ -103,21 +100,23 @@ impl<T: Clone + Send + 'static> Cache<T> {
             Err(fault) => {
                 // The store may recover soon, so the pauses are short at first: they double with
                 // each failure.
-                let short = doubled(FRESH, turn.faults).min(REST);
+                let short = double_times(FRESH, turn.faults).min(REST);
                 turn.faults = turn.faults.saturating_add(1);
                 turn.fault = fault.source.to_string();
                 // A store that is only slow must not count all the time.
                 let long = match turn.timeouts {
                     0 | 1 => Duration::ZERO,
-                    timeouts => doubled(took, timeouts - 2).min(took * LONG_SHARE),
+                    timeouts => double_times(took, timeouts - 2).min(took * LONG_SHARE),
                 };
                 short.min(took * SHARE).max(long)
             }
         };
+        // The pause begins now, after the query: a query longer than its pause would otherwise repeat without
+        // a break.
         turn.until = Instant::now() + pause.max(FRESH);
     }
 }
 
-fn doubled(time: Duration, times: u32) -> Duration {
+fn double_times(time: Duration, times: u32) -> Duration {
     time.saturating_mul(2u32.saturating_pow(times))
 }

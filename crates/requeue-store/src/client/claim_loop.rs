@@ -17,7 +17,7 @@ use crate::client::shared::{Shared, Shutdown};
 use crate::engine::Claim;
 use crate::engine::outage::Part;
 use crate::engine::retry_delay::RetryDelay;
-use crate::types::error::{EngineError, Kind};
+use crate::types::error::{Answer, EngineError, Kind};
 
 /// A getter, and the maximum number of keys that it takes.
 #[derive(Debug)]
@@ -28,9 +28,11 @@ pub(crate) struct Waiter {
 
 /// Claims keys for the getters that arrive through `come`, until the queue is shut down or its last handle is
 /// dropped.
-pub(crate) async fn serve(shared: Weak<Shared>, mut come: mpsc::UnboundedReceiver<Waiter>) {
+pub(crate) async fn serve_getters(shared: Weak<Shared>, mut come: mpsc::UnboundedReceiver<Waiter>) {
+    // The task has a weak handle only, because it must not keep a queue alive whose last handle was dropped.
     let Some((mut wakes, mut shutdown, mut desk)) = shared.upgrade().map(|shared| {
-        let (wakes, shutdown) = (shared.engine.wakes(&shared.place), shared.shutdown.subscribe());
+        let (wakes, shutdown) =
+            (shared.engine.subscribe_wakes(&shared.place), shared.shutdown.subscribe());
         (wakes, shutdown, Desk::new(&shared))
     }) else {
         return;
@@ -43,11 +45,12 @@ pub(crate) async fn serve(shared: Weak<Shared>, mut come: mpsc::UnboundedReceive
         // Other tasks that are ready to run may be about to call `get`.
         yield_now().await;
         while let Ok(waiter) = come.try_recv() {
-            desk.admit(waiter);
+            desk.admit_getter(waiter);
             pause = None;
         }
-        desk.deliver();
+        desk.deliver_keys();
         desk.ahead.unclaim_late(Instant::now());
+        // This marks the value as seen, so that `changed` below waits for the next change.
         let before = std::mem::replace(&mut now, *shutdown.borrow_and_update());
         if now.is_final() {
             break;
@@ -61,6 +64,7 @@ pub(crate) async fn serve(shared: Weak<Shared>, mut come: mpsc::UnboundedReceive
         }
         tokio::select! {
             answer = answered(&mut claiming) => {
+                // A finished future must not be polled again.
                 claiming = None;
                 // A getter that arrived during the claim may know of more keys.
                 let is_known = !desk.has_newcomers && now == answer.shutdown;
@@ -68,7 +72,7 @@ pub(crate) async fn serve(shared: Weak<Shared>, mut come: mpsc::UnboundedReceive
             }
             waiter = come.recv() => match waiter {
                 Some(waiter) => {
-                    desk.admit(waiter);
+                    desk.admit_getter(waiter);
                     pause = None;
                 }
                 None => break,
@@ -78,21 +82,21 @@ pub(crate) async fn serve(shared: Weak<Shared>, mut come: mpsc::UnboundedReceive
                     break;
                 }
             }
-            () = changed(&mut wakes), if pause.is_some() => pause = None,
-            () = until(pause), if pause.is_some() => pause = None,
-            () = until(desk.ahead.overdue_at()) => {}
+            () = next_wake(&mut wakes), if pause.is_some() => pause = None,
+            () = wait_until(pause), if pause.is_some() => pause = None,
+            () = wait_until(desk.ahead.overdue_at()) => {}
         }
     }
     // If the claim were abandoned, its keys would be held until their leases expire.
     if claiming.is_some() {
         let answer = answered(&mut claiming).await;
         desk.answered(answer);
-        desk.deliver();
+        desk.deliver_keys();
     }
 }
 
 /// Waits until this time, or forever with `None`.
-async fn until(time: Option<Instant>) {
+async fn wait_until(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time).await,
         None => pending().await,
@@ -101,7 +105,7 @@ async fn until(time: Option<Instant>) {
 
 /// Waits for a wake. If the engine has stopped sending wakes, this never returns, and the task relies on
 /// polling.
-async fn changed(wakes: &mut watch::Receiver<u64>) {
+async fn next_wake(wakes: &mut watch::Receiver<u64>) {
     if wakes.changed().await.is_err() {
         pending().await
     }
@@ -126,7 +130,7 @@ struct Found {
 
 /// The result of a claim.
 struct Answered {
-    found: Result<Found, EngineError>,
+    found: Answer<Found>,
     /// The state of the shutdown when the claim began.
     shutdown: Shutdown,
     /// The number of keys that it asked for, and its duration.
@@ -160,12 +164,12 @@ impl Desk {
         }
     }
 
-    fn admit(&mut self, waiter: Waiter) {
+    fn admit_getter(&mut self, waiter: Waiter) {
         self.waiters.push_back(waiter);
         self.has_newcomers = true;
     }
 
-    fn deliver(&mut self) {
+    fn deliver_keys(&mut self) {
         self.waiters.retain(|waiter| !waiter.reply.is_closed());
         while !self.ahead.is_empty()
             && let Some(waiter) = self.waiters.pop_front()
@@ -180,11 +184,11 @@ impl Desk {
     fn claim(&mut self, shared: Arc<Shared>, shutdown: Shutdown) -> Option<Claiming> {
         let waited_for = self.waiters.iter().map(|waiter| waiter.max);
         let waited_for = waited_for.fold(0, usize::saturating_add);
-        let max = waited_for.saturating_add(self.ahead.wanted(Instant::now())).min(MAX_BATCH);
+        let max = waited_for.saturating_add(self.ahead.wanted_keys(Instant::now())).min(MAX_BATCH);
         if max == 0 {
             return None;
         }
-        self.ahead.claiming();
+        self.ahead.note_claim();
         self.has_newcomers = false;
         let options = &shared.options;
         // Another process may die while it holds keys that this process does not know of. The next poll finds
@@ -192,15 +196,18 @@ impl Desk {
         let poll = options.poll.min(options.lease).mul_f64(0.9 + fastrand::f64() / 5.0);
         // The number of rounds of `every` that the next `max` keys complete.
         let oldest = ((u64::from(self.round) + max as u64) / u64::from(self.every)) as usize;
-        let (lease, expired) = (options.lease, options.failing());
+        let (lease, expired) = (options.lease, options.failing_rules());
         let is_waited_for = waited_for > 0;
         let asked = if is_waited_for { poll } else { Duration::ZERO };
         let claim = Claim { max, oldest, lease, expired, poll: asked };
         let may_end = is_waited_for && shutdown == Shutdown::WhenIdle;
         Some(Box::pin(async move {
+            // Leases count from before the request. The engine grants them later, so this process never
+            // trusts one too long.
             let since = Instant::now();
             let found = self::claim(&shared, claim, since).await;
             let took = since.elapsed();
+            // The query costs a request, so it is made only if the claim has found no key and expects none.
             if may_end
                 && let Ok(Found { items, next: None, .. }) = &found
                 && items.is_empty()
@@ -221,12 +228,14 @@ impl Desk {
                 let count = items.len();
                 let round = u64::from(self.round) + count as u64;
                 self.round = (round % u64::from(self.every)) as u32;
-                self.ahead.claimed(took, items, max);
+                self.ahead.note_claimed(took, items, max);
                 if is_paused {
-                    self.ahead.unclaim();
+                    self.ahead.return_unclaimed();
                 }
+                // After a claim that has found keys, claim again immediately: more keys may be ready.
                 (count == 0).then(|| next.map_or(poll, |next| next.min(poll)))
             }
+            // The failure was reported where it occurred.
             Err(_) => Some(self.delay.wait()),
         };
         wait.map(|wait| Instant::now() + wait)
@@ -237,31 +246,28 @@ impl Desk {
 async fn is_idle(shared: &Shared) -> bool {
     let Shared { engine, place, options, .. } = shared;
     let is_idle = timeout(options.lease, engine.is_idle(place)).await;
-    let is_idle =
-        is_idle.unwrap_or_else(|_| Err(EngineError::absent("the store did not answer in time")));
-    is_idle.unwrap_or_else(|fault| {
-        place.note_failure(Part::all(&**engine, place), &fault);
+    is_idle.unwrap_or_else(|_| Err(EngineError::late())).unwrap_or_else(|fault| {
+        place.note_failure(Part::all_shards(&**engine, place), &fault);
         false
     })
 }
 
-async fn claim(shared: &Arc<Shared>, claim: Claim, since: Instant) -> Result<Found, EngineError> {
+async fn claim(shared: &Arc<Shared>, claim: Claim, since: Instant) -> Answer<Found> {
     let (engine, place) = (&*shared.engine, &shared.place);
     // A later answer is useless: the leases have expired.
-    let claimed = timeout(claim.lease, engine.claim(place, claim)).await;
-    let claimed =
-        claimed.unwrap_or_else(|_| Err(EngineError::unsure("the store did not answer in time")));
+    let claimed = timeout(claim.lease, engine.claim_keys(place, claim)).await;
+    let claimed = claimed.unwrap_or_else(|_| Err(EngineError::late()));
     let claimed = claimed.inspect_err(|fault| {
         if fault.kind == Kind::Dropped {
             tracing::warn!(queue = place.name, "{}: deliveries stop", fault.source);
             shared.stop_deliveries(Shutdown::Dropped);
         } else {
-            place.note_failure(Part::all(engine, place), fault);
+            place.note_failure(Part::all_shards(engine, place), fault);
         }
     })?;
-    place.note_answer(|| Part::all(engine, place));
+    place.note_answer(|| Part::all_shards(engine, place));
     claimed.damaged.iter().for_each(|damaged| damaged.report_set_aside(&place.name));
-    place.meters.parked(claimed.parked.len() as u64);
+    place.meters.count_parked(claimed.parked.len() as u64);
     claimed.parked.iter().for_each(|parked| place.report_parked(parked));
     let items = claimed.items.into_iter();
     let items = items.map(|out| Item::new(Arc::clone(shared), out, since)).collect();

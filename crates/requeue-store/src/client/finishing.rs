@@ -40,7 +40,7 @@ impl Finishing {
     /// key that was revived in between.
     async fn answer_parked(self, engine: Arc<dyn Engine>, place: Arc<Place>) {
         let key = &self.end.key;
-        let is_parked = match self.lease.deadline() {
+        let is_parked = match self.lease.send_deadline() {
             Some(deadline) => match timeout_at(deadline, engine.look_up(&place, key)).await {
                 Ok(Ok(found)) => found.is_some_and(|entry| entry.state == State::Parked),
                 // The completion has taken effect, and most likely parked the key.
@@ -53,11 +53,11 @@ impl Finishing {
             let parked = ParkedKey { key, failures: self.failures, error, lease_expired: false };
             place.report_parked(&parked);
         }
-        self.answer(&place, Ok(is_parked));
+        self.send_answer(&place, Ok(is_parked));
     }
 
     /// Answers the caller, or logs an error if there is none.
-    fn answer(self, place: &Place, ended: Result<bool, CompleteError>) {
+    fn send_answer(self, place: &Place, ended: Result<bool, CompleteError>) {
         let Self { end, lease, reply, .. } = self;
         // The caller must see that this process no longer holds the key.
         drop(lease);
@@ -75,14 +75,14 @@ impl Finishing {
     }
 
     /// Answers the caller of a completion that is not sent again.
-    fn fail(self, place: &Place, fault: Option<&EngineError>) {
+    fn send_failure(self, place: &Place, fault: Option<&EngineError>) {
         let error = match fault {
             Some(fault) if fault.kind == Kind::Dropped => CompleteError::Dropped,
             _ if self.unsure => CompleteError::Unsure,
             Some(fault) => CompleteError::Unreachable(fault.source.to_string().into()),
             None => CompleteError::Lost,
         };
-        self.answer(place, Err(error));
+        self.send_answer(place, Err(error));
     }
 }
 
@@ -92,58 +92,61 @@ impl Wish for Finishing {
     }
 
     /// Sends the completions, retries them while their leases last, and answers the callers.
-    async fn submit(
+    async fn submit_batch(
         engine: Arc<dyn Engine>,
         place: Arc<Place>,
         mut batch: Vec<Self>,
         mut tried: Tried,
     ) -> Vec<Self> {
+        // A completion has no timeout of the caller: it is repeated as long as its lease lasts.
         let mut delay = RetryDelay::new();
         let mut fault = None;
         // All keys are in one shard.
         let first = batch.first().map(|first| first.end.key.clone());
-        let part = || Part::Shard(first.as_ref().map_or(0, |key| engine.shard(&place, key)));
+        let part = || Part::Shard(first.as_ref().map_or(0, |key| engine.shard_of(&place, key)));
         loop {
-            for lost in batch.extract_if(.., |finishing| finishing.lease.deadline().is_none()) {
-                lost.fail(&place, fault.as_ref());
+            // Their leases have expired. The engine may have delivered these keys to other workers, and would
+            // refuse them.
+            for lost in batch.extract_if(.., |finishing| finishing.lease.send_deadline().is_none())
+            {
+                lost.send_failure(&place, fault.as_ref());
             }
-            let deadlines = batch.iter().filter_map(|finishing| finishing.lease.deadline());
+            let deadlines = batch.iter().filter_map(|finishing| finishing.lease.send_deadline());
             let Some(deadline) = deadlines.max() else { return batch };
             let ends = batch.iter().map(|finishing| finishing.end.clone()).collect();
             let finished = async {
                 match tried {
                     Tried::No => {
-                        let held = engine.finish(&place, ends).await?;
+                        let held = engine.finish_deliveries(&place, ends).await?;
                         Ok(held.into_iter().map(Some).collect::<Vec<_>>())
                     }
                     Tried::InVain => engine.finish_free(&place, ends).await,
                 }
             };
-            let why = match timeout_at(deadline, finished).await {
-                Ok(Ok(held)) => {
-                    place.note_answer(part);
-                    return answer(&engine, &place, batch, held);
-                }
-                Ok(Err(why)) if why.kind == Kind::Locked && tried == Tried::No => {
+            let why = match place.answer_by(deadline, part, finished).await {
+                Ok(held) => return answer(&engine, &place, batch, held),
+                // The next request skips locked keys, so that they do not delay the completions of other
+                // keys.
+                Err(why) if why.kind == Kind::Locked && tried == Tried::No => {
                     tried = Tried::InVain;
                     continue;
                 }
-                Ok(Err(why)) => why,
-                Err(_) => EngineError::unsure("the store did not answer in time"),
+                Err(why) => why,
             };
-            if !why.kind.is_final() {
-                place.note_failure(part(), &why);
-            }
             let is_unsure = why.kind.may_have_happened();
+            // If a repeated completion finds no lease, the first one may have ended it.
             batch.iter_mut().for_each(|finishing| finishing.unsure |= is_unsure);
             let wait = delay.wait();
             let again = Instant::now() + wait;
             let is_refused = why.kind.is_final();
+            // A completion whose lease expires before the next attempt would be refused. Its caller gets the
+            // reason now.
             let over = |finishing: &mut Self| {
-                is_refused || finishing.lease.deadline().is_none_or(|deadline| deadline <= again)
+                is_refused
+                    || finishing.lease.send_deadline().is_none_or(|deadline| deadline <= again)
             };
             for finishing in batch.extract_if(.., over) {
-                finishing.fail(&place, Some(&why));
+                finishing.send_failure(&place, Some(&why));
             }
             fault = Some(why);
             if !batch.is_empty() {
@@ -168,8 +171,8 @@ fn answer(
             Some(true) if finishing.end.how.parks(finishing.failures) => {
                 tokio::spawn(finishing.answer_parked(Arc::clone(engine), Arc::clone(place)));
             }
-            Some(true) => finishing.answer(place, Ok(false)),
-            Some(false) => finishing.fail(place, None),
+            Some(true) => finishing.send_answer(place, Ok(false)),
+            Some(false) => finishing.send_failure(place, None),
         }
     }
     left

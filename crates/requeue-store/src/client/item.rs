@@ -39,8 +39,7 @@ pub struct Completed {
 /// the [`fencing_token`](Self::fencing_token) to reject late writes of a worker that has lost its lease.
 ///
 /// A worker completes the delivery with [`complete`](Self::complete), or with a shorthand for one
-/// [`Completion`]: [`succeed`](Self::succeed), [`requeue_after`](Self::requeue_after),
-/// [`retry`](Self::retry), [`retry_after`](Self::retry_after), [`give_up`](Self::give_up) and
+/// [`Completion`]: [`succeed`](Self::succeed), [`retry`](Self::retry), [`give_up`](Self::give_up) and
 /// [`release`](Self::release). **An item that is dropped before its completion has failed** and is
 /// retried with backoff. If its run was [cancelled](crate::Queue::cancel_running), it is completed with
 /// [`Completion::Cancelled`].
@@ -60,32 +59,34 @@ pub struct Item {
 impl Item {
     /// Creates the item of a key whose claim was sent at `since`.
     pub(crate) fn new(shared: Arc<Shared>, out: Delivery, since: Instant) -> Self {
-        let signals = shared.leases.hold(out.key.clone(), out.epoch, since);
+        // The lease is registered first, because the drop of an item ends a registered lease.
+        let signals = shared.leases.hold_key(out.key.clone(), out.epoch, since);
         let (place, since) = (out.queued, Instant::now());
         Self { shared: Some(shared), out, place, signals, since, error: None }
     }
 
     /// Delivers the key to a worker. Returns false if the lease is lost.
-    pub(crate) fn begin(&mut self) -> bool {
+    pub(crate) fn begin_run(&mut self) -> bool {
         let now = Instant::now();
+        // The key has also waited in this process, from the claim to the worker.
         self.out.queued += now - self.since;
         self.since = now;
-        self.shared().leases.begin(self.out.epoch, now)
+        self.shared().leases.begin_run(self.out.epoch, now)
     }
 
     /// Returns the time of the delivery to the worker. Before the delivery, returns the time of the claim's
     /// answer.
-    pub(crate) const fn since(&self) -> Instant {
+    pub(crate) const fn delivered_at(&self) -> Instant {
         self.since
     }
 
     /// Puts the key back in its place in the store, because no worker got it. Does nothing if the lease is
     /// lost.
-    pub(crate) fn unclaim(mut self) {
+    pub(crate) fn return_unclaimed(mut self) {
         let Some(shared) = self.shared.take() else { return };
-        if let Some(lease) = shared.leases.release(self.out.epoch) {
+        if let Some(lease) = shared.leases.begin_completion(self.out.epoch) {
             let how = Finish::Unclaim(self.out.asked, self.place);
-            self.submit(&shared, how, lease, None);
+            self.submit_completion(&shared, how, lease, None);
         }
     }
 
@@ -141,8 +142,7 @@ impl Item {
 
     /// Returns how long the key was ready before this delivery. If the key was added again while it was in
     /// flight, the time starts with that add.
-    #[must_use]
-    pub const fn queued(&self) -> Duration {
+    pub(crate) const fn queued(&self) -> Duration {
         self.out.queued
     }
 
@@ -164,7 +164,7 @@ impl Item {
 
     /// Returns a token that is cancelled when the lease is lost.
     #[must_use]
-    pub const fn token(&self) -> &CancellationToken {
+    pub const fn cancellation_token(&self) -> &CancellationToken {
         &self.signals.lost
     }
 
@@ -172,12 +172,6 @@ impl Item {
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.signals.cancelled.is_cancelled()
-    }
-
-    /// Returns the reason why the run was cancelled, or `None` if it was not.
-    #[must_use]
-    pub fn cancel_reason(&self) -> Option<CancelReason> {
-        self.is_cancelled().then_some(CancelReason::Cancelled)
     }
 
     /// Waits until the run is [cancelled](crate::Queue::cancel_running), and returns the reason.
@@ -242,10 +236,12 @@ impl Item {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn complete(mut self, completion: Completion) -> Result<Completed, CompleteError> {
-        let how = self.resolve(completion, "the run failed");
+        // All steps up to the sending happen in the first poll. A future that is dropped later has completed
+        // the run.
+        let how = self.resolve_completion(completion, "the run failed");
         let (reply, answered) = oneshot::channel();
         if let Some(shared) = self.shared.take() {
-            self.send(&shared, how, Some(reply));
+            self.send_completion(&shared, how, Some(reply));
         }
         let parked = answered.await.unwrap_or_else(|_| {
             Err(CompleteError::Unreachable("the runtime of the queue has stopped".into()))
@@ -267,20 +263,6 @@ impl Item {
         self.complete(Completion::Succeed).await.map(drop)
     }
 
-    /// Completes the delivery with [`Completion::RequeueAfter`]: the run succeeded, and the key is added
-    /// again after `delay`.
-    ///
-    /// # Errors
-    ///
-    /// As [`complete`](Self::complete).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`complete`](Self::complete).
-    pub async fn requeue_after(self, delay: Duration) -> Result<(), CompleteError> {
-        self.complete(Completion::RequeueAfter(delay)).await.map(drop)
-    }
-
     /// Completes the delivery with [`Completion::Retry`]: the run failed with this error, and is retried
     /// after the backoff. If the key has reached the limit of failures, it is parked instead.
     ///
@@ -294,25 +276,6 @@ impl Item {
     pub async fn retry(mut self, error: impl fmt::Display) -> Result<(), CompleteError> {
         self.set_error(error);
         self.complete(Completion::Retry).await.map(drop)
-    }
-
-    /// Completes the delivery with [`Completion::RetryAfter`]: the run failed with this error, and is
-    /// retried after `delay`. If the key has reached the limit of failures, it is parked instead.
-    ///
-    /// # Errors
-    ///
-    /// As [`complete`](Self::complete).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`complete`](Self::complete).
-    pub async fn retry_after(
-        mut self,
-        delay: Duration,
-        error: impl fmt::Display,
-    ) -> Result<(), CompleteError> {
-        self.set_error(error);
-        self.complete(Completion::RetryAfter(delay)).await.map(drop)
     }
 
     /// Completes the delivery with [`Completion::GiveUp`]: the run failed with this error, and the key is
@@ -354,31 +317,32 @@ impl Item {
     }
 
     /// Returns the request to the engine for a completion. `error` is the default error of a failure.
-    fn resolve(&mut self, completion: Completion, error: &str) -> Finish {
+    fn resolve_completion(&mut self, completion: Completion, error: &str) -> Finish {
         let asked = self.out.asked;
         match completion {
             Completion::Succeed => Finish::Succeed,
             Completion::RequeueAfter(delay) => Finish::RequeueAfter(delay, asked.priority),
             Completion::RetryAfter(delay) => {
                 let most = self.shared().options.max_failures;
-                Finish::RetryAfter(delay, most, self.failure(error))
+                Finish::RetryAfter(delay, most, self.take_failure(error))
             }
-            Completion::GiveUp => Finish::GiveUp(self.failure(error)),
+            Completion::GiveUp => Finish::GiveUp(self.take_failure(error)),
             Completion::Release | Completion::ReleaseAfter(_) => Finish::Release(asked),
             Completion::Cancelled => Finish::Cancelled,
             // `Retry`, and completions that later versions may add.
-            _ => Finish::Retry(self.shared().options.failing(), self.failure(error)),
+            _ => Finish::Retry(self.shared().options.failing_rules(), self.take_failure(error)),
         }
     }
 
-    fn failure(&mut self, error: &str) -> Failure {
+    fn take_failure(&mut self, error: &str) -> Failure {
         let error = self.error.take().unwrap_or_else(|| error.to_owned());
         Failure { asked: self.out.asked, error }
     }
 
-    fn send(&self, shared: &Shared, how: Finish, reply: Option<Reply>) {
+    fn send_completion(&self, shared: &Shared, how: Finish, reply: Option<Reply>) {
         let (out, meters, worked) = (&self.out, &shared.place.meters, self.since.elapsed());
-        let Some(lease) = shared.leases.release(out.epoch) else {
+        let Some(lease) = shared.leases.begin_completion(out.epoch) else {
+            // The store has counted the expiry as a failure, whatever the worker reports now.
             meters.lost(worked, self.is_cancelled());
             if let Some(reply) = reply {
                 // The caller may have been dropped.
@@ -386,27 +350,30 @@ impl Item {
             }
             return;
         };
-        meters.ended(worked, &how, out);
-        self.submit(shared, how, lease, reply);
+        meters.count_completion(worked, &how, out);
+        self.submit_completion(shared, how, lease, reply);
     }
 
-    fn submit(&self, shared: &Shared, how: Finish, lease: Ending, reply: Option<Reply>) {
+    fn submit_completion(&self, shared: &Shared, how: Finish, lease: Ending, reply: Option<Reply>) {
         let out = &self.out;
         let end = End { key: out.key.clone(), epoch: out.epoch, how };
-        let shard = shared.engine.shard(&shared.place, &out.key);
+        // Completions are batched per shard, because a shard that does not answer must not delay the others.
+        let shard = shared.engine.shard_of(&shared.place, &out.key);
         let failures = out.failures.saturating_add(1);
-        shared.finishing.put(shard, Finishing::new(end, failures, lease, reply));
+        shared.finishing.put_wish(shard, Finishing::new(end, failures, lease, reply));
     }
 }
 
 impl Drop for Item {
     fn drop(&mut self) {
+        // A completed item has given its handle away.
         if self.shared.is_some() {
             let completion =
                 if self.is_cancelled() { Completion::Cancelled } else { Completion::Retry };
-            let how = self.resolve(completion, "the item was dropped before its completion");
+            let how =
+                self.resolve_completion(completion, "the item was dropped before its completion");
             if let Some(shared) = self.shared.take() {
-                self.send(&shared, how, None);
+                self.send_completion(&shared, how, None);
             }
         }
     }

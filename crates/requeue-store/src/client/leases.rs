@@ -1,7 +1,7 @@
 //! The keys that this process holds. Their leases are renewed together, at a third of their duration.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::client::batcher::MAX_BATCH;
 use crate::engine::outage::Part;
-use crate::engine::{Engine, Place, Renewed, by_shard};
+use crate::engine::{Engine, Place, Renewed, by_shard, lock};
 use crate::types::error::{EngineError, Kind};
 use crate::types::key::Key;
 
@@ -39,7 +39,7 @@ struct Held {
 }
 
 impl Held {
-    fn lose(&self) {
+    fn note_loss(&self) {
         if !self.is_ending {
             self.lost.cancel();
         }
@@ -72,15 +72,15 @@ pub(crate) struct Ending {
 
 impl Ending {
     /// Returns the current deadline for sending the completion, or `None` if the lease is lost.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        let deadline = self.leases.lock().get(&self.epoch)?.deadline;
+    pub(crate) fn send_deadline(&self) -> Option<Instant> {
+        let deadline = lock(&self.leases.held).get(&self.epoch)?.deadline;
         (deadline > Instant::now()).then_some(deadline)
     }
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        self.leases.lock().remove(&self.epoch);
+        lock(&self.leases.held).remove(&self.epoch);
         self.leases.over.notify_waiters();
     }
 }
@@ -93,28 +93,30 @@ impl Drop for Leases {
 
 impl Leases {
     /// Starts a task that renews the leases until this is dropped.
-    pub(crate) fn start(engine: Arc<dyn Engine>, place: Arc<Place>, lease: Duration) -> Arc<Self> {
+    pub(crate) fn start_renewing(
+        engine: Arc<dyn Engine>,
+        place: Arc<Place>,
+        lease: Duration,
+    ) -> Arc<Self> {
         let begun = Arc::new(Notify::new());
         let (held, over) = (Mutex::default(), Notify::new());
         let leases = Arc::new(Self { lease, held, begun: Arc::clone(&begun), over });
-        tokio::spawn(keep(Arc::downgrade(&leases), begun, engine, place));
+        tokio::spawn(keep_leases(Arc::downgrade(&leases), begun, engine, place));
         leases
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<i64, Held>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a key whose claim was sent at `since`. The tokens are cancelled when the lease is lost, and when the
     /// run is cancelled.
-    pub(crate) fn hold(&self, key: Key, epoch: i64, since: Instant) -> Signals {
+    pub(crate) fn hold_key(&self, key: Key, epoch: i64, since: Instant) -> Signals {
         let signals = Signals::default();
         let Signals { lost, cancelled } = signals.clone();
         let deadline = since + self.lease;
         let held = Held { key, deadline, since: None, lost, cancelled, is_ending: false };
-        let mut all = self.lock();
+        let mut all = lock(&self.held);
         all.insert(epoch, held);
+        // The task sleeps without a timer while this process holds no key.
         let is_first = all.len() == 1;
+        // The task may wake on another thread, and then takes this lock.
         drop(all);
         if is_first {
             self.begun.notify_one();
@@ -123,32 +125,34 @@ impl Leases {
     }
 
     /// Records the delivery of the key to a worker. Returns false if the lease is lost.
-    pub(crate) fn begin(&self, epoch: i64, now: Instant) -> bool {
-        let mut all = self.lock();
+    pub(crate) fn begin_run(&self, epoch: i64, now: Instant) -> bool {
+        let mut all = lock(&self.held);
+        // After the deadline, the engine may have delivered the key to another worker.
         let held = all.get_mut(&epoch).filter(|held| held.deadline > now);
         held.map(|held| held.since = Some(now)).is_some()
     }
 
     /// Begins the completion of a delivery. Returns `None` if the lease is lost.
-    pub(crate) fn release(self: &Arc<Self>, epoch: i64) -> Option<Ending> {
-        self.lock().get_mut(&epoch)?.is_ending = true;
+    pub(crate) fn begin_completion(self: &Arc<Self>, epoch: i64) -> Option<Ending> {
+        // From here on, a lost lease does not signal the worker: its run is over.
+        lock(&self.held).get_mut(&epoch)?.is_ending = true;
         let ending = Ending { leases: Arc::clone(self), epoch };
-        ending.deadline().is_some().then_some(ending)
+        ending.send_deadline().is_some().then_some(ending)
     }
 
     /// Returns true if this process certainly has the lease now, even if the task that renews it was delayed.
     pub(crate) fn is_held(&self, epoch: i64) -> bool {
-        self.lock().get(&epoch).is_some_and(|held| held.deadline > Instant::now())
+        lock(&self.held).get(&epoch).is_some_and(|held| held.deadline > Instant::now())
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.lock().values().filter(|held| !held.is_ending).count()
+        lock(&self.held).values().filter(|held| !held.is_ending).count()
     }
 
     /// Returns the duration of each delivery to a worker so far.
-    pub(crate) fn ages(&self) -> Vec<Duration> {
+    pub(crate) fn run_ages(&self) -> Vec<Duration> {
         let now = Instant::now();
-        let held = self.lock();
+        let held = lock(&self.held);
         let held = held.values().filter(|held| !held.is_ending);
         held.filter_map(|held| held.since.map(|since| now - since)).collect()
     }
@@ -158,7 +162,7 @@ impl Leases {
         loop {
             // The future receives notifications from here on, even before its first poll.
             let over = self.over.notified();
-            if !self.lock().values().any(|held| held.is_ending) {
+            if !lock(&self.held).values().any(|held| held.is_ending) {
                 return;
             }
             over.await;
@@ -166,12 +170,12 @@ impl Leases {
     }
 
     /// Removes the keys whose leases have expired, and returns the next deadline.
-    fn expire(&self) -> Option<Instant> {
+    fn expire_leases(&self) -> Option<Instant> {
         let now = Instant::now();
-        let mut all = self.lock();
+        let mut all = lock(&self.held);
         all.retain(|_, held| {
             if held.deadline <= now {
-                held.lose();
+                held.note_loss();
             }
             held.deadline > now
         });
@@ -179,16 +183,17 @@ impl Leases {
         all.values().map(|held| held.deadline).min()
     }
 
-    fn all(&self) -> Vec<(Key, i64)> {
-        self.lock().iter().map(|(&epoch, held)| (held.key.clone(), epoch)).collect()
+    fn held_keys(&self) -> Vec<(Key, i64)> {
+        lock(&self.held).iter().map(|(&epoch, held)| (held.key.clone(), epoch)).collect()
     }
 
-    fn renewed(&self, held: &[(Key, i64)], answers: &[Renewed], since: Instant) {
-        let mut all = self.lock();
+    fn note_renewed(&self, held: &[(Key, i64)], answers: &[Renewed], since: Instant) {
+        let mut all = lock(&self.held);
         for ((_, epoch), renewed) in held.iter().zip(answers) {
             match renewed {
                 Renewed::Yes | Renewed::Cancelled => {
                     if let Some(held) = all.get_mut(epoch) {
+                        // Counted from before the request, because the engine counts from a later time.
                         held.deadline = since + self.lease;
                         if *renewed == Renewed::Cancelled {
                             held.cancelled.cancel();
@@ -197,9 +202,10 @@ impl Leases {
                 }
                 Renewed::Lost => {
                     if let Some(held) = all.remove(epoch) {
-                        held.lose();
+                        held.note_loss();
                     }
                 }
+                // The next renewal tries again, before the lease expires.
                 Renewed::Busy => {}
             }
         }
@@ -207,28 +213,30 @@ impl Leases {
     }
 }
 
-async fn keep(
+async fn keep_leases(
     leases: Weak<Leases>,
     begun: Arc<Notify>,
     engine: Arc<dyn Engine>,
     place: Arc<Place>,
 ) {
     let Some(lease) = leases.upgrade().map(|leases| leases.lease) else { return };
+    // Two renewals in a row may fail before a lease expires.
     let every = lease / 3;
     let mut renewal = Instant::now() + every;
     let mut cancels = Cancels::new();
     loop {
-        let Some(next) = leases.upgrade().map(|leases| leases.expire()) else { return };
+        let Some(next) = leases.upgrade().map(|leases| leases.expire_leases()) else { return };
         let Some(next) = next else {
             begun.notified().await;
             renewal = Instant::now() + every;
-            cancels.wait();
+            cancels.delay_poll();
             continue;
         };
         tokio::select! {
             () = sleep_until(renewal.min(next)) => {}
-            changed = cancels.changed(&*engine, &place) => {
+            changed = cancels.poll_changed(&*engine, &place) => {
                 if changed {
+                    // Only a renewal tells which run was cancelled.
                     renewal = Instant::now();
                 }
             }
@@ -238,23 +246,26 @@ async fn keep(
             continue;
         }
         renewal = Instant::now() + every;
-        let Some(held) = leases.upgrade().map(|leases| leases.all()) else { return };
+        let Some(held) = leases.upgrade().map(|leases| leases.held_keys()) else { return };
         let since = Instant::now();
         let mut parts = JoinSet::new();
         for part in by_shard(&*engine, &place, held, |(key, _)| key) {
-            let part = renew(leases.clone(), Arc::clone(&engine), Arc::clone(&place), part, since);
+            let part =
+                renew_part(leases.clone(), Arc::clone(&engine), Arc::clone(&place), part, since);
+            // A part without an answer must not overlap with the next renewal of the same leases.
             parts.spawn(timeout_at(since + every, part));
         }
         // A shard that does not answer delays neither the other shards nor the report of a lost lease.
         loop {
-            let next = leases.upgrade().and_then(|leases| leases.expire());
+            // A lease can expire while a shard is silent. Its worker learns of that in time.
+            let next = leases.upgrade().and_then(|leases| leases.expire_leases());
             tokio::select! {
                 renewed = parts.join_next() => match renewed {
                     None => break,
                     Some(Ok(Ok(()))) => {}
                     Some(_) => {
                         let fault = EngineError::unsure("leases were not renewed in time");
-                        place.note_failure(Part::all(&*engine, &place), &fault);
+                        place.note_failure(Part::all_shards(&*engine, &place), &fault);
                     }
                 },
                 () = sleep_until(next.unwrap_or(renewal)) => {}
@@ -266,7 +277,7 @@ async fn keep(
 /// Polls for cancelled runs while this process holds keys.
 struct Cancels {
     next: Instant,
-    /// The last number: see [`Engine::cancels`].
+    /// The last number: see [`Engine::cancel_signal`].
     last: u64,
 }
 
@@ -276,14 +287,15 @@ impl Cancels {
     }
 
     /// Delays the next poll: most runs complete before it.
-    fn wait(&mut self) {
+    fn delay_poll(&mut self) {
         self.next = Instant::now() + POLL;
     }
 
     /// Waits for the next poll, and returns true if a run may have been cancelled. Cancel safe.
-    async fn changed(&mut self, engine: &dyn Engine, place: &Place) -> bool {
+    async fn poll_changed(&mut self, engine: &dyn Engine, place: &Place) -> bool {
         sleep_until(self.next).await;
-        let found = timeout_at(self.next + ANSWERING, engine.cancels(place)).await;
+        let found = timeout_at(self.next + ANSWERING, engine.cancel_signal(place)).await;
+        // Set after the answer: a slow store must not be polled without a pause.
         self.next = Instant::now() + POLL;
         // Renewals report an outage.
         let Ok(Ok(found)) = found else { return false };
@@ -291,31 +303,32 @@ impl Cancels {
     }
 }
 
-async fn renew(
+async fn renew_part(
     leases: Weak<Leases>,
     engine: Arc<dyn Engine>,
     place: Arc<Place>,
     held: Vec<(Key, i64)>,
     mut since: Instant,
 ) {
-    let shard = held.first().map_or(0, |(key, _)| engine.shard(&place, key));
+    let shard = held.first().map_or(0, |(key, _)| engine.shard_of(&place, key));
     let shard = Part::Shard(shard);
     for part in held.chunks(MAX_BATCH) {
         let Some(lease) = leases.upgrade().map(|leases| leases.lease) else { return };
-        match engine.renew(&place, part.to_vec(), lease).await {
+        match engine.renew_leases(&place, part.to_vec(), lease).await {
             Ok(answers) => {
                 place.note_answer(|| shard);
                 let Some(leases) = leases.upgrade() else { return };
-                leases.renewed(part, &answers, since);
+                leases.note_renewed(part, &answers, since);
             }
             Err(fault) if fault.kind == Kind::Dropped => {
                 let Some(leases) = leases.upgrade() else { return };
-                leases.renewed(part, &vec![Renewed::Lost; part.len()], since);
+                leases.note_renewed(part, &vec![Renewed::Lost; part.len()], since);
             }
             Err(fault) => {
                 place.note_failure(shard, &fault);
             }
         }
+        // The next chunk is sent now, so its leases count from now.
         since = Instant::now();
     }
 }

@@ -1,14 +1,14 @@
 //! Retries requests for locked keys without delaying requests for other keys.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::sleep;
 
 use crate::client::batcher::{MAX_BATCH, Tried, Wish};
 use crate::engine::retry_delay::RetryDelay;
-use crate::engine::{Engine, Place};
+use crate::engine::{Engine, Place, lock};
 use crate::types::key::Key;
 
 /// The longest delay between two attempts at a locked key.
@@ -38,13 +38,9 @@ impl<T: Wish> LockedKeys<T> {
         Self { engine, place, waiting }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting<T>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Takes the request if its key is known to be locked, and returns it otherwise.
-    pub(crate) fn join(&self, what: T) -> Option<T> {
-        match self.lock().by_key.get_mut(what.key()) {
+    pub(crate) fn join_locked(&self, what: T) -> Option<T> {
+        match lock(&self.waiting).by_key.get_mut(what.key()) {
             Some(waiting) => {
                 waiting.push(what);
                 None
@@ -58,39 +54,43 @@ impl<T: Wish> LockedKeys<T> {
     /// # Panics
     ///
     /// Panics outside a tokio runtime.
-    pub(crate) fn put(self: Arc<Self>, left: Vec<T>) {
+    pub(crate) fn put_locked(self: Arc<Self>, left: Vec<T>) {
         if left.is_empty() {
             return;
         }
-        let mut all = self.lock();
+        let mut all = lock(&self.waiting);
         for what in left {
             all.by_key.entry(what.key().clone()).or_default().push(what);
         }
+        // Set under the same lock as the requests, so that exactly one task serves them.
         let was_served = std::mem::replace(&mut all.is_served, true);
         drop(all);
         if !was_served {
-            tokio::spawn(self.serve());
+            tokio::spawn(self.retry_locked());
         }
     }
 
-    async fn serve(self: Arc<Self>) {
+    async fn retry_locked(self: Arc<Self>) {
         let mut delay = RetryDelay::up_to(LAST);
         loop {
             sleep(delay.wait()).await;
-            let keys: Vec<Key> = self.lock().by_key.keys().cloned().collect();
+            // The lock is released before the requests, which may take long.
+            let keys: Vec<Key> = lock(&self.waiting).by_key.keys().cloned().collect();
             let mut freed = false;
             for keys in keys.chunks(MAX_BATCH) {
-                let batch = self.take(keys);
+                let batch = self.take_requests(keys);
                 let (engine, place) = (Arc::clone(&self.engine), Arc::clone(&self.place));
-                let left = T::submit(engine, place, batch, Tried::InVain).await;
+                let left = T::submit_batch(engine, place, batch, Tried::InVain).await;
                 freed |= self.return_keys(keys, left);
             }
-            let mut all = self.lock();
+            let mut all = lock(&self.waiting);
             if all.by_key.is_empty() {
+                // Under the lock: a request that is put aside after this starts another task.
                 all.is_served = false;
                 return;
             }
             drop(all);
+            // A transaction has ended that may have locked several of the keys.
             if freed {
                 delay = RetryDelay::up_to(LAST);
             }
@@ -98,8 +98,8 @@ impl<T: Wish> LockedKeys<T> {
     }
 
     /// Takes the requests for these keys. The keys stay, so that later requests do not overtake them.
-    fn take(&self, keys: &[Key]) -> Vec<T> {
-        let mut all = self.lock();
+    fn take_requests(&self, keys: &[Key]) -> Vec<T> {
+        let mut all = lock(&self.waiting);
         let waiting = keys.iter().filter_map(|key| all.by_key.get_mut(key).map(std::mem::take));
         waiting.flatten().collect()
     }
@@ -107,7 +107,9 @@ impl<T: Wish> LockedKeys<T> {
     /// Puts back the requests that are `left`, in front of later ones. Returns true if a key is no longer
     /// locked.
     fn return_keys(&self, keys: &[Key], left: Vec<T>) -> bool {
-        let all = &mut self.lock().by_key;
+        let all = &mut lock(&self.waiting).by_key;
+        // Requests for these keys have arrived meanwhile. They go behind those that are left, which came
+        // first.
         let come: Vec<T> = keys.iter().filter_map(|key| all.remove(key)).flatten().collect();
         let others = all.len();
         let mut put = |what: T| all.entry(what.key().clone()).or_default().push(what);

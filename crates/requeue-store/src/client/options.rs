@@ -9,12 +9,22 @@ use crate::engine::parked::OnParked;
 use crate::engine::{Backoff, Failing};
 use crate::types::add::{ParkedAdd, ReaddPolicy};
 
-#[derive(Clone, Debug)]
-pub(crate) struct Options {
+/// The options that matter only while the queue is opened.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Opening {
     /// True if a missing queue is an error.
     pub(crate) must_exist: bool,
-    pub(crate) re_add: Option<ReaddPolicy>,
+    pub(crate) readd_policy: Option<ReaddPolicy>,
     pub(crate) parked_add: Option<ParkedAdd>,
+    pub(crate) worker: Option<String>,
+    pub(crate) on_parked: OnParked,
+    #[cfg(feature = "prometheus")]
+    pub(crate) metrics: Option<requeue::metrics::Metrics>,
+}
+
+/// The settings of an open queue in this process.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
     pub(crate) lease: Duration,
     pub(crate) backoff: (Duration, Duration),
     pub(crate) max_failures: Option<u32>,
@@ -22,18 +32,11 @@ pub(crate) struct Options {
     pub(crate) poll: Duration,
     pub(crate) claim_ahead: usize,
     pub(crate) add_timeout: Duration,
-    pub(crate) worker: Option<String>,
-    pub(crate) on_parked: OnParked,
-    #[cfg(feature = "prometheus")]
-    pub(crate) metrics: Option<requeue::metrics::Metrics>,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self {
-            must_exist: false,
-            re_add: None,
-            parked_add: None,
             lease: Duration::from_secs(30),
             backoff: DEFAULT_BACKOFF,
             max_failures: None,
@@ -41,17 +44,13 @@ impl Default for Options {
             poll: Duration::from_secs(1),
             claim_ahead: MAX_BATCH,
             add_timeout: Duration::from_secs(30),
-            worker: None,
-            on_parked: OnParked::default(),
-            #[cfg(feature = "prometheus")]
-            metrics: None,
         }
     }
 }
 
 impl Options {
     /// Returns the rules for a key that fails now, with a new random share of the backoff.
-    pub(crate) fn failing(&self) -> Failing {
+    pub(crate) fn failing_rules(&self) -> Failing {
         let (base, cap) = self.backoff;
         let backoff = Backoff { base, cap, share: fastrand::f64() };
         Failing { backoff, max_failures: self.max_failures }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use requeue::metrics::{Sample, Scrape};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
+use tokio::time::{Instant, timeout_at};
 
 use crate::client::adding::Adding;
 use crate::client::batcher::Lanes;
@@ -15,8 +16,10 @@ use crate::client::finishing::Finishing;
 use crate::client::leases::Leases;
 use crate::client::options::Options;
 use crate::engine::{Engine, Place};
-use crate::types::error::ReadError;
+use crate::types::add::{Add, Added};
+use crate::types::error::{Answer, EngineError, ReadError};
 use crate::types::inspect::{Entry, StateCounts};
+use crate::types::key::Key;
 
 /// The time between two counts for metrics.
 #[cfg(feature = "prometheus")]
@@ -37,7 +40,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(engine: Arc<dyn Engine>, place: Place, options: Options) -> Arc<Self> {
         let place = Arc::new(place);
-        let leases = Leases::start(Arc::clone(&engine), Arc::clone(&place), options.lease);
+        let leases = Leases::start_renewing(Arc::clone(&engine), Arc::clone(&place), options.lease);
         Arc::new(Self {
             adding: Lanes::new(&engine, &place),
             finishing: Lanes::new(&engine, &place),
@@ -45,6 +48,7 @@ impl Shared {
             place,
             options,
             leases,
+            // Its value stays when there is no receiver, so that a late subscriber sees the shutdown.
             shutdown: watch::Sender::new(Shutdown::No),
             counts: Cache::new(),
             longest: Cache::new(),
@@ -54,12 +58,54 @@ impl Shared {
     /// Stops deliveries, unless they are stopped already.
     pub(crate) fn stop_deliveries(&self, why: Shutdown) {
         self.shutdown.send_if_modified(|shutdown| {
+            // The first reason stays: waiting getters have already seen it.
             let is_open = !shutdown.is_final();
             if is_open {
                 *shutdown = why;
             }
             is_open
         });
+    }
+
+    /// Adds keys, and returns the answers in the order of the keys.
+    pub(crate) async fn add_keys(&self, keys: Vec<Key>, add: Add) -> Answer<Vec<Added>> {
+        let Shared { engine, place, adding, options, .. } = self;
+        let deadline = Instant::now() + options.add_timeout;
+        // Batches are answered in any order, and the caller gets the answers in the order of its keys.
+        let mut added = vec![None; keys.len()];
+        // Engines insert the keys of a batch faster in their order.
+        let mut keys: Vec<(Key, usize)> = keys.into_iter().zip(0..).collect();
+        keys.sort_unstable();
+        let send = |(key, n): (Key, usize)| {
+            let (reply, answered) = oneshot::channel();
+            let shard = engine.shard_of(place, &key);
+            adding.put_wish(shard, Adding::new(key, add, deadline, reply));
+            (n, answered)
+        };
+        // Send all before waiting, so that they share batches.
+        let sent: Vec<_> = keys.into_iter().map(send).collect();
+        let (mut failed, mut is_unsure) = (None, false);
+        // Read all answers, also after a failure: they tell whether a part of the keys was added.
+        for (n, answered) in sent {
+            match timeout_at(deadline, answered).await {
+                Ok(Ok(Ok(answer))) => added[n] = Some(answer),
+                Ok(Ok(Err(fault))) => {
+                    is_unsure |= fault.kind.may_have_happened();
+                    failed = Some(fault);
+                }
+                Ok(Err(_)) => {
+                    failed = Some(EngineError::unsure("the runtime of the queue has stopped"));
+                }
+                Err(_) => failed = Some(EngineError::late()),
+            }
+        }
+        match failed {
+            Some(fault) if is_unsure || added.iter().any(Option::is_some) => {
+                Err(fault.after_a_part())
+            }
+            Some(fault) => Err(fault),
+            None => Ok(added.into_iter().flatten().collect()),
+        }
     }
 
     /// The future does not keep the queue alive.
@@ -69,7 +115,7 @@ impl Shared {
         let (engine, place) = (Arc::clone(&self.engine), Arc::clone(&self.place));
         let counts = Arc::clone(&self.counts);
         async move {
-            let counted = counts.or(async move { engine.counts(&place).await }).await;
+            let counted = counts.get_or_query(async move { engine.count_keys(&place).await }).await;
             counted
                 .map(|(counts, _)| counts)
                 .map_err(|fault| ReadError::from_engine("the keys were not counted", fault))
@@ -79,8 +125,8 @@ impl Shared {
 
 impl Scrape for Shared {
     fn scrape(&self) -> Option<Sample> {
-        let (counts, age) = self.counts.last()?;
-        Some(self.place.meters.sample(counts, age, self.leases.ages()))
+        let (counts, age) = self.counts.last_result()?;
+        Some(self.place.meters.sample(counts, age, self.leases.run_ages()))
     }
 }
 

@@ -18,6 +18,7 @@ pub(crate) enum Address {
 
 impl Address {
     /// Parses the address of a store. No error contains a password.
+    #[allow(unreachable_patterns, reason = "with all features, no scheme lacks its engine")]
     pub(crate) fn parse(url: &str) -> Result<Self, ConnectError> {
         let Some((scheme, rest)) = url.split_once(':') else {
             let said =
@@ -25,9 +26,28 @@ impl Address {
             return Err(ConnectError::new(said));
         };
         match scheme {
-            "sqlite" => sqlite(rest),
-            "postgres" | "postgresql" => postgres(url),
-            "redis" | "rediss" => redis(scheme, rest),
+            #[cfg(feature = "sqlite")]
+            "sqlite" => parse_sqlite(rest),
+            #[cfg(feature = "postgres")]
+            "postgres" | "postgresql" => {
+                crate::engine::postgres::Address::parse(url).map(Box::new).map(Self::Postgres)
+            }
+            #[cfg(feature = "redis")]
+            "redis" | "rediss" => crate::engine::redis::Options::parse(scheme, rest)
+                .map(Self::Redis)
+                .map_err(ConnectError::new),
+            // Only the features that are not enabled reach this arm. requeue-cli and requeue-store have features of
+            // the same names.
+            "sqlite" | "postgres" | "postgresql" | "redis" | "rediss" => {
+                let feature = match scheme {
+                    "postgresql" => "postgres",
+                    "rediss" => "redis",
+                    scheme => scheme,
+                };
+                Err(ConnectError::new(format!(
+                    "{feature}: this program was built without it; enable the feature `{feature}`"
+                )))
+            }
             other => Err(ConnectError::new(format!(
                 "unknown kind of store {other:?}; use sqlite, postgres or redis"
             ))),
@@ -36,7 +56,7 @@ impl Address {
 }
 
 /// Splits the query of an address, the part after its `?`, into the names and values of its options.
-pub(crate) fn pairs(query: &str) -> impl Iterator<Item = (&str, &str)> {
+pub(crate) fn option_pairs(query: &str) -> impl Iterator<Item = (&str, &str)> {
     let options = query.split('&').filter(|option| !option.is_empty());
     options.map(|option| option.split_once('=').unwrap_or((option, "")))
 }
@@ -60,19 +80,8 @@ pub(crate) fn wrong_option(
     }
 }
 
-#[cfg(not(all(feature = "sqlite", feature = "postgres", feature = "redis")))]
-fn without(feature: &str) -> String {
-    // requeue-cli and requeue-store have features of the same names.
-    format!("{feature}: this program was built without it; enable the feature `{feature}`")
-}
-
-#[cfg(not(feature = "sqlite"))]
-fn sqlite(_: &str) -> Result<Address, ConnectError> {
-    Err(ConnectError::new(without("sqlite")))
-}
-
 #[cfg(feature = "sqlite")]
-fn sqlite(rest: &str) -> Result<Address, ConnectError> {
+fn parse_sqlite(rest: &str) -> Result<Address, ConnectError> {
     use crate::engine::sqlite::Synchronous;
 
     const OPTIONS: &[(&str, &str)] = &[("synchronous", "normal or full")];
@@ -83,13 +92,14 @@ fn sqlite(rest: &str) -> Result<Address, ConnectError> {
     }
     // An authority such as `//host`, or a `file:` URL, is the address format of another program, not a
     // path.
+    // SQLite would create a file with such a name, in a directory that the user does not expect.
     let has_host = path.starts_with("//") && !path.starts_with("///");
     if has_host || path.starts_with("file:") {
         let said = format!("sqlite:{path}: use a path after sqlite:, as in sqlite:jobs.db");
         return Err(ConnectError::new(said));
     }
     let mut synchronous = Synchronous::default();
-    for (name, value) in pairs(options) {
+    for (name, value) in option_pairs(options) {
         synchronous = match (name, value) {
             ("synchronous", "normal") => Synchronous::Normal,
             ("synchronous", "full") => Synchronous::Full,
@@ -99,32 +109,10 @@ fn sqlite(rest: &str) -> Result<Address, ConnectError> {
     Ok(Address::Sqlite(path.into(), synchronous))
 }
 
-#[cfg(not(feature = "postgres"))]
-fn postgres(_: &str) -> Result<Address, ConnectError> {
-    Err(ConnectError::new(without("postgres")))
-}
-
-#[cfg(feature = "postgres")]
-fn postgres(url: &str) -> Result<Address, ConnectError> {
-    crate::engine::postgres::Address::parse(url).map(Box::new).map(Address::Postgres)
-}
-
-#[cfg(not(feature = "redis"))]
-fn redis(_: &str, _: &str) -> Result<Address, ConnectError> {
-    Err(ConnectError::new(without("redis")))
-}
-
-#[cfg(feature = "redis")]
-fn redis(scheme: &str, rest: &str) -> Result<Address, ConnectError> {
-    crate::engine::redis::Options::parse(scheme, rest)
-        .map(Address::Redis)
-        .map_err(ConnectError::new)
-}
-
 #[cfg(all(test, feature = "sqlite", feature = "postgres", feature = "redis"))]
 mod tests {
     use super::*;
-    use crate::types::error::ConnectErrorKind;
+    use crate::types::error::ErrorKind;
 
     #[test]
     fn each_wrong_option_is_named_with_what_is_right() {
@@ -171,7 +159,7 @@ mod tests {
             ("redis://h?ca=/nowhere", "redis: ca=/nowhere: "),
         ] {
             let error = Address::parse(url).expect_err(url);
-            assert_eq!(error.kind(), ConnectErrorKind::Address, "{url}");
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
             assert!(error.to_string().contains(said), "{url}: {error}");
         }
         // The value may be a password.

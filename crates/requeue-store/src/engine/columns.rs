@@ -20,8 +20,8 @@ pub(crate) enum Value<'a> {
 pub(crate) trait Source {
     type Error;
 
-    fn number(&self, position: usize) -> Result<Option<i64>, Self::Error>;
-    fn text(&self, position: usize) -> Result<Option<Cow<'_, str>>, Self::Error>;
+    fn read_number(&self, position: usize) -> Result<Option<i64>, Self::Error>;
+    fn read_text(&self, position: usize) -> Result<Option<Cow<'_, str>>, Self::Error>;
 }
 
 /// A type of a column.
@@ -29,26 +29,26 @@ trait Kind: Sized {
     const IS_TEXT: bool = false;
 
     fn read<S: Source>(source: &S, position: usize) -> Result<Self, S::Error>;
-    fn value(&self) -> Value<'_>;
+    fn to_value(&self) -> Value<'_>;
 }
 
 /// A column that is never null.
 impl Kind for i64 {
     fn read<S: Source>(source: &S, position: usize) -> Result<Self, S::Error> {
-        Ok(source.number(position)?.unwrap_or_default())
+        Ok(source.read_number(position)?.unwrap_or_default())
     }
 
-    fn value(&self) -> Value<'_> {
+    fn to_value(&self) -> Value<'_> {
         Value::Number(Some(*self))
     }
 }
 
 impl Kind for Option<i64> {
     fn read<S: Source>(source: &S, position: usize) -> Result<Self, S::Error> {
-        source.number(position)
+        source.read_number(position)
     }
 
-    fn value(&self) -> Value<'_> {
+    fn to_value(&self) -> Value<'_> {
         Value::Number(*self)
     }
 }
@@ -57,10 +57,10 @@ impl Kind for Option<Arc<str>> {
     const IS_TEXT: bool = true;
 
     fn read<S: Source>(source: &S, position: usize) -> Result<Self, S::Error> {
-        Ok(source.text(position)?.as_deref().map(Arc::from))
+        Ok(source.read_text(position)?.as_deref().map(Arc::from))
     }
 
-    fn value(&self) -> Value<'_> {
+    fn to_value(&self) -> Value<'_> {
         Value::Text(self.as_deref())
     }
 }
@@ -94,6 +94,7 @@ macro_rules! columns {
             pub(crate) const RUN: &[&str] = &[$(stringify!($run)),*];
 
             pub(crate) fn read<S: Source>(source: &S) -> Result<Self, S::Error> {
+                // Queries list the columns in the order of `ALL`.
                 let mut positions = 0..Self::ALL.len();
                 let mut next = || positions.next().unwrap_or_default();
                 Ok(Self {
@@ -104,7 +105,7 @@ macro_rules! columns {
 
             /// Returns the values, in the order of [`ALL`](Self::ALL).
             pub(crate) fn values(&self) -> [Value<'_>; Self::ALL.len()] {
-                [$(self.$key.value(),)* $(self.$run.value(),)*]
+                [$(self.$key.to_value(),)* $(self.$run.to_value(),)*]
             }
         }
     };
@@ -146,7 +147,7 @@ const PARKED: i64 = 2;
 
 impl Columns {
     /// Returns the names, separated by commas, each as `form` writes it.
-    pub(crate) fn list(form: impl Fn(&Column) -> String) -> String {
+    pub(crate) fn join_names(form: impl Fn(&Column) -> String) -> String {
         Self::ALL.iter().map(form).collect::<Vec<_>>().join(", ")
     }
 }
@@ -159,9 +160,9 @@ impl From<Columns> for Row {
             since: stored.run_since.unwrap_or_default(),
             is_cancelled: stored.cancel_epoch == Some(epoch),
             asked: Asked {
-                adds: count(stored.run_adds.unwrap_or_default()),
-                reasons: bits(stored.run_reasons.unwrap_or_default()),
-                priority: priority(stored.run_priority.unwrap_or_default()),
+                adds: to_count(stored.run_adds.unwrap_or_default()),
+                reasons: to_bits(stored.run_reasons.unwrap_or_default()),
+                priority: to_priority(stored.run_priority.unwrap_or_default()),
             },
         });
         Self {
@@ -172,14 +173,14 @@ impl From<Columns> for Row {
             worker: stored.worker.filter(|name| run.is_some() && !name.is_empty()),
             run,
             parked: stored.state == PARKED,
-            failures: count(stored.failures),
-            steps: count(stored.steps),
+            failures: to_count(stored.failures),
+            steps: to_count(stored.steps),
             until: stored.until,
             not_before: stored.not_before,
             asked: Asked {
-                adds: count(stored.adds),
-                reasons: bits(stored.reasons),
-                priority: priority(stored.priority),
+                adds: to_count(stored.adds),
+                reasons: to_bits(stored.reasons),
+                priority: to_priority(stored.priority),
             },
             since: stored.since,
             error: stored.error.as_deref().map(str::to_owned),
@@ -220,15 +221,15 @@ impl From<&Row> for Columns {
 }
 
 /// Converts a count. The schemas accept only values in the range.
-fn count(number: i64) -> u32 {
+fn to_count(number: i64) -> u32 {
     number.try_into().unwrap_or(u32::MAX)
 }
 
 /// Converts 32 bits, which PostgreSQL stores with a sign.
-const fn bits(number: i64) -> u32 {
+const fn to_bits(number: i64) -> u32 {
     number as u32
 }
 
-fn priority(number: i64) -> Priority {
-    Priority::from_number(number.try_into().unwrap_or_default())
+fn to_priority(number: i64) -> Priority {
+    i32::try_from(number).unwrap_or_default().into()
 }

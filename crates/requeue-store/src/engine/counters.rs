@@ -1,12 +1,12 @@
 //! Counts the work of this process on a queue, for metrics.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use requeue::metrics::Sample;
 
-use crate::engine::{Ask, Delivery, Finish};
-use crate::types::add::Added;
+use crate::engine::{Ask, Delivery, Finish, lock};
+use crate::types::add::{Added, repeat_answer};
 use crate::types::inspect::StateCounts;
 
 /// The counters of one queue in one process.
@@ -17,13 +17,9 @@ pub(crate) struct Counters(
 );
 
 impl Counters {
-    fn lock(&self) -> MutexGuard<'_, Sample> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Counts the adds that have an answer.
-    pub(crate) fn added(&self, asks: &[Ask], answers: &[Option<Added>]) {
-        let counts = &mut self.lock().totals;
+    pub(crate) fn count_adds(&self, asks: &[Ask], answers: &[Option<Added>]) {
+        let counts = &mut lock(&self.0).totals;
         for (ask, answer) in asks.iter().zip(answers) {
             let Some(mut added) = *answer else { continue };
             for _ in 0..ask.adds {
@@ -32,9 +28,9 @@ impl Counters {
                     Added::New | Added::Dirty | Added::Revived => counts.enqueued += 1,
                     // The key has a pending run, which waits for the end of the backoff.
                     Added::Coalesced | Added::BackingOff => counts.coalesced += 1,
-                    Added::Parked => {}
+                    _ => {}
                 }
-                added = added.again();
+                added = repeat_answer(added);
             }
             if ask.add.after > Duration::ZERO {
                 counts.retries += u64::from(ask.adds);
@@ -43,8 +39,8 @@ impl Counters {
     }
 
     /// Counts the delivery of keys, each of which was ready for the given time.
-    pub(crate) fn delivered(&self, queued: impl Iterator<Item = Duration>) {
-        let done = &mut self.lock();
+    pub(crate) fn count_deliveries(&self, queued: impl Iterator<Item = Duration>) {
+        let done = &mut lock(&self.0);
         for queued in queued {
             done.totals.deliveries += 1;
             done.times.queued.observe(queued);
@@ -52,8 +48,8 @@ impl Counters {
     }
 
     /// Counts the completion of a delivery after the worker has processed the key for `worked`.
-    pub(crate) fn ended(&self, worked: Duration, how: &Finish, out: &Delivery) {
-        let done = &mut self.lock();
+    pub(crate) fn count_completion(&self, worked: Duration, how: &Finish, out: &Delivery) {
+        let done = &mut lock(&self.0);
         done.times.worked.observe(worked);
         match how {
             Finish::RequeueAfter(..) => {
@@ -76,28 +72,29 @@ impl Counters {
     /// however the run completed, unless the run was cancelled. The process that finds it counts the key if that
     /// parks it.
     pub(crate) fn lost(&self, worked: Duration, is_cancelled: bool) {
-        let done = &mut self.lock();
+        let done = &mut lock(&self.0);
         done.times.worked.observe(worked);
         done.totals.failures += u64::from(!is_cancelled);
     }
 
     /// Counts keys that claims have parked because their leases expired.
-    pub(crate) fn parked(&self, keys: u64) {
-        self.lock().given_up += keys;
+    pub(crate) fn count_parked(&self, keys: u64) {
+        lock(&self.0).given_up += keys;
     }
 
-    pub(crate) fn panicked(&self) {
-        self.lock().panics += 1;
+    pub(crate) fn count_panic(&self) {
+        lock(&self.0).panics += 1;
     }
 
     /// Returns a sample that includes the keys of the store, which were counted `ago` before now. `held`
     /// lists how long this process has had each of its keys.
     pub(crate) fn sample(&self, counts: StateCounts, ago: Duration, held: Vec<Duration>) -> Sample {
-        let mut sample = *self.lock();
+        // A copy, so that the lock is released before the keys in flight are summed up.
+        let mut sample = *lock(&self.0);
         let number = |keys: u64| usize::try_from(keys).unwrap_or(usize::MAX);
         sample.depth = number(counts.ready + counts.dirty);
         sample.waiting = number(counts.waiting);
-        sample.in_flight = number(counts.processing);
+        sample.in_flight = number(counts.in_flight);
         sample.parked = Some(number(counts.parked));
         sample.counts_age = Some(ago);
         if counts.ready > 0 {

@@ -20,10 +20,10 @@ pub(crate) mod sqlite;
 pub(crate) mod time;
 
 use std::fmt::Debug;
-use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use requeue::CancelledRun;
 use tokio::sync::watch;
 
@@ -32,20 +32,17 @@ use crate::engine::damage::Damaged;
 use crate::engine::outage::Outage;
 use crate::engine::parked::OnParked;
 use crate::engine::receipts::Attempts;
-use crate::types::add::{Add, Added, Cancelled, ParkedAdd, Priority, ReaddPolicy};
-use crate::types::error::EngineError;
+use crate::types::add::{Add, Added, ParkedAdd, Priority, ReaddPolicy};
+use crate::types::error::Answer;
 use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
-
-pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-pub(crate) type Answer<'a, T> = BoxFuture<'a, Result<T, EngineError>>;
 
 /// An open queue, as its engine knows it.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) id: i64,
     pub(crate) name: String,
-    pub(crate) re_add: ReaddPolicy,
+    pub(crate) readd_policy: ReaddPolicy,
     pub(crate) parked_add: ParkedAdd,
     /// The name of this process, which is stored with each key that it claims.
     pub(crate) worker: Arc<str>,
@@ -61,11 +58,11 @@ pub(crate) struct Place {
 
 impl Place {
     pub(crate) fn new(id: i64, name: impl Into<String>, settings: impl Into<Settings>) -> Self {
-        let Settings { re_add, parked_add } = settings.into();
+        let Settings { readd_policy, parked_add } = settings.into();
         let (meters, outage, on_parked) = Default::default();
         let (worker, generation) = (Arc::from(""), 0);
         let name = name.into();
-        Self { id, name, re_add, parked_add, worker, generation, meters, outage, on_parked }
+        Self { id, name, readd_policy, parked_add, worker, generation, meters, outage, on_parked }
     }
 
     /// Returns true if the add revives a parked key.
@@ -78,13 +75,13 @@ impl Place {
 /// the queue chooses them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Settings {
-    pub(crate) re_add: ReaddPolicy,
+    pub(crate) readd_policy: ReaddPolicy,
     pub(crate) parked_add: ParkedAdd,
 }
 
 impl From<ReaddPolicy> for Settings {
-    fn from(re_add: ReaddPolicy) -> Self {
-        Self { re_add, ..Self::default() }
+    fn from(readd_policy: ReaddPolicy) -> Self {
+        Self { readd_policy, ..Self::default() }
     }
 }
 
@@ -123,6 +120,7 @@ impl Failing {
     /// different share, so that the keys do not become ready at the same time. The shares differ by the
     /// distance from the drawn share to 1.0.
     pub(crate) fn nth(mut self, n: usize) -> Self {
+        // A drawn share of 1.0 has a step of zero: the keys of a test with this share back off equally.
         let step = 1.0 - self.backoff.share.clamp(0.0, 1.0);
         self.backoff.share = 1.0 - (step * n as f64).fract();
         self
@@ -276,8 +274,8 @@ pub(crate) enum Dropped {
 impl Dropped {
     /// Returns true if a queue with these keys is not dropped.
     pub(crate) const fn keeps(counts: &StateCounts, keys_too: bool) -> bool {
-        let StateCounts { ready, waiting, processing, parked, damaged, .. } = *counts;
-        !keys_too && ready + waiting + processing + parked + damaged > 0
+        let StateCounts { ready, waiting, in_flight, parked, damaged, .. } = *counts;
+        !keys_too && ready + waiting + in_flight + parked + damaged > 0
     }
 }
 
@@ -300,179 +298,178 @@ pub(crate) struct Walked {
 /// The operations of a storage engine.
 ///
 /// Each batch is atomic. A batch of adds contains no key twice. The keys of a batch of adds, completions or
-/// renewals belong to one [shard](Self::shard).
+/// renewals belong to one [shard](Self::shard_of).
+#[async_trait]
 pub(crate) trait Engine: Debug + Send + Sync {
     /// Creates the schema, or upgrades it to the version of this program.
-    fn migrate(&self) -> Answer<'_, ()>;
+    async fn migrate_schema(&self) -> Answer<()>;
 
     /// Closes the connections that do not close by themselves when the process exits. No operation may
     /// follow.
-    fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(std::future::ready(()))
-    }
+    async fn close_files(&self) {}
 
     /// Opens the queue. Creates it with these settings if it does not exist.
-    fn open<'a>(&'a self, name: &'a str, settings: Settings) -> Answer<'a, Place>;
+    async fn open_queue(&self, name: &str, settings: Settings) -> Answer<Place>;
 
     /// Opens the queue if it exists.
-    fn find<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Place>>;
+    async fn find_queue(&self, name: &str) -> Answer<Option<Place>>;
 
     /// Removes the queue with its settings and keys. A queue that has keys is removed only with `keys_too`.
     /// Afterwards, each operation on a place that was opened before the drop changes nothing and fails with
     /// [dropped](crate::types::error::Kind::Dropped), even if a queue of the same name exists again.
-    fn drop_queue<'a>(&'a self, name: &'a str, keys_too: bool) -> Answer<'a, Dropped>;
+    async fn drop_queue(&self, name: &str, keys_too: bool) -> Answer<Dropped>;
 
     /// Lists all queues, in no particular order. The cost does not depend on the number of keys.
-    fn queues(&self) -> Answer<'_, Vec<QueueInfo>>;
+    async fn list_queues(&self) -> Answer<Vec<QueueInfo>>;
 
     /// Returns the number of shards of the queue. Shards fail independently.
-    fn shards(&self, _queue: &Place) -> usize {
+    fn shard_count(&self, _queue: &Place) -> usize {
         1
     }
 
     /// Returns the shard that has the key.
-    fn shard(&self, _queue: &Place, _key: &Key) -> usize {
+    fn shard_of(&self, _queue: &Place, _key: &Key) -> usize {
         0
     }
 
     /// Adds keys. Returns one answer per add.
-    fn add<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>>;
+    async fn add_keys(&self, queue: &Place, asks: Vec<Ask>) -> Answer<Vec<Added>>;
 
-    /// As [`add`](Self::add), for a batch that may be sent several times. An engine that can recognize the
+    /// As [`add_keys`](Self::add_keys), for a batch that may be sent several times. An engine that can recognize the
     /// batch adds its keys once, and gives the same answers to each attempt.
-    fn add_once<'a>(
-        &'a self,
-        queue: &'a Place,
+    async fn add_once(
+        &self,
+        queue: &Place,
         asks: Vec<Ask>,
-        _attempts: &'a mut Attempts,
-    ) -> Answer<'a, Vec<Added>> {
-        self.add(queue, asks)
+        _attempts: &mut Attempts,
+    ) -> Answer<Vec<Added>> {
+        self.add_keys(queue, asks).await
     }
 
-    /// As [`add`](Self::add), but skips keys that another transaction has
+    /// As [`add_keys`](Self::add_keys), but skips keys that another transaction has
     /// [locked](crate::types::error::Kind::Locked): their answer is `None`.
-    fn add_free<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Option<Added>>> {
-        Box::pin(async move { Ok(self.add(queue, asks).await?.into_iter().map(Some).collect()) })
+    async fn add_free(&self, queue: &Place, asks: Vec<Ask>) -> Answer<Vec<Option<Added>>> {
+        async move { Ok(self.add_keys(queue, asks).await?.into_iter().map(Some).collect()) }.await
     }
 
     /// Claims keys. If the queue is [paused](Self::set_paused), only handles the expired leases.
-    fn claim<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed>;
+    async fn claim_keys(&self, queue: &Place, claim: Claim) -> Answer<Claimed>;
 
     /// Pauses or resumes the deliveries of the queue, in all processes. A resume wakes waiting processes. All
     /// other operations are unaffected by a pause.
-    fn set_paused<'a>(&'a self, queue: &'a Place, paused: bool) -> Answer<'a, ()>;
+    async fn set_paused(&self, queue: &Place, paused: bool) -> Answer<()>;
 
-    fn is_paused<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool>;
+    async fn is_paused(&self, queue: &Place) -> Answer<bool>;
 
     /// Completes deliveries. Returns for each whether the holder still had its lease.
-    fn finish<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>>;
+    async fn finish_deliveries(&self, queue: &Place, ends: Vec<End>) -> Answer<Vec<bool>>;
 
-    /// As [`finish`](Self::finish), but skips keys that another transaction has
+    /// As [`finish_deliveries`](Self::finish_deliveries), but skips keys that another transaction has
     /// [locked](crate::types::error::Kind::Locked): their answer is `None`.
-    fn finish_free<'a>(
-        &'a self,
-        queue: &'a Place,
-        ends: Vec<End>,
-    ) -> Answer<'a, Vec<Option<bool>>> {
-        Box::pin(async move { Ok(self.finish(queue, ends).await?.into_iter().map(Some).collect()) })
+    async fn finish_free(&self, queue: &Place, ends: Vec<End>) -> Answer<Vec<Option<bool>>> {
+        Ok(self.finish_deliveries(queue, ends).await?.into_iter().map(Some).collect())
     }
 
     /// Extends the lease of each delivery whose lease has not expired, to `lease` from now.
-    fn renew<'a>(
-        &'a self,
-        queue: &'a Place,
+    async fn renew_leases(
+        &self,
+        queue: &Place,
         held: Vec<(Key, i64)>,
         lease: Duration,
-    ) -> Answer<'a, Vec<Renewed>>;
+    ) -> Answer<Vec<Renewed>>;
 
     /// Cancels keys in the given state, or in any state. The keys differ from each other and belong to one
-    /// [shard](Self::shard).
+    /// [shard](Self::shard_of).
     ///
-    /// Returns one answer per key: `None` for a key that was [locked](crate::types::error::Kind::Locked)
-    /// and was not changed. For a single key, the call waits for the lock instead.
-    fn cancel<'a>(
-        &'a self,
-        queue: &'a Place,
+    /// Returns for each key whether it was ready, dirty, waiting, parked or damaged: `None` for a key that was
+    /// [locked](crate::types::error::Kind::Locked) and was not changed. For a single key, the call waits for the lock
+    /// instead.
+    async fn cancel_keys(
+        &self,
+        queue: &Place,
         keys: Vec<Key>,
         only: Option<State>,
-    ) -> Answer<'a, Vec<Option<Cancelled>>>;
+    ) -> Answer<Vec<Option<bool>>>;
 
     /// Cancels the run of a key in flight. Its holder learns of it by its next renewal, and a later delivery
     /// of the key is not affected. If another transaction has locked the key, waits for the lock.
-    fn cancel_running<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, CancelledRun>;
+    async fn cancel_running(&self, queue: &Place, key: &Key) -> Answer<CancelledRun>;
 
     /// Returns a number that changes when a run of the queue may have been cancelled. A process that holds
     /// keys asks for it often, and renews its leases immediately when it changes. The number may change without a
     /// cancelled run, and may miss one: the regular renewals find that one.
-    fn cancels<'a>(&'a self, _queue: &'a Place) -> Answer<'a, u64> {
-        Box::pin(std::future::ready(Ok(0)))
+    async fn cancel_signal(&self, _queue: &Place) -> Answer<u64> {
+        Ok(0)
     }
 
     /// Makes keys that are parked or waiting, depending on `from`, ready, and resets their failures. The rules
-    /// for the keys, and for locked keys, are those of [`cancel`](Self::cancel). Returns for each key whether
+    /// for the keys, and for locked keys, are those of [`cancel_keys`](Self::cancel_keys). Returns for each key whether
     /// it was in that state.
-    fn make_ready<'a>(
-        &'a self,
-        queue: &'a Place,
+    async fn make_ready(
+        &self,
+        queue: &Place,
         keys: Vec<Key>,
         from: State,
-    ) -> Answer<'a, Vec<Option<bool>>>;
-
-    /// Makes parked keys ready, as [`make_ready`](Self::make_ready) does.
-    fn revive<'a>(&'a self, queue: &'a Place, keys: Vec<Key>) -> Answer<'a, Vec<Option<bool>>> {
-        self.make_ready(queue, keys, State::Parked)
-    }
+    ) -> Answer<Vec<Option<bool>>>;
 
     /// Takes the next step of a walk over the keys in the given state, or in any state. The walk returns a
     /// key at least once if the key is in that state throughout the walk. It may miss a key that enters the
     /// state during the walk.
-    fn walk<'a>(
-        &'a self,
-        queue: &'a Place,
+    async fn walk_keys(
+        &self,
+        queue: &Place,
         state: Option<State>,
         from: Option<Cursor>,
         limit: usize,
-    ) -> Answer<'a, Walked> {
-        Box::pin(async move {
-            let after = from.map(|Cursor { at, .. }| Key::from(at));
-            let page = self.page(queue, state, after.as_ref(), limit).await?;
-            let is_full = page.len() >= limit;
-            let keys: Vec<Key> = page.into_iter().map(|entry| entry.key).collect();
-            let last = keys.last().filter(|_| is_full);
-            let next = last.map(|last| Cursor { shard: 0, at: last.to_vec() });
-            Ok(Walked { keys, next })
-        })
+    ) -> Answer<Walked> {
+        let after = from.map(|Cursor { at, .. }| Key::from(at));
+        let page = self.read_page(queue, state, after.as_ref(), limit).await?;
+        let is_full = page.len() >= limit;
+        let keys: Vec<Key> = page.into_iter().map(|entry| entry.key).collect();
+        let last = keys.last().filter(|_| is_full);
+        let next = last.map(|last| Cursor { shard: 0, at: last.to_vec() });
+        Ok(Walked { keys, next })
     }
 
-    fn look_up<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>>;
+    async fn look_up(&self, queue: &Place, key: &Key) -> Answer<Option<Entry>>;
 
     /// Returns up to `limit` keys in this state, or in any state, in the order of the keys, starting after
     /// `after`.
-    fn page<'a>(
-        &'a self,
-        queue: &'a Place,
+    async fn read_page(
+        &self,
+        queue: &Place,
         state: Option<State>,
-        after: Option<&'a Key>,
+        after: Option<&Key>,
         limit: usize,
-    ) -> Answer<'a, Vec<Entry>>;
+    ) -> Answer<Vec<Entry>>;
 
-    fn counts<'a>(&'a self, queue: &'a Place) -> Answer<'a, StateCounts>;
+    async fn count_keys(&self, queue: &Place) -> Answer<StateCounts>;
 
     /// Returns true if no key is ready, waiting or in flight. The cost does not depend on the number of
     /// keys.
-    fn is_idle<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool> {
-        Box::pin(async move {
-            let StateCounts { ready, waiting, processing, .. } = self.counts(queue).await?;
-            Ok(ready + waiting + processing == 0)
-        })
+    async fn is_idle(&self, queue: &Place) -> Answer<bool> {
+        let StateCounts { ready, waiting, in_flight, .. } = self.count_keys(queue).await?;
+        Ok(ready + waiting + in_flight == 0)
     }
 
     /// Returns a counter that changes when a key may have become ready. It may change without such a key,
     /// and may miss one: callers must also poll.
-    fn wakes(&self, queue: &Place) -> watch::Receiver<u64>;
+    fn subscribe_wakes(&self, queue: &Place) -> watch::Receiver<u64>;
 
     /// Returns the number of batches that the engine can process concurrently.
-    fn breadth(&self) -> usize;
+    fn max_batches(&self) -> usize;
+}
+
+/// Returns the steps that upgrade a schema of version `found` to `wanted`, the last of `steps`. Returns `None` if there
+/// are none.
+pub(crate) fn missing_steps<T>(found: i32, wanted: i32, steps: &[T]) -> Option<&[T]> {
+    let count = usize::try_from(wanted.checked_sub(found)?).ok().filter(|&count| count > 0)?;
+    steps.get(steps.len().checked_sub(count)?..)
+}
+
+/// Locks a mutex. A panic of another holder leaves no data half-changed: no holder calls code of the user.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Splits a batch into one part per shard. Omits empty parts.
@@ -482,9 +479,9 @@ pub(crate) fn by_shard<T>(
     batch: Vec<T>,
     key: impl Fn(&T) -> &Key,
 ) -> Vec<Vec<T>> {
-    let mut parts: Vec<Vec<T>> = (0..engine.shards(queue)).map(|_| Vec::new()).collect();
+    let mut parts: Vec<Vec<T>> = (0..engine.shard_count(queue)).map(|_| Vec::new()).collect();
     for what in batch {
-        parts[engine.shard(queue, key(&what))].push(what);
+        parts[engine.shard_of(queue, key(&what))].push(what);
     }
     parts.retain(|part| !part.is_empty());
     parts

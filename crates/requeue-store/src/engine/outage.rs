@@ -4,14 +4,14 @@
 //! outage takes a few lines in the log, not one line per attempt.
 
 use std::collections::HashMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
-use crate::engine::{Engine, Place};
-use crate::types::error::{EngineError, Kind};
+use crate::engine::{Engine, Place, lock};
+use crate::types::error::{Answer, EngineError, Kind};
 
 /// The documented target of the events. It does not follow the path of this module, which may change.
 const TARGET: &str = "requeue_store::outage";
@@ -66,7 +66,7 @@ impl Trouble {
     }
 
     /// Returns the words of the first line, and of later ones.
-    const fn words(self) -> [&'static str; 2] {
+    const fn report_words(self) -> [&'static str; 2] {
         match self {
             Self::Unreachable => ["store unreachable", "store still unreachable"],
             Self::Unable => {
@@ -87,19 +87,40 @@ pub(crate) enum Part {
 
 impl Part {
     /// Returns the part of a request that concerns all shards.
-    pub(crate) fn all(engine: &dyn Engine, place: &Place) -> Self {
-        if engine.shards(place) == 1 { Self::Shard(0) } else { Self::All }
+    pub(crate) fn all_shards(engine: &dyn Engine, place: &Place) -> Self {
+        if engine.shard_count(place) == 1 { Self::Shard(0) } else { Self::All }
     }
 }
 
 impl Place {
+    /// Waits until `deadline` for the answer to a request, and records whether the part of the store has answered. A
+    /// refusal is not recorded: the request is not retried.
+    pub(crate) async fn answer_by<T>(
+        &self,
+        deadline: Instant,
+        part: impl FnOnce() -> Part,
+        request: impl Future<Output = Answer<T>>,
+    ) -> Answer<T> {
+        let answer = timeout_at(deadline, request).await;
+        let answer = answer.unwrap_or_else(|_| Err(EngineError::late()));
+        match &answer {
+            Ok(_) => self.note_answer(part),
+            Err(fault) if fault.kind.is_final() => {}
+            Err(fault) => self.note_failure(part(), fault),
+        }
+        answer
+    }
+
     /// Records the failure of a request that will be retried.
     pub(crate) fn note_failure(&self, part: Part, fault: &EngineError) {
         let Some(trouble) = Trouble::from_kind(fault.kind) else { return };
         let now = Instant::now();
-        let mut state = self.outage.lock();
+        let mut state = lock(&self.outage.state);
         state.failing.insert(part, now);
+        // The lock orders this. A reader without the lock may miss it once, and the next answer then ends the
+        // outage.
         self.outage.is_on.store(true, Ordering::Relaxed);
+        // A store that fails in short turns is in one outage, and is not reported for each turn.
         let continues = state.ended.is_some_and(|ended| now - ended < SETTLED);
         let since = *state.since.get_or_insert(now);
         state.was_gone |= trouble == Trouble::Unreachable;
@@ -112,11 +133,11 @@ impl Place {
         state.reported[trouble as usize] = Some(now);
         drop(state);
         let (queue, error) = (&self.name, &fault.source);
-        let [first, later] = trouble.words();
+        let [first, later] = trouble.report_words();
         match reported.is_some_and(|reported| reported >= since) {
             false => tracing::warn!(target: TARGET, queue, "{first}: {error}; retrying"),
             true => {
-                let lasts = shown(now - since);
+                let lasts = show_duration(now - since);
                 tracing::warn!(target: TARGET, queue, "{later} after {lasts}: {error}; retrying");
             }
         }
@@ -129,7 +150,7 @@ impl Place {
             return;
         }
         let now = Instant::now();
-        let mut state = self.outage.lock();
+        let mut state = lock(&self.outage.state);
         state.failing.remove(&part());
         // These parts are no longer retried.
         state.failing.retain(|_, failed| now - *failed < EVERY);
@@ -140,23 +161,18 @@ impl Place {
         state.ended = Some(now);
         let since = state.since.take();
         let was_known = std::mem::take(&mut state.is_known);
+        // Taken under the lock, and logged after it: a subscriber of `tracing` may be slow.
         let was_gone = std::mem::take(&mut state.was_gone);
         drop(state);
         if let (true, Some(since)) = (was_known, since) {
             let what = if was_gone { "reachable" } else { "works" };
-            tracing::info!(target: TARGET, queue = self.name, "store {what} again after {}", shown(now - since));
+            tracing::info!(target: TARGET, queue = self.name, "store {what} again after {}", show_duration(now - since));
         }
     }
 }
 
-impl Outage {
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Formats a duration in whole seconds, or in minutes and seconds.
-fn shown(time: Duration) -> String {
+fn show_duration(time: Duration) -> String {
     match (time + Duration::from_millis(500)).as_secs() {
         0 => "less than a second".to_owned(),
         seconds @ 1..60 => format!("{seconds} s"),

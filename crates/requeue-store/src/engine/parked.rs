@@ -29,7 +29,7 @@ impl fmt::Debug for OnParked {
 
 impl ParkedKey {
     /// Returns the report of a key that a claim has parked.
-    pub(crate) fn expired(key: Key, failures: u32) -> Self {
+    pub(crate) fn from_expired_lease(key: Key, failures: u32) -> Self {
         Self { key, failures, error: LEASE_EXPIRED.to_owned(), lease_expired: true }
     }
 }
@@ -39,6 +39,7 @@ impl Place {
     pub(crate) fn report_parked(&self, parked: &ParkedKey) {
         let (queue, ParkedKey { key, failures, error, .. }) = (&self.name, parked);
         tracing::warn!(target: "requeue_store::parked", queue, %key, failures, error, "parked");
+        // After the event, so that a panic of the function does not hide the report.
         if let Some(report) = &self.on_parked.0
             && catch_unwind(AssertUnwindSafe(|| report(parked))).is_err()
         {

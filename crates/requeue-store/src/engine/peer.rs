@@ -13,7 +13,7 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::types::error::{ConnectErrorKind, Reason};
+use crate::types::error::{ErrorKind, Reason};
 
 /// The timeout of a connection attempt.
 const CONNECTING: Duration = Duration::from_secs(3);
@@ -48,37 +48,33 @@ enum Peer {
 
 /// Returns the reason why there is no connection to a server that should speak `wanted`. Returns `None` if
 /// the server does speak it, because the driver's error is more specific.
-pub(crate) async fn explain(host: &str, port: u16, wanted: Protocol) -> Option<Reason> {
-    use ConnectErrorKind::{Tls, Unreachable, WrongServer};
+pub(crate) async fn explain_failure(host: &str, port: u16, wanted: Protocol) -> Option<Reason> {
+    use ErrorKind::{Tls, Unreachable, WrongServer};
 
     let at = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-    let found = match identify(host, port).await {
+    let found = match identify_peer(host, port).await {
         Ok(found) => found,
-        Err(why) => return Some(Reason::new(Unreachable, unconnected(host, &at, &why))),
+        Err(why) => return Some(Reason::new(Unreachable, describe_unconnected(host, &at, &why))),
     };
     let kind = match wanted {
         Protocol::Postgres => "a PostgreSQL",
         Protocol::Redis | Protocol::RedisTls => "a Redis",
     };
-    let other = |what: &str| {
-        let said = format!("{at} answered, but not as {kind} server: {what}");
-        Some(Reason::new(WrongServer, said))
-    };
-    match (found, wanted) {
-        (Peer::Postgres, Protocol::Postgres) | (Peer::Redis, Protocol::Redis) => None,
+    let other =
+        |what: &str| (WrongServer, format!("{at} answered, but not as {kind} server: {what}"));
+    let (kind, said) = match (found, wanted) {
+        (Peer::Postgres, Protocol::Postgres) | (Peer::Redis, Protocol::Redis) => return None,
         // The server may speak Redis inside TLS. The driver's error then concerns TLS.
-        (Peer::Tls, Protocol::RedisTls) => None,
-        (Peer::Redis, Protocol::RedisTls) => {
-            let said = format!(
+        (Peer::Tls, Protocol::RedisTls) => return None,
+        (Peer::Redis, Protocol::RedisTls) => (
+            Tls,
+            format!(
                 "{at} answered without TLS: use redis:// instead of \
                  rediss://, or configure TLS on the server"
-            );
-            Some(Reason::new(Tls, said))
-        }
+            ),
+        ),
         (Peer::Tls, Protocol::Redis) => {
-            let said =
-                format!("{at} answered, but only with TLS: use rediss:// instead of redis://");
-            Some(Reason::new(Tls, said))
+            (Tls, format!("{at} answered, but only with TLS: use rediss:// instead of redis://"))
         }
         (Peer::Postgres, _) => other("it is a PostgreSQL server"),
         (Peer::Redis, _) => other("it is a Redis server"),
@@ -86,21 +82,19 @@ pub(crate) async fn explain(host: &str, port: u16, wanted: Protocol) -> Option<R
         (Peer::Tls, Protocol::Postgres) => other("it expects TLS from the first byte"),
         (Peer::Unknown, _) => other(&format!("is this {kind} server?")),
         // A proxy behaves like this if its server is down.
-        (Peer::Closes, _) => {
-            let said =
-                format!("{at} closed the connection without an answer: is this {kind} server?");
-            Some(Reason::new(Unreachable, said))
-        }
-        (Peer::Silent, _) => {
-            let said = format!(
-                "{at} accepted the connection, but sends no answer: is this {kind} server?"
-            );
-            Some(Reason::new(Unreachable, said))
-        }
-    }
+        (Peer::Closes, _) => (
+            Unreachable,
+            format!("{at} closed the connection without an answer: is this {kind} server?"),
+        ),
+        (Peer::Silent, _) => (
+            Unreachable,
+            format!("{at} accepted the connection, but sends no answer: is this {kind} server?"),
+        ),
+    };
+    Some(Reason::new(kind, said))
 }
 
-fn unconnected(host: &str, at: &str, why: &Unconnected) -> String {
+fn describe_unconnected(host: &str, at: &str, why: &Unconnected) -> String {
     match why {
         Unconnected::NoHost(error) => format!("cannot resolve the host {host:?}: {error}"),
         Unconnected::NoAnswer => format!("{at} did not answer within {CONNECTING:?}"),
@@ -117,7 +111,7 @@ enum Unconnected {
     Failed(io::Error),
 }
 
-async fn connect(host: &str, port: u16) -> Result<TcpStream, Unconnected> {
+async fn connect_any(host: &str, port: u16) -> Result<TcpStream, Unconnected> {
     let mut last = Unconnected::NoHost(io::Error::other("the name has no address"));
     for address in lookup_host((host, port)).await.map_err(Unconnected::NoHost)? {
         match timeout(CONNECTING, TcpStream::connect(address)).await {
@@ -131,22 +125,23 @@ async fn connect(host: &str, port: u16) -> Result<TcpStream, Unconnected> {
 
 /// Sends several greetings, each on its own connection, because each kind of server answers a different
 /// one.
-async fn identify(host: &str, port: u16) -> Result<Peer, Unconnected> {
+async fn identify_peer(host: &str, port: u16) -> Result<Peer, Unconnected> {
     /// PostgreSQL's SSLRequest message. The answer is a single letter.
     const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
     /// An HTTP request, which Redis reads as a command with too few arguments.
     const GET: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 
-    let first = connect(host, port).await?;
+    // If nobody listens, the first attempt shows it, and no other greeting is sent.
+    let first = connect_any(host, port).await?;
     let mut greeted = JoinSet::new();
-    greeted.spawn(greet(first, SSL_REQUEST.to_vec(), |said| match said {
+    greeted.spawn(greet_peer(first, SSL_REQUEST.to_vec(), |said| match said {
         b"S" | b"N" => Peer::Postgres,
         said => in_general(said),
     }));
     for hello in [GET.to_vec(), client_hello()] {
         // The server may accept only one connection.
-        if let Ok(stream) = connect(host, port).await {
-            greeted.spawn(greet(stream, hello, in_general));
+        if let Ok(stream) = connect_any(host, port).await {
+            greeted.spawn(greet_peer(stream, hello, in_general));
         }
     }
     let mut found = Peer::Silent;
@@ -178,9 +173,10 @@ fn in_general(said: &[u8]) -> Peer {
 }
 
 /// Sends `hello` and classifies the answer with `is`.
-async fn greet(mut stream: TcpStream, hello: Vec<u8>, is: fn(&[u8]) -> Peer) -> Peer {
+async fn greet_peer(mut stream: TcpStream, hello: Vec<u8>, is: fn(&[u8]) -> Peer) -> Peer {
     let answered = async {
         stream.write_all(&hello).await?;
+        // The first bytes tell the kind of server. The rest of a long answer is not read.
         let mut said = vec![0; 64];
         let length = stream.read(&mut said).await?;
         said.truncate(length);
@@ -233,7 +229,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_listens_is_named() {
-        use ConnectErrorKind::{Tls, Unreachable, WrongServer};
+        use ErrorKind::{Tls, Unreachable, WrongServer};
         use Protocol::{Postgres, Redis, RedisTls};
 
         let http = b"HTTP/1.1 400 Bad Request\r\n\r\n";
@@ -254,15 +250,16 @@ mod tests {
             (b"", Redis, Unreachable, "closed the connection without an answer"),
         ] {
             let port = listener(says).await;
-            let reason =
-                explain("127.0.0.1", port, wanted).await.expect("the mismatch is explained");
+            let reason = explain_failure("127.0.0.1", port, wanted)
+                .await
+                .expect("the mismatch is explained");
             assert!(reason.said.contains(expected), "{says:?}: {reason}");
             assert!(reason.said.contains(&format!("127.0.0.1:{port}")), "{reason}");
             assert_eq!(reason.kind, kind, "{reason}");
         }
         for (says, wanted) in [(&redis[..], Redis), (b"S", Postgres), (alert, RedisTls)] {
             let port = listener(says).await;
-            assert!(explain("127.0.0.1", port, wanted).await.is_none(), "{wanted:?}");
+            assert!(explain_failure("127.0.0.1", port, wanted).await.is_none(), "{wanted:?}");
         }
     }
 
@@ -272,12 +269,12 @@ mod tests {
             TcpListener::bind(("127.0.0.1", 0)).await.expect("the listener binds to a free port");
         let port = listener.local_addr().expect("the listener has a local address").port();
         drop(listener);
-        let reason = explain("127.0.0.1", port, Protocol::Redis)
+        let reason = explain_failure("127.0.0.1", port, Protocol::Redis)
             .await
             .expect("the refused connection is explained");
-        assert_eq!(reason.kind, ConnectErrorKind::Unreachable);
+        assert_eq!(reason.kind, ErrorKind::Unreachable);
         assert_eq!(reason.said, format!("nothing listens on 127.0.0.1:{port}: connection refused"));
-        let reason = explain("nowhere.invalid", 1, Protocol::Redis)
+        let reason = explain_failure("nowhere.invalid", 1, Protocol::Redis)
             .await
             .expect("the unknown host is explained");
         assert!(
@@ -292,10 +289,10 @@ mod tests {
             .expect("the listener binds to a free port");
         let port = listener.local_addr().expect("the listener has a local address").port();
         // The operating system completes the TCP handshakes of connections that are never accepted.
-        let reason = explain("127.0.0.1", port, Protocol::Postgres)
+        let reason = explain_failure("127.0.0.1", port, Protocol::Postgres)
             .await
             .expect("the missing answer is explained");
-        assert_eq!(reason.kind, ConnectErrorKind::Unreachable);
+        assert_eq!(reason.kind, ErrorKind::Unreachable);
         assert!(reason.said.ends_with("sends no answer: is this a PostgreSQL server?"), "{reason}");
     }
 }

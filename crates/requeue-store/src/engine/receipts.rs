@@ -1,9 +1,11 @@
 //! Receipts, by which an engine recognizes a batch of adds that is sent again.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+use crate::engine::lock;
 
 /// The time for which the store keeps a receipt after the deadline of its batch. A server that was frozen may
 /// execute the last attempt late.
@@ -50,10 +52,12 @@ impl Receipts {
         let lasts = attempts.deadline.saturating_duration_since(Instant::now());
         let lasts = lasts.saturating_add(GRACE);
         let new = || {
-            let name = self.names().pop().unwrap_or_else(|| fastrand::u64(..));
+            // Names and numbers are drawn, because other processes use the same store and share no counter.
+            let name = lock(&self.0).pop().unwrap_or_else(|| fastrand::u64(..));
             Receipt { name, number: fastrand::u64(..), lasts }
         };
         let receipt = attempts.receipt.get_or_insert_with(new);
+        // Each attempt renews the record, which must outlive the last attempt.
         receipt.lasts = lasts;
         *receipt
     }
@@ -61,10 +65,6 @@ impl Receipts {
     /// Allows other batches to use the name, after an answer to the only attempt. An earlier attempt without
     /// an answer may still arrive, and must then find its receipt.
     pub(crate) fn put_back(&self, receipt: Receipt) {
-        self.names().push(receipt.name);
-    }
-
-    fn names(&self) -> MutexGuard<'_, Vec<u64>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).push(receipt.name);
     }
 }

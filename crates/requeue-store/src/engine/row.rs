@@ -11,7 +11,7 @@ use requeue_core::rule::{self, Adds, Cell, Failures, How, KeyState, Later, Start
 
 use crate::engine::time::{Micros, after, micros, until};
 use crate::engine::{Ask, Asked, Backoff, Delivery, Failing, Failure, Finish, Place};
-use crate::types::add::{Added, Cancelled, Merge, ReaddPolicy};
+use crate::types::add::{Added, Merge, ReaddPolicy};
 use crate::types::inspect::{Entry, State};
 use crate::types::key::Key;
 
@@ -92,20 +92,20 @@ impl Row {
         self.at.is_none() && self.run.is_none() && !self.parked
     }
 
-    fn note(&mut self, more: Asked) {
+    fn note_adds(&mut self, more: Asked) {
         let pending = self.at.map(|_| self.asked.priority);
         self.asked.priority = rule::priority(pending, more.priority);
         self.asked.adds = self.asked.adds.saturating_add(more.adds);
         self.asked.reasons |= more.reasons;
     }
 
-    fn forget(&mut self) {
+    fn forget_failures(&mut self) {
         (self.failures, self.steps, self.until, self.not_before) = (0, 0, 0, 0);
         self.error = None;
     }
 
     fn take_back(&mut self) {
-        self.forget();
+        self.forget_failures();
         (self.at, self.bound, self.parked) = (None, None, false);
         (self.asked.adds, self.asked.reasons) = (0, 0);
     }
@@ -123,17 +123,17 @@ impl Row {
     }
 
     /// Requests a run at `due`, or now. A debounced add has a `bound`.
-    fn demand(
+    fn demand_at(
         &mut self,
         due: Option<Micros>,
         merge: Merge,
         bound: Option<Micros>,
-        re_add: ReaddPolicy,
+        readd_policy: ReaddPolicy,
         now: Micros,
     ) -> Added {
         let Some(due) = due else { return self.demand_now(now) };
         let key = self.state_at(now);
-        match rule::later(&key, re_add, bound) {
+        match rule::later(&key, readd_policy, bound) {
             Later::Joins => Added::Coalesced,
             Later::Begins => {
                 self.wait(Wait { due, bound });
@@ -160,16 +160,17 @@ impl Row {
         if was_parked && !queue.revives(&add) {
             return (row, Added::Parked);
         }
+        // A revived key starts over, and so does a key whose due time is set exactly.
         if was_parked || add.merge == Merge::Exactly {
             row.take_back();
         }
         let asked = Asked { adds: ask.adds, reasons: add.reasons, priority: add.priority };
-        row.note(asked);
+        row.note_adds(asked);
         let due = Some(after(now, add.after)).filter(|&at| at > now);
         let bound = add.longest_wait().map(|most| after(now, most));
         let wish = Wish { due, bound, is_failure: false };
-        let permit = rule::permit(&row.state_at(now), queue.re_add, wish, now);
-        let added = row.demand(permit.due, add.merge, bound, queue.re_add, now);
+        let permit = rule::permit(&row.state_at(now), queue.readd_policy, wish, now);
+        let added = row.demand_at(permit.due, add.merge, bound, queue.readd_policy, now);
         let answer = match added {
             _ if was_parked => Added::Revived,
             _ if permit.is_held => Added::BackingOff,
@@ -204,7 +205,12 @@ impl Row {
     }
 
     /// Completes the delivery. Returns the remaining record, if any.
-    pub(crate) fn finish(mut self, how: Finish, re_add: ReaddPolicy, now: Micros) -> Option<Self> {
+    pub(crate) fn finish(
+        mut self,
+        how: Finish,
+        readd_policy: ReaddPolicy,
+        now: Micros,
+    ) -> Option<Self> {
         let is_cancelled = self.run.is_some_and(|run| run.is_cancelled);
         let (how, asked) = match how {
             Finish::Succeed => (How::Succeed, Asked::default()),
@@ -213,22 +219,24 @@ impl Row {
             }
             Finish::Retry(failing, failure) => {
                 let delay = self.back_off(failing.backoff, now);
-                self.fail(failure, Some(delay), failing.max_failures, now)
+                self.count_failure(failure, Some(delay), failing.max_failures, now)
             }
-            Finish::RetryAfter(delay, most, failure) => self.fail(failure, Some(delay), most, now),
-            Finish::GiveUp(failure) => self.fail(failure, None, None, now),
+            Finish::RetryAfter(delay, most, failure) => {
+                self.count_failure(failure, Some(delay), most, now)
+            }
+            Finish::GiveUp(failure) => self.count_failure(failure, None, None, now),
             Finish::Cancelled => (How::Cancelled, Asked::default()),
             Finish::Release(asked) => (How::Release(None), asked),
             // The run has not started, so a cancellation takes effect immediately.
             Finish::Unclaim(..) if is_cancelled => (How::Cancelled, Asked::default()),
             Finish::Unclaim(asked, queued) => return Some(self.unclaim(asked, queued, now)),
         };
-        let plan = rule::complete(how, &self.state_at(now), re_add, now);
+        let plan = rule::complete(how, &self.state_at(now), readd_policy, now);
         if plan.adds == Adds::PassOn {
-            self.note(asked);
+            self.note_adds(asked);
         }
         if plan.failures == Failures::Forget {
-            self.forget();
+            self.forget_failures();
         }
         (self.run, self.worker) = (None, None);
         self.not_before = plan.backoff.unwrap_or(0);
@@ -246,9 +254,9 @@ impl Row {
             self.wait(was.map_or(wait, |was| was.merged(due, merge)));
         }
         if let Some(at) = plan.add {
-            self.note(asked);
+            self.note_adds(asked);
             let due = Some(at).filter(|&at| at > now);
-            self.demand(due, Merge::Earliest, None, re_add, now);
+            self.demand_at(due, Merge::Earliest, None, readd_policy, now);
         }
         if plan.is_parked {
             (self.parked, self.since) = (true, now);
@@ -259,7 +267,9 @@ impl Row {
     /// Returns the key to the place that it had when it was claimed. Adds during the delivery have
     /// coalesced, as for any ready key.
     fn unclaim(mut self, asked: Asked, queued: Duration, now: Micros) -> Self {
-        self.note(asked);
+        self.note_adds(asked);
+        // The place of the key is the time at which it became ready. An unclaim must not send it behind later
+        // keys.
         let claimed_at = self.run.map_or(now, |run| run.since);
         let place = claimed_at.saturating_sub(micros(queued)).max(0);
         (self.run, self.worker) = (None, None);
@@ -280,17 +290,22 @@ impl Row {
     }
 
     /// Handles an expired lease as a failure, unless the run was cancelled.
-    pub(crate) fn expire(self, failing: Failing, re_add: ReaddPolicy, now: Micros) -> Option<Self> {
+    pub(crate) fn expire_lease(
+        self,
+        failing: Failing,
+        readd_policy: ReaddPolicy,
+        now: Micros,
+    ) -> Option<Self> {
         if self.run.is_some_and(|run| run.is_cancelled) {
-            return self.finish(Finish::Cancelled, re_add, now);
+            return self.finish(Finish::Cancelled, readd_policy, now);
         }
         let asked = self.run.map(|run| run.asked).unwrap_or_default();
         let error = LEASE_EXPIRED.to_owned();
-        self.finish(Finish::Retry(failing, Failure { asked, error }), re_add, now)
+        self.finish(Finish::Retry(failing, Failure { asked, error }), readd_policy, now)
     }
 
     /// Counts a failure. The key is parked if `delay` is `None`, or after `most` failures in a row.
-    fn fail(
+    fn count_failure(
         &mut self,
         failure: Failure,
         delay: Option<Duration>,
@@ -309,6 +324,7 @@ impl Row {
     }
 
     fn back_off(&mut self, backoff: Backoff, now: Micros) -> Duration {
+        // A key that has not failed for twice the cap begins at the base again.
         let expires = after(after(self.until, backoff.cap), backoff.cap);
         let Some(steps) = rule::backoff::failures_before(&now, &self.until, &expires, self.steps)
         else {
@@ -323,17 +339,11 @@ impl Row {
         delay
     }
 
-    pub(crate) fn cancel(mut self, now: Micros) -> (Option<Self>, Cancelled) {
-        let phase = self.phase(now);
-        let cancelled = Cancelled {
-            ready: phase == Phase::Ready,
-            dirty: phase == Phase::InFlightDirty,
-            waiting: self.state_at(now).is_waiting(),
-            parked: self.parked,
-            damaged: false,
-        };
+    /// Cancels the key. Returns the remaining record, and whether anything was removed.
+    pub(crate) fn cancel(mut self) -> (Option<Self>, bool) {
+        let was_any = self.at.is_some() || self.parked;
         self.take_back();
-        ((!self.is_nothing()).then_some(self), cancelled)
+        ((!self.is_nothing()).then_some(self), was_any)
     }
 
     /// Makes a key in this state ready: parked or waiting. Returns false if it is in another state.
@@ -353,11 +363,11 @@ impl Row {
             _ if self.parked => State::Parked,
             Phase::Ready => State::Ready,
             Phase::Idle => State::Waiting,
-            _ => State::Processing,
+            _ => State::InFlight,
         }
     }
 
-    pub(crate) fn seen(&self, key: Key, now: Micros) -> Entry {
+    pub(crate) fn to_entry(&self, key: Key, now: Micros) -> Entry {
         let due = self.at.filter(|&at| at > now);
         Entry {
             key,

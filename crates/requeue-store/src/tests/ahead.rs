@@ -28,15 +28,15 @@ async fn busy(options: Options) -> (Arc<Memory>, Queue, Item) {
     (engine, queue, item)
 }
 
-async fn processing(queue: &Queue) -> usize {
-    let all = queue.snapshot(Some(State::Processing), None, 1000).await.expect("a page");
+async fn in_flight(queue: &Queue) -> usize {
+    let all = queue.snapshot(Some(State::InFlight), None, 1000).await.expect("a page");
     all.len()
 }
 
 #[tokio::test(start_paused = true)]
 async fn keys_are_claimed_ahead_of_a_quick_worker_and_of_no_slow_one() {
     let (engine, queue, item) = busy(Options::default()).await;
-    let ahead = processing(&queue).await - 1;
+    let ahead = in_flight(&queue).await - 1;
     assert!((1..=40).contains(&ahead), "{ahead}");
     item.succeed().await.expect("the lease is held");
     // One claim serves many getters.
@@ -50,11 +50,11 @@ async fn keys_are_claimed_ahead_of_a_quick_worker_and_of_no_slow_one() {
     // No worker takes the keys that were claimed ahead, so they go back.
     tokio::time::advance(SECOND).await;
     settle().await;
-    assert_eq!(processing(&queue).await, 0);
+    assert_eq!(in_flight(&queue).await, 0);
     for _ in 0..10 {
         let item = get(&queue).await;
         tokio::time::sleep(Duration::from_millis(100)).await;
-        assert_eq!(processing(&queue).await, 1);
+        assert_eq!(in_flight(&queue).await, 1);
         item.succeed().await.expect("the lease is held");
     }
 }
@@ -62,7 +62,7 @@ async fn keys_are_claimed_ahead_of_a_quick_worker_and_of_no_slow_one() {
 #[tokio::test(start_paused = true)]
 async fn a_worker_elsewhere_gets_what_was_claimed_ahead_in_its_order_and_it_has_not_failed() {
     let (engine, queue, item) = busy(Options::default()).await;
-    let ahead = processing(&queue).await - 1;
+    let ahead = in_flight(&queue).await - 1;
     let other = another(&engine);
     // Get all keys that are not claimed yet.
     let mut elsewhere = Vec::new();
@@ -86,10 +86,10 @@ async fn a_worker_elsewhere_gets_what_was_claimed_ahead_in_its_order_and_it_has_
 #[tokio::test(start_paused = true)]
 async fn what_was_claimed_ahead_is_back_once_it_is_shut_down_and_settled() {
     let (engine, queue, item) = busy(Options::default()).await;
-    assert!(processing(&queue).await > 1);
+    assert!(in_flight(&queue).await > 1);
     queue.shut_down();
     queue.settled().await;
-    assert_eq!(processing(&queue).await, 1);
+    assert_eq!(in_flight(&queue).await, 1);
     item.succeed().await.expect("the lease is held");
     assert_eq!(engine.row("00301").map(|row| (row.failures, row.asked.adds)), Some((0, 1)));
     // The key has its old place in the order.
@@ -103,13 +103,13 @@ async fn what_was_claimed_ahead_is_back_when_the_last_handle_is_gone() {
     settle().await;
     item.succeed().await.expect("the lease is held");
     settle().await;
-    assert_eq!(processing(&another(&engine)).await, 0);
+    assert_eq!(in_flight(&another(&engine)).await, 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn leases_of_keys_that_are_ahead_are_their_holders() {
     let (engine, queue, item) = busy(Options::default()).await;
-    assert!(processing(&queue).await > 1);
+    assert!(in_flight(&queue).await > 1);
     // The process is paused until its leases have expired: none of its keys is delivered.
     let gate = engine.gate.lock().await;
     tokio::time::advance(Options::default().lease).await;
@@ -133,7 +133,7 @@ async fn leases_of_keys_that_are_ahead_are_their_holders() {
 async fn nothing_is_claimed_ahead_where_that_is_switched_off_or_many_are_taken_at_once() {
     let off = Options { claim_ahead: 0, ..Options::default() };
     let (_, queue, item) = busy(off).await;
-    assert_eq!(processing(&queue).await, 1);
+    assert_eq!(in_flight(&queue).await, 1);
     drop(item);
 
     let (_, queue) = queue_with(Memory::new(), Options::default());
@@ -144,7 +144,7 @@ async fn nothing_is_claimed_ahead_where_that_is_switched_off_or_many_are_taken_a
         }
     }
     settle().await;
-    assert_eq!(processing(&queue).await, 0);
+    assert_eq!(in_flight(&queue).await, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -165,7 +165,7 @@ async fn nothing_is_claimed_ahead_while_keys_come_one_by_one() {
 #[tokio::test(start_paused = true)]
 async fn a_pause_returns_what_was_claimed_ahead() {
     let (engine, queue, item) = busy(Options::default()).await;
-    let ahead = processing(&queue).await - 1;
+    let ahead = in_flight(&queue).await - 1;
     let other = another(&engine);
     other.pause().await.expect("paused");
     item.succeed().await.expect("the lease is held");
@@ -176,7 +176,7 @@ async fn a_pause_returns_what_was_claimed_ahead() {
         taken += 1;
     }
     assert!((1..=ahead).contains(&taken), "{taken} of {ahead}");
-    assert_eq!(processing(&queue).await, 0);
+    assert_eq!(in_flight(&queue).await, 0);
     other.resume().await.expect("resumed");
     let next = name(u32::try_from(301 + taken).expect("a small number"));
     let item = get(&queue).await;
@@ -187,18 +187,18 @@ async fn a_pause_returns_what_was_claimed_ahead() {
 #[tokio::test(start_paused = true)]
 async fn a_pause_returns_what_a_worker_does_not_take_within_a_second() {
     let (engine, queue, item) = busy(Options::default()).await;
-    assert!(processing(&queue).await > 1);
+    assert!(in_flight(&queue).await > 1);
     another(&engine).pause().await.expect("paused");
     tokio::time::advance(SECOND).await;
     settle().await;
-    assert_eq!(processing(&queue).await, 1);
+    assert_eq!(in_flight(&queue).await, 1);
     item.succeed().await.expect("the lease is held");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_run_that_was_cancelled_while_its_key_was_ahead_never_starts() {
     let (engine, queue, item) = busy(Options::default()).await;
-    assert!(processing(&queue).await > 1);
+    assert!(in_flight(&queue).await > 1);
     let cancelled = another(&engine).cancel_running("00301").await.expect("answered");
     assert_eq!(cancelled, requeue::CancelledRun::Cancelled);
     queue.shut_down();

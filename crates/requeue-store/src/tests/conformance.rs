@@ -12,7 +12,8 @@ pub(crate) use self::oracle::check;
 pub(crate) use self::steps::{steps, unclaimed_and_cancelled};
 use crate::api::store::Store;
 use crate::engine::time::Micros;
-use crate::engine::{Ask, Backoff, BoxFuture, Claim, Engine, Failing, Settings, by_shard};
+use crate::engine::{Ask, Backoff, Claim, Engine, Failing, Settings, by_shard};
+use crate::tests::BoxFuture;
 use crate::types::add::{Add, ParkedAdd, ReaddPolicy};
 use crate::types::inspect::State;
 
@@ -48,7 +49,7 @@ pub(crate) trait Rig {
     }
 }
 
-const STATES: [State; 4] = [State::Ready, State::Waiting, State::Processing, State::Parked];
+const STATES: [State; 4] = [State::Ready, State::Waiting, State::InFlight, State::Parked];
 const KEYS: u32 = 6;
 /// A short name, and one of the greatest length.
 const WORKERS: [&str; 2] = [
@@ -65,20 +66,20 @@ const BEGIN: Micros = 1_000_000_000_000_000;
 pub(crate) async fn check_jitter(rig: &dyn Rig, name: &str) {
     const KEYS: usize = 40;
     let engine = rig.engine();
-    let place = engine.open(name, Settings::default()).await.expect("the queue opens");
+    let place = engine.open_queue(name, Settings::default()).await.expect("the queue opens");
     rig.set_time(BEGIN).await;
     let asks = (0..KEYS).map(|n| Ask { key: n.to_string().into(), add: Add::now(), adds: 1 });
     for part in by_shard(&*engine, &place, asks.collect(), |request| &request.key) {
-        engine.add(&place, part).await.expect("added");
+        engine.add_keys(&place, part).await.expect("added");
     }
     let second = Duration::from_secs(1);
     let backoff = Backoff { base: second, cap: 60 * second, share: 0.37 };
     let expired = Failing { backoff, max_failures: None };
     let claim = Claim { max: 2 * KEYS, oldest: 0, lease: LEASE, expired, poll: LEASE };
-    assert_eq!(engine.claim(&place, claim).await.expect("claimed").items.len(), KEYS);
+    assert_eq!(engine.claim_keys(&place, claim).await.expect("claimed").items.len(), KEYS);
     rig.set_time(BEGIN + crate::engine::time::micros(LEASE)).await;
-    assert_eq!(engine.claim(&place, claim).await.expect("claimed").items, []);
-    let page = engine.page(&place, None, None, 2 * KEYS).await.expect("a page");
+    assert_eq!(engine.claim_keys(&place, claim).await.expect("claimed").items, []);
+    let page = engine.read_page(&place, None, None, 2 * KEYS).await.expect("a page");
     let dues: BTreeSet<_> =
         page.into_iter().map(|entry| entry.due.expect("the key waits")).collect();
     assert!(dues.iter().all(|due| (second / 2..=second).contains(due)), "{dues:?}");
@@ -104,7 +105,7 @@ pub(crate) async fn check_bulk(store: &Store, name: &str) {
     queue.add_all_with(numbered("waiting"), later).await.expect("added");
     let counted = async || {
         let counts = queue.counts().await.expect("counted");
-        (counts.ready, counts.waiting, counts.processing, counts.parked)
+        (counts.ready, counts.waiting, counts.in_flight, counts.parked)
     };
     let held = queue.get_many(3).await;
     assert_eq!(held.len(), 3);
@@ -152,7 +153,8 @@ pub(crate) async fn check_queues(store: &Store, name: &str) {
     assert!(queues.is_sorted_by_key(|queue| queue.name.clone()), "sorted by name");
     let found = |name: &str| {
         let mut of_name = queues.iter().filter(|queue| queue.name == name);
-        let found = of_name.next().map(|found| (found.re_add, found.parked_add, found.is_empty));
+        let found =
+            of_name.next().map(|found| (found.readd_policy, found.parked_add, found.is_empty));
         assert!(of_name.next().is_none(), "listed once");
         found
     };

@@ -9,6 +9,7 @@ use tokio::time::timeout;
 use super::*;
 use crate::api::store::Store;
 use crate::types::add::ParkedAdd;
+use crate::types::error::ErrorKind;
 use crate::types::inspect::{State, StateCounts};
 use crate::types::key::Key;
 
@@ -20,7 +21,7 @@ async fn within<T>(what: impl Future<Output = T>) -> T {
 }
 
 fn numbers(counts: &StateCounts) -> [u64; 4] {
-    [counts.ready, counts.waiting, counts.processing, counts.parked]
+    [counts.ready, counts.waiting, counts.in_flight, counts.parked]
 }
 
 /// Checks drops of queues that another process has open.
@@ -34,16 +35,19 @@ pub(crate) async fn check_drops(one: &Store, other: &Store, name: &str) {
 /// Checks that a drop without force changes no queue with keys, in any state.
 async fn check_refusals(one: &Store, other: &Store, name: &str) {
     let error = one.drop_queue(name).await.expect_err("there is no queue");
-    assert!(error.is_missing() && !error.is_temporary() && error.counts().is_none(), "{error:?}");
+    assert!(
+        error.kind() == ErrorKind::Missing && !error.is_temporary() && error.counts().is_none(),
+        "{error:?}"
+    );
     let queue = other.queue(name).open().await.expect("the queue opens");
     let error = one.drop_queue(&format!("{name}x")).await.expect_err("the queue has another name");
     assert!(error.to_string().contains(&format!("(did you mean {name:?}")), "{error}");
 
     let refused = async || {
         let error = one.drop_queue(name).await.expect_err("the queue has a key");
-        assert!(!error.is_missing() && !error.is_temporary(), "{error:?}");
+        assert!(error.kind() != ErrorKind::Missing && !error.is_temporary(), "{error:?}");
         let counts = error.counts().expect("keys are the reason");
-        assert!(error.to_string().contains(&format!("{} in flight", counts.processing)), "{error}");
+        assert!(error.to_string().contains(&format!("{} in flight", counts.in_flight)), "{error}");
         numbers(&counts)
     };
     queue.add_after("a", LONG * 30).await.expect("added");
@@ -82,20 +86,20 @@ async fn check_forced(one: &Store, other: &Store, name: &str) {
 
     let said = format!("queue {name:?} was dropped");
     let error = queue.add("d").await.expect_err("the queue was dropped");
-    assert!(error.is_dropped() && !error.may_have_happened(), "{error:?}");
+    assert!(error.kind() == ErrorKind::Dropped && !error.may_have_happened(), "{error:?}");
     assert!(chain(&error).ends_with(&said), "{}", chain(&error));
     let error = queue.add_all(["d", "e"]).await.expect_err("the queue was dropped");
-    assert!(error.is_dropped(), "{error:?}");
+    assert_eq!(error.kind(), ErrorKind::Dropped, "{error:?}");
     let error = queue.counts().await.expect_err("the queue was dropped");
-    assert!(error.is_dropped() && !error.is_temporary(), "{error:?}");
+    assert!(error.kind() == ErrorKind::Dropped && !error.is_temporary(), "{error:?}");
     assert!(chain(&error).ends_with(&said), "{}", chain(&error));
     for gone in [queue.look_up("a").await.is_err(), queue.snapshot(None, None, 9).await.is_err()] {
         assert!(gone);
     }
     let error = queue.cancel("a").await.expect_err("the queue was dropped");
-    assert!(error.is_dropped() && !error.is_temporary(), "{error:?}");
+    assert!(error.kind() == ErrorKind::Dropped && !error.is_temporary(), "{error:?}");
     let error = queue.revive_all().await.expect_err("the queue was dropped");
-    assert!(error.is_dropped(), "{error:?}");
+    assert_eq!(error.kind(), ErrorKind::Dropped, "{error:?}");
     assert_eq!(within(queue.get()).await.map(|item| item.to_string()), None);
     assert!(queue.is_dropped() && queue.shutting_down());
     // The run detects it by the next renewal, and its completion does no harm.
@@ -103,9 +107,12 @@ async fn check_forced(one: &Store, other: &Store, name: &str) {
     let error = item.succeed().await.expect_err("the queue was dropped");
     assert!(matches!(error, CompleteError::Lost | CompleteError::Dropped), "{error:?}");
     within(queue.settled()).await;
-    assert!(one.drop_queue(name).await.expect_err("the queue was dropped").is_missing());
+    assert_eq!(
+        one.drop_queue(name).await.expect_err("the queue was dropped").kind(),
+        ErrorKind::Missing
+    );
     let reopened = other.queue(name).must_exist().open().await;
-    assert!(reopened.expect_err("the queue was dropped").is_missing());
+    assert_eq!(reopened.expect_err("the queue was dropped").kind(), ErrorKind::Missing);
 
     // A getter and workers wait when the queue is dropped.
     let queue = other.queue(name).open().await.expect("the queue is created again");
@@ -151,9 +158,9 @@ async fn check_created_again(one: &Store, other: &Store, name: &str) {
     new.add("a").await.expect("added");
     new.add_after("c", LONG).await.expect("added");
 
-    assert!(old.add("d").await.expect_err("another queue").is_dropped());
-    assert!(old.cancel("a").await.expect_err("another queue").is_dropped());
-    assert!(old.counts().await.expect_err("another queue").is_dropped());
+    assert_eq!(old.add("d").await.expect_err("another queue").kind(), ErrorKind::Dropped);
+    assert_eq!(old.cancel("a").await.expect_err("another queue").kind(), ErrorKind::Dropped);
+    assert_eq!(old.counts().await.expect_err("another queue").kind(), ErrorKind::Dropped);
     assert!(item.succeed().await.is_err());
     assert!(within(old.get()).await.is_none());
     assert!(old.is_dropped());
@@ -164,8 +171,8 @@ async fn check_created_again(one: &Store, other: &Store, name: &str) {
 
     // The other process can open the new queue, too.
     let again = other.queue(name).open().await.expect("the queue opens");
-    assert_eq!(again.readd_policy(), ReaddPolicy::Hold);
-    assert!(again.cancel("a").await.expect("cancelled").parked);
+    assert_eq!(again.shared.place.readd_policy, ReaddPolicy::Hold);
+    assert!(again.cancel("a").await.expect("cancelled"));
     let found: BTreeSet<String> = again
         .snapshot(Some(State::Waiting), None, 9)
         .await
@@ -174,7 +181,7 @@ async fn check_created_again(one: &Store, other: &Store, name: &str) {
         .map(|entry| entry.key.to_string())
         .collect();
     assert_eq!(found, BTreeSet::from(["c".to_owned()]));
-    assert!(again.cancel("c").await.expect("cancelled").waiting);
+    assert!(again.cancel("c").await.expect("cancelled"));
     one.drop_queue(name).await.expect("the queue is empty");
 }
 
@@ -205,7 +212,7 @@ async fn check_races(one: &Store, other: &Store, name: &str) {
                 one.force_drop_queue(name).await.expect("dropped");
                 added += 1;
             }
-            (Ok(()), Err(error)) => assert!(error.is_dropped(), "{error:?}"),
+            (Ok(()), Err(error)) => assert!(error.kind() == ErrorKind::Dropped, "{error:?}"),
             // Both succeeded or both failed: of several shards, only some got the keys in time.
             (dropped, added) => panic!("round {round}: {dropped:?}, {added:?}"),
         }
@@ -255,6 +262,6 @@ async fn a_run_that_is_in_flight_at_a_drop_loses_its_lease() {
     assert!(begin.elapsed() <= 10 * SECOND, "by the next renewal: {:?}", begin.elapsed());
     assert!(matches!(other.succeed().await, Err(CompleteError::Lost)));
     let error = queue.add("c").await.expect_err("the queue was dropped");
-    assert!(error.is_dropped());
+    assert_eq!(error.kind(), ErrorKind::Dropped);
     assert!(begin.elapsed() <= 10 * SECOND, "no retry");
 }

@@ -5,15 +5,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use requeue::CancelledRun;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::engine::row::Row;
 use crate::engine::time::{Micros, after, until};
-use crate::engine::{Answer, Ask, Claim, Claimed, Dropped, End, Engine, Place, Renewed, Settings};
-use crate::types::add::{Added, Cancelled, Priority};
-use crate::types::error::{EngineError, Kind};
+use crate::engine::{Ask, Claim, Claimed, Dropped, End, Engine, Place, Renewed, Settings};
+use crate::tests::BoxAnswer;
+use crate::types::add::{Added, Priority};
+use crate::types::error::{Answer, EngineError, Kind};
 use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 
@@ -118,8 +120,8 @@ impl Memory {
         &self,
         wishes: Vec<W>,
         key: fn(&W) -> &Key,
-        operation: impl Fn(Vec<W>) -> Answer<'a, Vec<T>>,
-    ) -> Result<Vec<Option<T>>, EngineError> {
+        operation: impl Fn(Vec<W>) -> BoxAnswer<'a, Vec<T>>,
+    ) -> Answer<Vec<Option<T>>> {
         let is_free: Vec<bool> = wishes.iter().map(|wish| !self.is_locked(key(wish))).collect();
         let free = wishes.into_iter().filter(|wish| !self.is_locked(key(wish))).collect();
         let mut answers = operation(free).await?.into_iter();
@@ -135,7 +137,7 @@ impl Memory {
         &'a self,
         keys: usize,
         work: impl FnOnce(&mut BTreeMap<Key, Row>, Micros) -> T + Send + 'a,
-    ) -> Answer<'a, T> {
+    ) -> BoxAnswer<'a, T> {
         Box::pin(async move {
             let open = self.gate.lock().await;
             if self.is_dropped.load(Ordering::SeqCst) {
@@ -166,7 +168,7 @@ impl Memory {
         &'a self,
         keys: Vec<Key>,
         change: impl Fn(&mut BTreeMap<Key, Row>, &Key, Micros) -> T + Send + 'a,
-    ) -> Answer<'a, Vec<Option<T>>> {
+    ) -> BoxAnswer<'a, Vec<Option<T>>> {
         if keys.len() == 1 && self.is_locked(&keys[0]) {
             return Box::pin(std::future::ready(Err(locked())));
         }
@@ -194,38 +196,37 @@ fn put(rows: &mut BTreeMap<Key, Row>, key: Key, row: Option<Row>) {
     }
 }
 
+#[async_trait]
 impl Engine for Memory {
-    fn migrate(&self) -> Answer<'_, ()> {
-        Box::pin(std::future::ready(Ok(())))
+    async fn migrate_schema(&self) -> Answer<()> {
+        Ok(())
     }
 
-    fn open<'a>(&'a self, name: &'a str, settings: Settings) -> Answer<'a, Place> {
-        Box::pin(std::future::ready(Ok(Place::new(1, name, settings))))
+    async fn open_queue(&self, name: &str, settings: Settings) -> Answer<Place> {
+        Ok(Place::new(1, name, settings))
     }
 
-    fn find<'a>(&'a self, _: &'a str) -> Answer<'a, Option<Place>> {
-        Box::pin(std::future::ready(Ok(None)))
+    async fn find_queue(&self, _: &str) -> Answer<Option<Place>> {
+        Ok(None)
     }
 
-    fn drop_queue<'a>(&'a self, _: &'a str, keys_too: bool) -> Answer<'a, Dropped> {
-        Box::pin(async move {
-            let counts = self.counts(&Place::new(1, "q", Settings::default())).await?;
-            if Dropped::keeps(&counts, keys_too) {
-                return Ok(Dropped::HasKeys(counts));
-            }
-            self.is_dropped.store(true, Ordering::SeqCst);
-            self.wake();
-            Ok(Dropped::Yes(counts))
-        })
+    async fn drop_queue(&self, _: &str, keys_too: bool) -> Answer<Dropped> {
+        let counts = self.count_keys(&Place::new(1, "q", Settings::default())).await?;
+        if Dropped::keeps(&counts, keys_too) {
+            return Ok(Dropped::HasKeys(counts));
+        }
+        self.is_dropped.store(true, Ordering::SeqCst);
+        self.wake();
+        Ok(Dropped::Yes(counts))
     }
 
-    fn queues(&self) -> Answer<'_, Vec<QueueInfo>> {
-        Box::pin(std::future::ready(Ok(Vec::new())))
+    async fn list_queues(&self) -> Answer<Vec<QueueInfo>> {
+        Ok(Vec::new())
     }
 
-    fn add<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {
+    async fn add_keys(&self, queue: &Place, asks: Vec<Ask>) -> Answer<Vec<Added>> {
         if asks.iter().any(|ask| self.is_locked(&ask.key)) {
-            return Box::pin(std::future::ready(Err(locked())));
+            return Err(locked());
         }
         self.operation(asks.len(), move |rows, now| {
             let add = |ask: Ask| {
@@ -237,13 +238,14 @@ impl Engine for Memory {
             self.wake();
             done
         })
+        .await
     }
 
-    fn add_free<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Option<Added>>> {
-        Box::pin(self.of_free(asks, |ask| &ask.key, |asks| self.add(queue, asks)))
+    async fn add_free(&self, queue: &Place, asks: Vec<Ask>) -> Answer<Vec<Option<Added>>> {
+        self.of_free(asks, |ask| &ask.key, |asks| self.add_keys(queue, asks)).await
     }
 
-    fn claim<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed> {
+    async fn claim_keys(&self, queue: &Place, claim: Claim) -> Answer<Claimed> {
         self.operation(claim.max, move |rows, now| {
             let expired: Vec<Key> = rows
                 .iter()
@@ -253,9 +255,9 @@ impl Engine for Memory {
             let mut parked = Vec::new();
             for (n, key) in (1..).zip(expired) {
                 let (row, how) = (rows.remove(&key), claim.expired.nth(n));
-                let row = row.and_then(|row| row.expire(how, queue.re_add, now));
+                let row = row.and_then(|row| row.expire_lease(how, queue.readd_policy, now));
                 if let Some(row) = row.as_ref().filter(|row| row.parked) {
-                    parked.push(ParkedKey::expired(key.clone(), row.failures));
+                    parked.push(ParkedKey::from_expired_lease(key.clone(), row.failures));
                 }
                 put(rows, key, row);
             }
@@ -281,29 +283,31 @@ impl Engine for Memory {
             let next = waiting.chain(leases).min().map(|at| until(now, at));
             Claimed { items, next, damaged: Vec::new(), parked, is_paused }
         })
+        .await
     }
 
-    fn set_paused<'a>(&'a self, _: &'a Place, paused: bool) -> Answer<'a, ()> {
+    async fn set_paused(&self, _: &Place, paused: bool) -> Answer<()> {
         self.operation(0, move |_, _| {
             self.is_paused.store(paused, Ordering::SeqCst);
             self.wake();
         })
+        .await
     }
 
-    fn is_paused<'a>(&'a self, _: &'a Place) -> Answer<'a, bool> {
-        self.operation(0, |_, _| self.is_paused.load(Ordering::SeqCst))
+    async fn is_paused(&self, _: &Place) -> Answer<bool> {
+        self.operation(0, |_, _| self.is_paused.load(Ordering::SeqCst)).await
     }
 
-    fn finish<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {
+    async fn finish_deliveries(&self, queue: &Place, ends: Vec<End>) -> Answer<Vec<bool>> {
         if ends.iter().any(|end| self.is_locked(&end.key)) {
-            return Box::pin(std::future::ready(Err(locked())));
+            return Err(locked());
         }
         self.operation(ends.len(), move |rows, now| {
             let finish = |end: End| {
                 let held = rows.get(&end.key).is_some_and(|row| row.is_held(end.epoch, now));
                 if held {
                     let row = rows.remove(&end.key);
-                    let row = row.and_then(|row| row.finish(end.how, queue.re_add, now));
+                    let row = row.and_then(|row| row.finish(end.how, queue.readd_policy, now));
                     put(rows, end.key, row);
                 }
                 held
@@ -312,22 +316,19 @@ impl Engine for Memory {
             self.wake();
             done
         })
+        .await
     }
 
-    fn finish_free<'a>(
-        &'a self,
-        queue: &'a Place,
-        ends: Vec<End>,
-    ) -> Answer<'a, Vec<Option<bool>>> {
-        Box::pin(self.of_free(ends, |end| &end.key, |ends| self.finish(queue, ends)))
+    async fn finish_free(&self, queue: &Place, ends: Vec<End>) -> Answer<Vec<Option<bool>>> {
+        self.of_free(ends, |end| &end.key, |ends| self.finish_deliveries(queue, ends)).await
     }
 
-    fn renew<'a>(
-        &'a self,
-        _: &'a Place,
+    async fn renew_leases(
+        &self,
+        _: &Place,
         held: Vec<(Key, i64)>,
         lease: Duration,
-    ) -> Answer<'a, Vec<Renewed>> {
+    ) -> Answer<Vec<Renewed>> {
         self.operation(held.len(), move |rows, now| {
             let renew = |(key, epoch): (Key, i64)| {
                 let row = rows.get_mut(&key).filter(|row| row.is_held(epoch, now));
@@ -338,88 +339,93 @@ impl Engine for Memory {
             };
             held.into_iter().map(renew).collect()
         })
+        .await
     }
 
-    fn cancel_running<'a>(&'a self, _: &'a Place, key: &'a Key) -> Answer<'a, CancelledRun> {
+    async fn cancel_running(&self, _: &Place, key: &Key) -> Answer<CancelledRun> {
         self.operation(1, move |rows, _| {
             rows.get_mut(key).map_or(CancelledRun::NotInFlight, Row::cancel_run)
         })
+        .await
     }
 
-    fn cancel<'a>(
-        &'a self,
-        _: &'a Place,
+    async fn cancel_keys(
+        &self,
+        _: &Place,
         keys: Vec<Key>,
         only: Option<State>,
-    ) -> Answer<'a, Vec<Option<Cancelled>>> {
+    ) -> Answer<Vec<Option<bool>>> {
         self.changed(keys, move |rows, key, now| {
             let fits = |row: &mut Row| only.is_none_or(|only| row.state(now) == only);
             if !rows.get_mut(key).is_some_and(fits) {
-                return Cancelled::default();
+                return false;
             }
-            let Some(row) = rows.remove(key) else { return Cancelled::default() };
-            let (row, cancelled) = row.cancel(now);
+            let Some(row) = rows.remove(key) else { return false };
+            let (row, was_any) = row.cancel();
             put(rows, key.clone(), row);
-            cancelled
+            was_any
         })
+        .await
     }
 
-    fn make_ready<'a>(
-        &'a self,
-        _: &'a Place,
+    async fn make_ready(
+        &self,
+        _: &Place,
         keys: Vec<Key>,
         from: State,
-    ) -> Answer<'a, Vec<Option<bool>>> {
+    ) -> Answer<Vec<Option<bool>>> {
         self.changed(keys, move |rows, key, now| {
             rows.get_mut(key).is_some_and(|row| row.make_ready(from, now))
         })
+        .await
     }
 
-    fn look_up<'a>(&'a self, _: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>> {
-        self.operation(1, move |rows, now| rows.get(key).map(|row| row.seen(key.clone(), now)))
+    async fn look_up(&self, _: &Place, key: &Key) -> Answer<Option<Entry>> {
+        self.operation(1, move |rows, now| rows.get(key).map(|row| row.to_entry(key.clone(), now)))
+            .await
     }
 
-    fn page<'a>(
-        &'a self,
-        _: &'a Place,
+    async fn read_page(
+        &self,
+        _: &Place,
         state: Option<State>,
-        after: Option<&'a Key>,
+        after: Option<&Key>,
         limit: usize,
-    ) -> Answer<'a, Vec<Entry>> {
+    ) -> Answer<Vec<Entry>> {
         self.operation(limit, move |rows, now| {
             let rows = rows.iter().filter(|(key, _)| after.is_none_or(|after| *key > after));
             let rows = rows.filter(|(_, row)| state.is_none_or(|state| row.state(now) == state));
-            rows.map(|(key, row)| row.seen(key.clone(), now)).take(limit).collect()
+            rows.map(|(key, row)| row.to_entry(key.clone(), now)).take(limit).collect()
         })
+        .await
     }
 
-    fn counts<'a>(&'a self, _: &'a Place) -> Answer<'a, StateCounts> {
+    async fn count_keys(&self, _: &Place) -> Answer<StateCounts> {
         let counts = self.operation(0, move |rows, now| {
             let count = |state| rows.values().filter(|row| row.state(now) == state).count() as u64;
             StateCounts {
                 ready: count(State::Ready),
                 waiting: count(State::Waiting),
-                processing: count(State::Processing),
+                in_flight: count(State::InFlight),
                 parked: count(State::Parked),
                 dirty: rows.values().filter(|row| row.is_dirty_with_a_worker(now)).count() as u64,
                 ..StateCounts::default()
             }
         });
-        Box::pin(async move {
-            let _done = self.counting.lock().await;
-            counts.await
-        })
+
+        let _done = self.counting.lock().await;
+        counts.await
     }
 
-    fn is_idle<'a>(&'a self, _: &'a Place) -> Answer<'a, bool> {
-        self.operation(0, |rows, _| rows.values().all(|row| row.parked))
+    async fn is_idle(&self, _: &Place) -> Answer<bool> {
+        self.operation(0, |rows, _| rows.values().all(|row| row.parked)).await
     }
 
-    fn wakes(&self, _: &Place) -> watch::Receiver<u64> {
+    fn subscribe_wakes(&self, _: &Place) -> watch::Receiver<u64> {
         self.wakes.subscribe()
     }
 
-    fn breadth(&self) -> usize {
+    fn max_batches(&self) -> usize {
         self.breadth
     }
 }

@@ -162,12 +162,12 @@ async fn what_a_dead_worker_had_comes_back_to_one_who_seldom_looks() {
     engine.knows_leases = false;
     let hour = Duration::from_secs(3600);
     let options = Options { poll: hour, ..Options::default() };
-    let (lease, expired) = (options.lease, options.failing());
+    let (lease, expired) = (options.lease, options.failing_rules());
     let (engine, queue) = queue_with(engine, options);
     queue.add("a").await.expect("added");
     let claim = Claim { max: 1, oldest: 0, lease, expired, poll: hour };
     let place = Place::new(1, "q", ReaddPolicy::Replace);
-    let dead = engine.claim(&place, claim).await.expect("claimed");
+    let dead = engine.claim_keys(&place, claim).await.expect("claimed");
     assert_eq!(dead.items.len(), 1);
     let start = Instant::now();
     assert_eq!(get(&queue).await.attempt(), 2);

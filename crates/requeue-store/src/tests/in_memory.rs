@@ -6,6 +6,7 @@ use std::future::ready;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use proptest::prelude::*;
 use requeue::clock::FakeClock;
 use requeue::limiter::RateLimiter;
@@ -15,11 +16,12 @@ use tokio::sync::watch;
 
 use crate::engine::time::Micros;
 use crate::engine::{
-    Answer, Ask, Asked, BoxFuture, Claim, Claimed, Delivery, Dropped, End, Engine, Finish, Place,
-    Renewed, Settings,
+    Ask, Asked, Claim, Claimed, Delivery, Dropped, End, Engine, Finish, Place, Renewed, Settings,
 };
 use crate::tests::conformance::{BACKOFF, Rig, check, steps};
-use crate::types::add::{Added, Cancelled, Priority, ReaddPolicy};
+use crate::tests::{BoxAnswer, BoxFuture};
+use crate::types::add::{Added, Priority, ReaddPolicy};
+use crate::types::error::Answer;
 use crate::types::inspect::{Entry, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 
@@ -133,7 +135,7 @@ impl InMemory {
         while claimed.items.len() < claim.max
             && let Some(item) = self.queue().try_get().map(Item::into_owned)
         {
-            let priority = Priority::from_number(item.priority());
+            let priority = Priority::from(item.priority());
             let asked = Asked { adds: item.adds(), reasons: item.reasons(), priority };
             let epoch = i64::try_from(item.fencing_token()).expect("epochs count from 1");
             let queued = *self.last.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -200,7 +202,7 @@ impl InMemory {
         let now = self.now();
         let state = match entry.phase {
             Phase::Ready => State::Ready,
-            Phase::InFlight | Phase::InFlightDirty => State::Processing,
+            Phase::InFlight | Phase::InFlightDirty => State::InFlight,
             _ if waits(&entry) => State::Waiting,
             // The queue keeps only the key's failures.
             _ => return None,
@@ -220,7 +222,7 @@ impl InMemory {
             worker: held.map(|(_, held)| held.worker.to_string()),
             lease: held.map(|(_, held)| held.lease_until.since(now)),
             failures: entry.failures,
-            priority: Priority::from_number(entry.priority),
+            priority: Priority::from(entry.priority),
             adds: entry.adds,
             reasons: entry.reasons,
             error: None,
@@ -239,107 +241,102 @@ fn waits(entry: &requeue::Entry<Key>) -> bool {
     entry.phase == Phase::Idle && entry.due.is_some()
 }
 
-fn answer<'a, T: Send + 'a>(answer: T) -> Answer<'a, T> {
+fn answer<'a, T: Send + 'a>(answer: T) -> BoxAnswer<'a, T> {
     Box::pin(ready(Ok(answer)))
 }
 
+#[async_trait]
 impl Engine for InMemory {
-    fn migrate(&self) -> Answer<'_, ()> {
-        answer(())
+    async fn migrate_schema(&self) -> Answer<()> {
+        answer(()).await
     }
 
-    fn open<'a>(&'a self, name: &'a str, settings: Settings) -> Answer<'a, Place> {
+    async fn open_queue(&self, name: &str, settings: Settings) -> Answer<Place> {
         let queue = requeue::Queue::builder()
             .name(name)
             .clock(self.clock.clone())
-            .readd_policy(settings.re_add)
+            .readd_policy(settings.readd_policy)
             .order(Order::Priority { oldest_every: u32::MAX })
             .limiter(Steady::default())
             .metrics_provider(Arc::new(OfLast(Arc::clone(&self.last))))
             .build();
         self.queue.set(queue.expect("valid options")).expect("opened once");
-        answer(Place::new(1, name, settings))
+        answer(Place::new(1, name, settings)).await
     }
 
-    fn find<'a>(&'a self, _: &'a str) -> Answer<'a, Option<Place>> {
-        answer(None)
+    async fn find_queue(&self, _: &str) -> Answer<Option<Place>> {
+        answer(None).await
     }
 
-    fn drop_queue<'a>(&'a self, _: &'a str, _: bool) -> Answer<'a, Dropped> {
+    async fn drop_queue(&self, _: &str, _: bool) -> Answer<Dropped> {
         // Its rig drops no queues.
-        answer(Dropped::Missing)
+        answer(Dropped::Missing).await
     }
 
-    fn queues(&self) -> Answer<'_, Vec<QueueInfo>> {
-        answer(Vec::new())
+    async fn list_queues(&self) -> Answer<Vec<QueueInfo>> {
+        answer(Vec::new()).await
     }
 
-    fn add<'a>(&'a self, _: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {
-        answer(asks.into_iter().map(|ask| self.add_one(ask)).collect())
+    async fn add_keys(&self, _: &Place, asks: Vec<Ask>) -> Answer<Vec<Added>> {
+        answer(asks.into_iter().map(|ask| self.add_one(ask)).collect()).await
     }
 
-    fn claim<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed> {
-        answer(self.claim_all(queue, &claim))
+    async fn claim_keys(&self, queue: &Place, claim: Claim) -> Answer<Claimed> {
+        answer(self.claim_all(queue, &claim)).await
     }
 
-    fn set_paused<'a>(&'a self, _: &'a Place, paused: bool) -> Answer<'a, ()> {
+    async fn set_paused(&self, _: &Place, paused: bool) -> Answer<()> {
         if paused {
             self.queue().pause();
         } else {
             self.queue().resume();
         }
-        answer(())
+        answer(()).await
     }
 
-    fn is_paused<'a>(&'a self, _: &'a Place) -> Answer<'a, bool> {
-        answer(self.queue().is_paused())
+    async fn is_paused(&self, _: &Place) -> Answer<bool> {
+        answer(self.queue().is_paused()).await
     }
 
-    fn finish<'a>(&'a self, _: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {
-        answer(ends.iter().map(|end| self.finish_one(end)).collect())
+    async fn finish_deliveries(&self, _: &Place, ends: Vec<End>) -> Answer<Vec<bool>> {
+        answer(ends.iter().map(|end| self.finish_one(end)).collect()).await
     }
 
-    fn renew<'a>(
-        &'a self,
-        _: &'a Place,
+    async fn renew_leases(
+        &self,
+        _: &Place,
         held: Vec<(Key, i64)>,
         lease: Duration,
-    ) -> Answer<'a, Vec<Renewed>> {
-        answer(held.iter().map(|&(_, epoch)| self.renew_one(epoch, lease)).collect())
+    ) -> Answer<Vec<Renewed>> {
+        answer(held.iter().map(|&(_, epoch)| self.renew_one(epoch, lease)).collect()).await
     }
 
-    fn cancel_running<'a>(&'a self, _: &'a Place, _: &'a Key) -> Answer<'a, CancelledRun> {
+    async fn cancel_running(&self, _: &Place, _: &Key) -> Answer<CancelledRun> {
         let why = "a queue in memory has no other process";
-        Box::pin(std::future::ready(Err(crate::types::error::EngineError::refused(why))))
+        Err(crate::types::error::EngineError::refused(why))
     }
 
-    fn cancel<'a>(
-        &'a self,
-        _: &'a Place,
+    async fn cancel_keys(
+        &self,
+        _: &Place,
         keys: Vec<Key>,
         only: Option<State>,
-    ) -> Answer<'a, Vec<Option<Cancelled>>> {
+    ) -> Answer<Vec<Option<bool>>> {
         let entries = self.entries();
         let fits = |key: &Key| {
             let is_it = |entry: &Entry| entry.key == *key && Some(entry.state) == only;
             only.is_none() || entries.iter().any(is_it)
         };
-        let cancel = |key: &Key| {
-            if !fits(key) {
-                return Some(Cancelled::default());
-            }
-            let requeue::Cancelled { ready, dirty, waiting, .. } = self.queue().cancel(key);
-            Some(Cancelled { ready, dirty, waiting, parked: false, damaged: false })
-        };
-        answer(keys.iter().map(cancel).collect())
+        let cancel = |key: &Key| Some(fits(key) && self.queue().cancel(key).any());
+        answer(keys.iter().map(cancel).collect()).await
     }
 
-    fn make_ready<'a>(
-        &'a self,
-        _: &'a Place,
+    async fn make_ready(
+        &self,
+        _: &Place,
         keys: Vec<Key>,
         from: State,
-    ) -> Answer<'a, Vec<Option<bool>>> {
+    ) -> Answer<Vec<Option<bool>>> {
         let entries = self.entries();
         let make_ready = |key: &Key| {
             let found = entries.iter().find(|entry| entry.key == *key && entry.state == from);
@@ -352,44 +349,45 @@ impl Engine for InMemory {
             }
             Some(found.is_some())
         };
-        answer(keys.iter().map(make_ready).collect())
+        answer(keys.iter().map(make_ready).collect()).await
     }
 
-    fn look_up<'a>(&'a self, _: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>> {
-        answer(self.entries().into_iter().find(|entry| entry.key == *key))
+    async fn look_up(&self, _: &Place, key: &Key) -> Answer<Option<Entry>> {
+        answer(self.entries().into_iter().find(|entry| entry.key == *key)).await
     }
 
-    fn page<'a>(
-        &'a self,
-        _: &'a Place,
+    async fn read_page(
+        &self,
+        _: &Place,
         state: Option<State>,
-        after: Option<&'a Key>,
+        after: Option<&Key>,
         limit: usize,
-    ) -> Answer<'a, Vec<Entry>> {
+    ) -> Answer<Vec<Entry>> {
         let fits = |entry: &Entry| {
             state.is_none_or(|state| entry.state == state)
                 && after.is_none_or(|after| entry.key > *after)
         };
-        answer(self.entries().into_iter().filter(fits).take(limit).collect())
+        answer(self.entries().into_iter().filter(fits).take(limit).collect()).await
     }
 
-    fn counts<'a>(&'a self, _: &'a Place) -> Answer<'a, StateCounts> {
+    async fn count_keys(&self, _: &Place) -> Answer<StateCounts> {
         let queue = self.queue();
-        let processing = queue.states().in_flight as u64;
+        let in_flight = queue.states().in_flight as u64;
         let waiting = self.all().iter().filter(|entry| waits(entry)).count();
         answer(StateCounts {
             ready: queue.len() as u64,
             waiting: waiting as u64,
-            processing,
+            in_flight,
             ..StateCounts::default()
         })
+        .await
     }
 
-    fn wakes(&self, _: &Place) -> watch::Receiver<u64> {
+    fn subscribe_wakes(&self, _: &Place) -> watch::Receiver<u64> {
         watch::Sender::new(0).subscribe()
     }
 
-    fn breadth(&self) -> usize {
+    fn max_batches(&self) -> usize {
         1
     }
 }
@@ -429,12 +427,12 @@ impl Rig for Fixture {
     }
 }
 
-fn conforms(re_add: ReaddPolicy) {
+fn conforms(readd_policy: ReaddPolicy) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) };
     proptest!(config, |(steps in steps(80))| {
         let rig = Fixture(Arc::new(InMemory::new()));
-        runtime.block_on(check(&rig, "q", re_add, &steps));
+        runtime.block_on(check(&rig, "q", readd_policy, &steps));
     });
 }
 

@@ -42,7 +42,7 @@ async fn a_key_that_somebody_has_locked_holds_up_no_other() {
     settle().await;
     assert!(engine.row("f").is_some() && !all.is_finished());
     engine.set_locked("e", false);
-    assert_eq!(all.await.expect("the task completes").expect("added").new, 2);
+    assert_eq!(all.await.expect("the task completes").expect("added"), [Added::New; 2]);
 }
 
 #[tokio::test(start_paused = true)]

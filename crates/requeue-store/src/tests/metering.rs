@@ -30,8 +30,8 @@ async fn what_this_process_does_is_counted_here_and_keys_by_the_engine() {
     c.give_up("never").await.expect("the lease is held");
     let again = get(&queue).await;
     assert_eq!((again.as_str(), again.attempt()), (Some("b"), 2));
-    again.retry_after(SECOND, "no").await.expect("the lease is held");
-    assert!(queue.cancel("d").await.expect("cancelled").waiting);
+    again.complete(Completion::RetryAfter(SECOND)).await.expect("the lease is held");
+    assert!(queue.cancel("d").await.expect("cancelled"));
     tokio::time::advance(2 * SECOND).await;
     queue.recent_counts().await.expect("counted");
     let sample = queue.sample().expect("counted");

@@ -33,6 +33,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use requeue::Completion;
 use tokio::time::Instant;
 
 use self::engine::{Memory, Mishap};
@@ -42,6 +43,10 @@ use crate::client::options::Options;
 use crate::engine::{Engine, Place};
 use crate::types::add::{Add, Added, Priority, ReaddPolicy};
 use crate::types::error::{CompleteError, chain};
+
+/// A future of an engine or a rig of the tests.
+pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub(crate) type BoxAnswer<'a, T> = BoxFuture<'a, crate::types::error::Answer<T>>;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -138,7 +143,7 @@ fn no_backoff_is_too_long() {
     let (mut row, _) =
         crate::engine::row::Row::add(None, &ask, &Place::new(1, "q", ReaddPolicy::Hold), 5);
     let _ = row.claim(&ask.key, 1, &Arc::from("w"), SECOND, 5);
-    let row = row.expire(failing, ReaddPolicy::Hold, 6).expect("the row is kept");
+    let row = row.expire_lease(failing, ReaddPolicy::Hold, 6).expect("the row is kept");
     assert_eq!(row.at, Some(crate::engine::time::NEVER));
 }
 
@@ -170,5 +175,5 @@ async fn no_time_is_too_long() {
     let queue = queue.open().await.expect("the queue opens");
     queue.add_after("later", most).await.expect("added");
     queue.add("a").await.expect("added");
-    get(&queue).await.retry_after(most, "no").await.expect("the lease is held");
+    get(&queue).await.complete(Completion::RetryAfter(most)).await.expect("the lease is held");
 }

@@ -14,7 +14,7 @@ use crate::engine::parked::OnParked;
 use crate::engine::time::{Micros, micros};
 use crate::engine::{Ask, Backoff, Claim, Failing, Settings, by_shard};
 use crate::tests::conformance::Rig;
-use crate::types::add::{AddCounts, ParkedAdd};
+use crate::types::add::ParkedAdd;
 use crate::types::inspect::{ParkedKey, State};
 use crate::types::key::Key;
 
@@ -28,7 +28,7 @@ fn keeping() -> (Arc<Memory>, Queue) {
 }
 
 async fn park(queue: &Queue, keys: impl IntoIterator<Item = &str>) {
-    let mut left = queue.add_all(keys).await.expect("added").new;
+    let mut left = queue.add_all(keys).await.expect("added").len();
     while left > 0 {
         for item in queue.get_many(left).await {
             item.give_up("no").await.expect("the lease is held");
@@ -52,8 +52,7 @@ async fn an_add_revives_a_parked_key_and_resets_its_failures() {
     assert_eq!(state(&queue, "a").await, (State::Ready, 0));
     assert_eq!(state(&queue, "b").await, (State::Waiting, 0));
     let added = queue.add_all(["a", "c", "c", "d"]).await.expect("added");
-    let expected = AddCounts { new: 1, coalesced: 2, revived: 1, ..AddCounts::default() };
-    assert_eq!((added, added.total()), (expected, 4));
+    assert_eq!(added, [Added::Coalesced, Added::Revived, Added::Coalesced, Added::New]);
     // Adds in one batch have their own answers, too.
     let (_, queue) = self::queue();
     park(&queue, ["e"]).await;
@@ -69,11 +68,11 @@ async fn a_queue_may_keep_parked_keys() {
     assert_eq!(queue.add("a").await.expect("answered"), Added::Parked);
     assert_eq!(queue.add_after("a", SECOND).await.expect("answered"), Added::Parked);
     let added = queue.add_all(["a", "a", "c"]).await.expect("answered");
-    assert_eq!(added, AddCounts { new: 1, parked: 2, ..AddCounts::default() });
+    assert_eq!(added, [Added::Parked, Added::Parked, Added::New]);
     assert_eq!(state(&queue, "a").await, (State::Parked, 1));
     assert_eq!(queue.add_with("a", Add::now().revive()).await.expect("added"), Added::Revived);
     let added = queue.add_all_with(["b"], Add::now().revive()).await.expect("added");
-    assert_eq!(added, AddCounts { revived: 1, ..AddCounts::default() });
+    assert_eq!(added, [Added::Revived]);
 }
 
 /// The events about parked and damaged keys, as text.
@@ -175,14 +174,15 @@ async fn a_key_that_a_claim_parks_is_reported_and_counted() {
     });
     let engine = Arc::new(Memory::new());
     let settings = Settings::default();
-    let expired = Failing { backoff: Options::default().failing().backoff, max_failures: Some(1) };
+    let expired =
+        Failing { backoff: Options::default().failing_rules().backoff, max_failures: Some(1) };
     let dead = Place::new(1, "q", settings);
     let asks = ["a", "b"].map(|key| Ask { key: key.into(), add: Add::now(), adds: 1 });
-    engine.add(&dead, asks.to_vec()).await.expect("added");
+    engine.add_keys(&dead, asks.to_vec()).await.expect("added");
     let claim = Claim { max: 2, oldest: 0, lease: SECOND, expired, poll: SECOND };
-    assert_eq!(engine.claim(&dead, claim).await.expect("claimed").items.len(), 2);
+    assert_eq!(engine.claim_keys(&dead, claim).await.expect("claimed").items.len(), 2);
     let again = Ask { key: "b".into(), add: Add::now(), adds: 1 };
-    engine.add(&dead, vec![again]).await.expect("added");
+    engine.add_keys(&dead, vec![again]).await.expect("added");
 
     let place = Place { on_parked, ..Place::new(1, "q", settings) };
     let options = Options { max_failures: Some(1), ..Options::default() };
@@ -210,11 +210,11 @@ pub(crate) async fn check_expired(rig: &dyn Rig, name: &str) {
     const LEASE: Duration = Duration::from_secs(30);
     const BEGIN: Micros = 1_000_000_000_000_000;
     let engine = rig.engine();
-    let place = engine.open(name, Settings::default()).await.expect("the queue opens");
+    let place = engine.open_queue(name, Settings::default()).await.expect("the queue opens");
     let ask = |n: usize| Ask { key: n.to_string().into(), add: Add::now(), adds: 1 };
     let add = async |asks: Vec<Ask>| {
         for part in by_shard(&*engine, &place, asks, |ask| &ask.key) {
-            engine.add(&place, part).await.expect("added");
+            engine.add_keys(&place, part).await.expect("added");
         }
     };
     let backoff = Backoff { base: SECOND, cap: SECOND, share: 1.0 };
@@ -223,20 +223,20 @@ pub(crate) async fn check_expired(rig: &dyn Rig, name: &str) {
     rig.set_time(BEGIN).await;
     add((0..KEYS).map(ask).collect()).await;
     for round in 0..2 {
-        let claimed = engine.claim(&place, claim).await.expect("claimed");
+        let claimed = engine.claim_keys(&place, claim).await.expect("claimed");
         assert_eq!((claimed.items.len(), claimed.parked.len()), (KEYS, 0));
         let now = BEGIN + (2 * round + 1) * micros(2 * LEASE);
         rig.set_time(now).await;
         if round == 0 {
             // The first failure of a key does not park it.
-            let claimed = engine.claim(&place, claim).await.expect("claimed");
+            let claimed = engine.claim_keys(&place, claim).await.expect("claimed");
             assert_eq!((claimed.items.len(), claimed.parked.len()), (0, 0));
             rig.set_time(now + micros(2 * SECOND)).await;
         }
     }
     // An add during the last run keeps the first half of the keys from being parked.
     add((0..KEYS / 2).map(ask).collect()).await;
-    let claimed = engine.claim(&place, claim).await.expect("claimed");
+    let claimed = engine.claim_keys(&place, claim).await.expect("claimed");
     assert_eq!(claimed.items.len(), KEYS / 2);
     let parked: BTreeSet<Key> = claimed.parked.iter().map(|parked| parked.key.clone()).collect();
     assert_eq!(parked, (KEYS / 2..KEYS).map(|n| n.to_string().into()).collect());
@@ -249,7 +249,7 @@ pub(crate) async fn check_expired(rig: &dyn Rig, name: &str) {
     }
     // Each parked key is reported once.
     rig.set_time(BEGIN + micros(10 * LEASE)).await;
-    assert_eq!(engine.claim(&place, claim).await.expect("claimed").parked, []);
+    assert_eq!(engine.claim_keys(&place, claim).await.expect("claimed").parked, []);
 }
 
 #[tokio::test(start_paused = true)]

@@ -44,7 +44,7 @@ pub(crate) async fn check_pauses(worker: &Store, other: &Store, name: &str) {
     assert_eq!(queue.add_with("later", later).await.expect("added"), Added::New);
     item.succeed().await.expect("the lease is held");
     let counts = other_queue.counts().await.expect("counted");
-    assert_eq!((counts.ready, counts.waiting, counts.processing), (2, 1, 0));
+    assert_eq!((counts.ready, counts.waiting, counts.in_flight), (2, 1, 0));
     let entry = queue.look_up("added").await.expect("looked up").expect("the key has a state");
     assert_eq!((entry.state, entry.paused), (State::Ready, true));
     let explained = queue.explain("added").await.expect("answered");

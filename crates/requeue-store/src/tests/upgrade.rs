@@ -12,34 +12,34 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 /// Adds keys in several states. Returns the fencing token of the key in flight.
 pub(crate) async fn fill(engine: &dyn Engine) -> i64 {
-    engine.migrate().await.expect("the schema is created");
-    let settings = Settings { re_add: ReaddPolicy::Hold, parked_add: ParkedAdd::Keep };
-    let place = engine.open("mail", settings).await.expect("the queue opens");
+    engine.migrate_schema().await.expect("the schema is created");
+    let settings = Settings { readd_policy: ReaddPolicy::Hold, parked_add: ParkedAdd::Keep };
+    let place = engine.open_queue("mail", settings).await.expect("the queue opens");
     let ask = |key: &str, add| Ask { key: key.into(), add, adds: 1 };
     let first = vec![ask("in-flight", Add::now()), ask("parked", Add::now())];
-    engine.add(&place, first).await.expect("added");
-    let claimed = engine.claim(&place, claim(2, HOUR)).await.expect("claimed");
+    engine.add_keys(&place, first).await.expect("added");
+    let claimed = engine.claim_keys(&place, claim(2, HOUR)).await.expect("claimed");
     let epoch = |key: &str| {
         let mut items = claimed.items.iter();
         items.find(|out| *out.key == *key.as_bytes()).expect("the key was claimed").epoch
     };
     let how = Finish::GiveUp(Failure { asked: Asked::default(), error: "no".to_owned() });
     let end = End { key: "parked".into(), epoch: epoch("parked"), how };
-    assert_eq!(engine.finish(&place, vec![end]).await.expect("finished"), [true]);
+    assert_eq!(engine.finish_deliveries(&place, vec![end]).await.expect("finished"), [true]);
     let rest = vec![ask("ready", Add::now()), ask("waiting", Add::after(HOUR))];
-    engine.add(&place, rest).await.expect("added");
+    engine.add_keys(&place, rest).await.expect("added");
     epoch("in-flight")
 }
 
 /// Checks that the keys of [`fill`] are as before, and that workers can process them.
 pub(crate) async fn check(engine: &dyn Engine, in_flight: i64) {
-    let place = engine.find("mail").await.expect("answered").expect("the queue exists");
-    assert_eq!((place.re_add, place.parked_add), (ReaddPolicy::Hold, ParkedAdd::Keep));
-    let found = engine.page(&place, None, None, 100).await.expect("a page");
+    let place = engine.find_queue("mail").await.expect("answered").expect("the queue exists");
+    assert_eq!((place.readd_policy, place.parked_add), (ReaddPolicy::Hold, ParkedAdd::Keep));
+    let found = engine.read_page(&place, None, None, 100).await.expect("a page");
     let states: Vec<(&[u8], State)> =
         found.iter().map(|entry| (&*entry.key, entry.state)).collect();
     let expected: [(&[u8], State); 4] = [
-        (b"in-flight", State::Processing),
+        (b"in-flight", State::InFlight),
         (b"parked", State::Parked),
         (b"ready", State::Ready),
         (b"waiting", State::Waiting),
@@ -49,11 +49,14 @@ pub(crate) async fn check(engine: &dyn Engine, in_flight: i64) {
 
     let finish = async |key, epoch| {
         let end = End { key, epoch, how: Finish::Succeed };
-        assert_eq!(engine.finish(&place, vec![end]).await.expect("finished"), [true]);
+        assert_eq!(engine.finish_deliveries(&place, vec![end]).await.expect("finished"), [true]);
     };
     finish("in-flight".into(), in_flight).await;
-    assert_eq!(engine.revive(&place, vec!["parked".into()]).await.expect("revived"), [Some(true)]);
-    let claimed = engine.claim(&place, claim(9, HOUR)).await.expect("claimed");
+    assert_eq!(
+        engine.make_ready(&place, vec!["parked".into()], State::Parked).await.expect("revived"),
+        [Some(true)]
+    );
+    let claimed = engine.claim_keys(&place, claim(9, HOUR)).await.expect("claimed");
     let mut keys: Vec<_> = claimed.items.iter().map(|out| out.key.clone()).collect();
     keys.sort();
     assert_eq!(keys, [crate::Key::from("parked"), "ready".into()]);

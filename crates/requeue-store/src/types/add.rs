@@ -1,9 +1,8 @@
-//! Adds: their options, their answers, and the result of a cancel.
+//! Adds: their options and their answers.
 
-use std::ops::AddAssign;
 use std::time::Duration;
 
-pub use requeue::{Merge, ReaddPolicy};
+pub use requeue::{Added, Merge, ReaddPolicy};
 
 /// The effect of an add on a parked key.
 ///
@@ -62,34 +61,41 @@ pub enum Priority {
 impl Priority {
     pub(crate) const ALL: [Self; 3] = [Self::Low, Self::Normal, Self::High];
 
-    /// Returns -1, 0 or 1, as the engines store it. A queue in memory accepts it as a priority, too.
-    #[must_use]
-    pub const fn number(self) -> i8 {
+    /// Returns -1, 0 or 1, as the engines store it.
+    pub(crate) const fn number(self) -> i8 {
         match self {
             Self::Low => -1,
             Self::Normal => 0,
             Self::High => 1,
         }
     }
+}
 
-    /// Returns the priority for any number: low below 0, normal at 0, high above 0.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use requeue_store::Priority;
-    ///
-    /// let priorities = [-7, 0, 1].map(Priority::from_number);
-    /// assert_eq!(priorities, [Priority::Low, Priority::Normal, Priority::High]);
-    /// assert_eq!(priorities.map(Priority::number), [-1, 0, 1]);
-    /// ```
-    #[must_use]
-    pub const fn from_number(number: i32) -> Self {
+/// Low below 0, normal at 0, high above 0.
+///
+/// # Examples
+///
+/// ```
+/// use requeue_store::Priority;
+///
+/// let priorities = [-7, 0, 1].map(Priority::from);
+/// assert_eq!(priorities, [Priority::Low, Priority::Normal, Priority::High]);
+/// assert_eq!(priorities.map(i32::from), [-1, 0, 1]);
+/// ```
+impl From<i32> for Priority {
+    fn from(number: i32) -> Self {
         match number {
             ..0 => Self::Low,
             0 => Self::Normal,
             1.. => Self::High,
         }
+    }
+}
+
+/// Returns -1, 0 or 1. A queue in memory accepts it as a priority, too.
+impl From<Priority> for i32 {
+    fn from(priority: Priority) -> Self {
+        priority.number().into()
     }
 }
 
@@ -204,111 +210,10 @@ impl Add {
     }
 }
 
-/// The answer to an add.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-#[non_exhaustive]
-pub enum Added {
-    /// The key has become ready, or waits for its delay. A key that was waiting may have become ready
-    /// sooner: see [`ReaddPolicy`].
-    New,
-    /// A run was already pending, and the add has become part of it.
-    Coalesced,
-    /// The key is in flight, and is delivered once more after its completion.
-    Dirty,
-    /// The key has failed and is backing off ([`ReaddPolicy::Hold`]). It runs when the backoff is over.
-    BackingOff,
-    /// The key was parked. It is ready again or waits for its delay, and its failures are reset.
-    Revived,
-    /// The key is parked and stays parked ([`ParkedAdd::Keep`]): see [`Add::revive`].
-    Parked,
-}
-
-impl Added {
-    /// Returns the answer to the same add, repeated.
-    pub(crate) const fn again(self) -> Self {
-        match self {
-            Self::New | Self::Dirty | Self::Revived => Self::Coalesced,
-            Self::Coalesced | Self::BackingOff | Self::Parked => self,
-        }
-    }
-}
-
-/// The number of adds with each answer.
-///
-/// If a key occurs several times in one call, its later adds count as [`coalesced`](Self::coalesced),
-/// or as held or parked if its first add does.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
-#[non_exhaustive]
-pub struct AddCounts {
-    /// The number of adds that were answered [`Added::New`].
-    pub new: usize,
-    /// The number of adds that were answered [`Added::Coalesced`].
-    pub coalesced: usize,
-    /// The number of adds that were answered [`Added::Dirty`].
-    pub dirty: usize,
-    /// The number of adds that were answered [`Added::BackingOff`].
-    pub held: usize,
-    /// The number of adds that were answered [`Added::Revived`].
-    pub revived: usize,
-    /// The number of adds that were answered [`Added::Parked`].
-    pub parked: usize,
-}
-
-impl AddCounts {
-    /// Returns the number of all adds.
-    #[must_use]
-    pub const fn total(&self) -> usize {
-        self.new + self.coalesced + self.dirty + self.held + self.revived + self.parked
-    }
-
-    /// Counts `adds` adds of one key in one batch. `first` is the answer to the first of them.
-    pub(crate) fn count(&mut self, first: Added, adds: u32) {
-        let mut count = |added, adds: usize| {
-            let count = match added {
-                Added::New => &mut self.new,
-                Added::Coalesced => &mut self.coalesced,
-                Added::Dirty => &mut self.dirty,
-                Added::BackingOff => &mut self.held,
-                Added::Revived => &mut self.revived,
-                Added::Parked => &mut self.parked,
-            };
-            *count += adds;
-        };
-        count(first, 1);
-        count(first.again(), adds.saturating_sub(1) as usize);
-    }
-}
-
-impl AddAssign for AddCounts {
-    fn add_assign(&mut self, other: Self) {
-        self.new += other.new;
-        self.coalesced += other.coalesced;
-        self.dirty += other.dirty;
-        self.held += other.held;
-        self.revived += other.revived;
-        self.parked += other.parked;
-    }
-}
-
-/// The parts of a key's state that a cancel removed. All fields are `false` if there were none.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
-pub struct Cancelled {
-    /// The key was ready.
-    pub ready: bool,
-    /// The key was in flight and had been added again. The run in flight continues.
-    pub dirty: bool,
-    /// The key had a delayed add.
-    pub waiting: bool,
-    /// The key was parked.
-    pub parked: bool,
-    /// The key was [damaged](crate::State::Damaged).
-    pub damaged: bool,
-}
-
-impl Cancelled {
-    /// Returns true if anything was removed.
-    #[must_use]
-    pub const fn any(self) -> bool {
-        self.ready || self.dirty || self.waiting || self.parked || self.damaged
+/// Returns the answer to the same add, repeated.
+pub(crate) const fn repeat_answer(added: Added) -> Added {
+    match added {
+        Added::New | Added::Dirty | Added::Revived => Added::Coalesced,
+        other => other,
     }
 }

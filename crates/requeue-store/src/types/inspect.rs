@@ -15,8 +15,8 @@ pub enum State {
     Ready,
     /// Is due in the future: it was added with a delay, or is backing off.
     Waiting,
-    /// In flight: a worker of this process or another one has it.
-    Processing,
+    /// Delivered: a worker of this process or another one has it.
+    InFlight,
     /// Has failed for the last time, and is kept until it is added again, revived or cancelled.
     Parked,
     /// Set aside, because another program has written a row for it that cannot be read. No worker gets
@@ -25,6 +25,8 @@ pub enum State {
 }
 
 /// The state of a key at the time of a query. Times are the engine's.
+///
+/// It is flat, like the entry of a queue in memory: each field is a column where keys are listed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Entry {
@@ -87,7 +89,7 @@ pub struct QueueInfo {
     /// Its name.
     pub name: String,
     /// The re-add policy.
-    pub re_add: ReaddPolicy,
+    pub readd_policy: ReaddPolicy,
     /// The effect of an add on a parked key.
     pub parked_add: ParkedAdd,
     /// True if it has no key in any state.
@@ -105,7 +107,7 @@ pub struct StateCounts {
     /// Keys that are due in the future.
     pub waiting: u64,
     /// Keys in flight, including the dirty ones.
-    pub processing: u64,
+    pub in_flight: u64,
     /// Keys in flight that were added again and run once more.
     pub dirty: u64,
     /// Parked keys.
@@ -142,7 +144,7 @@ impl Entry {
             (State::Damaged, _) => {
                 format!("{key}: its row is damaged{why}; add the key again to run it, or cancel it")
             }
-            (State::Processing, due) => {
+            (State::InFlight, due) => {
                 let lease = self.lease.unwrap_or_default();
                 let then = match due {
                     _ if self.dirty => "; it runs once more afterwards".to_owned(),

@@ -18,18 +18,19 @@ pub(crate) fn invalid_worker(label: &str) -> Option<String> {
 
 /// Returns the default name: the name of this machine and the id of this process.
 pub(crate) fn this_process() -> String {
-    let host = host();
+    let host = host_name();
     let host: String = host.chars().filter(|char| !char.is_control()).collect();
+    // The rest is for the colon and the number of the process.
     let host = prefix(&host, MAX_WORKER - 20);
     format!("{}:{}", if host.is_empty() { "localhost" } else { host }, std::process::id())
 }
 
 #[cfg(unix)]
-fn host() -> String {
+fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 #[cfg(not(unix))]
-fn host() -> String {
+fn host_name() -> String {
     std::env::var("COMPUTERNAME").unwrap_or_default()
 }

@@ -6,7 +6,7 @@ use std::error::Error;
 use tokio_postgres::types::{FromSql, Type};
 use tokio_postgres::{GenericClient, Row};
 
-use super::params::typed;
+use super::params::with_types;
 use super::values::how_to_add;
 use crate::engine::time::micros;
 use crate::types::add::{Add, Added};
@@ -28,6 +28,7 @@ pub(super) struct Batch<'a> {
 impl<'a> Batch<'a> {
     pub(super) fn new(adds: impl Iterator<Item = (&'a [u8], Add)>) -> Self {
         let mut adds: Vec<(usize, (&[u8], Add))> = adds.enumerate().collect();
+        // All transactions lock keys in this order, because two that lock in different orders can deadlock.
         adds.sort_unstable_by_key(|&(_, (key, _))| key);
         let mosts = adds.iter().map(|(_, (_, add))| add.longest_wait().map(micros));
         let mosts =
@@ -45,7 +46,10 @@ impl<'a> Batch<'a> {
 
     /// Returns the answers in the original order of the adds: `None` for keys that other transactions have
     /// locked.
-    pub(super) fn answers(&self, row: &Row) -> Result<Vec<Option<Added>>, tokio_postgres::Error> {
+    pub(super) fn read_answers(
+        &self,
+        row: &Row,
+    ) -> Result<Vec<Option<Added>>, tokio_postgres::Error> {
         let answers: Vec<Answer> = row.try_get(0)?;
         let mut added = vec![None; self.order.len()];
         for (&n, Answer(answer)) in self.order.iter().zip(answers) {
@@ -132,9 +136,10 @@ where
         let asked = Batch::new(batch.iter().map(|&n| (&*adds[n].0, adds[n].1)));
         let Batch { keys, afters, hows, priorities, reasons, mosts, .. } = &asked;
         let sql = "select requeue.add_each($1, $2, $3, $4, $5, $6, $7)";
-        let params = typed(&[&queue, keys, afters, hows, priorities, reasons, mosts]);
+        let params = with_types(&[&queue, keys, afters, hows, priorities, reasons, mosts]);
+        // Not prepared: behind a pooler, the next statement may run in another session.
         let row = client.query_typed_one(sql, &params).await?;
-        for (n, answer) in batch.into_iter().zip(asked.answers(&row)?) {
+        for (n, answer) in batch.into_iter().zip(asked.read_answers(&row)?) {
             added[n] = answer;
         }
         left = again;

@@ -51,7 +51,7 @@ create or replace function requeue.wants_exactly(said smallint) returns boolean 
 
 -- The names of the answers, from 0. Only `add_free` answers `locked`.
 create or replace function requeue.answers() returns text[] language sql immutable
-    return array['new', 'coalesced', 'dirty', 'held', 'parked', 'locked', 'revived'];
+    return array['new', 'coalesced', 'dirty', 'backing_off', 'parked', 'locked', 'revived'];
 
 create or replace function requeue.wants_revival(said smallint) returns boolean language sql immutable
     return said & 4 = 4;

@@ -9,7 +9,7 @@ use tokio_postgres::config::{Host, SslMode};
 use super::guard::{Negotiation, is_local};
 use super::passwords;
 use super::tls::Trust;
-use crate::engine::address::{pairs, wrong_option};
+use crate::engine::address::{option_pairs, wrong_option};
 use crate::types::error::ConnectError;
 
 /// The default maximum number of connections of a process.
@@ -104,12 +104,14 @@ impl Address {
         let is_misread = query.contains('@');
         let mut options = Options::default();
         let mut rest = Vec::new();
-        for (name, value) in pairs(query).filter(|_| !is_misread) {
+        for (name, value) in option_pairs(query).filter(|_| !is_misread) {
             let wrong = || ConnectError::new(wrong_option("postgres", OPTIONS, name, value));
             options.has_mode |= name == "sslmode";
-            match options.take(name, value) {
+            match options.take_option(name, value) {
                 Some(true) => {}
-                Some(false) if drivers(name, value) => rest.push(format!("{name}={value}")),
+                Some(false) if is_driver_option(name, value) => {
+                    rest.push(format!("{name}={value}"))
+                }
                 Some(false) if name == PASSWORD => {
                     return Err(bad(
                         "the value of password= is invalid: percent-encode its special characters",
@@ -118,16 +120,18 @@ impl Address {
                 Some(false) | None => return Err(wrong()),
             }
         }
+        // An error that names an option here would show a part of the password.
         if is_misread {
             return Err(bad(UNREADABLE));
         }
         let query = rest.join("&");
         let passfile = options.passfile.as_deref();
-        let mut config = configure(&format!("{base}?{query}"), passfile).map_err(bad)?;
+        let mut config = build_config(&format!("{base}?{query}"), passfile).map_err(bad)?;
         let mut listen = match &options.listen {
             Some(place) => {
-                let mut listen = configure(&format!("{}?{query}", at(base, place)), passfile)
-                    .map_err(|why| bad(&format!("listen={place}: {why}")))?;
+                let mut listen =
+                    build_config(&format!("{}?{query}", replace_hosts(base, place)), passfile)
+                        .map_err(|why| bad(&format!("listen={place}: {why}")))?;
                 if let (None, Some(password)) = (listen.get_password(), config.get_password()) {
                     let password = password.to_owned();
                     listen.password(password);
@@ -136,8 +140,9 @@ impl Address {
             }
             None => (options.pooling == Pooling::None).then(|| config.clone()),
         };
-        let trust = options.trusted(config.get_ssl_mode()).map_err(bad)?;
+        let trust = options.required_trust(config.get_ssl_mode()).map_err(bad)?;
         if !matches!(trust, Trust::Anybody) {
+            // Otherwise the driver falls back to a connection without TLS if the server has none.
             config.ssl_mode(SslMode::Require);
             listen.iter_mut().for_each(|listen| {
                 listen.ssl_mode(SslMode::Require);
@@ -146,31 +151,32 @@ impl Address {
         let connections = options.connections.unwrap_or(CONNECTIONS);
         let pooling = options.pooling;
         let mut address = Self { config, listen, pooling, trust, negotiation: None, connections };
-        if address.trust == Trust::Anybody && !address.configs().all(|config| is_local(config)) {
+        if address.trust == Trust::Anybody && !address.all_configs().all(|config| is_local(config))
+        {
             let is_socket = |host: &Host| !matches!(host, Host::Tcp(_));
             if address.config.get_hosts().iter().any(is_socket) {
                 return Err(bad(
                     "Unix sockets and other hosts in one address need sslmode=verify-full",
                 ));
             }
-            address.guard();
+            address.guard_passwords();
         }
         Ok(address)
     }
 
-    fn configs(&mut self) -> impl Iterator<Item = &mut Config> {
+    fn all_configs(&mut self) -> impl Iterator<Item = &mut Config> {
         [&mut self.config].into_iter().chain(&mut self.listen)
     }
 
     /// Guards the connections: no password is sent in clear text or as an MD5 hash.
-    pub(super) fn guard(&mut self) {
-        let taken: Vec<_> = self.configs().map(Negotiation::take).collect();
+    pub(super) fn guard_passwords(&mut self) {
+        let taken: Vec<_> = self.all_configs().map(Negotiation::take).collect();
         // Both configurations have the same options.
         self.negotiation = taken.first().copied();
     }
 
     /// Returns the servers that are reached over TCP.
-    pub(super) fn servers(&self) -> impl Iterator<Item = (&str, u16)> {
+    pub(super) fn tcp_servers(&self) -> impl Iterator<Item = (&str, u16)> {
         let ports = self.config.get_ports();
         self.config.get_hosts().iter().enumerate().filter_map(|(n, host)| match host {
             Host::Tcp(host) => Some((&**host, *ports.get(n).or(ports.first()).unwrap_or(&5432))),
@@ -179,7 +185,7 @@ impl Address {
     }
 
     /// Returns the address without secrets.
-    pub(crate) fn shown(&self) -> String {
+    pub(crate) fn without_secrets(&self) -> String {
         let config = &self.config;
         let hosts = config.get_hosts().iter().enumerate().map(|(n, host)| {
             let port = config.get_ports().get(n).or(config.get_ports().first()).unwrap_or(&5432);
@@ -197,7 +203,7 @@ impl Address {
 impl Options {
     /// Returns the required verification of the server. The rules are those of libpq, except for
     /// `sslrootcert` without `sslmode`: naming an authority means that the server must be verified.
-    fn trusted(&mut self, mode: SslMode) -> Result<Trust, &'static str> {
+    fn required_trust(&mut self, mode: SslMode) -> Result<Trust, &'static str> {
         Ok(match (self.trust.take(), self.roots.take()) {
             (None, None) => Trust::Anybody,
             (Some(trust), None | Some(Roots::System)) => trust,
@@ -222,13 +228,13 @@ impl Options {
 
     /// Parses an option of this module. Returns false for any other option, and `None` if the value is not
     /// valid.
-    fn take(&mut self, name: &str, value: &str) -> Option<bool> {
+    fn take_option(&mut self, name: &str, value: &str) -> Option<bool> {
         match (name, value) {
             ("sslmode", "verify-ca") => self.trust = Some(Trust::Authority(None)),
             ("sslmode", "verify-full") => self.trust = Some(Trust::Name(None)),
             ("sslrootcert", "system") => self.roots = Some(Roots::System),
-            ("sslrootcert", path) => self.roots = Some(Roots::File(decoded(path)?.into())),
-            ("passfile", path) => self.passfile = Some(decoded(path)?.into()),
+            ("sslrootcert", path) => self.roots = Some(Roots::File(percent_decode(path)?.into())),
+            ("passfile", path) => self.passfile = Some(percent_decode(path)?.into()),
             ("connections", number) => {
                 self.connections = Some(number.parse().ok().filter(|&number| number > 0)?);
             }
@@ -242,12 +248,12 @@ impl Options {
 }
 
 /// Returns true if the driver knows the option and accepts the value.
-fn drivers(name: &str, value: &str) -> bool {
+fn is_driver_option(name: &str, value: &str) -> bool {
     format!("postgres://host?{name}={value}").parse::<Config>().is_ok()
 }
 
 /// Returns the URL with its hosts replaced by `hosts`.
-fn at(url: &str, hosts: &str) -> String {
+fn replace_hosts(url: &str, hosts: &str) -> String {
     let start = url.find("://").map_or(0, |at| at + 3);
     let end = url[start..].find('/').map_or(url.len(), |at| start + at);
     let user = url[start..end].rfind('@').map_or(start, |at| start + at + 1);
@@ -255,7 +261,7 @@ fn at(url: &str, hosts: &str) -> String {
 }
 
 /// Returns the driver's configuration for a URL, with defaults for the options that the URL omits.
-fn configure(url: &str, passfile: Option<&Path>) -> Result<Config, &'static str> {
+fn build_config(url: &str, passfile: Option<&Path>) -> Result<Config, &'static str> {
     // The driver's error may contain parts of a password.
     let mut config: Config = url.parse().map_err(|_| UNREADABLE)?;
     if config.get_hosts().is_empty() {
@@ -266,19 +272,22 @@ fn configure(url: &str, passfile: Option<&Path>) -> Result<Config, &'static str>
         return Err("write %40 instead of @ in a user name or password");
     }
     if config.get_password().is_none()
-        && let Some(password) = passwords::find(&config, passfile)
+        && let Some(password) = passwords::find_password(&config, passfile)
     {
         config.password(password);
     }
     if config.get_application_name().is_none() {
         config.application_name("requeue");
     }
+    // Without a limit, a network that drops packets delays the report of an outage by minutes.
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(Duration::from_secs(5));
     }
+    // A server that is cut off must be noticed before leases of the default duration expire.
     if config.get_tcp_user_timeout().is_none() {
         config.tcp_user_timeout(Duration::from_secs(20));
     }
+    // This is the default of the driver: the address has no value.
     if config.get_keepalives_idle() == Duration::from_secs(2 * 60 * 60) {
         config.keepalives_idle(Duration::from_secs(10));
         config.keepalives_interval(Duration::from_secs(5));
@@ -287,6 +296,6 @@ fn configure(url: &str, passfile: Option<&Path>) -> Result<Config, &'static str>
     Ok(config)
 }
 
-fn decoded(text: &str) -> Option<String> {
+fn percent_decode(text: &str) -> Option<String> {
     percent_encoding::percent_decode_str(text).decode_utf8().ok().map(Into::into)
 }

@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::listening::{QueueWakes, Task};
 use super::operations::ClaimAnswer;
 use super::sessions::Sessions;
 use super::watermark::{LOWEST, Snapshot, Watermark};
-use crate::engine::{Claim, Claimed, Place};
-use crate::types::error::EngineError;
+use crate::engine::{Claim, Claimed, Place, lock};
+use crate::types::error::Answer;
 
 /// The time for which a waiting process need not record again that it waits: see `requeue.wait`.
 const SAID: Duration = Duration::from_secs(4);
@@ -85,7 +85,7 @@ impl Claims {
         Self(Arc::new(Shared { sessions, wakes, listens, has_warned, every, queues }))
     }
 
-    pub(super) async fn claim(&self, queue: &Place, claim: &Claim) -> Result<Claimed, EngineError> {
+    pub(super) async fn claim(&self, queue: &Place, claim: &Claim) -> Answer<Claimed> {
         let (mut claimed, _) = self.claim_once(queue, claim).await?;
         if claim.poll.is_zero() {
             // No caller waits for these keys.
@@ -97,7 +97,9 @@ impl Claims {
             let next = claimed.next.into_iter().chain(again.next).min();
             let parked = [claimed.parked, again.parked].concat();
             claimed = Claimed { next, parked, ..again };
-            self.0.with(queue.id, |known| known.watermark.announced(&snapshot, Instant::now()));
+            self.0.with_queue(queue.id, |known| {
+                known.watermark.note_announced(&snapshot, Instant::now())
+            });
         }
         if claimed.items.is_empty() {
             let sleep = claimed.next.map_or(claim.poll, |next| next.min(claim.poll));
@@ -108,17 +110,14 @@ impl Claims {
 
     /// Makes the next claim start a scan of all keys below the watermark.
     pub(super) fn scan_soon(&self, queue: &Place) {
-        self.0.with(queue.id, |known| known.is_whole_due = true);
+        self.0.with_queue(queue.id, |known| known.is_whole_due = true);
     }
 
-    async fn claim_once(
-        &self,
-        queue: &Place,
-        claim: &Claim,
-    ) -> Result<(Claimed, Snapshot), EngineError> {
+    async fn claim_once(&self, queue: &Place, claim: &Claim) -> Answer<(Claimed, Snapshot)> {
         let is_each_whole = self.0.every.is_zero();
-        let mut begun = self.0.with(queue.id, |known| known.watermark.begin(Instant::now()));
+        let mut begun = self.0.with_queue(queue.id, |known| known.watermark.begin(Instant::now()));
         if is_each_whole {
+            // With an interval of zero, each claim searches all keys, and no scan follows.
             begun.lows = LOWEST;
         }
         let sessions = &self.0.sessions;
@@ -130,7 +129,7 @@ impl Claims {
                 claimed.next = claimed.next.into_iter().chain(lease).min();
             }
         }
-        let scans = self.0.with(queue.id, |known| {
+        let scans = self.0.with_queue(queue.id, |known| {
             known.watermark.note_claim(&begun, lows, &snapshot, claimed.items.is_empty());
             let now = Instant::now();
             if known.whole_at <= now {
@@ -139,20 +138,22 @@ impl Claims {
             }
             let is_due = known.watermark.is_suspect() || known.is_whole_due;
             let scans = is_due && !known.is_scanning && !is_each_whole;
+            // Set under the lock of the check, so that only one task scans a queue.
             known.is_scanning |= scans;
             scans
         });
         if scans {
+            // A scan may take longer than a claim, so it runs in a separate task and delays no getter.
             let shared = Arc::clone(&self.0);
             let mut scan = Scan { shared, queue: queue.id, has_ended: false };
-            tokio::spawn(async move { while scan.step().await {} });
+            tokio::spawn(async move { while scan.run_step().await {} });
         }
         Ok((claimed, snapshot))
     }
 
     /// Requests notifications from adds until this process claims again, after `poll`. Returns true if adds
     /// did not notify it before.
-    async fn say_waiting(&self, queue: &Place, poll: Duration) -> Result<bool, EngineError> {
+    async fn say_waiting(&self, queue: &Place, poll: Duration) -> Answer<bool> {
         let now = Instant::now();
         if !self.0.listens {
             if !self.0.has_warned.swap(true, Ordering::Relaxed) {
@@ -163,42 +164,40 @@ impl Claims {
             }
             return Ok(false);
         }
-        if self.0.with(queue.id, |known| now + poll <= known.said_until) {
+        if self.0.with_queue(queue.id, |known| now + poll <= known.said_until) {
             return Ok(false);
         }
-        self.0.sessions.wait(queue, poll + SAID).await?;
-        self.0.with(queue.id, |known| known.said_until = now + poll + SAID);
+        // The server keeps this for longer than one poll, so that most claims need not repeat it.
+        self.0.sessions.announce_wait(queue, poll + SAID).await?;
+        // Counted from before the request: the server counts from a later time, and forgets later.
+        self.0.with_queue(queue.id, |known| known.said_until = now + poll + SAID);
         Ok(true)
     }
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, HashMap<i64, Known>> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Schedules a wake of the claimer if it should claim again before the end of `sleep`, the time for which
     /// it sleeps. Unlike [`Claimed::next`], a wake does not mean that there is a key.
     fn set_alarm(&self, queue: i64, sleep: Duration) {
         let now = Instant::now();
-        self.with(queue, |known| {
+        self.with_queue(queue, |known| {
             let lease = known.lease_at.filter(|&at| at > now);
-            let pause = known.watermark.pause(now).map(|pause| now + pause);
+            let pause = known.watermark.claim_pause(now).map(|pause| now + pause);
             let alarm_at = lease.into_iter().chain(pause).min().filter(|&at| at < now + sleep);
             known.sleeps_until = alarm_at.unwrap_or(now + sleep);
             known.alarm = alarm_at.map(|at| {
                 let wakes = Arc::clone(&self.wakes);
                 let alarm = tokio::spawn(async move {
                     tokio::time::sleep_until(at.into()).await;
-                    wakes.wake(queue);
+                    wakes.wake_getters(queue);
                 });
                 Task::new(&alarm)
             });
         });
     }
 
-    fn with<T>(&self, queue: i64, what: impl FnOnce(&mut Known) -> T) -> T {
-        what(self.lock().entry(queue).or_insert_with(|| Known::new(Instant::now())))
+    fn with_queue<T>(&self, queue: i64, what: impl FnOnce(&mut Known) -> T) -> T {
+        what(lock(&self.queues).entry(queue).or_insert_with(|| Known::new(Instant::now())))
     }
 }
 
@@ -211,50 +210,55 @@ struct Scan {
 
 impl Scan {
     /// Waits for the next scan and runs it. Returns true if another scan may be due.
-    async fn step(&mut self) -> bool {
+    async fn run_step(&mut self) -> bool {
         let Self { shared, queue, has_ended } = self;
-        let scan_at =
-            shared.with(*queue, |known| known.watermark.is_suspect().then_some(known.scan_at));
+        let scan_at = shared
+            .with_queue(*queue, |known| known.watermark.is_suspect().then_some(known.scan_at));
         if let Some(scan_at) = scan_at {
             tokio::time::sleep_until(scan_at.into()).await;
         }
-        let suspect = shared.with(*queue, |known| {
+        let suspect = shared.with_queue(*queue, |known| {
             let suspect = known.watermark.take_suspect().or_else(|| {
                 let is_due = std::mem::take(&mut known.is_whole_due);
-                is_due.then(|| (LOWEST, known.watermark.lows()))
+                is_due.then(|| (LOWEST, known.watermark.current_lows()))
             });
             // Set this under the same lock, so that a claim that finds a suspect range starts another task.
             known.is_scanning = suspect.is_some();
             suspect
         });
         let Some((floors, lows)) = suspect else {
+            // A task that stops without this, by a panic or a shutdown, resets `is_scanning` when it is
+            // dropped.
             *has_ended = true;
             return false;
         };
         let began = Instant::now();
         let scanned = shared.sessions.passed_over(*queue, &floors, &lows).await;
         let took = began.elapsed();
-        let tells = shared.with(*queue, |known| match scanned {
+        let tells = shared.with_queue(*queue, |known| match scanned {
             Ok((found, lease)) => {
                 if floors == LOWEST {
+                    // The pause grows with the scan, so that a large table is not scanned all the time.
                     known.whole_at = began + shared.every.max(took * WHOLE_SHARE);
                     known.lease_at = lease.map(|lease| Instant::now() + lease);
                 } else {
                     known.scan_at = began + took * LATE_SHARE;
                 }
                 let is_sooner = known.lease_at.is_some_and(|at| at < known.sleeps_until);
-                known.watermark.found(found) || is_sooner
+                known.watermark.note_scan(found) || is_sooner
             }
             Err(fault) => {
                 let error = fault.source;
                 tracing::warn!(%error, "a scan for late keys failed, and is tried again");
-                known.watermark.suspect(floors);
+                // Otherwise, the keys of this range would wait for the next scan of all keys.
+                known.watermark.mark_suspect(floors);
+                // A server that fails is given some time.
                 known.scan_at = began + Duration::from_secs(1);
                 false
             }
         });
         if tells {
-            shared.wakes.wake(*queue);
+            shared.wakes.wake_getters(*queue);
         }
         true
     }
@@ -264,7 +268,7 @@ impl Drop for Scan {
     fn drop(&mut self) {
         // The runtime was shut down, or the task has panicked.
         if !self.has_ended {
-            self.shared.with(self.queue, |known| known.is_scanning = false);
+            self.shared.with_queue(self.queue, |known| known.is_scanning = false);
         }
     }
 }
@@ -273,13 +277,13 @@ impl Drop for Scan {
 impl Claims {
     /// Returns the time until the alarm wakes the last claimer, or `None` if it sleeps until its poll.
     pub(super) fn alarm(&self, queue: &Place) -> Option<Duration> {
-        self.0.with(queue.id, |known| {
+        self.0.with_queue(queue.id, |known| {
             let sleep = known.sleeps_until.saturating_duration_since(Instant::now());
             known.alarm.as_ref().map(|_| sleep)
         })
     }
 
     pub(super) fn watermark<T>(&self, queue: &Place, what: impl FnOnce(&Watermark) -> T) -> T {
-        self.0.with(queue.id, |known| what(&known.watermark))
+        self.0.with_queue(queue.id, |known| what(&known.watermark))
     }
 }

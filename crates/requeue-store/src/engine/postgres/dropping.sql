@@ -30,8 +30,7 @@ end $$;
 -- is no such queue), and the number of keys that it had or has.
 create or replace function requeue.drop_queue(
     name text, force boolean default false, out dropped boolean, out ready bigint,
-    out waiting bigint, out processing bigint, out dirty bigint, out parked bigint,
-    out damaged bigint
+    out waiting bigint, out in_flight bigint, out dirty bigint, out parked bigint
 )
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
@@ -66,11 +65,9 @@ begin
             count(*) filter (where x.state = 1),
             count(*) filter (where x.state = 1 and x.at <= t),
             count(*) filter (where x.state = 2)
-        into ready, waiting, processing, dirty, parked
+        into ready, waiting, in_flight, dirty, parked
         from requeue.keys x where x.queue = in_queue;
-        -- The constraints of the table refuse damaged rows.
-        damaged := 0;
-        dropped := force or ready + waiting + processing + parked = 0;
+        dropped := force or ready + waiting + in_flight + parked = 0;
         if not dropped then
             return;
         end if;

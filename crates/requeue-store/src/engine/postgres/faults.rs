@@ -8,7 +8,7 @@ use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 
 use super::guard;
-use crate::types::error::{ConnectErrorKind, EngineError, Kind, Reason};
+use crate::types::error::{EngineError, ErrorKind, Kind, Reason};
 
 /// Explains that prepared statements and LISTEN depend on session state, which the pooler does not keep.
 pub(super) const POOLED: &str = "a pooler, such as pgbouncer, changes sessions between transactions; \
@@ -27,11 +27,12 @@ const DROPPED: &str = "RQ001";
 pub(super) fn of_connecting(error: PoolError) -> EngineError {
     match error {
         PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => {
-            match reason(&error) {
-                Some(kind) => Reason::new(kind, said(&error)).into(),
-                None => {
-                    EngineError { kind: kind_of_connecting(&error), source: said(&error).into() }
-                }
+            match refusal_kind(&error) {
+                Some(kind) => Reason::new(kind, error_text(&error)).into(),
+                None => EngineError {
+                    kind: kind_of_connecting(&error),
+                    source: error_text(&error).into(),
+                },
             }
         }
         PoolError::Timeout(_) => EngineError::absent("the server did not answer in time"),
@@ -40,30 +41,30 @@ pub(super) fn of_connecting(error: PoolError) -> EngineError {
 }
 
 /// Returns the reason why the server or TLS refused the connection, if it is certain.
-fn reason(error: &Error) -> Option<ConnectErrorKind> {
+fn refusal_kind(error: &Error) -> Option<ErrorKind> {
     if let Some(code) = error.code() {
         return Some(match *code {
-            _ if is_unsuitable_pooler(error) => ConnectErrorKind::Refused,
-            SqlState::INVALID_CATALOG_NAME => ConnectErrorKind::Refused,
+            _ if is_unsuitable_pooler(error) => ErrorKind::Refused,
+            SqlState::INVALID_CATALOG_NAME => ErrorKind::Refused,
             // Invalid authorization.
-            _ if code.code().starts_with("28") => ConnectErrorKind::Authentication,
+            _ if code.code().starts_with("28") => ErrorKind::Authentication,
             // The server is starting or stopping, or has no connection left.
-            _ => ConnectErrorKind::Unreachable,
+            _ => ErrorKind::Unreachable,
         });
     }
-    if guard::refusal(error).is_some() {
-        return Some(ConnectErrorKind::Tls);
+    if guard::find_refusal(error).is_some() {
+        return Some(ErrorKind::Tls);
     }
     if lacks_password(error) {
-        return Some(ConnectErrorKind::Authentication);
+        return Some(ErrorKind::Authentication);
     }
     // The driver's errors have no public kinds.
     let text = error.to_string();
     if text == "authentication error" {
-        return Some(ConnectErrorKind::Authentication);
+        return Some(ErrorKind::Authentication);
     }
     let is_tls = text == "error performing TLS handshake" || has_invalid_data(error);
-    is_tls.then_some(ConnectErrorKind::Tls)
+    is_tls.then_some(ErrorKind::Tls)
 }
 
 /// Returns true if the server asks for a password, and there is none.
@@ -104,10 +105,10 @@ fn kind_of_connecting(error: &Error) -> Kind {
 
 /// Converts the error of a statement. Each statement is its own transaction.
 pub(super) fn of_statement(error: &Error) -> EngineError {
-    EngineError { kind: kind(error), source: said(error).into() }
+    EngineError { kind: statement_kind(error), source: error_text(error).into() }
 }
 
-fn kind(error: &Error) -> Kind {
+fn statement_kind(error: &Error) -> Kind {
     let Some(code) = error.code() else {
         // An error with another source means that a parameter did not fit the statement, or that the result
         // had an unexpected type. Otherwise the connection was closed.
@@ -135,8 +136,8 @@ fn kind(error: &Error) -> Kind {
 }
 
 /// Returns the server's message and hint. Omits its details, which may contain rows and therefore keys.
-fn said(error: &Error) -> String {
-    if let Some(refusal) = guard::refusal(error) {
+fn error_text(error: &Error) -> String {
+    if let Some(refusal) = guard::find_refusal(error) {
         return refusal.to_string();
     }
     if lacks_password(error) {

@@ -7,7 +7,7 @@
 //! does not already know.
 //!
 //! The driver lets no other code wrap a plain connection. So the driver is configured to start TLS immediately,
-//! and the `sslmode` of the address is negotiated [here](negotiate).
+//! and the `sslmode` of the address is negotiated [here](negotiate_tls).
 
 use std::error::Error;
 use std::fmt;
@@ -22,6 +22,7 @@ use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode, SslNegotiation};
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 use tokio_postgres_rustls::MakeRustlsConnect;
+use tokio_util::either::Either;
 
 type Rustls<S> = <MakeRustlsConnect as MakeTlsConnect<S>>::TlsConnect;
 type Encrypted<S> = <MakeRustlsConnect as MakeTlsConnect<S>>::Stream;
@@ -71,6 +72,12 @@ pub(super) struct Connector {
     negotiation: Option<Negotiation>,
 }
 
+impl fmt::Debug for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connector").field("negotiation", &self.negotiation).finish_non_exhaustive()
+    }
+}
+
 impl Connector {
     pub(super) const fn new(tls: MakeRustlsConnect, negotiation: Option<Negotiation>) -> Self {
         Self { tls, negotiation }
@@ -105,14 +112,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Conne
         Box::pin(async move {
             let Self { tls, server, negotiation } = self;
             let is_encrypted = match negotiation {
-                Some(negotiation) => negotiate(&mut stream, negotiation).await?,
+                Some(negotiation) => negotiate_tls(&mut stream, negotiation).await?,
                 // The driver has already negotiated TLS.
                 None => true,
             };
             let inner = if is_encrypted {
-                Inner::Encrypted(tls.connect(stream).await?)
+                Either::Right(tls.connect(stream).await?)
             } else {
-                Inner::Plain(stream)
+                Either::Left(stream)
             };
             let filter = negotiation.map(|_| Filter::new(server, is_encrypted));
             Ok(Guarded { inner, filter })
@@ -121,7 +128,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Conne
 }
 
 /// Negotiates TLS. Returns true if the TLS handshake comes next.
-async fn negotiate<S: AsyncRead + AsyncWrite + Unpin>(
+async fn negotiate_tls<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     Negotiation { mode, way }: Negotiation,
 ) -> io::Result<bool> {
@@ -137,18 +144,14 @@ async fn negotiate<S: AsyncRead + AsyncWrite + Unpin>(
     match (answer, mode) {
         ([b'S'], _) => Ok(true),
         (_, SslMode::Prefer) => Ok(false),
+        // This kind of error is classified as one of TLS.
         _ => Err(io::Error::new(io::ErrorKind::InvalidData, "the server does not support TLS")),
     }
 }
 
-enum Inner<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> {
-    Plain(S),
-    Encrypted(Encrypted<S>),
-}
-
 /// A connection to a server. Inspects the server's messages until the client is authenticated.
 pub(super) struct Guarded<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> {
-    inner: Inner<S>,
+    inner: Either<S, Encrypted<S>>,
     /// Present until the client is authenticated.
     filter: Option<Filter>,
 }
@@ -156,21 +159,8 @@ pub(super) struct Guarded<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> {
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsStream for Guarded<S> {
     fn channel_binding(&self) -> ChannelBinding {
         match &self.inner {
-            Inner::Plain(_) => ChannelBinding::none(),
-            Inner::Encrypted(stream) => stream.channel_binding(),
-        }
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> AsyncRead for Inner<S> {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
-            Self::Encrypted(stream) => Pin::new(stream).poll_read(cx, buf),
+            Either::Left(_) => ChannelBinding::none(),
+            Either::Right(stream) => stream.channel_binding(),
         }
     }
 }
@@ -183,11 +173,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> AsyncRead for Guarded<S
     ) -> Poll<io::Result<()>> {
         let Self { inner, filter } = self.get_mut();
         let Some(reading) = filter else { return Pin::new(inner).poll_read(cx, buf) };
+        // Without space in the buffer, no bytes would be read, which looks like the end of the stream.
         if buf.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }
         loop {
-            let count = reading.give(buf);
+            let count = reading.give_bytes(buf);
             if count > 0 {
                 return Poll::Ready(Ok(()));
             }
@@ -195,6 +186,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> AsyncRead for Guarded<S
                 *filter = None;
                 return Pin::new(inner).poll_read(cx, buf);
             }
+            // A separate buffer, because the driver must not see a byte before it was checked.
             let mut more = [0; 1024];
             let mut more = ReadBuf::new(&mut more);
             ready!(Pin::new(&mut *inner).poll_read(cx, &mut more))?;
@@ -202,7 +194,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> AsyncRead for Guarded<S
                 // The server closed the connection.
                 return Poll::Ready(Ok(()));
             }
-            reading.take(more.filled())?;
+            reading.take_bytes(more.filled())?;
         }
     }
 }
@@ -213,24 +205,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> AsyncWrite for Guarded<
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.get_mut().inner {
-            Inner::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Inner::Encrypted(stream) => Pin::new(stream).poll_write(cx, bytes),
-        }
+        Pin::new(&mut self.get_mut().inner).poll_write(cx, bytes)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().inner {
-            Inner::Plain(stream) => Pin::new(stream).poll_flush(cx),
-            Inner::Encrypted(stream) => Pin::new(stream).poll_flush(cx),
-        }
+        Pin::new(&mut self.get_mut().inner).poll_flush(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().inner {
-            Inner::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            Inner::Encrypted(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
+        Pin::new(&mut self.get_mut().inner).poll_shutdown(cx)
     }
 }
 
@@ -263,7 +246,7 @@ impl Filter {
         self.is_in && self.held.is_empty()
     }
 
-    fn take(&mut self, bytes: &[u8]) -> io::Result<()> {
+    fn take_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.held.extend_from_slice(bytes);
         while !self.is_in
             && let Some(message) = self.held.get(self.free..)
@@ -276,9 +259,10 @@ impl Filter {
                     break;
                 };
                 match u32::from_be_bytes(number) {
+                    // The later bytes are answers to statements, and can contain any bytes.
                     0 => self.is_in = true,
-                    3 => return Err(self.refusal(Request::ClearText)),
-                    5 => return Err(self.refusal(Request::Md5)),
+                    3 => return Err(self.refuse_request("the password in clear text")),
+                    5 => return Err(self.refuse_request("an MD5 hash of the password")),
                     _ => {}
                 }
             }
@@ -288,7 +272,7 @@ impl Filter {
     }
 
     /// Passes permitted bytes to the driver. Returns their number.
-    fn give(&mut self, to: &mut ReadBuf<'_>) -> usize {
+    fn give_bytes(&mut self, to: &mut ReadBuf<'_>) -> usize {
         let free = if self.is_in { self.held.len() } else { self.free.min(self.held.len()) };
         let count = free.min(to.remaining());
         to.put_slice(&self.held[..count]);
@@ -297,52 +281,33 @@ impl Filter {
         count
     }
 
-    fn refusal(&self, request: Request) -> io::Error {
+    fn refuse_request(&self, request: &'static str) -> io::Error {
         let Self { server, is_encrypted, .. } = self;
         let refusal = Refusal { server: server.clone(), request, is_encrypted: *is_encrypted };
         io::Error::new(io::ErrorKind::PermissionDenied, refusal)
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Request {
-    ClearText,
-    Md5,
-}
-
 /// The server requested the password in a form that reveals it.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{server} asks for {request}, and {}: no password was sent; use sslmode=verify-full \
+     (with sslrootcert=FILE for an authority of your own), or configure \
+     scram-sha-256 on the server",
+    if *is_encrypted {
+        "TLS has not verified the identity of the server"
+    } else {
+        "the connection is not encrypted"
+    }
+)]
 pub(super) struct Refusal {
     server: String,
-    request: Request,
+    request: &'static str,
     is_encrypted: bool,
 }
 
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { server, request, is_encrypted } = self;
-        let asked = match request {
-            Request::ClearText => "the password in clear text",
-            Request::Md5 => "an MD5 hash of the password",
-        };
-        let why = if *is_encrypted {
-            "TLS has not verified the identity of the server"
-        } else {
-            "the connection is not encrypted"
-        };
-        write!(
-            f,
-            "{server} asks for {asked}, and {why}: no password was sent; use sslmode=verify-full \
-             (with sslrootcert=FILE for an authority of your own), or configure \
-             scram-sha-256 on the server"
-        )
-    }
-}
-
-impl Error for Refusal {}
-
 /// Returns the refusal that caused the error, if any.
-pub(super) fn refusal<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Refusal> {
+pub(super) fn find_refusal<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Refusal> {
     let mut source = Some(error);
     while let Some(error) = source {
         if let Some(refusal) = error.downcast_ref() {
@@ -375,13 +340,13 @@ mod tests {
         let mut filter = Filter::new("db".to_owned(), false);
         let mut passed = Vec::new();
         for part in all.chunks(piece) {
-            if filter.take(part).is_err() {
+            if filter.take_bytes(part).is_err() {
                 return (passed, true);
             }
             loop {
                 let mut some = [0; 3];
                 let mut some = ReadBuf::new(&mut some);
-                if filter.give(&mut some) == 0 {
+                if filter.give_bytes(&mut some) == 0 {
                     break;
                 }
                 passed.extend_from_slice(some.filled());

@@ -1,7 +1,7 @@
 //! Listens on a dedicated connection for notifications that a key may be ready.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use futures_util::future::poll_fn;
@@ -12,6 +12,7 @@ use tokio_postgres::{AsyncMessage, Client, Config};
 
 use super::address::Address;
 use super::guard::Connector;
+use crate::engine::lock;
 use crate::engine::retry_delay::RetryDelay;
 
 /// The interval of warnings about a missing listening connection.
@@ -60,30 +61,33 @@ impl Listener {
     }
 
     /// Starts to listen for keys that become ready in the queue, if the address allows it.
-    pub(super) fn wakes(
+    pub(super) fn subscribe_wakes(
         &self,
         queue: i64,
         address: &Address,
         tls: &Connector,
     ) -> watch::Receiver<u64> {
-        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut task = lock(&self.task);
+        // The task may have ended together with the runtime of an earlier queue.
         if let Some(config) = &address.listen
             && task.as_ref().is_none_or(|task| task.0.is_finished())
         {
             let wakes = Arc::downgrade(&self.wakes);
-            let listening = listen(wakes, config.clone(), tls.clone());
+            let listening = run_listener(wakes, config.clone(), tls.clone());
             *task = Some(Task::new(&tokio::spawn(listening)));
         }
         drop(task);
-        let receiver =
-            self.wakes.lock().entry(queue).or_insert_with(|| watch::Sender::new(0)).subscribe();
+        let receiver = lock(&self.wakes.senders)
+            .entry(queue)
+            .or_insert_with(|| watch::Sender::new(0))
+            .subscribe();
         self.wakes.more.notify_one();
         receiver
     }
 
     /// Returns the number of notifications that a run of the queue was cancelled.
-    pub(super) fn cancels(&self, queue: i64) -> u64 {
-        self.wakes.lock_cancels().get(&queue).copied().unwrap_or(0)
+    pub(super) fn cancel_count(&self, queue: i64) -> u64 {
+        lock(&self.wakes.cancels).get(&queue).copied().unwrap_or(0)
     }
 }
 
@@ -91,26 +95,18 @@ impl Listener {
 const CANCEL: &str = "cancel";
 
 impl QueueWakes {
-    fn lock(&self) -> MutexGuard<'_, HashMap<i64, watch::Sender<u64>>> {
-        self.senders.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock_cancels(&self) -> MutexGuard<'_, HashMap<i64, u64>> {
-        self.cancels.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn note_cancel(&self, queue: i64) {
-        *self.lock_cancels().entry(queue).or_default() += 1;
+        *lock(&self.cancels).entry(queue).or_default() += 1;
     }
 
-    pub(super) fn wake(&self, queue: i64) {
-        if let Some(sender) = self.lock().get(&queue) {
+    pub(super) fn wake_getters(&self, queue: i64) {
+        if let Some(sender) = lock(&self.senders).get(&queue) {
             sender.send_modify(|wakes| *wakes += 1);
         }
     }
 }
 
-async fn listen(wakes: Weak<QueueWakes>, config: Config, tls: Connector) {
+async fn run_listener(wakes: Weak<QueueWakes>, config: Config, tls: Connector) {
     let mut delay = RetryDelay::new();
     // The time of the last report of the missing connection. Before the first report, the time at which the
     // loss was noticed.
@@ -118,7 +114,9 @@ async fn listen(wakes: Weak<QueueWakes>, config: Config, tls: Connector) {
     while wakes.strong_count() > 0 {
         match config.connect(tls.clone()).await {
             Ok((client, mut connection)) => {
+                // After a connection that worked, the next loss begins with a short delay.
                 (delay, told_at) = (RetryDelay::new(), None);
+                // A weak handle: the connection must not keep the wakes of a closed store alive.
                 let heard = wakes.clone();
                 let driven = tokio::spawn(async move {
                     while let Some(message) = poll_fn(|cx| connection.poll_message(cx)).await {
@@ -130,7 +128,7 @@ async fn listen(wakes: Weak<QueueWakes>, config: Config, tls: Connector) {
                                     (Some(queue), Some(wakes)) if note.payload() == CANCEL => {
                                         wakes.note_cancel(queue);
                                     }
-                                    (Some(queue), Some(wakes)) => wakes.wake(queue),
+                                    (Some(queue), Some(wakes)) => wakes.wake_getters(queue),
                                     _ => {}
                                 }
                             }
@@ -143,9 +141,10 @@ async fn listen(wakes: Weak<QueueWakes>, config: Config, tls: Connector) {
                         }
                     }
                 });
+                // This closes the connection when the listener is dropped, or when a LISTEN fails.
                 let _driver = Task::new(&driven);
                 tokio::select! {
-                    () = ask(&wakes, &client) => {}
+                    () = listen_to_queues(&wakes, &client) => {}
                     _ = driven => {}
                 }
             }
@@ -164,12 +163,12 @@ async fn listen(wakes: Weak<QueueWakes>, config: Config, tls: Connector) {
 }
 
 /// Sends LISTEN for each queue, until the connection is closed.
-async fn ask(wakes: &Weak<QueueWakes>, client: &Client) {
+async fn listen_to_queues(wakes: &Weak<QueueWakes>, client: &Client) {
     let mut asked = HashSet::new();
     loop {
         let Some(strong) = wakes.upgrade() else { return };
         let mut new: Vec<i64> =
-            strong.lock().keys().filter(|&queue| !asked.contains(queue)).copied().collect();
+            lock(&strong.senders).keys().filter(|&queue| !asked.contains(queue)).copied().collect();
         new.sort_unstable();
         for queue in new {
             if client.batch_execute(&format!("listen requeue_{queue}")).await.is_err() {
@@ -177,9 +176,11 @@ async fn ask(wakes: &Weak<QueueWakes>, client: &Client) {
             }
             asked.insert(queue);
             // Earlier adds have sent no notification, and notifications may have been lost.
-            strong.wake(queue);
+            strong.wake_getters(queue);
             strong.note_cancel(queue);
         }
+        // `notify_one` stores a permit, so that a queue that was added since the keys were read is not
+        // missed.
         strong.more.notified().await;
     }
 }

@@ -58,7 +58,7 @@
 //! ```sql
 //! select requeue.open('mail');                       -- hold => false: ReaddPolicy::Replace
 //!                                                    -- revive => false: ParkedAdd::Keep
-//! select requeue.add('mail', 'alice');      -- new, coalesced, dirty, held, revived or parked
+//! select requeue.add('mail', 'alice');      -- new, coalesced, dirty, backing_off, revived or parked
 //! select requeue.add('mail', 'bob', '10 min', merge => 'latest', priority => 'high',
 //!                    reasons => 5, revive => true);
 //! select requeue.add('mail', 'erin', debounce => '300 ms', at_most => '5 s');
@@ -66,7 +66,7 @@
 //! ```
 //!
 //! Keys are `text` or `bytea`. `add_many` applies the same options to all of its keys, and returns one row
-//! with the number of keys that got each answer, in the columns `new`, `coalesced`, `dirty`, `held`,
+//! with the number of keys that got each answer, in the columns `new`, `coalesced`, `dirty`, `backing_off`,
 //! `revived` and `parked`. Name the type of an array that is a literal or an untyped parameter:
 //! `$1::text[]`.
 //!
@@ -122,8 +122,7 @@ mod watermark;
 
 use std::time::Duration;
 
-use requeue::CancelledRun;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 
 pub use self::adding::add_in;
 pub(crate) use self::address::Address;
@@ -131,13 +130,7 @@ use self::claims::Claims;
 use self::guard::Connector;
 use self::listening::Listener;
 use self::sessions::Sessions;
-use crate::engine::{
-    Answer, Ask, Claim, Claimed, Dropped, End, Engine, Finish, Place, Renewed, Settings,
-};
-use crate::types::add::{Added, Cancelled};
-use crate::types::error::{ConnectError, EngineError, Kind};
-use crate::types::inspect::{Entry, QueueInfo, State, StateCounts};
-use crate::types::key::Key;
+use crate::types::error::ConnectError;
 
 /// The minimum interval of scans of all keys below the watermark.
 const WHOLE: Duration = Duration::from_secs(1);
@@ -147,7 +140,7 @@ const LOOKS: usize = 2;
 #[derive(Debug)]
 pub(crate) struct Postgres {
     address: Address,
-    tls: Tls,
+    connector: Connector,
     sessions: Sessions,
     /// Limits slow reads, so that they leave connections to other operations.
     looks: Semaphore,
@@ -158,195 +151,23 @@ pub(crate) struct Postgres {
     claims: Claims,
 }
 
-/// Wraps the connector, which does not implement `Debug`.
-struct Tls(Connector);
-
-impl std::fmt::Debug for Tls {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Tls")
-    }
-}
-
 impl Postgres {
     pub(crate) async fn connect(address: Address) -> Result<Self, ConnectError> {
         let engine = Self::new(address, WHOLE)?;
-        match engine.reach().await {
+        match engine.check_reachable().await {
             Ok(()) => Ok(engine),
-            Err(fault) => Err(ConnectError::from_engine(engine.address.shown(), fault)),
+            Err(fault) => Err(ConnectError::from_engine(engine.address.without_secrets(), fault)),
         }
     }
 
     fn new(address: Address, whole: Duration) -> Result<Self, ConnectError> {
-        let tls = Connector::new(tls::connector(&address.trust)?, address.negotiation);
-        let sessions = Sessions::new(&address, tls.clone(), address.connections);
-        let renewals = Sessions::new(&address, tls.clone(), 1);
+        let connector = Connector::new(tls::tls_connector(&address.trust)?, address.negotiation);
+        let sessions = Sessions::new(&address, connector.clone(), address.connections);
+        let renewals = Sessions::new(&address, connector.clone(), 1);
         let listener = Listener::new();
         let listens = address.listen.is_some();
         let claims = Claims::new(sessions.clone(), listener.queue_wakes(), listens, whole);
         let looks = Semaphore::new(LOOKS);
-        Ok(Self { address, tls: Tls(tls), sessions, looks, renewals, listener, claims })
-    }
-
-    /// Schedules a scan for unclaimed keys: they are back at their old places, which may be below the start
-    /// of the next claim.
-    fn note_released(&self, queue: &Place, ends: &[End]) {
-        if ends.iter().any(|end| matches!(end.how, Finish::Unclaim(..))) {
-            self.claims.scan_soon(queue);
-        }
-    }
-}
-
-/// Adds the queue's name to the error of a dropped queue: the server knows only the number.
-fn named<T>(queue: &Place, answer: Result<T, EngineError>) -> Result<T, EngineError> {
-    answer.map_err(|fault| match fault.kind {
-        Kind::Dropped => EngineError::dropped(&queue.name),
-        _ => fault,
-    })
-}
-
-impl Engine for Postgres {
-    fn migrate(&self) -> Answer<'_, ()> {
-        Box::pin(schema::migrate(&self.sessions, schema::STEPS))
-    }
-
-    fn open<'a>(&'a self, name: &'a str, settings: Settings) -> Answer<'a, Place> {
-        Box::pin(async move {
-            schema::check(&self.sessions, schema::STEPS).await?;
-            self.sessions.open(name, settings).await
-        })
-    }
-
-    fn find<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Place>> {
-        Box::pin(async move {
-            schema::check(&self.sessions, schema::STEPS).await?;
-            self.sessions.find(name).await
-        })
-    }
-
-    fn drop_queue<'a>(&'a self, name: &'a str, keys_too: bool) -> Answer<'a, Dropped> {
-        Box::pin(async move {
-            schema::check(&self.sessions, schema::STEPS).await?;
-            self.sessions.drop_queue(name, keys_too).await
-        })
-    }
-
-    fn queues(&self) -> Answer<'_, Vec<QueueInfo>> {
-        Box::pin(async {
-            schema::check(&self.sessions, schema::STEPS).await?;
-            self.sessions.queues().await
-        })
-    }
-
-    fn add<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {
-        Box::pin(async move { named(queue, self.sessions.add(queue, &asks).await) })
-    }
-
-    fn add_free<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Option<Added>>> {
-        Box::pin(async move { named(queue, self.sessions.add_free(queue, &asks).await) })
-    }
-
-    fn claim<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed> {
-        Box::pin(async move { named(queue, self.claims.claim(queue, &claim).await) })
-    }
-
-    fn set_paused<'a>(&'a self, queue: &'a Place, paused: bool) -> Answer<'a, ()> {
-        Box::pin(async move { named(queue, self.sessions.set_paused(queue, paused).await) })
-    }
-
-    fn is_paused<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool> {
-        Box::pin(self.sessions.is_paused(queue))
-    }
-
-    fn finish<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {
-        Box::pin(async move {
-            let held = self.sessions.finish(queue, &ends).await;
-            self.note_released(queue, &ends);
-            named(queue, held)
-        })
-    }
-
-    fn finish_free<'a>(
-        &'a self,
-        queue: &'a Place,
-        ends: Vec<End>,
-    ) -> Answer<'a, Vec<Option<bool>>> {
-        Box::pin(async move {
-            let held = self.sessions.finish_free(queue, &ends).await;
-            self.note_released(queue, &ends);
-            named(queue, held)
-        })
-    }
-
-    fn renew<'a>(
-        &'a self,
-        queue: &'a Place,
-        held: Vec<(Key, i64)>,
-        lease: Duration,
-    ) -> Answer<'a, Vec<Renewed>> {
-        Box::pin(async move { named(queue, self.renewals.renew(queue, &held, lease).await) })
-    }
-
-    fn cancel<'a>(
-        &'a self,
-        queue: &'a Place,
-        keys: Vec<Key>,
-        only: Option<State>,
-    ) -> Answer<'a, Vec<Option<Cancelled>>> {
-        Box::pin(async move { named(queue, self.sessions.cancel(queue, &keys, only).await) })
-    }
-
-    fn cancel_running<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, CancelledRun> {
-        Box::pin(async move { named(queue, self.sessions.cancel_running(queue, key).await) })
-    }
-
-    /// Returns the number of notifications. Through a pooler without `listen`, it never changes.
-    fn cancels<'a>(&'a self, queue: &'a Place) -> Answer<'a, u64> {
-        Box::pin(std::future::ready(Ok(self.listener.cancels(queue.id))))
-    }
-
-    fn make_ready<'a>(
-        &'a self,
-        queue: &'a Place,
-        keys: Vec<Key>,
-        from: State,
-    ) -> Answer<'a, Vec<Option<bool>>> {
-        Box::pin(async move { named(queue, self.sessions.make_ready(queue, &keys, from).await) })
-    }
-
-    fn look_up<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>> {
-        Box::pin(async move { named(queue, self.sessions.look_up(queue, key).await) })
-    }
-
-    fn page<'a>(
-        &'a self,
-        queue: &'a Place,
-        state: Option<State>,
-        after: Option<&'a Key>,
-        limit: usize,
-    ) -> Answer<'a, Vec<Entry>> {
-        Box::pin(async move {
-            let _turn = self.looks.acquire().await;
-            named(queue, self.sessions.page(queue, state, after, limit).await)
-        })
-    }
-
-    fn counts<'a>(&'a self, queue: &'a Place) -> Answer<'a, StateCounts> {
-        Box::pin(async move {
-            let _turn = self.looks.acquire().await;
-            named(queue, self.sessions.counts(queue).await)
-        })
-    }
-
-    fn is_idle<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool> {
-        Box::pin(async move { named(queue, self.sessions.is_idle(queue).await) })
-    }
-
-    fn wakes(&self, queue: &Place) -> watch::Receiver<u64> {
-        self.listener.wakes(queue.id, &self.address, &self.tls.0)
-    }
-
-    fn breadth(&self) -> usize {
-        // With more concurrent batches, each batch would be smaller, and the server would need more time.
-        2
+        Ok(Self { address, connector, sessions, looks, renewals, listener, claims })
     }
 }

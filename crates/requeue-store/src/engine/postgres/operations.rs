@@ -2,22 +2,26 @@
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use requeue::CancelledRun;
+use tokio::sync::watch;
 use tokio_postgres::Row as SqlRow;
 
 use super::adding::Batch;
-use super::faults;
-use super::params::Param;
+use super::params::{Param, Params};
 use super::sessions::Sessions;
 use super::values::{
-    Rest, columns, count, failing, how_to_end, is_hold, number, number_of, numbers, place, seen,
-    unsigned,
+    Rest, count, entry_columns, failing_params, from_count, how_to_end, is_hold, number, number_of,
+    read_entry, read_indexes, read_place,
 };
 use super::watermark::{LOWEST, Lows, Snapshot};
+use super::{Postgres, faults, schema};
 use crate::engine::time::{Micros, micros, until};
-use crate::engine::{Ask, Asked, Claim, Claimed, Delivery, Dropped, End, Place, Renewed, Settings};
-use crate::types::add::{Added, Cancelled, ParkedAdd, Priority};
-use crate::types::error::{EngineError, Kind};
+use crate::engine::{
+    Ask, Asked, Claim, Claimed, Delivery, Dropped, End, Engine, Finish, Place, Renewed, Settings,
+};
+use crate::types::add::{Added, ParkedAdd};
+use crate::types::error::{Answer, EngineError, Kind};
 use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 
@@ -28,109 +32,340 @@ macro_rules! ends {
     };
 }
 
-impl Sessions {
-    pub(super) async fn open(&self, name: &str, settings: Settings) -> Result<Place, EngineError> {
+#[async_trait]
+impl Engine for Postgres {
+    async fn migrate_schema(&self) -> Answer<()> {
+        schema::migrate_schema(&self.sessions, schema::STEPS).await
+    }
+
+    async fn open_queue(&self, name: &str, settings: Settings) -> Answer<Place> {
         // Most queues exist. A role that is not allowed to create queues may call only `find`.
-        if let Some(place) = self.find(name).await? {
+        if let Some(place) = self.find_queue(name).await? {
             return Ok(place);
         }
         let sql =
             "select has_function_privilege('requeue.open(text, boolean, boolean)', 'execute')";
-        if !self.row(sql, &[]).await?.get::<_, bool>(0) {
+        if !self.sessions.query_row(sql, &[]).await?.get::<_, bool>(0) {
             return Err(EngineError::refused(
                 "the queue does not exist, and this role may not create it; use \
-                 another role, or grant it requeue.open",
+                     another role, or grant it requeue.open",
             ));
         }
         let sql = "select id, holds, revives from requeue.open($1, $2, $3)";
         let revives = settings.parked_add == ParkedAdd::Revive;
-        let row = self.row(sql, &[&name, &is_hold(settings.re_add), &revives]).await?;
-        Ok(place(name, &row))
+        let hold = is_hold(settings.readd_policy);
+        Ok(read_place(name, &self.sessions.query_row(sql, &[&name, &hold, &revives]).await?))
     }
 
-    pub(super) async fn find(&self, name: &str) -> Result<Option<Place>, EngineError> {
-        let rows = self.rows("select id, holds, revives from requeue.find($1)", &[&name]).await?;
-        Ok(rows.first().map(|row| place(name, row)))
+    async fn find_queue(&self, name: &str) -> Answer<Option<Place>> {
+        schema::check_version(&self.sessions, schema::STEPS).await?;
+        let sql = "select id, holds, revives from requeue.find($1)";
+        let rows = self.sessions.query_rows(sql, &[&name]).await?;
+        Ok(rows.first().map(|row| read_place(name, row)))
     }
 
-    pub(super) async fn queues(&self) -> Result<Vec<QueueInfo>, EngineError> {
-        let sql = "select q.id, q.hold, q.revive, q.name, \
-                   not exists (select from requeue.keys k where k.queue = q.id), q.paused \
-                   from requeue.queues q";
-        let info = |row: &SqlRow| {
-            let Place { name, re_add, parked_add, .. } = place(row.get(3), row);
-            QueueInfo { name, re_add, parked_add, is_empty: row.get(4), is_paused: row.get(5) }
-        };
-        Ok(self.rows(sql, &[]).await?.iter().map(info).collect())
-    }
-
-    pub(super) async fn add(&self, queue: &Place, asks: &[Ask]) -> Result<Vec<Added>, EngineError> {
-        let sql = "select requeue.add_all_soon($1, $2, $3, $4, $5, $6, $7, $8)";
-        let added = self.added(sql, queue, asks).await?;
-        let all: Option<Vec<Added>> = added.into_iter().collect();
-        all.ok_or_else(|| EngineError::refused("the server returned no row"))
-    }
-
-    /// As `add`. The answer for a key that another transaction has locked is `None`.
-    pub(super) async fn add_free(
-        &self,
-        queue: &Place,
-        asks: &[Ask],
-    ) -> Result<Vec<Option<Added>>, EngineError> {
-        self.added("select requeue.add_free($1, $2, $3, $4, $5, $6, $7, $8)", queue, asks).await
-    }
-
-    pub(super) async fn drop_queue(
-        &self,
-        name: &str,
-        keys_too: bool,
-    ) -> Result<Dropped, EngineError> {
-        let sql = "select dropped, ready, waiting, processing, dirty, parked \
-                   from requeue.drop_queue($1, $2)";
-        let row = self.row(sql, &[&name, &keys_too]).await;
+    async fn drop_queue(&self, name: &str, keys_too: bool) -> Answer<Dropped> {
+        schema::check_version(&self.sessions, schema::STEPS).await?;
+        let sql = "select ready, waiting, in_flight, dirty, parked, dropped \
+                       from requeue.drop_queue($1, $2)";
+        let row = self.sessions.query_row(sql, &[&name, &keys_too]).await;
         let row = row.map_err(|fault| match fault.kind {
             Kind::Locked => EngineError {
                 source: "a transaction that has added keys to it is still \
-                    open; commit it or roll it back"
+                        open; commit it or roll it back"
                     .into(),
                 ..fault
             },
             _ => fault,
         })?;
-        let Some(is_dropped) = row.get::<_, Option<bool>>(0) else { return Ok(Dropped::Missing) };
-        let count = |at: usize| row.get::<_, i64>(at).try_into().unwrap_or(0);
-        let counts = StateCounts {
-            ready: count(1),
-            waiting: count(2),
-            processing: count(3),
-            dirty: count(4),
-            parked: count(5),
-            ..StateCounts::default()
+        Ok(match row.get::<_, Option<bool>>(5) {
+            None => Dropped::Missing,
+            Some(true) => Dropped::Yes(counts(&row)),
+            Some(false) => Dropped::HasKeys(counts(&row)),
+        })
+    }
+
+    async fn list_queues(&self) -> Answer<Vec<QueueInfo>> {
+        schema::check_version(&self.sessions, schema::STEPS).await?;
+        let sql = "select q.id, q.hold, q.revive, q.name, \
+                       not exists (select from requeue.keys k where k.queue = q.id), q.paused \
+                       from requeue.queues q";
+        let info = |row: &SqlRow| {
+            let Place { name, readd_policy, parked_add, .. } = read_place(row.get(3), row);
+            let (is_empty, is_paused) = (row.get(4), row.get(5));
+            QueueInfo { name, readd_policy, parked_add, is_empty, is_paused }
         };
-        Ok(if is_dropped { Dropped::Yes(counts) } else { Dropped::HasKeys(counts) })
+        Ok(self.sessions.query_rows(sql, &[]).await?.iter().map(info).collect())
+    }
+
+    async fn add_keys(&self, queue: &Place, asks: Vec<Ask>) -> Answer<Vec<Added>> {
+        let sql = "select requeue.add_all_soon($1, $2, $3, $4, $5, $6, $7, $8)";
+        let added = self.send_adds(sql, queue, &asks).await?;
+        let all: Option<Vec<Added>> = added.into_iter().collect();
+        all.ok_or_else(|| EngineError::refused("the server returned no row"))
+    }
+
+    async fn add_free(&self, queue: &Place, asks: Vec<Ask>) -> Answer<Vec<Option<Added>>> {
+        let sql = "select requeue.add_free($1, $2, $3, $4, $5, $6, $7, $8)";
+        self.send_adds(sql, queue, &asks).await
+    }
+
+    async fn claim_keys(&self, queue: &Place, claim: Claim) -> Answer<Claimed> {
+        name_dropped(queue, self.claims.claim(queue, &claim).await)
+    }
+
+    async fn set_paused(&self, queue: &Place, paused: bool) -> Answer<()> {
+        let sql = "select requeue.set_paused($1, $2)";
+        self.query_row(queue, sql, &[&number(queue), &paused]).await.map(drop)
+    }
+
+    async fn is_paused(&self, queue: &Place) -> Answer<bool> {
+        let sql = "select q.paused from requeue.queues q where q.id = $1";
+        match self.query_rows(queue, sql, &[&number(queue)]).await?.first() {
+            Some(row) => Ok(row.get(0)),
+            None => Err(EngineError::dropped(&queue.name)),
+        }
+    }
+
+    async fn finish_deliveries(&self, queue: &Place, ends: Vec<End>) -> Answer<Vec<bool>> {
+        let sql = concat!("select requeue.finish_soon($1, $2, ", ends!(), ")");
+        let row = self.send_completions(sql, queue, &ends).await?;
+        let mut held = vec![false; ends.len()];
+        read_indexes(&row, 0).into_iter().for_each(|n| held[n] = true);
+        Ok(held)
+    }
+
+    async fn finish_free(&self, queue: &Place, ends: Vec<End>) -> Answer<Vec<Option<bool>>> {
+        let sql = concat!("select locked, held from requeue.finish_free($1, $2, ", ends!(), ")");
+        Ok(changed(&self.send_completions(sql, queue, &ends).await?, ends.len()))
+    }
+
+    async fn renew_leases(
+        &self,
+        queue: &Place,
+        held: Vec<(Key, i64)>,
+        lease: Duration,
+    ) -> Answer<Vec<Renewed>> {
+        let sql = "select renewed, busy, rest, cancelled from requeue.renew($1, $2, $3, $4)";
+        let (id, lease) = (number(queue), micros(lease));
+        let mut renewed = vec![Renewed::Lost; held.len()];
+        let mut left: Vec<usize> = (0..held.len()).collect();
+        while !left.is_empty() {
+            let keys: Vec<&[u8]> = left.iter().map(|&n| &*held[n].0).collect();
+            let epochs: Vec<i64> = left.iter().map(|&n| held[n].1).collect();
+            // All other connections may wait for locks while leases expire, so renewals have separate
+            // ones.
+            let row = self.renewals.query_row(sql, &[&id, &keys, &epochs, &lease]).await;
+            let row = name_dropped(queue, row)?;
+            read_indexes(&row, 0).into_iter().for_each(|n| renewed[left[n]] = Renewed::Yes);
+            read_indexes(&row, 1).into_iter().for_each(|n| renewed[left[n]] = Renewed::Busy);
+            read_indexes(&row, 3).into_iter().for_each(|n| renewed[left[n]] = Renewed::Cancelled);
+            left = read_indexes(&row, 2).into_iter().map(|n| left[n]).collect();
+        }
+        Ok(renewed)
+    }
+
+    async fn cancel_keys(
+        &self,
+        queue: &Place,
+        keys: Vec<Key>,
+        only: Option<State>,
+    ) -> Answer<Vec<Option<bool>>> {
+        let sql = "select locked, cancelled from requeue.cancel($1, $2, $3)";
+        self.changed(sql, queue, keys, only).await
+    }
+
+    async fn cancel_running(&self, queue: &Place, key: &Key) -> Answer<CancelledRun> {
+        let sql = "select requeue.cancel_running($1, $2)";
+        let row = self.query_row(queue, sql, &[&number(queue), &&**key]).await?;
+        Ok(match row.get::<_, i32>(0) {
+            0 => CancelledRun::NotInFlight,
+            1 => CancelledRun::Cancelled,
+            _ => CancelledRun::AlreadyCancelled,
+        })
+    }
+
+    /// Returns the number of notifications. Through a pooler without `listen`, it never changes.
+    async fn cancel_signal(&self, queue: &Place) -> Answer<u64> {
+        Ok(self.listener.cancel_count(queue.id))
+    }
+
+    async fn make_ready(
+        &self,
+        queue: &Place,
+        keys: Vec<Key>,
+        from: State,
+    ) -> Answer<Vec<Option<bool>>> {
+        let sql = "select locked, revived from requeue.revive($1, $2, $3)";
+        self.changed(sql, queue, keys, Some(from)).await
+    }
+
+    async fn look_up(&self, queue: &Place, key: &Key) -> Answer<Option<Entry>> {
+        let sql = format!(
+            "select {} from requeue.keys k cross join (select requeue.now() as t) n \
+                 where k.queue = $1 and k.key = $2",
+            entry_columns()
+        );
+        let rows = self.query_rows(queue, &sql, &[&number(queue), &&**key]).await?;
+        if rows.is_empty() {
+            self.check_queue(queue).await?;
+        }
+        rows.first().map(read_entry).transpose()
+    }
+
+    async fn read_page(
+        &self,
+        queue: &Place,
+        state: Option<State>,
+        after: Option<&Key>,
+        limit: usize,
+    ) -> Answer<Vec<Entry>> {
+        // A read of all keys may take minutes, and must leave connections to claims and completions.
+        let _turn = self.looks.acquire().await;
+        let sql = page_sql(state, after.is_some());
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let after = after.map(|after| &**after);
+        let rows = self.query_rows(queue, &sql, &[&number(queue), &limit, &after]).await?;
+        if rows.is_empty() {
+            self.check_queue(queue).await?;
+        }
+        rows.iter().map(read_entry).collect()
+    }
+
+    async fn count_keys(&self, queue: &Place) -> Answer<StateCounts> {
+        let _turn = self.looks.acquire().await;
+        let sql = "select count(*) filter (where k.state = 0 and k.at <= n.t), \
+                       count(*) filter (where k.state = 0 and k.at > n.t), \
+                       count(*) filter (where k.state = 1), \
+                       count(*) filter (where k.state = 1 and k.at <= n.t), \
+                       count(*) filter (where k.state = 2), \
+                       max(n.t - k.since) filter (where k.state = 0 and k.at <= n.t) \
+                       from requeue.keys k cross join (select requeue.now() as t) n \
+                       where k.queue = $1";
+        let row = self.query_row(queue, sql, &[&number(queue)]).await?;
+        let oldest_ready = until(0, row.get::<_, Option<i64>>(5).unwrap_or(0));
+        let counts = StateCounts { oldest_ready, ..counts(&row) };
+        // A dropped queue has no keys either. With any other result, the queue exists.
+        if counts == StateCounts::default() {
+            self.check_queue(queue).await?;
+        }
+        Ok(counts)
+    }
+
+    async fn is_idle(&self, queue: &Place) -> Answer<bool> {
+        Ok(self.query_row(queue, "select requeue.is_idle($1)", &[&number(queue)]).await?.get(0))
+    }
+
+    fn subscribe_wakes(&self, queue: &Place) -> watch::Receiver<u64> {
+        self.listener.subscribe_wakes(queue.id, &self.address, &self.connector)
+    }
+
+    fn max_batches(&self) -> usize {
+        // With more concurrent batches, each batch would be smaller, and the server would need more time.
+        2
+    }
+}
+
+/// Adds the queue's name to the error of a dropped queue: the server knows only the number.
+fn name_dropped<T>(queue: &Place, answer: Answer<T>) -> Answer<T> {
+    answer.map_err(|fault| match fault.kind {
+        Kind::Dropped => EngineError::dropped(&queue.name),
+        _ => fault,
+    })
+}
+
+/// Reads the numbers of ready, waiting, in flight, dirty and parked keys, the first columns of a row.
+fn counts(row: &SqlRow) -> StateCounts {
+    let count = |at: usize| row.get::<_, i64>(at).try_into().unwrap_or(0);
+    let (ready, waiting, in_flight) = (count(0), count(1), count(2));
+    let (dirty, parked) = (count(3), count(4));
+    StateCounts { ready, waiting, in_flight, dirty, parked, ..StateCounts::default() }
+}
+
+/// Reads whether each of `count` keys was changed from a row with the numbers of the locked and the changed keys.
+fn changed(row: &SqlRow, count: usize) -> Vec<Option<bool>> {
+    let mut changed = vec![Some(false); count];
+    read_indexes(row, 0).into_iter().for_each(|n| changed[n] = None);
+    read_indexes(row, 1).into_iter().for_each(|n| changed[n] = Some(true));
+    changed
+}
+
+impl Postgres {
+    async fn query_rows(
+        &self,
+        queue: &Place,
+        sql: &str,
+        params: &Params<'_>,
+    ) -> Answer<Vec<SqlRow>> {
+        name_dropped(queue, self.sessions.query_rows(sql, params).await)
+    }
+
+    async fn query_row(&self, queue: &Place, sql: &str, params: &Params<'_>) -> Answer<SqlRow> {
+        name_dropped(queue, self.sessions.query_row(sql, params).await)
     }
 
     /// Fails if the queue was dropped.
-    async fn check_queue(&self, queue: &Place) -> Result<(), EngineError> {
-        self.row("select requeue.check_queue($1)", &[&number(queue)]).await.map(drop)
+    async fn check_queue(&self, queue: &Place) -> Answer<()> {
+        self.query_row(queue, "select requeue.check_queue($1)", &[&number(queue)]).await.map(drop)
     }
 
-    async fn added(
+    async fn send_adds(
         &self,
         sql: &str,
         queue: &Place,
         asks: &[Ask],
-    ) -> Result<Vec<Option<Added>>, EngineError> {
+    ) -> Answer<Vec<Option<Added>>> {
         let batch = Batch::new(asks.iter().map(|ask| (&*ask.key, ask.add)));
         let order = batch.order.iter();
         let adds: Vec<i32> = order.map(|&n| count(asks[n].adds)).collect();
         let Batch { keys, afters, hows, priorities, reasons, mosts, .. } = &batch;
         let id = number(queue);
         let params: [&dyn Param; 8] = [&id, keys, afters, hows, priorities, reasons, &adds, mosts];
-        let row = self.row(sql, &params).await?;
-        batch.answers(&row).map_err(|error| faults::of_statement(&error))
+        let row = self.query_row(queue, sql, &params).await?;
+        batch.read_answers(&row).map_err(|error| faults::of_statement(&error))
     }
 
+    async fn send_completions(&self, sql: &str, queue: &Place, ends: &[End]) -> Answer<SqlRow> {
+        let keys: Vec<&[u8]> = ends.iter().map(|end| &*end.key).collect();
+        let epochs: Vec<i64> = ends.iter().map(|end| end.epoch).collect();
+        let hows: Vec<i16> = ends.iter().map(|end| how_to_end(&end.how)).collect();
+        let mut rest = Rest::default();
+        // Completions that succeed have no other parameters.
+        if hows.iter().any(|&how| how != 0) {
+            ends.iter().for_each(|end| rest.push(&end.how));
+        }
+        let (id, hold) = (number(queue), is_hold(queue.readd_policy));
+        let Rest { delays, priorities, adds, reasons, errors, bases, caps, shares, mosts } = &rest;
+        let of_all: [&dyn Param; 5] = [&id, &hold, &keys, &epochs, &hows];
+        let of_others: [&dyn Param; 9] =
+            [delays, priorities, adds, reasons, errors, bases, caps, shares, mosts];
+        let row = self.query_row(queue, sql, &[&of_all[..], &of_others[..]].concat()).await;
+        if ends.iter().any(|end| matches!(end.how, Finish::Unclaim(..))) {
+            // Unclaimed keys are back at their old places, which may be below the start of the next claim. That also
+            // holds if the answer was lost.
+            self.claims.scan_soon(queue);
+        }
+        row
+    }
+
+    /// Runs a function that changes keys in a state, and returns whether it has changed each of them.
+    async fn changed(
+        &self,
+        sql: &str,
+        queue: &Place,
+        keys: Vec<Key>,
+        state: Option<State>,
+    ) -> Answer<Vec<Option<bool>>> {
+        let bytes: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
+        let state = state.map(number_of);
+        Ok(changed(
+            &self.query_row(queue, sql, &[&number(queue), &bytes, &state]).await?,
+            keys.len(),
+        ))
+    }
+}
+
+impl Sessions {
     /// Claims keys. The answer includes the newest transactions in progress only with `names_newest`.
     pub(super) async fn claim(
         &self,
@@ -138,14 +373,14 @@ impl Sessions {
         claim: &Claim,
         lows: &Lows,
         names_newest: bool,
-    ) -> Result<ClaimAnswer, EngineError> {
+    ) -> Answer<ClaimAnswer> {
         let sql = "select keys, epochs, priorities, adds, reasons, failures, queued, parked, \
                    parked_failures, next_due, lows, snapshot, is_paused \
                    from requeue.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
         let max = i32::try_from(claim.max).unwrap_or(i32::MAX);
         let oldest = i32::try_from(claim.oldest).unwrap_or(i32::MAX).min(max);
-        let (base, cap, share, most) = failing(&claim.expired);
-        let (id, hold, lease) = (number(queue), is_hold(queue.re_add), micros(claim.lease));
+        let (base, cap, share, most) = failing_params(&claim.expired);
+        let (id, hold, lease) = (number(queue), is_hold(queue.readd_policy), micros(claim.lease));
         let lows = &lows[..];
         let worker = &*queue.worker;
         let params: [&dyn Param; 12] = [
@@ -162,7 +397,7 @@ impl Sessions {
             &names_newest,
             &worker,
         ];
-        self.row(sql, &params).await.map(|row| ClaimAnswer::read(&row))
+        self.query_row(sql, &params).await.map(|row| ClaimAnswer::read(&row))
     }
 
     /// Returns the earliest ready key of each priority, and the earliest expired lease, among the keys that
@@ -173,214 +408,20 @@ impl Sessions {
         queue: i64,
         floors: &Lows,
         lows: &Lows,
-    ) -> Result<([Option<Micros>; 4], Option<Duration>), EngineError> {
+    ) -> Answer<([Option<Micros>; 4], Option<Duration>)> {
         let sql = "select passed, next_lease from requeue.passed_over($1, $2, $3)";
         let queue = i32::try_from(queue).unwrap_or(0);
-        let row = self.row(sql, &[&queue, &&floors[..], &&lows[..]]).await?;
+        let row = self.query_row(sql, &[&queue, &&floors[..], &&lows[..]]).await?;
         let found: Vec<Option<Micros>> = row.get(0);
         let lease: Option<Micros> = row.get(1);
         Ok((found.try_into().unwrap_or([None; 4]), lease.map(|lease| until(0, lease))))
     }
 
     /// Requests notifications from adds to the queue. The request need not be repeated for `time`.
-    pub(super) async fn wait(&self, queue: &Place, time: Duration) -> Result<(), EngineError> {
-        self.row("select requeue.wait($1, $2)", &[&number(queue), &micros(time)]).await.map(drop)
-    }
-
-    pub(super) async fn finish(
-        &self,
-        queue: &Place,
-        ends: &[End],
-    ) -> Result<Vec<bool>, EngineError> {
-        let sql = concat!("select requeue.finish_soon($1, $2, ", ends!(), ")");
-        let row = self.finished(sql, queue, ends).await?;
-        let mut held = vec![false; ends.len()];
-        numbers(&row, 0).into_iter().for_each(|n| held[n] = true);
-        Ok(held)
-    }
-
-    /// As `finish`. The answer for a key that another transaction has locked is `None`.
-    pub(super) async fn finish_free(
-        &self,
-        queue: &Place,
-        ends: &[End],
-    ) -> Result<Vec<Option<bool>>, EngineError> {
-        let sql = concat!("select held, locked from requeue.finish_free($1, $2, ", ends!(), ")");
-        let row = self.finished(sql, queue, ends).await?;
-        let mut held = vec![Some(false); ends.len()];
-        numbers(&row, 0).into_iter().for_each(|n| held[n] = Some(true));
-        numbers(&row, 1).into_iter().for_each(|n| held[n] = None);
-        Ok(held)
-    }
-
-    async fn finished(
-        &self,
-        sql: &str,
-        queue: &Place,
-        ends: &[End],
-    ) -> Result<SqlRow, EngineError> {
-        let keys: Vec<&[u8]> = ends.iter().map(|end| &*end.key).collect();
-        let epochs: Vec<i64> = ends.iter().map(|end| end.epoch).collect();
-        let hows: Vec<i16> = ends.iter().map(|end| how_to_end(&end.how)).collect();
-        let mut rest = Rest::default();
-        // Completions that succeed have no other parameters.
-        if hows.iter().any(|&how| how != 0) {
-            ends.iter().for_each(|end| rest.push(&end.how));
-        }
-        let (id, hold) = (number(queue), is_hold(queue.re_add));
-        let Rest { delays, priorities, adds, reasons, errors, bases, caps, shares, mosts } = &rest;
-        let of_all: [&dyn Param; 5] = [&id, &hold, &keys, &epochs, &hows];
-        let of_others: [&dyn Param; 9] =
-            [delays, priorities, adds, reasons, errors, bases, caps, shares, mosts];
-        self.row(sql, &[&of_all[..], &of_others[..]].concat()).await
-    }
-
-    pub(super) async fn renew(
-        &self,
-        queue: &Place,
-        held: &[(Key, i64)],
-        lease: Duration,
-    ) -> Result<Vec<Renewed>, EngineError> {
-        let sql = "select renewed, busy, rest, cancelled from requeue.renew($1, $2, $3, $4)";
-        let mut renewed = vec![Renewed::Lost; held.len()];
-        let mut left: Vec<usize> = (0..held.len()).collect();
-        while !left.is_empty() {
-            let keys: Vec<&[u8]> = left.iter().map(|&n| &*held[n].0).collect();
-            let epochs: Vec<i64> = left.iter().map(|&n| held[n].1).collect();
-            let row = self.row(sql, &[&number(queue), &keys, &epochs, &micros(lease)]).await?;
-            numbers(&row, 0).into_iter().for_each(|n| renewed[left[n]] = Renewed::Yes);
-            numbers(&row, 1).into_iter().for_each(|n| renewed[left[n]] = Renewed::Busy);
-            numbers(&row, 3).into_iter().for_each(|n| renewed[left[n]] = Renewed::Cancelled);
-            left = numbers(&row, 2).into_iter().map(|n| left[n]).collect();
-        }
-        Ok(renewed)
-    }
-
-    pub(super) async fn cancel(
-        &self,
-        queue: &Place,
-        keys: &[Key],
-        only: Option<State>,
-    ) -> Result<Vec<Option<Cancelled>>, EngineError> {
-        let sql = "select locked, cancelled, took from requeue.cancel($1, $2, $3)";
-        let bytes: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
-        let row = self.row(sql, &[&number(queue), &bytes, &only.map(number_of)]).await?;
-        let mut cancelled = vec![Some(Cancelled::default()); keys.len()];
-        numbers(&row, 0).into_iter().for_each(|n| cancelled[n] = None);
-        let took: Vec<i32> = row.get(2);
-        for (n, took) in numbers(&row, 1).into_iter().zip(took) {
-            let has = |bit| took & bit != 0;
-            let (ready, dirty, waiting, parked) = (has(1), has(2), has(4), has(8));
-            cancelled[n] = Some(Cancelled { ready, dirty, waiting, parked, damaged: false });
-        }
-        Ok(cancelled)
-    }
-
-    pub(super) async fn cancel_running(
-        &self,
-        queue: &Place,
-        key: &Key,
-    ) -> Result<CancelledRun, EngineError> {
-        let sql = "select requeue.cancel_running($1, $2)";
-        let row = self.row(sql, &[&number(queue), &&**key]).await?;
-        Ok(match row.get::<_, i32>(0) {
-            0 => CancelledRun::NotInFlight,
-            1 => CancelledRun::Cancelled,
-            _ => CancelledRun::AlreadyCancelled,
-        })
-    }
-
-    pub(super) async fn make_ready(
-        &self,
-        queue: &Place,
-        keys: &[Key],
-        from: State,
-    ) -> Result<Vec<Option<bool>>, EngineError> {
-        let sql = "select locked, revived from requeue.revive($1, $2, $3)";
-        let bytes: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
-        let row = self.row(sql, &[&number(queue), &bytes, &number_of(from)]).await?;
-        let mut revived = vec![Some(false); keys.len()];
-        numbers(&row, 0).into_iter().for_each(|n| revived[n] = None);
-        numbers(&row, 1).into_iter().for_each(|n| revived[n] = Some(true));
-        Ok(revived)
-    }
-
-    pub(super) async fn look_up(
-        &self,
-        queue: &Place,
-        key: &Key,
-    ) -> Result<Option<Entry>, EngineError> {
-        let sql = format!(
-            "select {} from requeue.keys k cross join (select requeue.now() as t) n \
-             where k.queue = $1 and k.key = $2",
-            columns()
-        );
-        let rows = self.rows(&sql, &[&number(queue), &&**key]).await?;
-        if rows.is_empty() {
-            self.check_queue(queue).await?;
-        }
-        rows.first().map(seen).transpose()
-    }
-
-    pub(super) async fn page(
-        &self,
-        queue: &Place,
-        state: Option<State>,
-        after: Option<&Key>,
-        limit: usize,
-    ) -> Result<Vec<Entry>, EngineError> {
-        let sql = page(state, after.is_some());
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let after = after.map(|after| &**after);
-        let rows = self.rows(&sql, &[&number(queue), &limit, &after]).await?;
-        if rows.is_empty() {
-            self.check_queue(queue).await?;
-        }
-        rows.iter().map(seen).collect()
-    }
-
-    pub(super) async fn counts(&self, queue: &Place) -> Result<StateCounts, EngineError> {
-        let sql = "select count(*) filter (where k.state = 0 and k.at <= n.t), \
-                   count(*) filter (where k.state = 0 and k.at > n.t), \
-                   count(*) filter (where k.state = 1), \
-                   count(*) filter (where k.state = 1 and k.at <= n.t), \
-                   count(*) filter (where k.state = 2), \
-                   max(n.t - k.since) filter (where k.state = 0 and k.at <= n.t) \
-                   from requeue.keys k cross join (select requeue.now() as t) n \
-                   where k.queue = $1";
-        let row = self.row(sql, &[&number(queue)]).await?;
-        let count = |at: usize| row.get::<_, i64>(at).try_into().unwrap_or(0);
-        let oldest: Option<i64> = row.get(5);
-        let counts = StateCounts {
-            ready: count(0),
-            waiting: count(1),
-            processing: count(2),
-            dirty: count(3),
-            parked: count(4),
-            damaged: 0,
-            oldest_ready: until(0, oldest.unwrap_or(0)),
-        };
-        if counts == StateCounts::default() {
-            self.check_queue(queue).await?;
-        }
-        Ok(counts)
-    }
-
-    pub(super) async fn set_paused(&self, queue: &Place, paused: bool) -> Result<(), EngineError> {
-        let sql = "select requeue.set_paused($1, $2)";
-        self.row(sql, &[&number(queue), &paused]).await.map(drop)
-    }
-
-    pub(super) async fn is_paused(&self, queue: &Place) -> Result<bool, EngineError> {
-        let sql = "select q.paused from requeue.queues q where q.id = $1";
-        match self.rows(sql, &[&number(queue)]).await?.first() {
-            Some(row) => Ok(row.get(0)),
-            None => Err(EngineError::dropped(&queue.name)),
-        }
-    }
-
-    pub(super) async fn is_idle(&self, queue: &Place) -> Result<bool, EngineError> {
-        Ok(self.row("select requeue.is_idle($1)", &[&number(queue)]).await?.get(0))
+    pub(super) async fn announce_wait(&self, queue: &Place, time: Duration) -> Answer<()> {
+        self.query_row("select requeue.wait($1, $2)", &[&number(queue), &micros(time)])
+            .await
+            .map(drop)
     }
 }
 
@@ -407,11 +448,11 @@ impl ClaimAnswer {
             key: Key::from(*key),
             epoch: epochs[n],
             asked: Asked {
-                adds: unsigned(adds[n]),
+                adds: from_count(adds[n]),
                 reasons: reasons[n].cast_unsigned(),
-                priority: Priority::from_number(priorities[n].into()),
+                priority: i32::from(priorities[n]).into(),
             },
-            failures: unsigned(failures[n]),
+            failures: from_count(failures[n]),
             queued: until(0, queued[n]),
         };
         let parked: Vec<&[u8]> = row.get("parked");
@@ -421,7 +462,9 @@ impl ClaimAnswer {
         let claimed = Claimed {
             items: keys.iter().enumerate().map(delivery).collect(),
             next: next_due.map(|time| until(0, time)),
-            parked: parked.map(|(key, n)| ParkedKey::expired(key.into(), unsigned(n))).collect(),
+            parked: parked
+                .map(|(key, n)| ParkedKey::from_expired_lease(key.into(), from_count(n)))
+                .collect(),
             is_paused: row.get("is_paused"),
             ..Claimed::default()
         };
@@ -436,12 +479,12 @@ impl ClaimAnswer {
 
 /// Returns the query of a page. Its parameters `$1` to `$3` are the queue, the limit, and the key before
 /// the page.
-pub(super) fn page(state: Option<State>, is_next: bool) -> String {
+pub(super) fn page_sql(state: Option<State>, is_next: bool) -> String {
     let which = match state {
         None => "",
         Some(State::Ready) => "and k.state = 0 and k.at <= n.t",
         Some(State::Waiting) => "and k.state = 0 and k.at > n.t",
-        Some(State::Processing) => "and k.state = 1",
+        Some(State::InFlight) => "and k.state = 1",
         Some(State::Parked) => "and k.state = 2",
         // The constraints of the table refuse damaged rows.
         Some(State::Damaged) => "and false",
@@ -450,6 +493,6 @@ pub(super) fn page(state: Option<State>, is_next: bool) -> String {
     format!(
         "select {} from requeue.keys k cross join (select requeue.now() as t) n \
          where k.queue = $1 and {after_this} {which} order by k.key limit $2",
-        columns()
+        entry_columns()
     )
 }

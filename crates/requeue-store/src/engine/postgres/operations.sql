@@ -468,11 +468,10 @@ begin
 end $$;
 
 -- Cancels the keys in the given state, or in any state: 0 ready, 1 waiting, 2 in flight, 3 parked. Returns the
--- numbers of the keys that matched, and for each the sum of what was cancelled: 1 ready, 2 dirty, 4 waiting,
--- 8 parked.
+-- numbers of the keys that were parked or had a pending run.
 create or replace function requeue.cancel(
     in_queue integer, in_keys bytea[], in_state integer,
-    out cancelled integer[], out took integer[], out locked integer[]
+    out cancelled integer[], out locked integer[]
 )
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '5s' set plan_cache_mode = force_generic_plan
@@ -486,18 +485,11 @@ begin
     held := requeue.lock(in_queue, in_keys);
     locked := held.locked;
     t := requeue.now();
-    select coalesce(array_agg(f.n), '{}'), coalesce(array_agg(f.took), '{}'),
+    select coalesce(array_agg(f.n) filter (where f.state = 2 or f.at is not null), '{}'),
         array_agg(f.id) filter (where f.state <> 1), array_agg(f.id) filter (where f.state = 1)
-    into cancelled, took, gone, running
+    into cancelled, gone, running
     from (
-        select p.n, x.ctid as id, x.state,
-            case
-                when x.state = 2 then 8
-                when x.at is null then 0
-                when x.at > t then 4
-                when x.state = 1 then 2
-                else 1
-            end as took,
+        select p.n, x.ctid as id, x.state, x.at,
             case
                 when x.state = 1 then 2
                 when x.state = 2 then 3

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
-pub(super) fn find(config: &Config, passfile: Option<&Path>) -> Option<String> {
+pub(super) fn find_password(config: &Config, passfile: Option<&Path>) -> Option<String> {
     if passfile.is_none()
         && let Some(password) = env::var("PGPASSWORD").ok().filter(|given| !given.is_empty())
     {
@@ -17,7 +17,7 @@ pub(super) fn find(config: &Config, passfile: Option<&Path>) -> Option<String> {
         .map(Path::to_owned)
         .or_else(|| env::var_os("PGPASSFILE").map(PathBuf::from))
         .or_else(|| env::home_dir().map(|home| home.join(".pgpass")))?;
-    let text = read(&file)?;
+    let text = read_private(&file)?;
     let host = match config.get_hosts().first() {
         Some(Host::Tcp(host)) => host.clone(),
         _ => "localhost".to_owned(),
@@ -30,11 +30,12 @@ pub(super) fn find(config: &Config, passfile: Option<&Path>) -> Option<String> {
 }
 
 /// Reads the file if no other user can access it.
-fn read(file: &Path) -> Option<String> {
+fn read_private(file: &Path) -> Option<String> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
 
+        // As libpq does: another user could have written the file, and so choose the password.
         if fs::metadata(file).ok()?.permissions().mode() & 0o077 != 0 {
             tracing::warn!(file = %file.display(), "the password file is ignored, because \
                 other users can access it; change its mode to 0600");
@@ -47,7 +48,7 @@ fn read(file: &Path) -> Option<String> {
 /// Returns the password of the first line that matches this host, port, database and user.
 fn look_up(text: &str, wanted: [&str; 4]) -> Option<String> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
-    lines.map(fields).find_map(|fields| {
+    lines.map(split_fields).find_map(|fields| {
         let (password, found) = fields.split_last()?;
         let fits = found.len() == wanted.len()
             && found.iter().zip(wanted).all(|(found, wanted)| found == "*" || found == wanted);
@@ -56,7 +57,7 @@ fn look_up(text: &str, wanted: [&str; 4]) -> Option<String> {
 }
 
 /// Splits a line at its colons. In a field, `\:` stands for a colon and `\\` for a backslash.
-fn fields(line: &str) -> Vec<String> {
+fn split_fields(line: &str) -> Vec<String> {
     let mut fields = vec![String::new()];
     let mut chars = line.chars();
     while let Some(c) = chars.next() {
@@ -98,8 +99,8 @@ mod tests {
         fs::write(&file, "*:*:*:*:secret").expect("the file is written");
         let allow = |mode| fs::set_permissions(&file, fs::Permissions::from_mode(mode));
         allow(0o640).expect("the mode is changed");
-        assert_eq!(read(&file), None);
+        assert_eq!(read_private(&file), None);
         allow(0o600).expect("the mode is changed");
-        assert_eq!(read(&file).as_deref(), Some("*:*:*:*:secret"));
+        assert_eq!(read_private(&file).as_deref(), Some("*:*:*:*:secret"));
     }
 }

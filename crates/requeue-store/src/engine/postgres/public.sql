@@ -78,7 +78,7 @@ create or replace function requeue.add_many(
     priority text default 'normal', reasons integer default 0, revive boolean default false,
     debounce interval default null, at_most interval default null
 ) returns table (
-    new bigint, coalesced bigint, dirty bigint, held bigint, revived bigint, parked bigint
+    new bigint, coalesced bigint, dirty bigint, backing_off bigint, revived bigint, parked bigint
 )
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -92,7 +92,7 @@ declare
 begin
     return query
     select count(*) filter (where a.name = 'new'), count(*) filter (where a.name = 'coalesced'),
-        count(*) filter (where a.name = 'dirty'), count(*) filter (where a.name = 'held'),
+        count(*) filter (where a.name = 'dirty'), count(*) filter (where a.name = 'backing_off'),
         count(*) filter (where a.name = 'revived'), count(*) filter (where a.name = 'parked')
     from (select (requeue.answers())[n + 1] as name from unnest(answers) n) a;
 end $$;
@@ -102,7 +102,7 @@ create or replace function requeue.add_many(
     priority text default 'normal', reasons integer default 0, revive boolean default false,
     debounce interval default null, at_most interval default null
 ) returns table (
-    new bigint, coalesced bigint, dirty bigint, held bigint, revived bigint, parked bigint
+    new bigint, coalesced bigint, dirty bigint, backing_off bigint, revived bigint, parked bigint
 )
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin

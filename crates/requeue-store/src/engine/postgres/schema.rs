@@ -7,9 +7,10 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::faults;
-use super::sessions::{BEGIN, Sessions, run};
+use super::sessions::{BEGIN, Sessions, run_batch};
 use crate::engine::columns::Columns;
-use crate::types::error::{EngineError, Kind, newer, older};
+use crate::engine::missing_steps;
+use crate::types::error::{Answer, EngineError, Kind, newer_schema, older_schema};
 
 /// The version of the schema that this program creates and uses.
 pub(super) const VERSION: i32 = 1;
@@ -25,7 +26,7 @@ const LOCK: &str = "select pg_advisory_xact_lock(32199685320308069)";
 /// Creates the tables of a new schema.
 const TABLES: &str = concat!("create schema requeue;", include_str!("schema.sql"));
 
-/// Creates the functions, or replaces those of an older version. See [`functions`] for the names in braces.
+/// Creates the functions, or replaces those of an older version. See [`function_sql`] for the names in braces.
 const FUNCTIONS: &str = concat!(
     include_str!("rows.sql"),
     include_str!("adding.sql"),
@@ -36,11 +37,11 @@ const FUNCTIONS: &str = concat!(
 );
 
 /// Returns [`FUNCTIONS`] with the lists of columns inserted, so that a new column of a key is named once.
-fn functions() -> String {
+fn function_sql() -> String {
     let run = |form: fn(&&str) -> String| Columns::RUN.iter().map(form).collect::<Vec<_>>();
     FUNCTIONS
-        .replace("{columns}", &Columns::list(|column| column.name.to_owned()))
-        .replace("{k.columns}", &Columns::list(|column| format!("k.{}", column.name)))
+        .replace("{columns}", &Columns::join_names(|column| column.name.to_owned()))
+        .replace("{k.columns}", &Columns::join_names(|column| format!("k.{}", column.name)))
         .replace("{no_run}", &run(|name| format!("{name} = null")).join(", "))
         .replace("{k.no_run}", &run(|name| format!("k.{name} := null;")).concat())
 }
@@ -55,44 +56,39 @@ const PAUSE: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Checks that the schema has the version of this program. Upgrades an older schema if this role owns it.
-pub(super) async fn check(sessions: &Sessions, steps: &[&str]) -> Result<(), EngineError> {
-    let session = sessions.session().await?;
+pub(super) async fn check_version(sessions: &Sessions, steps: &[&str]) -> Answer<()> {
+    let session = sessions.open_session().await?;
     let client = session.client();
-    let found = version(client).await?;
+    let found = read_version(client).await?;
     let Some(found) = found else {
         session.put_back();
         return Err(EngineError::refused(crate::types::error::UNPREPARED));
     };
-    let may_upgrade = missing(found, steps).is_some() && owns_schema(client).await?;
+    // A role without this right must be told who can upgrade, and not get the error of the first statement.
+    let may_upgrade = missing_steps(found, VERSION, steps).is_some() && owns_schema(client).await?;
     session.put_back();
     match found {
         VERSION => Ok(()),
-        _ if may_upgrade => migrate(sessions, steps).await,
-        _ => Err(mismatch(found, steps)),
+        _ if may_upgrade => migrate_schema(sessions, steps).await,
+        _ => Err(version_mismatch(found, steps)),
     }
 }
 
-/// Returns the steps that upgrade a schema of this version. Returns `None` if there are none.
-fn missing<'s>(version: i32, steps: &'s [&'s str]) -> Option<&'s [&'s str]> {
-    let count = usize::try_from(VERSION.checked_sub(version)?).ok().filter(|&count| count > 0)?;
-    steps.get(steps.len().checked_sub(count)?..)
-}
-
 /// Returns the error about a schema of another version, which was not upgraded.
-fn mismatch(version: i32, steps: &[&str]) -> EngineError {
-    if missing(version, steps).is_some() {
-        older(
+fn version_mismatch(version: i32, steps: &[&str]) -> EngineError {
+    if missing_steps(version, VERSION, steps).is_some() {
+        older_schema(
             version,
             VERSION,
             "run `requeue store init`, or call `Store::migrate`, as the role that owns the schema `requeue`",
         )
     } else {
-        newer(version, VERSION)
+        newer_schema(version, VERSION)
     }
 }
 
 /// Returns the version of the schema, if it exists.
-async fn version(client: &Client) -> Result<Option<i32>, EngineError> {
+async fn read_version(client: &Client) -> Answer<Option<i32>> {
     let there = "select from pg_catalog.pg_namespace where nspname = 'requeue'";
     let there =
         client.query_typed_opt(there, &[]).await.map_err(|error| faults::of_statement(&error))?;
@@ -108,7 +104,7 @@ async fn version(client: &Client) -> Result<Option<i32>, EngineError> {
     }
 }
 
-async fn owns_schema(client: &Client) -> Result<bool, EngineError> {
+async fn owns_schema(client: &Client) -> Answer<bool> {
     let sql = "select pg_catalog.pg_has_role(nspowner, 'usage') from pg_catalog.pg_namespace \
                where nspname = 'requeue'";
     let row = client.query_typed_one(sql, &[]).await;
@@ -116,7 +112,7 @@ async fn owns_schema(client: &Client) -> Result<bool, EngineError> {
 }
 
 /// Creates the schema, or upgrades it to the version of this program.
-pub(super) async fn migrate(sessions: &Sessions, steps: &[&str]) -> Result<(), EngineError> {
+pub(super) async fn migrate_schema(sessions: &Sessions, steps: &[&str]) -> Answer<()> {
     let since = Instant::now();
     loop {
         match try_migrate(sessions, steps).await {
@@ -137,14 +133,14 @@ pub(super) async fn migrate(sessions: &Sessions, steps: &[&str]) -> Result<(), E
     }
 }
 
-async fn try_migrate(sessions: &Sessions, steps: &[&str]) -> Result<(), EngineError> {
-    let session = sessions.session().await?;
+async fn try_migrate(sessions: &Sessions, steps: &[&str]) -> Answer<()> {
+    let session = sessions.open_session().await?;
     let client = session.client();
-    if let Some(version) = version(client).await?
-        && missing(version, steps).is_none()
+    if let Some(version) = read_version(client).await?
+        && missing_steps(version, VERSION, steps).is_none()
     {
         session.put_back();
-        return if version == VERSION { Ok(()) } else { Err(mismatch(version, steps)) };
+        return if version == VERSION { Ok(()) } else { Err(version_mismatch(version, steps)) };
     }
     let row =
         client.query_typed_one("select current_setting('server_version_num')::integer", &[]).await;
@@ -154,16 +150,19 @@ async fn try_migrate(sessions: &Sessions, steps: &[&str]) -> Result<(), EngineEr
         return Err(EngineError::refused(said));
     }
     // If this function returns early, the session is closed, which rolls the transaction back.
-    run(client, &format!("{BEGIN}; set local lock_timeout = 0; {LOCK}")).await?;
+    // Processes that start together migrate one after the other. Each waits for as long as the one before it
+    // takes.
+    run_batch(client, &format!("{BEGIN}; set local lock_timeout = 0; {LOCK}")).await?;
     // Another process may have migrated in the meantime.
-    match version(client).await? {
+    match read_version(client).await? {
         None => {
             let record = format!("insert into requeue.version values ({VERSION})");
-            run(client, &[TABLES, &functions(), &record].concat()).await?;
+            run_batch(client, &[TABLES, &function_sql(), &record].concat()).await?;
         }
         Some(VERSION) => {}
         Some(version) => {
-            let missing = missing(version, steps).ok_or_else(|| mismatch(version, steps))?;
+            let missing = missing_steps(version, VERSION, steps)
+                .ok_or_else(|| version_mismatch(version, steps))?;
             // The version changes in the same transaction as the tables: a step that fails changes neither.
             let record = format!("update requeue.version set version = {VERSION}");
             let all = [
@@ -172,15 +171,15 @@ async fn try_migrate(sessions: &Sessions, steps: &[&str]) -> Result<(), EngineEr
                 BEGIN_UPGRADE,
                 &missing.join(";"),
                 ";",
-                &functions(),
+                &function_sql(),
                 END_UPGRADE,
                 &record,
             ];
-            run(client, &all.concat()).await?;
+            run_batch(client, &all.concat()).await?;
             tracing::info!(from = version, to = VERSION, "the schema was upgraded");
         }
     }
-    run(client, "commit").await?;
+    run_batch(client, "commit").await?;
     session.put_back();
     Ok(())
 }

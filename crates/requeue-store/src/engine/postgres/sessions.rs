@@ -12,8 +12,8 @@ use tokio_postgres::{Client, Row};
 use super::address::{Address, Pooling};
 use super::faults;
 use super::guard::Connector;
-use super::params::{Params, typed};
-use crate::types::error::{ConnectErrorKind, EngineError, Reason};
+use super::params::{Params, with_types};
+use crate::types::error::{Answer, EngineError, ErrorKind, Reason};
 
 /// The settings of a session, or of the current transaction, which override those of the role and the
 /// database. A statement that waits for a lock gives up after 5 s, and so does a commit that waits for other
@@ -75,6 +75,7 @@ impl Sessions {
         let pool = Pool::builder(manager)
             .max_size(most)
             .post_create(prepare)
+            // This also bounds the first statements of a session, which the connect timeout does not.
             .create_timeout(Some(Duration::from_secs(30)))
             .runtime(Runtime::Tokio1)
             .build();
@@ -83,22 +84,18 @@ impl Sessions {
         Self { pool, pooling }
     }
 
-    /// Returns a connection. The caller returns it with [`Session::end`].
-    pub(super) async fn session(&self) -> Result<Session, EngineError> {
+    /// Returns a connection. The caller returns it with [`Session::put_back`].
+    pub(super) async fn open_session(&self) -> Answer<Session> {
         let client = self.pool.get().await.map_err(faults::of_connecting)?;
         Ok(Session(Some(client)))
     }
 
     /// Runs a statement and returns its rows.
-    pub(super) async fn rows(
-        &self,
-        sql: &str,
-        params: &Params<'_>,
-    ) -> Result<Vec<Row>, EngineError> {
-        let session = self.session().await?;
+    pub(super) async fn query_rows(&self, sql: &str, params: &Params<'_>) -> Answer<Vec<Row>> {
+        let session = self.open_session().await?;
         let rows = async {
             let client = session.client();
-            let typed = typed(params);
+            let typed = with_types(params);
             match self.pooling {
                 Pooling::None => {
                     let statement = client.prepare_cached(sql).await?;
@@ -122,14 +119,16 @@ impl Sessions {
                 }
             }
         };
+        // If the caller is dropped here, the session is dropped without `put_back`, which closes the
+        // connection.
         let rows = rows.await;
         session.put_back();
         rows.map_err(|error| faults::of_statement(&error))
     }
 
     /// Runs a statement and returns its only row.
-    pub(super) async fn row(&self, sql: &str, params: &Params<'_>) -> Result<Row, EngineError> {
-        let rows = self.rows(sql, params).await?;
+    pub(super) async fn query_row(&self, sql: &str, params: &Params<'_>) -> Answer<Row> {
+        let rows = self.query_rows(sql, params).await?;
         rows.into_iter().next().ok_or_else(|| EngineError::refused("the server returned no row"))
     }
 }
@@ -140,7 +139,7 @@ impl fmt::Debug for Sessions {
     }
 }
 
-/// A connection. Dropping it without [`end`](Self::end) closes it: a pending response may never come, and
+/// A connection. Dropping it without [`put_back`](Self::put_back) closes it: a pending response may never come, and
 /// would block the next user of the connection.
 pub(super) struct Session(Option<Object>);
 
@@ -169,21 +168,21 @@ impl Drop for Session {
 
 /// Checks that the server can be reached, and is a PostgreSQL server. Unless the address names a pooler, also
 /// checks that each connection has its own session.
-pub(super) async fn check(some: &Sessions, others: &Sessions) -> Result<(), EngineError> {
-    let one = some.session().await?;
+pub(super) async fn check_server(some: &Sessions, others: &Sessions) -> Answer<()> {
+    let one = some.open_session().await?;
     let version = one.client().query_typed_one("select version()", &[]).await;
     let version = version.map_err(|error| faults::of_statement(&error))?;
-    if let Some(reason) = version.try_get(0).ok().and_then(unsuitable) {
+    if let Some(reason) = version.try_get(0).ok().and_then(unsuitable_server) {
         return Err(reason.into());
     }
     if some.pooling == Pooling::None
         // Without a second connection there is nothing to compare.
-        && let Ok(other) = others.session().await
+        && let Ok(other) = others.open_session().await
     {
-        let pids = (pid(one.client()).await?, pid(other.client()).await?);
+        let pids = (backend_pid(one.client()).await?, backend_pid(other.client()).await?);
         if pids.0 == pids.1 {
             // The next client of this session expects its own settings.
-            let _ = run(one.client(), "reset all").await;
+            let _ = run_batch(one.client(), "reset all").await;
             return Err(EngineError::refused(faults::POOLED));
         }
         other.put_back();
@@ -194,7 +193,7 @@ pub(super) async fn check(some: &Sessions, others: &Sessions) -> Result<(), Engi
 
 /// Returns the reason not to use a server with this `version()`: it is another database that speaks the protocol of
 /// PostgreSQL. Some report a version of PostgreSQL as their `server_version`.
-fn unsuitable(version: &str) -> Option<Reason> {
+fn unsuitable_server(version: &str) -> Option<Reason> {
     /// Databases whose `version()` begins as that of PostgreSQL, with the words by which they are recognized.
     const OTHERS: [(&str, &str); 6] = [
         ("-YB-", "YugabyteDB"),
@@ -214,17 +213,17 @@ fn unsuitable(version: &str) -> Option<Reason> {
         "the server is not PostgreSQL, but {name}, which only speaks its protocol: requeue needs the locks \
          and the notifications of PostgreSQL itself; use another server ({version})"
     );
-    Some(Reason::new(ConnectErrorKind::WrongServer, said))
+    Some(Reason::new(ErrorKind::WrongServer, said))
 }
 
 /// Returns the process ID of the session that the client has now.
-async fn pid(client: &Client) -> Result<Option<i32>, EngineError> {
+async fn backend_pid(client: &Client) -> Answer<Option<i32>> {
     let found = client.query_typed_one(PID, &[]).await;
     found.map(|row| row.get(0)).map_err(|error| faults::of_statement(&error))
 }
 
 /// Runs SQL without parameters or results.
-pub(super) async fn run(client: &Client, sql: &str) -> Result<(), EngineError> {
+pub(super) async fn run_batch(client: &Client, sql: &str) -> Answer<()> {
     client.batch_execute(sql).await.map_err(|error| faults::of_statement(&error))
 }
 
@@ -240,7 +239,7 @@ mod tests {
             "PostgreSQL 16.2 (EnterpriseDB Advanced Server 16.2.0) on x86_64-pc-linux-gnu",
             "PostgreSQL 17devel on aarch64-apple-darwin",
         ] {
-            assert!(unsuitable(version).is_none(), "{version}");
+            assert!(unsuitable_server(version).is_none(), "{version}");
         }
         for (version, name) in [
             ("CockroachDB CCL v26.3.0 (x86_64-pc-linux-gnu, built 2026/09/01)", "CockroachDB"),
@@ -249,8 +248,8 @@ mod tests {
             ("PostgreSQL 13.14.0-RisingWave-2.1.0 (fd0ca4e)", "RisingWave"),
             ("CrateDB 5.8.1 (built 1a2b3c4)", "CrateDB"),
         ] {
-            let reason = unsuitable(version).expect(version);
-            assert_eq!(reason.kind, ConnectErrorKind::WrongServer, "{version}");
+            let reason = unsuitable_server(version).expect(version);
+            assert_eq!(reason.kind, ErrorKind::WrongServer, "{version}");
             let said = format!("the server is not PostgreSQL, but {name}, which only speaks");
             assert!(reason.said.starts_with(&said) && reason.said.contains(version), "{reason}");
         }

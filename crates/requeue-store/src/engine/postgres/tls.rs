@@ -27,16 +27,16 @@ pub(super) enum Trust {
     Name(Option<PathBuf>),
 }
 
-pub(super) fn connector(trust: &Trust) -> Result<MakeRustlsConnect, ConnectError> {
+pub(super) fn tls_connector(trust: &Trust) -> Result<MakeRustlsConnect, ConnectError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let bad = |error: rustls::Error| ConnectError::new(format!("postgres: TLS: {error}"));
     let verifier: Arc<dyn ServerCertVerifier> = match trust {
         Trust::Anybody => Arc::new(Lenient { roots: None, provider: Arc::clone(&provider) }),
         Trust::Authority(Some(file)) => {
-            Arc::new(Lenient { roots: Some(roots(file)?), provider: Arc::clone(&provider) })
+            Arc::new(Lenient { roots: Some(read_roots(file)?), provider: Arc::clone(&provider) })
         }
         Trust::Name(Some(file)) => {
-            let roots = Arc::new(roots(file)?);
+            let roots = Arc::new(read_roots(file)?);
             let builder = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider));
             builder.build().map_err(|error| {
                 ConnectError::new(format!("sslrootcert: {}: {error}", file.display()))
@@ -56,7 +56,7 @@ pub(super) fn connector(trust: &Trust) -> Result<MakeRustlsConnect, ConnectError
     Ok(MakeRustlsConnect::new(config))
 }
 
-fn roots(file: &Path) -> Result<RootCertStore, ConnectError> {
+fn read_roots(file: &Path) -> Result<RootCertStore, ConnectError> {
     let bad =
         |error: String| ConnectError::new(format!("sslrootcert: {}: {error}", file.display()));
     let mut roots = RootCertStore::empty();
@@ -88,6 +88,7 @@ impl ServerCertVerifier for Lenient {
         _ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
+        // The name is not compared, because `verify-ca` accepts any name that a trusted authority has signed.
         if let Some(roots) = &self.roots {
             let algorithms = self.provider.signature_verification_algorithms.all;
             let certificate = ParsedCertificate::try_from(certificate)?;

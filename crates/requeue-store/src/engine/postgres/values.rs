@@ -10,20 +10,21 @@ use crate::engine::row::Row;
 use crate::engine::time::micros;
 use crate::engine::{Asked, Backoff, Failing, Finish, Place, Settings};
 use crate::types::add::{Add, Merge, ParkedAdd, ReaddPolicy};
-use crate::types::error::EngineError;
+use crate::types::error::Answer;
 use crate::types::inspect::{Entry, State};
 
-/// The columns that [`seen`] reads: those of a key, then the key and the time.
+/// The columns that [`read_entry`] reads: those of a key, then the key and the time.
 ///
 /// The library writes at most 4096 characters of an error. A longer error, which another program has written,
 /// would fill the memory of a reader.
-pub(super) fn columns() -> String {
-    let columns = Columns::list(|column| match column.name {
+pub(super) fn entry_columns() -> String {
+    let columns = Columns::join_names(|column| match column.name {
         "lease_until" => "greatest(k.lease_until, \
              (select r.lease_until from requeue.renewals r where r.epoch = k.epoch))"
             .to_owned(),
         "error" => "left(k.error, 4096)".to_owned(),
         name if column.is_text => format!("k.{name}"),
+        // One type for all numbers, so that the decoder need not know the type of each column.
         name => format!("k.{name}::bigint"),
     });
     format!("{columns}, k.key, n.t")
@@ -32,11 +33,11 @@ pub(super) fn columns() -> String {
 impl Source for SqlRow {
     type Error = tokio_postgres::Error;
 
-    fn number(&self, position: usize) -> Result<Option<i64>, Self::Error> {
+    fn read_number(&self, position: usize) -> Result<Option<i64>, Self::Error> {
         self.try_get(position)
     }
 
-    fn text(&self, position: usize) -> Result<Option<Cow<'_, str>>, Self::Error> {
+    fn read_text(&self, position: usize) -> Result<Option<Cow<'_, str>>, Self::Error> {
         Ok(self.try_get::<_, Option<&str>>(position)?.map(Cow::from))
     }
 }
@@ -64,7 +65,7 @@ impl<'a> Rest<'a> {
             }
             Finish::RequeueAfter(delay, _) | Finish::Unclaim(_, delay) => (Some(*delay), none),
             Finish::Retry(how, _) => {
-                let (base, cap, share, most) = failing(how);
+                let (base, cap, share, most) = failing_params(how);
                 (None, (Some(base), Some(cap), Some(share), most))
             }
             Finish::RetryAfter(delay, most, _) => {
@@ -79,7 +80,7 @@ impl<'a> Rest<'a> {
             | Finish::RetryAfter(_, _, failure)
             | Finish::GiveUp(failure) => failure.asked,
         };
-        let error = how.failure().map(|failure| text(&failure.error));
+        let error = how.failure().map(|failure| clean_text(&failure.error));
         self.delays.push(delay.map(micros));
         self.priorities.push(asked.priority.number().into());
         self.adds.push(count(asked.adds));
@@ -94,10 +95,10 @@ impl<'a> Rest<'a> {
 
 /// Returns the place of a queue from a row with its number, whether re-adds are held, and whether adds
 /// revive parked keys.
-pub(super) fn place(name: &str, row: &SqlRow) -> Place {
-    let re_add = if row.get(1) { ReaddPolicy::Hold } else { ReaddPolicy::Replace };
+pub(super) fn read_place(name: &str, row: &SqlRow) -> Place {
+    let readd_policy = if row.get(1) { ReaddPolicy::Hold } else { ReaddPolicy::Replace };
     let parked_add = if row.get(2) { ParkedAdd::Revive } else { ParkedAdd::Keep };
-    Place::new(row.get::<_, i32>(0).into(), name, Settings { re_add, parked_add })
+    Place::new(row.get::<_, i32>(0).into(), name, Settings { readd_policy, parked_add })
 }
 
 /// Returns the number that stands for a state in `requeue.cancel`.
@@ -105,15 +106,15 @@ pub(super) const fn number_of(state: State) -> i32 {
     match state {
         State::Ready => 0,
         State::Waiting => 1,
-        State::Processing => 2,
+        State::InFlight => 2,
         State::Parked => 3,
         // No key is in this state.
         State::Damaged => 4,
     }
 }
 
-pub(super) const fn is_hold(re_add: ReaddPolicy) -> bool {
-    matches!(re_add, ReaddPolicy::Hold)
+pub(super) const fn is_hold(readd_policy: ReaddPolicy) -> bool {
+    matches!(readd_policy, ReaddPolicy::Hold)
 }
 
 pub(super) fn number(queue: &Place) -> i32 {
@@ -143,7 +144,7 @@ pub(super) const fn how_to_end(how: &Finish) -> i16 {
     }
 }
 
-pub(super) fn failing(failing: &Failing) -> (i64, i64, f64, Option<i32>) {
+pub(super) fn failing_params(failing: &Failing) -> (i64, i64, f64, Option<i32>) {
     let Backoff { base, cap, share } = failing.backoff;
     (micros(base), micros(cap), share.clamp(0.0, 1.0), failing.max_failures.map(count))
 }
@@ -153,23 +154,23 @@ pub(super) fn count(number: u32) -> i32 {
     number.try_into().unwrap_or(i32::MAX)
 }
 
-pub(super) fn unsigned(count: i32) -> u32 {
+pub(super) fn from_count(count: i32) -> u32 {
     count.try_into().unwrap_or(0)
 }
 
 /// Replaces NUL characters, which the server does not accept in text.
-pub(super) fn text(text: &str) -> Cow<'_, str> {
+pub(super) fn clean_text(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text.into() }
 }
 
 /// Converts a column of numbers, which the server counts from 1, to indexes in the batch.
-pub(super) fn numbers(row: &SqlRow, column: usize) -> Vec<usize> {
+pub(super) fn read_indexes(row: &SqlRow, column: usize) -> Vec<usize> {
     let numbers: Vec<i32> = row.get(column);
     numbers.into_iter().filter_map(|n| usize::try_from(n).ok()?.checked_sub(1)).collect()
 }
 
-/// Returns the entry of a row of [`columns`].
-pub(super) fn seen(row: &SqlRow) -> Result<Entry, EngineError> {
+/// Returns the entry of a row of [`entry_columns`].
+pub(super) fn read_entry(row: &SqlRow) -> Answer<Entry> {
     let columns = Columns::read(row).map_err(|error| faults::of_statement(&error))?;
-    Ok(Row::from(columns).seen(row.get::<_, &[u8]>("key").into(), row.get("t")))
+    Ok(Row::from(columns).to_entry(row.get::<_, &[u8]>("key").into(), row.get("t")))
 }

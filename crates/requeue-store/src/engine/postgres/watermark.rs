@@ -97,7 +97,7 @@ pub(super) struct Watermark {
     unaware_since: Instant,
 }
 
-fn lower(one: Lows, other: Lows) -> Lows {
+fn lower_of(one: Lows, other: Lows) -> Lows {
     std::array::from_fn(|n| one[n].min(other[n]))
 }
 
@@ -117,7 +117,7 @@ impl Watermark {
     }
 
     pub(super) fn begin(&self, now: Instant) -> Begun {
-        let lows = self.lower.map_or(self.lows, |below| lower(below, self.lows));
+        let lows = self.lower.map_or(self.lows, |below| lower_of(below, self.lows));
         let [open, newer] = self.next_open;
         // Transactions that began after a very recent claim are within the slack of this claim.
         let is_long_ago = newer.since.is_none_or(|since| now > since + SLACK / 2);
@@ -141,9 +141,9 @@ impl Watermark {
         let long = ended.filter(|(_, open)| {
             open.since.is_none_or(|since| begun.at.saturating_duration_since(since) > SLACK)
         });
-        let passed = long.map(|(_, open)| open.lows).reduce(lower);
+        let passed = long.map(|(_, open)| open.lows).reduce(lower_of);
         if let Some(passed) = passed {
-            self.suspect(passed);
+            self.mark_suspect(passed);
         }
         for &transaction in &snapshot.open {
             self.open.entry(transaction).or_insert(begun.open);
@@ -156,15 +156,15 @@ impl Watermark {
     }
 
     /// Marks the range from `floors` on as suspect: it may contain keys that claims have passed.
-    pub(super) fn suspect(&mut self, floors: Lows) {
-        self.suspect = Some(self.suspect.map_or(floors, |other| lower(other, floors)));
+    pub(super) fn mark_suspect(&mut self, floors: Lows) {
+        self.suspect = Some(self.suspect.map_or(floors, |other| lower_of(other, floors)));
     }
 
     pub(super) fn is_suspect(&self) -> bool {
         self.suspect.is_some()
     }
 
-    pub(super) fn lows(&self) -> Lows {
+    pub(super) fn current_lows(&self) -> Lows {
         self.lows
     }
 
@@ -174,25 +174,25 @@ impl Watermark {
     }
 
     /// Records the results of a scan. Returns true if it found a key.
-    pub(super) fn found(&mut self, found: [Option<Micros>; 4]) -> bool {
+    pub(super) fn note_scan(&mut self, found: [Option<Micros>; 4]) -> bool {
         let is_any = found.iter().any(Option::is_some);
         if is_any {
             let found = found.map(|at| at.unwrap_or(Micros::MAX));
-            self.lower = Some(self.lower.map_or(found, |other| lower(other, found)));
+            self.lower = Some(self.lower.map_or(found, |other| lower_of(other, found)));
             self.lowered += 1;
         }
         is_any
     }
 
     /// Records that the server has learned that this process waits, and that a later claim has completed.
-    pub(super) fn announced(&mut self, snapshot: &Snapshot, now: Instant) {
+    pub(super) fn note_announced(&mut self, snapshot: &Snapshot, now: Instant) {
         self.unaware.clone_from(&snapshot.open);
         self.unaware_since = now;
     }
 
     /// Returns the time after which to claim again, because adds may not send a notification. The pauses
     /// grow with the age of the transactions that cause them.
-    pub(super) fn pause(&self, now: Instant) -> Option<Duration> {
+    pub(super) fn claim_pause(&self, now: Instant) -> Option<Duration> {
         let age = now.saturating_duration_since(self.unaware_since);
         (!self.unaware.is_empty()).then(|| (age / 2).max(FIRST_PAUSE))
     }
@@ -295,14 +295,14 @@ mod tests {
         let none = snapshot("5:5:");
         let first = mark.begin(now);
         mark.note_claim(&first, [100; 4], &none, false);
-        assert!(!mark.found([None; 4]));
-        assert!(mark.found([None, Some(50), None, None]));
+        assert!(!mark.note_scan([None; 4]));
+        assert!(mark.note_scan([None, Some(50), None, None]));
         // This claim fails.
         let failing = mark.begin(now);
         assert_eq!(failing.lows, [100, 50, 100, 100]);
         let second = mark.begin(now);
         // Another scan completes during the claim.
-        assert!(mark.found([Some(40), None, None, None]));
+        assert!(mark.note_scan([Some(40), None, None, None]));
         mark.note_claim(&second, [110; 4], &none, false);
         let third = mark.begin(now);
         assert_eq!(third.lows, [40, 50, 110, 110]);
@@ -316,14 +316,14 @@ mod tests {
         let mut mark = Watermark::new(now);
         let begun = mark.begin(now);
         mark.note_claim(&begun, [100; 4], &snapshot("5:7:5,6"), true);
-        mark.announced(&snapshot("5:7:5,6"), now);
+        mark.note_announced(&snapshot("5:7:5,6"), now);
         let later = now + Duration::from_secs(1);
-        assert_eq!(mark.pause(now), Some(FIRST_PAUSE));
-        assert_eq!(mark.pause(later), Some(Duration::from_millis(500)));
+        assert_eq!(mark.claim_pause(now), Some(FIRST_PAUSE));
+        assert_eq!(mark.claim_pause(later), Some(Duration::from_millis(500)));
         mark.note_claim(&begun, [100; 4], &snapshot("5:8:5,7"), true);
-        assert!(mark.pause(later).is_some());
+        assert!(mark.claim_pause(later).is_some());
         // Transaction 7 began later.
         mark.note_claim(&begun, [100; 4], &snapshot("7:8:7"), true);
-        assert_eq!(mark.pause(later), None);
+        assert_eq!(mark.claim_pause(later), None);
     }
 }

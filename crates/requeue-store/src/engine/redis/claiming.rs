@@ -9,13 +9,11 @@ use tokio::time::{Instant, timeout};
 use super::names::Shard;
 use super::node::Line;
 use super::values::{self, ClaimAnswer, PeekAnswer};
-use super::{Redis, epoch_of, held, lock};
-use crate::engine::damage::Damaged;
+use super::{Redis, epoch_of, hold_flag};
 use crate::engine::outage::Part;
 use crate::engine::time::micros;
-use crate::engine::{Claim, Claimed, Delivery, Place};
-use crate::types::error::{EngineError, Kind};
-use crate::types::inspect::ParkedKey;
+use crate::engine::{Claim, Claimed, Place, lock};
+use crate::types::error::{Answer, EngineError, Kind};
 
 /// The timeout of a claim. The keys of a later response are lost until their leases expire.
 const CLAIMING: Duration = Duration::from_secs(3);
@@ -34,21 +32,21 @@ impl Redis {
         shards: &Arc<Vec<Shard>>,
         number: usize,
         claim: Claim,
-    ) -> Result<Claimed, EngineError> {
+    ) -> Answer<Claimed> {
         let Claim { max, oldest, lease, expired, .. } = claim;
-        let mut command = self.scripts.claim.on(&shards[number]);
-        command.arg(max).arg(oldest).arg(micros(lease)).arg(held(queue));
-        command.arg(values::expired(&expired.nth(number + 1))).arg(shards.len());
+        let mut command = self.nodes.scripts.claim.on(&shards[number]);
+        command.arg(max).arg(oldest).arg(micros(lease)).arg(hold_flag(queue));
+        command.arg(values::expired_words(&expired.nth(number + 1))).arg(shards.len());
         command.arg(&*queue.worker);
         let line = (Line::WaitingClaims, WAIT);
-        let run = self.run_and_wait(&shards[number], &self.scripts.claim, &command, line);
+        let run = self.run_and_wait(&shards[number], &command, line);
         let (answer, replicas) =
             in_time(CLAIMING, &shards[number], run).await.inspect_err(|fault| {
                 queue.note_failure(Part::Shard(number), fault);
             })?;
         queue.note_answer(|| Part::Shard(number));
         let ClaimAnswer { mut claimed, health } = ClaimAnswer::read(answer)?;
-        claimed.next = self.heal(queue, shards, number, health).or(claimed.next);
+        claimed.next = self.start_repair(queue, shards, number, health).or(claimed.next);
         if !claimed.items.is_empty() && replicas < self.wait {
             tracing::debug!(
                 queue = queue.name,
@@ -57,6 +55,7 @@ impl Redis {
             );
         }
         for item in &mut claimed.items {
+            // Shards count independently, so that two of them may have used the same token.
             item.epoch = epoch_of(item.epoch, number, shards.len());
         }
         Ok(claimed)
@@ -64,60 +63,62 @@ impl Redis {
 
     /// Returns the number of keys that can be claimed from the shard, and the time until there may be such a
     /// key.
-    async fn peek(
+    async fn peek_shard(
         &self,
         queue: &Place,
         shards: &Arc<Vec<Shard>>,
         number: usize,
-    ) -> Result<(usize, Option<Duration>), EngineError> {
+    ) -> Answer<(usize, Option<Duration>)> {
         let shard = &shards[number];
-        let command = self.scripts.peek.on(shard);
-        let run = self.run(shard, &self.scripts.peek, &command);
+        let command = self.nodes.scripts.peek.on(shard);
+        let run = self.run_script(shard, &command);
         let found = in_time(PEEKING, shard, run).await;
         let found = found.inspect_err(|fault| queue.note_failure(Part::Shard(number), fault))?;
         queue.note_answer(|| Part::Shard(number));
         let PeekAnswer { due, next, health } = PeekAnswer::read(found)?;
-        Ok((due, self.heal(queue, shards, number, health).or(next)))
+        Ok((due, self.start_repair(queue, shards, number, health).or(next)))
     }
 
     /// Claims from one shard. If that shard has too few keys, also claims from the other shards that have
     /// some. A shard that does not answer does not delay the others. It is queried from time to time, to
     /// detect when it is available again.
-    pub(super) async fn claimed(
+    pub(super) async fn claim_shards(
         &self,
         queue: &Place,
         begin: usize,
         claim: Claim,
-    ) -> Result<Claimed, EngineError> {
+    ) -> Answer<Claimed> {
         let shards = self.shards_of(queue)?;
         let count = shards.len();
         let mut others: Vec<usize> = (0..count).map(|n| (begin + n) % count).collect();
+        // A claim from a shard that does not answer would delay the getters until its timeout.
         let well = others.iter().position(|&number| lock(&shards[number].silent).is_none());
         let mut all = Gathered::default();
         if let Some(first) = well {
             let first = others.remove(first);
-            all.take(self.claim_of(queue, &shards, first, claim).await);
-            if others.is_empty() || all.items.len() >= claim.max {
-                return all.combined();
+            all.take_part(self.claim_of(queue, &shards, first, claim).await);
+            if others.is_empty() || all.claimed.items.len() >= claim.max {
+                return all.into_claimed();
             }
             others.retain(|&number| {
                 lock(&shards[number].silent).is_none_or(|since| since.elapsed() > RESTING)
             });
         }
-        let peeked = others.iter().map(|&number| self.peek(queue, &shards, number));
+        let peeked = others.iter().map(|&number| self.peek_shard(queue, &shards, number));
         let peeked = join_all(peeked).await;
-        let (mut left, mut oldest) = (claim.max - all.items.len(), claim.oldest);
-        oldest = oldest.saturating_sub(all.items.len());
+        // Together, the shards must not deliver more keys than the getters want.
+        let (mut left, mut oldest) = (claim.max - all.claimed.items.len(), claim.oldest);
+        oldest = oldest.saturating_sub(all.claimed.items.len());
         let mut claims = Vec::new();
         for (&number, peeked) in others.iter().zip(peeked) {
             let due = match peeked {
                 Ok((due, next)) if due == 0 || left == 0 => {
-                    all.take(Ok(Claimed { next, ..Claimed::default() }));
+                    all.take_part(Ok(Claimed { next, ..Claimed::default() }));
                     continue;
                 }
                 Ok((due, _)) => due.min(left),
                 Err(fault) => {
-                    all.take(Err(fault));
+                    all.take_part(Err(fault));
                     continue;
                 }
             };
@@ -127,33 +128,30 @@ impl Redis {
             oldest -= part.oldest;
         }
         for claimed in join_all(claims).await {
-            all.take(claimed);
+            all.take_part(claimed);
         }
-        all.combined()
+        all.into_claimed()
     }
 }
 
 /// The combined results of several shards.
 #[derive(Default)]
 struct Gathered {
-    items: Vec<Delivery>,
-    next: Option<Duration>,
-    damaged: Vec<Damaged>,
-    parked: Vec<ParkedKey>,
-    is_paused: bool,
+    claimed: Claimed,
     answered: bool,
     fault: Option<EngineError>,
 }
 
 impl Gathered {
-    fn take(&mut self, claimed: Result<Claimed, EngineError>) {
+    fn take_part(&mut self, claimed: Answer<Claimed>) {
         match claimed {
             Ok(Claimed { items, next, damaged, parked, is_paused }) => {
-                self.is_paused |= is_paused;
-                self.items.extend(items);
-                self.damaged.extend(damaged);
-                self.parked.extend(parked);
-                self.next = self.next.into_iter().chain(next).min();
+                let all = &mut self.claimed;
+                all.is_paused |= is_paused;
+                all.items.extend(items);
+                all.damaged.extend(damaged);
+                all.parked.extend(parked);
+                all.next = all.next.into_iter().chain(next).min();
                 self.answered = true;
             }
             Err(fault) => {
@@ -166,17 +164,14 @@ impl Gathered {
     /// Returns the combined result. A failure of one shard counts only if no other shard has answered. A pause
     /// of some shards counts only if the other shards have delivered no key: the client returns the keys of a
     /// paused queue to the store, and would claim them again immediately.
-    fn combined(self) -> Result<Claimed, EngineError> {
-        let Self { items, next, damaged, parked, is_paused, answered, fault } = self;
+    fn into_claimed(self) -> Answer<Claimed> {
+        let Self { claimed, answered, fault } = self;
+        let has_items = !claimed.items.is_empty();
         match fault {
-            Some(fault) if !answered || fault.kind == Kind::Dropped && items.is_empty() => {
-                return Err(fault);
-            }
+            Some(fault) if !answered || fault.kind == Kind::Dropped && !has_items => Err(fault),
             // The failure was already reported.
-            Some(_) | None => {}
+            Some(_) | None => Ok(Claimed { is_paused: claimed.is_paused && !has_items, ..claimed }),
         }
-        let is_paused = is_paused && items.is_empty();
-        Ok(Claimed { items, next, damaged, parked, is_paused })
     }
 }
 
@@ -184,10 +179,11 @@ impl Gathered {
 async fn in_time<T>(
     limit: Duration,
     shard: &Shard,
-    ran: impl Future<Output = Result<T, EngineError>>,
-) -> Result<T, EngineError> {
+    ran: impl Future<Output = Answer<T>>,
+) -> Answer<T> {
     let ran = timeout(limit, ran).await;
-    let ran = ran.unwrap_or_else(|_| Err(EngineError::unsure("the store did not answer in time")));
+    let ran = ran.unwrap_or_else(|_| Err(EngineError::late()));
+    // The time is the last failure, so that the shard is asked again after a rest.
     *lock(&shard.silent) = ran.is_err().then(Instant::now);
     ran
 }

@@ -29,25 +29,24 @@ use std::time::Duration;
 use redis::Value;
 use tokio::time::Instant;
 
-use super::faults::garbled;
+use super::faults::unknown_format;
 use super::names::{self, Identity, Shard};
 use super::nodes::Nodes;
 use super::opening::Record;
-use super::scripts::Scripts;
 use super::values::{self, Values};
-use super::walking::sum;
+use super::walking::sum_counts;
 use super::{Redis, epoch_of};
 use crate::engine::Dropped;
-use crate::types::error::{EngineError, Kind};
+use crate::types::error::{Answer, EngineError, Kind};
 use crate::types::inspect::StateCounts;
 
 /// The time limit of steps 1 and 2. drop.lua lets other drops take over after twice that time.
 const LIMIT: Duration = Duration::from_secs(5);
 
 impl Redis {
-    pub(super) async fn dropped(&self, name: &str, keys_too: bool) -> Result<Dropped, EngineError> {
+    pub(super) async fn drop_named(&self, name: &str, keys_too: bool) -> Answer<Dropped> {
         self.check(Some(name)).await?;
-        let Some(record) = self.settings(name, None).await? else { return Ok(Dropped::Missing) };
+        let Some(record) = self.read_record(name, None).await? else { return Ok(Dropped::Missing) };
         let Record { shards: count, generation, is_dropping, .. } = record;
         let of = Arc::new(Identity { name: name.to_owned(), generation, floor: 0 });
         let shards = names::shards(&of, count);
@@ -56,52 +55,53 @@ impl Redis {
             // another drop has sealed is not counted.
             let mut counts = StateCounts::default();
             for shard in &shards {
-                let counted = self.scripts.counts.on(shard);
-                if let Ok(counted) = self.run(shard, &self.scripts.counts, &counted).await {
-                    counts = sum(counts, values::counts(counted)?);
+                let counted = self.nodes.scripts.counts.on(shard);
+                if let Ok(counted) = self.run_script(shard, &counted).await {
+                    counts =
+                        sum_counts(counts, values::read_counts(&mut Values::from_array(counted)?)?);
                 }
             }
             if Dropped::keeps(&counts, keys_too) {
                 return Ok(Dropped::HasKeys(counts));
             }
         }
-        let (nodes, scripts) = (Arc::clone(&self.nodes), Arc::clone(&self.scripts));
+        let nodes = Arc::clone(&self.nodes);
         // A separate task, so that a caller that goes away leaves no shard sealed.
         let dropping = tokio::spawn(async move {
             if is_dropping {
                 // An earlier drop was interrupted.
-                remove(&nodes, &scripts, &shards).await?;
+                remove_queue(&nodes, &shards).await?;
                 return Ok(Dropped::Yes(StateCounts::default()));
             }
-            let dropping = Dropping { nodes: &nodes, scripts: &scripts, shards: &shards };
-            let (counts, is_dropped) = dropping.decide(keys_too).await?;
+            let dropping = Dropping { nodes: &nodes, shards: &shards };
+            let (counts, is_dropped) = dropping.seal_and_mark(keys_too).await?;
             if !is_dropped {
                 return Ok(Dropped::HasKeys(counts));
             }
-            remove(&nodes, &scripts, &shards).await?;
+            remove_queue(&nodes, &shards).await?;
             Ok(Dropped::Yes(counts))
         });
         dropping.await.unwrap_or_else(|error| Err(EngineError::unsure(error)))
     }
 
     /// Returns the floor. All queues that are created from now on have greater fencing tokens.
-    pub(super) async fn floor(&self) -> Result<i64, EngineError> {
+    pub(super) async fn read_floor(&self) -> Answer<i64> {
         let get = redis::cmd("GET").arg(names::FLOOR).to_owned();
-        match self.nodes.run(names::slot(names::FLOOR), &get, None).await? {
+        match self.nodes.run_command(names::slot(names::FLOOR), &get).await? {
             Value::Nil => Ok(0),
             floor => values::number(floor),
         }
     }
 
     /// Restores the mark of a shard after the server has lost it. Fails if the queue was dropped.
-    pub(super) async fn restore_mark(&self, shard: &Shard) -> Result<(), EngineError> {
+    pub(super) async fn restore_mark(&self, shard: &Shard) -> Answer<()> {
         let of = &shard.queue;
         if self.was_dropped(of).await? {
             return Err(EngineError::dropped(&of.name));
         }
-        let mut check = self.scripts.check.on(shard);
+        let mut check = self.nodes.scripts.check.on(shard);
         check.arg(0);
-        self.nodes.run(shard.slot, &check, Some(&self.scripts.check)).await?;
+        self.nodes.run_script(shard.slot, &check).await?;
         if self.was_dropped(of).await? {
             // The queue was dropped in the meantime. A tentative mark that remains is harmless.
             let _ = self.complete_mark(shard, "forget").await;
@@ -113,36 +113,32 @@ impl Redis {
 
     /// Completes or removes a tentative mark, depending on `what`. Returns true if the shard has the mark
     /// of its queue.
-    pub(super) async fn complete_mark(
-        &self,
-        shard: &Shard,
-        what: &str,
-    ) -> Result<bool, EngineError> {
-        let command = self.scripts.mark.on(shard).arg(what).to_owned();
-        let marked = self.nodes.run(shard.slot, &command, Some(&self.scripts.mark)).await?;
+    pub(super) async fn complete_mark(&self, shard: &Shard, what: &str) -> Answer<bool> {
+        let mut command = self.nodes.scripts.mark.on(shard);
+        command.arg(what);
+        let marked = self.nodes.run_script(shard.slot, &command).await?;
         Ok(values::number(marked)? == 1)
     }
 
-    async fn was_dropped(&self, of: &Identity) -> Result<bool, EngineError> {
-        Ok(match self.settings(&of.name, None).await? {
+    async fn was_dropped(&self, of: &Identity) -> Answer<bool> {
+        Ok(match self.read_record(&of.name, None).await? {
             Some(record) => record.generation != of.generation || record.is_dropping,
-            None => self.floor().await? > of.floor,
+            None => self.read_floor().await? > of.floor,
         })
     }
 }
 
 struct Dropping<'a> {
     nodes: &'a Arc<Nodes>,
-    scripts: &'a Scripts,
     shards: &'a [Shard],
 }
 
 impl Dropping<'_> {
     /// Runs steps 1 to 3. Returns the numbers of keys, and whether the queue was dropped.
-    async fn decide(&self, keys_too: bool) -> Result<(StateCounts, bool), EngineError> {
+    async fn seal_and_mark(&self, keys_too: bool) -> Answer<(StateCounts, bool)> {
         let name = fastrand::u64(1..=i64::MAX.unsigned_abs());
         let began = Instant::now();
-        let decided = match self.seal(name).await {
+        let decided = match self.seal_shards(name).await {
             Ok((counts, _)) if Dropped::keeps(&counts, keys_too) => Ok((counts, false)),
             Ok((counts, last_epoch)) => self.mark(last_epoch, began).await.map(|()| (counts, true)),
             Err(fault) => Err(fault),
@@ -155,7 +151,7 @@ impl Dropping<'_> {
         if is_open {
             for shard in self.shards {
                 // Unseal the other shards even if this fails.
-                if let Err(fault) = step(self.nodes, self.scripts, shard, "unseal", name).await {
+                if let Err(fault) = run_step(self.nodes, shard, "unseal", name).await {
                     let (queue, error) = (&shard.queue.name, fault.source);
                     tracing::warn!(queue, %error, "a shard could not be unsealed: \
                         drop the queue again");
@@ -166,10 +162,10 @@ impl Dropping<'_> {
     }
 
     /// Seals all shards. Returns the numbers of keys, and the last fencing token.
-    async fn seal(&self, name: u64) -> Result<(StateCounts, i64), EngineError> {
+    async fn seal_shards(&self, name: u64) -> Answer<(StateCounts, i64)> {
         let (mut all, mut last_epoch) = (StateCounts::default(), 0);
         for (number, shard) in self.shards.iter().enumerate() {
-            let answer = step(self.nodes, self.scripts, shard, "seal", name).await;
+            let answer = run_step(self.nodes, shard, "seal", name).await;
             // Unsealing shows whether the seal was set.
             let answer = answer.map_err(|fault| EngineError { kind: Kind::Absent, ..fault })?;
             let mut answer = Values::from_array(answer)?;
@@ -177,98 +173,69 @@ impl Dropping<'_> {
                 return Err(EngineError::absent("another process is dropping the queue"));
             }
             last_epoch = last_epoch.max(epoch_of(answer.number()?, number, self.shards.len()));
-            let counts = StateCounts {
-                ready: answer.number()?,
-                waiting: answer.number()?,
-                processing: answer.number()?,
-                dirty: answer.number()?,
-                parked: answer.number()?,
-                damaged: answer.number()?,
-                ..StateCounts::default()
-            };
-            all = sum(all, counts);
+            all = sum_counts(all, values::read_counts(&mut answer)?);
         }
         Ok((all, last_epoch))
     }
 
-    async fn mark(&self, last_epoch: i64, began: Instant) -> Result<(), EngineError> {
-        let mut raise = self.scripts.floor.with(&[names::FLOOR.to_owned()]);
+    async fn mark(&self, last_epoch: i64, began: Instant) -> Answer<()> {
+        let mut raise = self.nodes.scripts.floor.with(&[names::FLOOR.to_owned()]);
         raise.arg(last_epoch);
-        let raised = self.nodes.run(names::slot(names::FLOOR), &raise, Some(&self.scripts.floor));
+        let raised = self.nodes.run_script(names::slot(names::FLOOR), &raise);
         raised.await.map_err(|fault| EngineError { kind: Kind::Absent, ..fault })?;
+        // Another drop may have taken over the seals and removed them, so that adds have succeeded since.
         if began.elapsed() > LIMIT {
             return Err(EngineError::absent("the shards did not answer in time"));
         }
-        record(self.nodes, self.scripts, &self.shards[0].queue, &["drop".to_owned()]).await
+        record(self.nodes, &self.shards[0].queue, &["drop".to_owned()]).await
     }
 }
 
 /// Runs step 4. Several processes may do so at the same time.
-pub(super) async fn remove(
-    nodes: &Arc<Nodes>,
-    scripts: &Scripts,
-    shards: &[Shard],
-) -> Result<(), EngineError> {
-    remove_shards(nodes, scripts, shards).await?;
+pub(super) async fn remove_queue(nodes: &Arc<Nodes>, shards: &[Shard]) -> Answer<()> {
+    // The shards go before the record. Without the record, no process would find a shard that a crash has
+    // left.
+    remove_shards(nodes, shards).await?;
     let Some(Shard { queue: of, .. }) = shards.first() else { return Ok(()) };
-    record(nodes, scripts, of, &["remove".to_owned()]).await?;
+    record(nodes, of, &["remove".to_owned()]).await?;
     let mut remove = redis::cmd("HDEL");
     remove.arg(names::QUEUES).arg(&of.name);
-    nodes.run(names::slot(names::QUEUES), &remove, None).await?;
+    nodes.run_command(names::slot(names::QUEUES), &remove).await?;
     // Another process may have created the queue again. It lists the queue before or after the removal.
     let (key, slot) = names::queue(&of.name);
     let exists = redis::cmd("EXISTS").arg(key).to_owned();
-    if values::number(nodes.run(slot, &exists, None).await?)? > 0 {
-        list(nodes, scripts, &of.name).await?;
+    if values::number(nodes.run_command(slot, &exists).await?)? > 0 {
+        list_name(nodes, &of.name).await?;
     }
     Ok(())
 }
 
-pub(super) async fn remove_shards(
-    nodes: &Arc<Nodes>,
-    scripts: &Scripts,
-    shards: &[Shard],
-) -> Result<(), EngineError> {
+pub(super) async fn remove_shards(nodes: &Arc<Nodes>, shards: &[Shard]) -> Answer<()> {
     for shard in shards {
-        step(nodes, scripts, shard, "remove", 0).await?;
+        run_step(nodes, shard, "remove", 0).await?;
     }
     Ok(())
 }
 
-async fn step(
-    nodes: &Arc<Nodes>,
-    scripts: &Scripts,
-    shard: &Shard,
-    what: &str,
-    name: u64,
-) -> Result<Value, EngineError> {
-    let mut command = scripts.drop.on(shard);
+async fn run_step(nodes: &Arc<Nodes>, shard: &Shard, what: &str, name: u64) -> Answer<Value> {
+    let mut command = nodes.scripts.drop.on(shard);
     command.arg(what).arg(name);
-    nodes.run(shard.slot, &command, Some(&scripts.drop)).await
+    nodes.run_script(shard.slot, &command).await
 }
 
 /// Changes the record if it has this generation.
-pub(super) async fn record(
-    nodes: &Arc<Nodes>,
-    scripts: &Scripts,
-    of: &Identity,
-    what: &[String],
-) -> Result<(), EngineError> {
+pub(super) async fn record(nodes: &Arc<Nodes>, of: &Identity, what: &[String]) -> Answer<()> {
     let (key, slot) = names::queue(&of.name);
-    let mut command = scripts.record.with(&[key]);
+    let mut command = nodes.scripts.record.with(&[key]);
     command.arg(of.generation).arg(what);
-    nodes.run(slot, &command, Some(&scripts.record)).await.map(drop)
+    nodes.run_script(slot, &command).await.map(drop)
 }
 
 /// Adds the queue to the list of all queues.
-pub(super) async fn list(
-    nodes: &Arc<Nodes>,
-    scripts: &Scripts,
-    name: &str,
-) -> Result<(), EngineError> {
-    let mut list = scripts.list.with(&[names::QUEUES.to_owned()]);
+pub(super) async fn list_name(nodes: &Arc<Nodes>, name: &str) -> Answer<()> {
+    let mut list = nodes.scripts.list.with(&[names::QUEUES.to_owned()]);
     list.arg(name);
-    nodes.run(names::slot(names::QUEUES), &list, Some(&scripts.list)).await.map(drop)
+    nodes.run_script(names::slot(names::QUEUES), &list).await.map(drop)
 }
 
 /// The state of a mark.
@@ -282,17 +249,17 @@ pub(super) enum Mark {
 }
 
 /// Returns the generation that a mark names, and its state.
-pub(super) fn owner(mark: &str) -> Result<(u64, Mark), EngineError> {
+pub(super) fn parse_mark(mark: &str) -> Answer<(u64, Mark)> {
     let (generation, kind) = match (mark.strip_prefix('-'), mark.strip_prefix('?')) {
         (Some(sealed), _) => (sealed.split(' ').next().unwrap_or(sealed), Mark::Sealed),
         (_, Some(tentative)) => (tentative, Mark::Tentative),
         _ => (mark, Mark::Complete),
     };
-    Ok((generation.parse().map_err(|_| garbled())?, kind))
+    Ok((generation.parse().map_err(|_| unknown_format())?, kind))
 }
 
 /// Adds the name of the queue to the error of a dropped queue. The server does not report the name.
-pub(super) fn named(shard: &Shard, fault: EngineError) -> EngineError {
+pub(super) fn name_dropped(shard: &Shard, fault: EngineError) -> EngineError {
     match fault.kind {
         Kind::Dropped => EngineError::dropped(&shard.queue.name),
         _ => fault,

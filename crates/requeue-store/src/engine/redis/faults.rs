@@ -4,25 +4,25 @@ use std::error::Error;
 use std::io;
 use std::sync::Arc;
 
-use redis::{ErrorKind, RedisError};
+use redis::{ErrorKind as RedisErrorKind, RedisError};
 
-use crate::types::error::{ConnectErrorKind, EngineError, Kind, Reason};
+use crate::types::error::{EngineError, ErrorKind, Kind, Reason};
 
 /// Converts an error that occurred before a command was sent to the server at `address`.
-pub(super) fn unconnected(address: &str, error: &RedisError) -> EngineError {
+pub(super) fn connect_fault(address: &str, error: &RedisError) -> EngineError {
     let kind = match error.kind() {
-        ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig => Kind::Refused,
-        _ => said(error).unwrap_or(Kind::Absent),
+        RedisErrorKind::AuthenticationFailed | RedisErrorKind::InvalidClientConfig => Kind::Refused,
+        _ => reported_kind(error).unwrap_or(Kind::Absent),
     };
-    fault(kind, address, error)
+    to_fault(kind, address, error)
 }
 
 /// Converts an error of a command that may have reached the server.
-pub(super) fn failed(address: &str, error: &RedisError) -> EngineError {
-    fault(said(error).unwrap_or(Kind::Unsure), address, error)
+pub(super) fn command_fault(address: &str, error: &RedisError) -> EngineError {
+    to_fault(reported_kind(error).unwrap_or(Kind::Unsure), address, error)
 }
 
-fn fault(kind: Kind, address: &str, error: &RedisError) -> EngineError {
+fn to_fault(kind: Kind, address: &str, error: &RedisError) -> EngineError {
     let text = format!("{address}: {error}");
     let source = match (error.code(), error.kind()) {
         (Some("NOAUTH"), _) => {
@@ -30,18 +30,16 @@ fn fault(kind: Kind, address: &str, error: &RedisError) -> EngineError {
                 "{address}: the server requires a password; set REDISCLI_AUTH, or add it to the \
                  address [NOAUTH]"
             );
-            Reason::new(ConnectErrorKind::Authentication, text).into()
+            Reason::new(ErrorKind::Authentication, text).into()
         }
-        (Some("WRONGPASS"), _) | (_, ErrorKind::AuthenticationFailed) => {
-            Reason::new(ConnectErrorKind::Authentication, text).into()
+        (Some("WRONGPASS"), _) | (_, RedisErrorKind::AuthenticationFailed) => {
+            Reason::new(ErrorKind::Authentication, text).into()
         }
         // The error code comes from the server.
-        (Some(_), _) if kind == Kind::Refused => {
-            Reason::new(ConnectErrorKind::Refused, text).into()
-        }
-        (Some(_), _) => Reason::new(ConnectErrorKind::Unreachable, text).into(),
+        (Some(_), _) if kind == Kind::Refused => Reason::new(ErrorKind::Refused, text).into(),
+        (Some(_), _) => Reason::new(ErrorKind::Unreachable, text).into(),
         // For example, a certificate that is not trusted.
-        _ if has_invalid_data(error) => Reason::new(ConnectErrorKind::Tls, text).into(),
+        _ if has_invalid_data(error) => Reason::new(ErrorKind::Tls, text).into(),
         _ => text.into(),
     };
     EngineError { kind, source }
@@ -57,13 +55,13 @@ fn has_invalid_data(error: &RedisError) -> bool {
 }
 
 /// Returns the error for a response that no script of requeue gives.
-pub(super) fn garbled() -> EngineError {
+pub(super) fn unknown_format() -> EngineError {
     EngineError::unsure("the server's answer has an unknown format")
 }
 
 /// Returns the kind of an error that the server itself has reported. Such a command has had no effect:
 /// scripts write at their end, after which nothing can fail.
-fn said(error: &RedisError) -> Option<Kind> {
+fn reported_kind(error: &RedisError) -> Option<Kind> {
     // Older servers report the codes of scripts in the text.
     // The server is not the one that serves, or serves nobody at the moment.
     const ABSENT: [&str; 8] = [
@@ -86,7 +84,7 @@ fn said(error: &RedisError) -> Option<Kind> {
         "NOREPLICAS",
         "MISCONF",
     ];
-    if !matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) {
+    if !matches!(error.kind(), RedisErrorKind::Server(_) | RedisErrorKind::Extension) {
         return None;
     }
     let (code, detail) = (error.code().unwrap_or(""), error.detail().unwrap_or(""));

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use redis::{ConnectionAddr, Value, cmd};
 
-use super::faults::garbled;
+use super::faults::unknown_format;
 use super::node::Node;
-use super::requirements::{said, sentinel};
-use crate::types::error::EngineError;
+use super::requirements::{said, sentinel_error};
+use crate::types::error::{Answer, EngineError};
 
 #[derive(Debug, Default)]
 pub(super) struct Map {
@@ -27,16 +27,19 @@ impl Map {
     pub(super) async fn ask_server(
         node: &Arc<Node>,
         known: impl Fn(ConnectionAddr) -> Arc<Node>,
-    ) -> Result<Self, EngineError> {
+    ) -> Answer<Self> {
         let [hello] = node.ask([&cmd("HELLO")]).await?;
-        let Value::Array(words) = hello else { return Err(garbled()) };
+        let Value::Array(words) = hello else { return Err(unknown_format()) };
         let says = |name: &str, what: &str| {
-            words.chunks(2).any(|pair| matches!(pair, [a, b] if text(a) == name && text(b) == what))
+            words.chunks(2).any(
+                |pair| matches!(pair, [a, b] if value_text(a) == name && value_text(b) == what),
+            )
         };
         if says("mode", "sentinel") {
-            return Err(sentinel(node).await);
+            return Err(sentinel_error(node).await);
         }
         if !says("mode", "cluster") {
+            // A replica refuses writes. After a failover, the address may lead to the new master again.
             if says("role", "replica") {
                 return Err(EngineError::absent(format!(
                     "{}: the server is a replica at the moment",
@@ -48,28 +51,29 @@ impl Map {
         }
         let (mut slots, mut info) = (cmd("CLUSTER"), cmd("CLUSTER"));
         let [slots, info] = node.ask([slots.arg("SLOTS"), info.arg("INFO")]).await?;
-        let info = text(&info);
+        let info = value_text(&info);
         let said = |name: &str| said(&info, name);
         let epoch = said("cluster_current_epoch").and_then(|epoch| epoch.parse().ok());
-        let Value::Array(parts) = slots else { return Err(garbled()) };
+        let Value::Array(parts) = slots else { return Err(unknown_format()) };
         let mut ranges = Vec::new();
         for part in parts {
-            let Value::Array(part) = part else { return Err(garbled()) };
+            let Value::Array(part) = part else { return Err(unknown_format()) };
             let [_, Value::Int(last), Value::Array(master), ..] = &part[..] else {
-                return Err(garbled());
+                return Err(unknown_format());
             };
-            let [host, Value::Int(port), ..] = &master[..] else { return Err(garbled()) };
+            let [host, Value::Int(port), ..] = &master[..] else { return Err(unknown_format()) };
             let (Ok(last), Ok(port)) = (u16::try_from(*last), u16::try_from(*port)) else {
-                return Err(garbled());
+                return Err(unknown_format());
             };
-            ranges.push((last, known(address(node, &text(host), port))));
+            ranges.push((last, known(address(node, &value_text(host), port))));
         }
+        // Servers report their ranges in any order, and `holder_of` needs them sorted.
         ranges.sort_by_key(|&(last, _)| last);
         Ok(Self {
             ranges,
             is_cluster: true,
             is_whole: said("cluster_state") == Some("ok"),
-            epoch: epoch.ok_or_else(garbled)?,
+            epoch: epoch.ok_or_else(unknown_format)?,
         })
     }
 
@@ -79,7 +83,7 @@ impl Map {
     }
 
     /// Returns each server that has slots, once.
-    pub(super) fn masters(&self) -> Vec<Arc<Node>> {
+    pub(super) fn all_masters(&self) -> Vec<Arc<Node>> {
         let mut masters: Vec<Arc<Node>> = Vec::new();
         for (_, node) in &self.ranges {
             if !masters.iter().any(|known| Arc::ptr_eq(known, node)) {
@@ -89,11 +93,11 @@ impl Map {
         masters
     }
 
-    pub(super) fn has(&self, node: &Arc<Node>) -> bool {
+    pub(super) fn has_node(&self, node: &Arc<Node>) -> bool {
         self.ranges.iter().any(|(_, holder)| Arc::ptr_eq(holder, node))
     }
 
-    pub(super) fn holder(&self, slot: u16) -> Option<Arc<Node>> {
+    pub(super) fn holder_of(&self, slot: u16) -> Option<Arc<Node>> {
         let at = self.ranges.partition_point(|&(last, _)| last < slot);
         self.ranges.get(at).map(|(_, node)| Arc::clone(node))
     }
@@ -116,7 +120,7 @@ pub(super) fn address(from: &Node, host: &str, port: u16) -> ConnectionAddr {
     }
 }
 
-pub(super) fn text(value: &Value) -> String {
+pub(super) fn value_text(value: &Value) -> String {
     match value {
         Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
         Value::SimpleString(text) => text.clone(),

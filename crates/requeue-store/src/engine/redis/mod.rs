@@ -67,31 +67,32 @@ mod walking;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use redis::Value;
 use requeue::CancelledRun;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use self::faults::garbled;
+use self::faults::unknown_format;
 use self::names::Shard;
 use self::node::Line;
 use self::nodes::Nodes;
 pub(crate) use self::options::Options;
-use self::scripts::{CLOCK, Scripts};
+use self::scripts::{CLOCK, Script, Scripts};
 pub(crate) use self::values::read_row;
 use self::values::{REPLACED, Stored, Values};
 use self::waking::Waiting;
-use crate::engine::damage::{Damage, Damaged};
+use crate::engine::damage::Damaged;
 use crate::engine::receipts::{Attempts, Receipt, Receipts};
 use crate::engine::time::micros;
 use crate::engine::{
-    Answer, Ask, Claim, Claimed, Cursor, Dropped, End, Engine, Place, Renewed, Settings, Walked,
+    Ask, Claim, Claimed, Cursor, Dropped, End, Engine, Place, Renewed, Settings, Walked, lock,
 };
-use crate::types::add::{Added, Cancelled, ReaddPolicy};
-use crate::types::error::{EngineError, Kind};
+use crate::types::add::{Added, ReaddPolicy};
+use crate::types::error::{Answer, EngineError, Kind};
 use crate::types::inspect::{Entry, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 
@@ -105,7 +106,6 @@ pub(crate) struct Redis {
     /// The address that was given.
     address: String,
     nodes: Arc<Nodes>,
-    scripts: Arc<Scripts>,
     /// The number of replicas that must have an acknowledged write.
     wait: u32,
     shards: u16,
@@ -120,26 +120,26 @@ pub(crate) struct Redis {
 }
 
 impl Redis {
-    pub(crate) async fn connect(options: Options) -> Result<Self, EngineError> {
+    pub(crate) async fn connect(options: Options) -> Answer<Self> {
         let seeds = options.seeds.clone();
         match Self::connect_with(options, CLOCK).await {
             Ok(engine) => Ok(engine),
-            Err(fault) => Err(reaching::explained(&seeds, fault).await),
+            Err(fault) => Err(reaching::explain_failure(&seeds, fault).await),
         }
     }
 
     /// Connects with a custom clock. `clock` defines a Lua function `now`.
-    async fn connect_with(options: Options, clock: &str) -> Result<Self, EngineError> {
+    async fn connect_with(options: Options, clock: &str) -> Answer<Self> {
         // The driver does not choose a provider. One that the program has installed is kept.
+        // This fails if there is one, which is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let Options { seeds, wait, shards, accepts_eviction } = options;
         let addresses: Vec<_> = seeds.iter().map(|seed| seed.addr().to_string()).collect();
-        let nodes = Nodes::find(&seeds, accepts_eviction).await?;
+        let nodes = Nodes::find(&seeds, accepts_eviction, Scripts::new(clock)).await?;
         let shards = shards.unwrap_or(if nodes.is_cluster() { SHARDS } else { 1 });
         Ok(Self {
             address: addresses.join(","),
             nodes,
-            scripts: Arc::new(Scripts::new(clock)),
             wait,
             shards,
             queues: Mutex::default(),
@@ -150,16 +150,34 @@ impl Redis {
         })
     }
 
-    fn shards_of(&self, queue: &Place) -> Result<Arc<Vec<Shard>>, EngineError> {
+    fn shards_of(&self, queue: &Place) -> Answer<Arc<Vec<Shard>>> {
         let shards = lock(&self.queues).get(&queue.generation).map(Arc::clone);
         shards.ok_or_else(|| EngineError::refused("the queue has not been opened"))
     }
 
     /// Returns the shards of the queue, and the number of the one that has the key.
-    fn find(&self, queue: &Place, key: &Key) -> Result<(Arc<Vec<Shard>>, usize), EngineError> {
+    fn shard_with(&self, queue: &Place, key: &Key) -> Answer<(Arc<Vec<Shard>>, usize)> {
         let shards = self.shards_of(queue)?;
         let number = names::shard_of(key, shards.len());
         Ok((shards, number))
+    }
+
+    /// Runs a script that changes keys of one shard in a state, and returns for each key whether it was changed.
+    async fn changed(
+        &self,
+        script: &Script,
+        queue: &Place,
+        keys: Vec<Key>,
+        state: Option<State>,
+    ) -> Answer<Vec<Option<bool>>> {
+        let Some(first) = keys.first() else { return Ok(Vec::new()) };
+        let (shards, number) = self.shard_with(queue, first)?;
+        let mut command = script.on(&shards[number]);
+        command.arg(values::name_of(state));
+        keys.iter().for_each(|key| _ = command.arg(&**key));
+        let answer = self.run_script(&shards[number], &command).await?;
+        let digits = values::to_digits(answer, keys.len())?;
+        Ok(digits.into_iter().map(|digit| Some(digit == b'1')).collect())
     }
 }
 
@@ -169,298 +187,259 @@ fn epoch_of(epoch: i64, number: usize, count: usize) -> i64 {
     epoch.saturating_mul(count as i64).saturating_add(number as i64)
 }
 
-fn held(queue: &Place) -> u8 {
-    u8::from(queue.re_add == ReaddPolicy::Hold)
+fn hold_flag(queue: &Place) -> u8 {
+    u8::from(queue.readd_policy == ReaddPolicy::Hold)
 }
 
-fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
-    what.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
+#[async_trait]
 impl Engine for Redis {
-    fn migrate(&self) -> Answer<'_, ()> {
-        Box::pin(self.migrated())
+    async fn migrate_schema(&self) -> Answer<()> {
+        self.migrate_version().await
     }
 
-    fn open<'a>(&'a self, name: &'a str, settings: Settings) -> Answer<'a, Place> {
-        Box::pin(async move { self.opened(name, Some(settings)).await?.ok_or_else(garbled) })
+    async fn open_queue(&self, name: &str, settings: Settings) -> Answer<Place> {
+        async move { self.open_named(name, Some(settings)).await?.ok_or_else(unknown_format) }.await
     }
 
-    fn find<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Place>> {
-        Box::pin(self.opened(name, None))
+    async fn find_queue(&self, name: &str) -> Answer<Option<Place>> {
+        self.open_named(name, None).await
     }
 
-    fn drop_queue<'a>(&'a self, name: &'a str, keys_too: bool) -> Answer<'a, Dropped> {
-        Box::pin(self.dropped(name, keys_too))
+    async fn drop_queue(&self, name: &str, keys_too: bool) -> Answer<Dropped> {
+        self.drop_named(name, keys_too).await
     }
 
-    fn queues(&self) -> Answer<'_, Vec<QueueInfo>> {
-        Box::pin(self.listed())
+    async fn list_queues(&self) -> Answer<Vec<QueueInfo>> {
+        self.list_all().await
     }
 
-    fn shards(&self, queue: &Place) -> usize {
+    fn shard_count(&self, queue: &Place) -> usize {
         self.shards_of(queue).map_or(1, |shards| shards.len())
     }
 
-    fn shard(&self, queue: &Place, key: &Key) -> usize {
-        self.find(queue, key).map_or(0, |(_, number)| number)
+    fn shard_of(&self, queue: &Place, key: &Key) -> usize {
+        self.shard_with(queue, key).map_or(0, |(_, number)| number)
     }
 
-    fn add<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {
-        Box::pin(async move {
-            let mut only = Attempts::until(Instant::now());
-            self.add_once(queue, asks, &mut only).await
-        })
+    async fn add_keys(&self, queue: &Place, asks: Vec<Ask>) -> Answer<Vec<Added>> {
+        let mut only = Attempts::until(Instant::now());
+        self.add_once(queue, asks, &mut only).await
     }
 
-    fn add_once<'a>(
-        &'a self,
-        queue: &'a Place,
+    async fn add_once(
+        &self,
+        queue: &Place,
         asks: Vec<Ask>,
-        attempts: &'a mut Attempts,
-    ) -> Answer<'a, Vec<Added>> {
-        Box::pin(async move {
-            let Some(first) = asks.first() else { return Ok(Vec::new()) };
-            let (shards, number) = self.find(queue, &first.key)?;
-            let (shard, script) = (&shards[number], &self.scripts.add);
-            let is_first = attempts.is_first();
-            // Without `wait`, a batch is rarely sent again.
-            let receipt = (self.wait > 0).then(|| self.receipts.for_attempt(attempts));
-            let mut command = match receipt {
-                Some(Receipt { name, .. }) => script.on_also(shard, &shard.receipt(name)),
-                None => script.on(shard),
-            };
-            command.arg(held(queue));
-            asks.iter().for_each(|ask| values::push_add(&mut command, ask, queue));
-            if let Some(Receipt { number, lasts, .. }) = receipt {
-                command.arg(number).arg(lasts.as_millis() as u64);
-            }
-            let line = (Line::WaitingAdds, WAIT);
-            let (answer, replicas) = self.run_and_wait(shard, script, &command, line).await?;
-            if replicas < self.wait {
-                let wanted = self.wait;
-                let source =
-                    format!("only {replicas} of {wanted} replicas have confirmed it").into();
-                return Err(EngineError { kind: Kind::Unconfirmed, source });
-            }
-            if let Some(receipt) = receipt.filter(|_| is_first) {
-                self.receipts.put_back(receipt);
-            }
-            let digits = values::digits(answer, asks.len())?;
-            for (ask, _) in asks.iter().zip(&digits).filter(|(_, digit)| **digit == REPLACED) {
-                let damage = Damage::new("the row could not be read");
-                Damaged { key: ask.key.clone(), damage }.report_replaced(&queue.name);
-            }
-            digits.into_iter().map(values::added).collect()
-        })
+        attempts: &mut Attempts,
+    ) -> Answer<Vec<Added>> {
+        let Some(first) = asks.first() else { return Ok(Vec::new()) };
+        let (shards, number) = self.shard_with(queue, &first.key)?;
+        let (shard, script) = (&shards[number], &self.nodes.scripts.add);
+        let is_first = attempts.is_first();
+        // Without `wait`, a batch is rarely sent again.
+        let receipt = (self.wait > 0).then(|| self.receipts.for_attempt(attempts));
+        let mut command = match receipt {
+            Some(Receipt { name, .. }) => script.on_also(shard, &shard.receipt(name)),
+            None => script.on(shard),
+        };
+        command.arg(hold_flag(queue));
+        asks.iter().for_each(|ask| values::push_add(&mut command, ask, queue));
+        if let Some(Receipt { number, lasts, .. }) = receipt {
+            command.arg(number).arg(lasts.as_millis() as u64);
+        }
+        let line = (Line::WaitingAdds, WAIT);
+        let (answer, replicas) = self.run_and_wait(shard, &command, line).await?;
+        // The master has the write, but a failover may lose it. The caller sends it again.
+        if replicas < self.wait {
+            let wanted = self.wait;
+            let source = format!("only {replicas} of {wanted} replicas have confirmed it").into();
+            return Err(EngineError { kind: Kind::Unconfirmed, source });
+        }
+        // After a second attempt, the first one may still arrive, and must then find its receipt.
+        if let Some(receipt) = receipt.filter(|_| is_first) {
+            self.receipts.put_back(receipt);
+        }
+        let digits = values::to_digits(answer, asks.len())?;
+        for (ask, _) in asks.iter().zip(&digits).filter(|(_, digit)| **digit == REPLACED) {
+            let why = "the row could not be read".to_owned();
+            Damaged { key: ask.key.clone(), why }.report_replaced(&queue.name);
+        }
+        digits.into_iter().map(values::to_added).collect()
     }
 
-    fn claim<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed> {
-        Box::pin(async move {
-            let waiting = lock(&self.waiting).get(&queue.id).map(Arc::clone);
-            let woken = waiting.as_ref().and_then(|waiting| waiting.shard());
-            let begin = woken.unwrap_or_else(|| self.turn.fetch_add(1, Ordering::Relaxed));
-            let claimed = self.claimed(queue, begin, claim).await;
-            if let Some(waiting) = waiting {
-                // This also applies if the claim fails. The task that waits for tokens has time to discover
-                // the server that now has the shard.
-                let is_waited_for = !claim.poll.is_zero();
-                let is_empty = claimed.as_ref().map_or(true, |claimed| claimed.items.is_empty());
-                waiting.want(is_waited_for && is_empty);
-            }
-            claimed
-        })
+    async fn claim_keys(&self, queue: &Place, claim: Claim) -> Answer<Claimed> {
+        let waiting = lock(&self.waiting).get(&queue.id).map(Arc::clone);
+        let woken = waiting.as_ref().and_then(|waiting| waiting.shard());
+        // Claims rotate over the shards, so that the keys of no shard starve.
+        let begin = woken.unwrap_or_else(|| self.turn.fetch_add(1, Ordering::Relaxed));
+        let claimed = self.claim_shards(queue, begin, claim).await;
+        if let Some(waiting) = waiting {
+            // This also applies if the claim fails. The task that waits for tokens has time to discover
+            // the server that now has the shard.
+            let is_waited_for = !claim.poll.is_zero();
+            let is_empty = claimed.as_ref().map_or(true, |claimed| claimed.items.is_empty());
+            waiting.want_tokens(is_waited_for && is_empty);
+        }
+        claimed
     }
 
     /// Pauses one shard after the other.
-    fn set_paused<'a>(&'a self, queue: &'a Place, paused: bool) -> Answer<'a, ()> {
-        Box::pin(async move {
-            for (n, shard) in self.shards_of(queue)?.iter().enumerate() {
-                let mut command = self.scripts.pause.on(shard);
-                command.arg(u8::from(paused));
-                let ran = self.run(shard, &self.scripts.pause, &command).await;
-                // The earlier shards were changed.
-                ran.map_err(|fault| if n > 0 { fault.after_a_part() } else { fault })?;
-            }
-            Ok(())
-        })
+    async fn set_paused(&self, queue: &Place, paused: bool) -> Answer<()> {
+        for (n, shard) in self.shards_of(queue)?.iter().enumerate() {
+            let mut command = self.nodes.scripts.pause.on(shard);
+            command.arg(u8::from(paused));
+            let ran = self.run_script(shard, &command).await;
+            // The earlier shards were changed.
+            ran.map_err(|fault| if n > 0 { fault.after_a_part() } else { fault })?;
+        }
+        Ok(())
     }
 
     /// Returns true if any shard is paused: a pause or a resume may have been interrupted.
-    fn is_paused<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool> {
-        Box::pin(async move {
-            for shard in &*self.shards_of(queue)? {
-                let script = &self.scripts.is_paused;
-                let found = self.run(shard, script, &script.on(shard)).await?;
-                if values::number(found)? == 1 {
-                    return Ok(true);
-                }
+    async fn is_paused(&self, queue: &Place) -> Answer<bool> {
+        for shard in &*self.shards_of(queue)? {
+            let found = self.run_script(shard, &self.nodes.scripts.is_paused.on(shard)).await?;
+            if values::number(found)? == 1 {
+                return Ok(true);
             }
-            Ok(false)
-        })
+        }
+        Ok(false)
     }
 
-    fn finish<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {
-        Box::pin(async move {
-            let Some(first) = ends.first() else { return Ok(Vec::new()) };
-            let (shards, number) = self.find(queue, &first.key)?;
-            let mut command = self.scripts.finish.on(&shards[number]);
-            command.arg(held(queue));
-            for end in &ends {
-                values::push_completion(&mut command, end, end.epoch / shards.len() as i64);
-            }
-            let answer = self.run(&shards[number], &self.scripts.finish, &command).await?;
-            let digits = values::digits(answer, ends.len())?;
-            Ok(digits.into_iter().map(|digit| digit == b'1').collect())
-        })
+    async fn finish_deliveries(&self, queue: &Place, ends: Vec<End>) -> Answer<Vec<bool>> {
+        let Some(first) = ends.first() else { return Ok(Vec::new()) };
+        let (shards, number) = self.shard_with(queue, &first.key)?;
+        let mut command = self.nodes.scripts.finish.on(&shards[number]);
+        command.arg(hold_flag(queue));
+        for end in &ends {
+            values::push_completion(&mut command, end, end.epoch / shards.len() as i64);
+        }
+        let answer = self.run_script(&shards[number], &command).await?;
+        let digits = values::to_digits(answer, ends.len())?;
+        Ok(digits.into_iter().map(|digit| digit == b'1').collect())
     }
 
-    fn renew<'a>(
-        &'a self,
-        queue: &'a Place,
+    async fn renew_leases(
+        &self,
+        queue: &Place,
         held: Vec<(Key, i64)>,
         lease: Duration,
-    ) -> Answer<'a, Vec<Renewed>> {
-        Box::pin(async move {
-            let Some((first, _)) = held.first() else { return Ok(Vec::new()) };
-            let (shards, number) = self.find(queue, first)?;
-            let mut command = self.scripts.renew.on(&shards[number]);
-            command.arg(micros(lease));
-            for (key, epoch) in &held {
-                command.arg(&**key).arg(epoch / shards.len() as i64);
-            }
-            let answer = self.run(&shards[number], &self.scripts.renew, &command).await?;
-            let renewed = |digit| match digit {
-                b'1' => Renewed::Yes,
-                b'2' => Renewed::Cancelled,
-                _ => Renewed::Lost,
-            };
-            Ok(values::digits(answer, held.len())?.into_iter().map(renewed).collect())
-        })
+    ) -> Answer<Vec<Renewed>> {
+        let Some((first, _)) = held.first() else { return Ok(Vec::new()) };
+        let (shards, number) = self.shard_with(queue, first)?;
+        let mut command = self.nodes.scripts.renew.on(&shards[number]);
+        command.arg(micros(lease));
+        for (key, epoch) in &held {
+            command.arg(&**key).arg(epoch / shards.len() as i64);
+        }
+        let answer = self.run_script(&shards[number], &command).await?;
+        let renewed = |digit| match digit {
+            b'1' => Renewed::Yes,
+            b'2' => Renewed::Cancelled,
+            _ => Renewed::Lost,
+        };
+        Ok(values::to_digits(answer, held.len())?.into_iter().map(renewed).collect())
     }
 
-    fn cancel<'a>(
-        &'a self,
-        queue: &'a Place,
+    async fn cancel_keys(
+        &self,
+        queue: &Place,
         keys: Vec<Key>,
         only: Option<State>,
-    ) -> Answer<'a, Vec<Option<Cancelled>>> {
-        Box::pin(async move {
-            let Some(first) = keys.first() else { return Ok(Vec::new()) };
-            let (shards, number) = self.find(queue, first)?;
-            let mut command = self.scripts.cancel.on(&shards[number]);
-            command.arg(values::name_of(only));
-            keys.iter().for_each(|key| _ = command.arg(&**key));
-            let answer = self.run(&shards[number], &self.scripts.cancel, &command).await?;
-            values::cancelled(answer, keys.len())
-        })
+    ) -> Answer<Vec<Option<bool>>> {
+        self.changed(&self.nodes.scripts.cancel, queue, keys, only).await
     }
 
-    fn cancel_running<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, CancelledRun> {
-        Box::pin(async move {
-            let (shards, number) = self.find(queue, key)?;
-            let mut command = self.scripts.cancel_running.on(&shards[number]);
-            command.arg(&**key);
-            let script = &self.scripts.cancel_running;
-            let cancelled =
-                match values::number(self.run(&shards[number], script, &command).await?)? {
-                    0 => return Ok(CancelledRun::NotInFlight),
-                    1 => CancelledRun::Cancelled,
-                    _ => CancelledRun::AlreadyCancelled,
-                };
-            // Holders renew their leases when the value changes. It expires after all of them have seen it.
-            let (signal, slot) = names::cancels(&queue.name);
-            let mut set = redis::cmd("SET");
-            set.arg(signal).arg(fastrand::u64(1..=i64::MAX.unsigned_abs())).arg("EX").arg(60);
-            if let Err(fault) = self.nodes.run(slot, &set, None).await {
-                // A server whose memory is full refuses the value. The run is cancelled in any case.
-                let (queue, error) = (&queue.name, fault.source);
-                tracing::warn!(queue, %error, "a run was cancelled, and its worker learns of it only \
+    async fn cancel_running(&self, queue: &Place, key: &Key) -> Answer<CancelledRun> {
+        let (shards, number) = self.shard_with(queue, key)?;
+        let mut command = self.nodes.scripts.cancel_running.on(&shards[number]);
+        command.arg(&**key);
+        let cancelled = self.run_script(&shards[number], &command).await?;
+        let cancelled = match values::number(cancelled)? {
+            0 => return Ok(CancelledRun::NotInFlight),
+            1 => CancelledRun::Cancelled,
+            _ => CancelledRun::AlreadyCancelled,
+        };
+        // Holders renew their leases when the value changes. It expires after all of them have seen it.
+        let (signal, slot) = names::cancels(&queue.name);
+        let mut set = redis::cmd("SET");
+        set.arg(signal).arg(fastrand::u64(1..=i64::MAX.unsigned_abs())).arg("EX").arg(60);
+        if let Err(fault) = self.nodes.run_command(slot, &set).await {
+            // A server whose memory is full refuses the value. The run is cancelled in any case.
+            let (queue, error) = (&queue.name, fault.source);
+            tracing::warn!(queue, %error, "a run was cancelled, and its worker learns of it only \
                     by the next renewal of its lease");
-            }
-            Ok(cancelled)
-        })
+        }
+        Ok(cancelled)
     }
 
-    fn cancels<'a>(&'a self, queue: &'a Place) -> Answer<'a, u64> {
-        Box::pin(async move {
-            let (signal, slot) = names::cancels(&queue.name);
-            let mut get = redis::cmd("GET");
-            match self.nodes.run(slot, get.arg(signal), None).await? {
-                Value::Nil => Ok(0),
-                found => Ok(values::number(found)?.unsigned_abs()),
-            }
-        })
+    async fn cancel_signal(&self, queue: &Place) -> Answer<u64> {
+        let (signal, slot) = names::cancels(&queue.name);
+        let mut get = redis::cmd("GET");
+        match self.nodes.run_command(slot, get.arg(signal)).await? {
+            Value::Nil => Ok(0),
+            found => Ok(values::number(found)?.unsigned_abs()),
+        }
     }
 
-    fn make_ready<'a>(
-        &'a self,
-        queue: &'a Place,
+    async fn make_ready(
+        &self,
+        queue: &Place,
         keys: Vec<Key>,
         from: State,
-    ) -> Answer<'a, Vec<Option<bool>>> {
-        Box::pin(async move {
-            let Some(first) = keys.first() else { return Ok(Vec::new()) };
-            let (shards, number) = self.find(queue, first)?;
-            let mut command = self.scripts.revive.on(&shards[number]);
-            command.arg(values::name_of(Some(from)));
-            keys.iter().for_each(|key| _ = command.arg(&**key));
-            let answer = self.run(&shards[number], &self.scripts.revive, &command).await?;
-            let digits = values::digits(answer, keys.len())?;
-            Ok(digits.into_iter().map(|digit| Some(digit == b'1')).collect())
-        })
+    ) -> Answer<Vec<Option<bool>>> {
+        async move { self.changed(&self.nodes.scripts.revive, queue, keys, Some(from)).await }.await
     }
 
-    fn walk<'a>(
-        &'a self,
-        queue: &'a Place,
+    async fn walk_keys(
+        &self,
+        queue: &Place,
         state: Option<State>,
         from: Option<Cursor>,
         limit: usize,
-    ) -> Answer<'a, Walked> {
-        Box::pin(self.walked(queue, state, from, limit))
+    ) -> Answer<Walked> {
+        self.walk_step(queue, state, from, limit).await
     }
 
-    fn look_up<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>> {
-        Box::pin(async move {
-            let (shards, number) = self.find(queue, key)?;
-            let mut command = self.scripts.look_up.on(&shards[number]);
-            command.arg(&**key);
-            let answer = self.run(&shards[number], &self.scripts.look_up, &command).await?;
-            let mut answer = Values::from_array(answer)?;
-            let now = answer.number()?;
-            let epoch = |epoch| epoch_of(epoch, number, shards.len());
-            Ok(Stored::next(&mut answer).ok().map(|stored| stored.seen(key.clone(), epoch, now)))
-        })
+    async fn look_up(&self, queue: &Place, key: &Key) -> Answer<Option<Entry>> {
+        let (shards, number) = self.shard_with(queue, key)?;
+        let mut command = self.nodes.scripts.look_up.on(&shards[number]);
+        command.arg(&**key);
+        let answer = self.run_script(&shards[number], &command).await?;
+        let mut answer = Values::from_array(answer)?;
+        let now = answer.number()?;
+        let epoch = |epoch| epoch_of(epoch, number, shards.len());
+        Ok(Stored::next(&mut answer).ok().map(|stored| stored.to_entry(key.clone(), epoch, now)))
     }
 
-    fn page<'a>(
-        &'a self,
-        queue: &'a Place,
+    async fn read_page(
+        &self,
+        queue: &Place,
         state: Option<State>,
-        after: Option<&'a Key>,
+        after: Option<&Key>,
         limit: usize,
-    ) -> Answer<'a, Vec<Entry>> {
-        Box::pin(self.paged(queue, state, after, limit))
+    ) -> Answer<Vec<Entry>> {
+        self.read_pages(queue, state, after, limit).await
     }
 
-    fn counts<'a>(&'a self, queue: &'a Place) -> Answer<'a, StateCounts> {
-        Box::pin(self.counted(queue))
+    async fn count_keys(&self, queue: &Place) -> Answer<StateCounts> {
+        self.count_all(queue).await
     }
 
-    fn wakes(&self, queue: &Place) -> watch::Receiver<u64> {
+    fn subscribe_wakes(&self, queue: &Place) -> watch::Receiver<u64> {
         let waiting = Arc::new(Waiting::new());
         let woken = waiting.subscribe();
         if let Ok(shards) = self.shards_of(queue) {
-            waiting.begin(&self.nodes, &self.scripts, &shards);
+            waiting.begin(&self.nodes, &shards);
         }
         let mut all = lock(&self.waiting);
+        // Queues that were closed in this process leave their entries, which are removed here.
         all.retain(|_, waiting| !waiting.is_over());
         all.insert(queue.id, waiting);
         woken
     }
 
-    fn breadth(&self) -> usize {
+    fn max_batches(&self) -> usize {
         if self.nodes.is_cluster() { 8 } else { 2 }
     }
 }

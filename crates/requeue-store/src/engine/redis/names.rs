@@ -75,7 +75,7 @@ impl Shard {
 
 /// Returns all shards of a queue, which are distributed evenly over the slots of a cluster.
 pub(super) fn shards(of: &Arc<Identity>, count: u16) -> Vec<Shard> {
-    let queue = encoded(&of.name);
+    let queue = encode_name(&of.name);
     let shard = |number: u16| {
         let slots = SLOTS / count;
         let mut tags = (0u32..).map(|draw| format!("{queue}/{number}.{draw}"));
@@ -113,13 +113,13 @@ pub(super) fn shard_of(key: &Key, count: usize) -> usize {
 
 /// Returns the Redis key of the queue's record, and its slot.
 pub(super) fn queue(queue: &str) -> (String, u16) {
-    let tag = encoded(queue);
+    let tag = encode_name(queue);
     (format!("requeue:{{{tag}}}:queue"), slot(&tag))
 }
 
 /// Returns the Redis key whose value changes when a run of the queue is cancelled, and its slot.
 pub(super) fn cancels(queue: &str) -> (String, u16) {
-    let tag = encoded(queue);
+    let tag = encode_name(queue);
     (format!("requeue:{{{tag}}}:cancels"), slot(&tag))
 }
 
@@ -129,7 +129,7 @@ pub(super) fn slot(tag: &str) -> u16 {
 }
 
 /// Encodes the name of a queue without characters that have a meaning in Redis keys.
-fn encoded(name: &str) -> String {
+fn encode_name(name: &str) -> String {
     name.bytes().fold(String::with_capacity(name.len()), |mut encoded, byte| {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'_' | b'-' => {

@@ -11,9 +11,9 @@ use redis::{
 };
 use tokio::time::{Instant, timeout};
 
-use super::faults::{failed, garbled, unconnected};
-use super::lock;
-use crate::types::error::{EngineError, Kind};
+use super::faults::{command_fault, connect_fault, unknown_format};
+use crate::engine::lock;
+use crate::types::error::{Answer, EngineError, Kind};
 
 /// The timeout of a connection attempt.
 const CONNECTING: Duration = Duration::from_secs(3);
@@ -76,10 +76,7 @@ impl Node {
     }
 
     /// Opens a dedicated connection with this response timeout.
-    pub(super) async fn connect(
-        &self,
-        answering: Duration,
-    ) -> Result<MultiplexedConnection, EngineError> {
+    pub(super) async fn connect(&self, answering: Duration) -> Answer<MultiplexedConnection> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECTING))
             .set_response_timeout(Some(answering));
@@ -87,7 +84,7 @@ impl Node {
             let client = Client::open(self.info.clone())?;
             client.get_multiplexed_async_connection_with_config(&config).await
         };
-        connected.await.map_err(|error| unconnected(&self.address, &error))
+        connected.await.map_err(|error| connect_fault(&self.address, &error))
     }
 
     /// Returns the number of the next connection of this kind, in rotation.
@@ -101,10 +98,7 @@ impl Node {
     }
 
     /// Returns the shared connection with this number.
-    pub(super) async fn connection(
-        &self,
-        wire: usize,
-    ) -> Result<MultiplexedConnection, EngineError> {
+    pub(super) async fn connection(&self, wire: usize) -> Answer<MultiplexedConnection> {
         let wire = &self.wires[wire];
         let open = || lock(&wire.open).clone();
         if let Some(open) = open() {
@@ -121,6 +115,8 @@ impl Node {
         {
             return Err(EngineError { kind: *kind, source: said.clone().into() });
         }
+        // The lock is held meanwhile, so that a server that comes back gets one connection, not one per
+        // caller.
         let new = self.connect(ANSWERING).await;
         let new = new.inspect_err(|fault| {
             *last = Some((Instant::now(), fault.kind, fault.source.to_string()));
@@ -167,6 +163,7 @@ impl Node {
                 connection.send_packed_commands(&all, skipped, commands.len()).await?
             }
         };
+        // Only the order in which servers are asked depends on this.
         self.silent.store(false, Ordering::Relaxed);
         if let Some(first) = answers.first_mut() {
             *first = std::mem::replace(first, Value::Nil).extract_error()?;
@@ -175,10 +172,7 @@ impl Node {
     }
 
     /// Sends commands that concern no slot, and returns their answers.
-    pub(super) async fn ask<const N: usize>(
-        &self,
-        commands: [&Cmd; N],
-    ) -> Result<[Value; N], EngineError> {
+    pub(super) async fn ask<const N: usize>(&self, commands: [&Cmd; N]) -> Answer<[Value; N]> {
         let mut connection = self.connection(self.wire(Line::Quick)).await?;
         let answers = self.send(&mut connection, &commands, false).await;
         let answers = answers.and_then(|answers| {
@@ -188,9 +182,9 @@ impl Node {
             if !is_answer(&error) {
                 self.disconnect();
             }
-            failed(&self.address, &error)
+            command_fault(&self.address, &error)
         })?;
-        answers.try_into().map_err(|_| garbled())
+        answers.try_into().map_err(|_| unknown_format())
     }
 
     /// Checks that the server answers. Returns `None` if another task is already checking.
@@ -198,6 +192,7 @@ impl Node {
     /// A `WAIT` delays the commands behind it. So a connection for adds is not checked itself. Instead,
     /// another connection is checked, and the connection for adds is replaced in case it is broken.
     pub(super) async fn is_there(&self, wire: usize) -> Option<bool> {
+        // The swap lets one task through. It publishes no other data, so that a relaxed order suffices.
         if self.doubted.swap(true, Ordering::Relaxed) {
             return None;
         }
@@ -210,6 +205,7 @@ impl Node {
         };
         let is_there = timeout(GREETING, greeted).await.unwrap_or(false);
         if is_held_up {
+            // Its answers may hang behind a `WAIT`, so that the next command gets a new connection.
             *lock(&self.wires[wire].open) = None;
         }
         self.doubted.store(false, Ordering::Relaxed);

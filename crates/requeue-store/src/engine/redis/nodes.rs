@@ -16,13 +16,13 @@ use redis::{Cmd, ConnectionAddr, ConnectionInfo, Value};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 
-use super::faults::{failed, garbled};
-use super::lock;
+use super::faults::{command_fault, unknown_format};
 use super::map::{self, Map};
 use super::node::{Line, Node};
-use super::requirements::examine;
-use super::scripts::Script;
-use crate::types::error::{EngineError, Kind};
+use super::requirements::examine_servers;
+use super::scripts::{Call, Script, Scripts};
+use crate::engine::lock;
+use crate::types::error::{Answer, EngineError, Kind};
 
 /// The minimum interval between requests for the map of a cluster.
 const ASKING: Duration = Duration::from_millis(100);
@@ -44,6 +44,8 @@ pub(super) struct Nodes {
     /// When a map was last requested.
     asked: tokio::sync::Mutex<Option<Instant>>,
     accepts_eviction: bool,
+    /// The scripts that run on the servers.
+    pub(super) scripts: Scripts,
 }
 
 impl Nodes {
@@ -51,7 +53,8 @@ impl Nodes {
     pub(super) async fn find(
         seeds: &[ConnectionInfo],
         accepts_eviction: bool,
-    ) -> Result<Arc<Self>, EngineError> {
+        scripts: Scripts,
+    ) -> Answer<Arc<Self>> {
         let seeds: Vec<_> = seeds.iter().map(|info| Arc::new(Node::new(info.clone()))).collect();
         let known = seeds.iter().map(|node| (node.address.clone(), Arc::clone(node))).collect();
         let nodes = Arc::new(Self {
@@ -60,14 +63,15 @@ impl Nodes {
             map: Mutex::default(),
             asked: tokio::sync::Mutex::default(),
             accepts_eviction,
+            scripts,
         });
         nodes.look_now().await?;
-        examine(nodes.masters(), accepts_eviction).await?;
+        examine_servers(nodes.all_masters(), accepts_eviction).await?;
         Ok(nodes)
     }
 
-    fn masters(&self) -> Vec<Arc<Node>> {
-        lock(&self.map).masters()
+    fn all_masters(&self) -> Vec<Arc<Node>> {
+        lock(&self.map).all_masters()
     }
 
     pub(super) fn is_cluster(&self) -> bool {
@@ -76,13 +80,13 @@ impl Nodes {
 
     /// Updates the map, unless it was updated a moment ago. Runs in a separate task, because the caller may
     /// give up.
-    async fn look(self: &Arc<Self>) -> Result<(), EngineError> {
+    async fn update_map(self: &Arc<Self>) -> Answer<()> {
         let nodes = Arc::clone(self);
         let looked = tokio::spawn(async move {
             nodes.look_now().await?;
             // Examine new masters in the background.
             tokio::spawn(async move {
-                let examined = examine(nodes.masters(), nodes.accepts_eviction).await;
+                let examined = examine_servers(nodes.all_masters(), nodes.accepts_eviction).await;
                 if let Err(EngineError { source: error, .. }) = examined {
                     tracing::warn!(%error, "a server may lose keys");
                 }
@@ -92,7 +96,8 @@ impl Nodes {
         looked.await.unwrap_or_else(|error| Err(EngineError::absent(error)))
     }
 
-    async fn look_now(&self) -> Result<(), EngineError> {
+    async fn look_now(&self) -> Answer<()> {
+        // Held during the requests: callers that arrive meanwhile wait for the new map and use it.
         let mut asked = self.asked.lock().await;
         if asked.is_some_and(|asked| asked.elapsed() < ASKING) {
             return Ok(());
@@ -112,6 +117,8 @@ impl Nodes {
             while let Ok(Some(said)) = timeout_at(limit, asking.next()).await {
                 match said {
                     Ok(map) if best.as_ref().is_none_or(|best| map.is_better_than(best)) => {
+                        // One map is here. The others get a little more time, because one of them may be
+                        // newer.
                         limit = limit.min(Instant::now() + begun.elapsed().max(OTHERS));
                         best = Some(map);
                     }
@@ -123,13 +130,14 @@ impl Nodes {
                 break;
             }
         }
+        // Also after a failure: callers must not all ask a cluster that is down.
         *asked = Some(Instant::now());
         match best {
             Some(map) => {
                 if map.is_whole {
                     // A server that is permanently gone must not delay every update.
                     let stays =
-                        |node: &Arc<Node>| is_seed(node) || map.has(node) || !node.is_silent();
+                        |node: &Arc<Node>| is_seed(node) || map.has_node(node) || !node.is_silent();
                     lock(&self.known).retain(|_, node| stays(node));
                 }
                 *lock(&self.map) = Arc::new(map);
@@ -143,7 +151,7 @@ impl Nodes {
         }
     }
 
-    async fn seen_by(&self, node: &Arc<Node>) -> Result<Map, EngineError> {
+    async fn seen_by(&self, node: &Arc<Node>) -> Answer<Map> {
         // The server counts as silent until it answers.
         node.note_silence();
         Map::ask_server(node, |address| self.node_at(node, address)).await
@@ -158,55 +166,55 @@ impl Nodes {
     }
 
     /// Returns the server that has the slot according to the current map.
-    pub(super) async fn holder(self: &Arc<Self>, slot: u16) -> Result<Arc<Node>, EngineError> {
-        let holder = || lock(&self.map).holder(slot);
+    pub(super) async fn holder_of(self: &Arc<Self>, slot: u16) -> Answer<Arc<Node>> {
+        let holder = || lock(&self.map).holder_of(slot);
         if let Some(node) = holder() {
             return Ok(node);
         }
-        self.look().await?;
+        self.update_map().await?;
         holder().ok_or_else(|| EngineError::absent(format!("no server has slot {slot}")))
     }
 
     /// Checks a server after a caller has given up on it, and updates the map if the server does not
     /// answer. Runs in a separate task, which no caller can cancel.
-    fn doubt(self: &Arc<Self>, node: &Arc<Node>, wire: usize) {
+    fn doubt_node(self: &Arc<Self>, node: &Arc<Node>, wire: usize) {
         // Without a runtime, no request follows.
         let Ok(runtime) = Handle::try_current() else { return };
         let (nodes, node) = (Arc::clone(self), Arc::clone(node));
         runtime.spawn(async move {
             if node.is_there(wire).await == Some(false) {
                 node.disconnect();
-                let _ = nodes.look().await;
+                let _ = nodes.update_map().await;
             }
         });
     }
 
     /// Opens a dedicated connection to the server that has the slot, with this response timeout.
-    pub(super) async fn dedicated(
+    pub(super) async fn dedicated_connection(
         self: &Arc<Self>,
         slot: u16,
         answering: Duration,
-    ) -> Result<MultiplexedConnection, EngineError> {
-        let node = self.holder(slot).await?;
+    ) -> Answer<MultiplexedConnection> {
+        let node = self.holder_of(slot).await?;
         let connected = node.connect(answering).await;
         if connected.is_err() {
             // Another server may have the slot by now. The next request uses the new map.
             node.note_silence();
-            let _ = self.look().await;
+            let _ = self.update_map().await;
         }
         connected
     }
 
     /// Runs a command that is answered immediately on the server that has the slot, and returns the answer.
-    /// `script` is the script that the command runs, if any.
-    pub(super) async fn run(
-        self: &Arc<Self>,
-        slot: u16,
-        command: &Cmd,
-        script: Option<&Script>,
-    ) -> Result<Value, EngineError> {
-        let mut answers = self.send(slot, Line::Quick, &[command], script).await?;
-        answers.pop().ok_or_else(garbled)
+    pub(super) async fn run_command(self: &Arc<Self>, slot: u16, command: &Cmd) -> Answer<Value> {
+        let mut answers = self.send(slot, Line::Quick, &[command], None).await?;
+        answers.pop().ok_or_else(unknown_format)
+    }
+
+    /// As [`run_command`](Self::run_command), for a script.
+    pub(super) async fn run_script(self: &Arc<Self>, slot: u16, call: &Call<'_>) -> Answer<Value> {
+        let mut answers = self.send(slot, Line::Quick, &[call], Some(call.script)).await?;
+        answers.pop().ok_or_else(unknown_format)
     }
 
     /// Sends the commands to the server that has the slot, and returns all answers. `script` is the script
@@ -217,10 +225,11 @@ impl Nodes {
         line: Line,
         commands: &[&Cmd],
         script: Option<&Script>,
-    ) -> Result<Vec<Value>, EngineError> {
-        let mut node = self.holder(slot).await?;
+    ) -> Answer<Vec<Value>> {
+        let mut node = self.holder_of(slot).await?;
         let mut ahead = false;
         let mut fault = EngineError::absent(format!("no server takes slot {slot}"));
+        // While slots move, redirections can form a loop.
         for _ in 0..HOPS {
             let wire = node.wire(line);
             let mut patient = Patient { nodes: self, node: &node, wire, gives_up: true };
@@ -228,6 +237,7 @@ impl Nodes {
                 Ok(mut connection) => Ok(node.send(&mut connection, commands, ahead).await),
                 Err(fault) => Err(fault),
             };
+            // There is an answer or an error. Only a caller that was dropped leaves the flag set.
             patient.gives_up = false;
             drop(patient);
             let error = match sent {
@@ -235,8 +245,8 @@ impl Nodes {
                 Ok(Err(error)) => error,
                 Err(fault) => {
                     node.note_silence();
-                    let _ = self.look().await;
-                    let next = self.holder(slot).await?;
+                    let _ = self.update_map().await;
+                    let next = self.holder_of(slot).await?;
                     if Arc::ptr_eq(&next, &node) {
                         return Err(fault);
                     }
@@ -244,17 +254,19 @@ impl Nodes {
                     continue;
                 }
             };
-            fault = failed(&node.address, &error);
+            fault = command_fault(&node.address, &error);
             match (error.code(), error.redirect_node(), script) {
                 (Some("NOSCRIPT"), _, Some(script)) => _ = node.ask([&script.load()]).await?,
                 (Some(code), Some((address, _)), _) => {
                     let Some((host, port)) = address.rsplit_once(':') else { return Err(fault) };
                     let Ok(port) = port.parse() else { return Err(fault) };
+                    // The slot is being moved. Only this command goes to the new server, which needs to be
+                    // told so.
                     ahead = code == "ASK";
                     node = self.node_at(&node, map::address(&node, host, port));
                     if !ahead {
                         // The update is for later commands; this one already has its address.
-                        let _ = self.look().await;
+                        let _ = self.update_map().await;
                     }
                 }
                 (code, ..) => {
@@ -264,7 +276,7 @@ impl Nodes {
                         ["READONLY", "CLUSTERDOWN", "LOADING", "MASTERDOWN"];
                     if code.is_none_or(|code| ELSEWHERE.contains(&code)) {
                         node.disconnect();
-                        let _ = self.look().await;
+                        let _ = self.update_map().await;
                     }
                     return Err(fault);
                 }
@@ -297,7 +309,7 @@ struct Patient<'a> {
 impl Drop for Patient<'_> {
     fn drop(&mut self) {
         if self.gives_up {
-            self.nodes.doubt(self.node, self.wire);
+            self.nodes.doubt_node(self.node, self.wire);
         }
     }
 }

@@ -10,13 +10,13 @@ use std::sync::atomic::Ordering;
 use redis::{Value, cmd};
 
 use super::dropping::Mark;
-use super::faults::garbled;
+use super::faults::unknown_format;
 use super::names::{Identity, Shard};
 use super::values::{self, Values};
-use super::{Redis, dropping, lock, names, repairing};
-use crate::engine::{Place, Settings};
+use super::{Redis, dropping, names, repairing};
+use crate::engine::{Place, Settings, lock};
 use crate::types::add::{ParkedAdd, ReaddPolicy};
-use crate::types::error::{EngineError, newer};
+use crate::types::error::{Answer, EngineError, newer_schema};
 use crate::types::inspect::QueueInfo;
 
 /// The version of the data. Raise it if the scripts of an older program cannot read the data.
@@ -38,18 +38,18 @@ pub(super) struct Record {
 }
 
 impl Redis {
-    async fn version(&self) -> Result<Option<String>, EngineError> {
+    async fn version(&self) -> Answer<Option<String>> {
         let mut get = cmd("GET");
         get.arg(names::SCHEMA);
-        match self.nodes.run(names::slot(names::SCHEMA), &get, None).await? {
+        match self.nodes.run_command(names::slot(names::SCHEMA), &get).await? {
             Value::Nil => Ok(None),
             Value::BulkString(version) => Ok(Some(String::from_utf8_lossy(&version).into_owned())),
-            _ => Err(garbled()),
+            _ => Err(unknown_format()),
         }
     }
 
     /// Fails unless the server has data of this version.
-    pub(super) async fn check(&self, queue: Option<&str>) -> Result<(), EngineError> {
+    pub(super) async fn check(&self, queue: Option<&str>) -> Answer<()> {
         let refuse = |why: &str| Err(EngineError::refused(format!("{}: {why}", self.address)));
         match self.version().await?.as_deref() {
             Some(VERSION) => Ok(()),
@@ -60,49 +60,49 @@ impl Redis {
                 names::SCHEMA
             )),
             None => refuse(crate::types::error::UNPREPARED),
-            Some(other) => refuse(&newer(other, VERSION).source.to_string()),
+            Some(other) => refuse(&newer_schema(other, VERSION).source.to_string()),
         }
     }
 
-    async fn has_record_of(&self, queue: Option<&str>) -> Result<bool, EngineError> {
+    async fn has_record_of(&self, queue: Option<&str>) -> Answer<bool> {
         let Some((key, slot)) = queue.map(names::queue) else { return Ok(false) };
         let mut exists = cmd("EXISTS");
-        let found = self.nodes.run(slot, exists.arg(key), None).await?;
+        let found = self.nodes.run_command(slot, exists.arg(key)).await?;
         Ok(values::number(found)? > 0)
     }
 
-    pub(super) async fn migrated(&self) -> Result<(), EngineError> {
+    pub(super) async fn migrate_version(&self) -> Answer<()> {
         // A full server accepts no write, but may already have the version.
         if self.version().await?.is_none() {
             let mut set = cmd("SET");
             set.arg(names::SCHEMA).arg(VERSION).arg("NX");
-            self.nodes.run(names::slot(names::SCHEMA), &set, None).await?;
+            self.nodes.run_command(names::slot(names::SCHEMA), &set).await?;
         }
         self.check(None).await
     }
 
     /// Returns the record of the queue. Creates it if it is missing and `settings` are given.
-    pub(super) async fn settings(
+    pub(super) async fn read_record(
         &self,
         name: &str,
         settings: Option<Settings>,
-    ) -> Result<Option<Record>, EngineError> {
+    ) -> Answer<Option<Record>> {
         let (key, slot) = names::queue(name);
-        let mut open = self.scripts.open.with(&[key]);
-        if let Some(Settings { re_add, parked_add }) = settings {
-            open.arg(u8::from(re_add == ReaddPolicy::Hold)).arg(self.shards);
+        let mut open = self.nodes.scripts.open.with(&[key]);
+        if let Some(Settings { readd_policy, parked_add }) = settings {
+            open.arg(u8::from(readd_policy == ReaddPolicy::Hold)).arg(self.shards);
             open.arg(u8::from(parked_add == ParkedAdd::Keep));
             // A number from 1 to 2⁶³ - 1, which Redis can represent as an integer.
             open.arg(fastrand::u64(1..=i64::MAX.unsigned_abs()));
         }
-        let answer = self.nodes.run(slot, &open, Some(&self.scripts.open)).await?;
+        let answer = self.nodes.run_script(slot, &open).await?;
         if matches!(&answer, Value::Array(said) if said.first() == Some(&Value::Nil)) {
             return Ok(None);
         }
         let mut said = Values::from_array(answer)?;
         let (held, count) = (said.number::<u8>()?, said.number::<u16>()?);
         let new = said.number::<u8>()?;
-        let re_add = if held == 1 { ReaddPolicy::Hold } else { ReaddPolicy::Replace };
+        let readd_policy = if held == 1 { ReaddPolicy::Hold } else { ReaddPolicy::Replace };
         let keeps = said.number::<u8>()? == 1;
         let parked_add = if keeps { ParkedAdd::Keep } else { ParkedAdd::Revive };
         if !(1..=names::MAX_SHARDS).contains(&count) {
@@ -112,18 +112,18 @@ impl Redis {
                 self.address
             )));
         }
-        let settings = Settings { re_add, parked_add };
+        let settings = Settings { readd_policy, parked_add };
         let (generation, is_dropping) = (said.number()?, said.number::<u8>()? == 1);
         let (is_new, is_made) = (new > 0, new == 2);
         Ok(Some(Record { settings, shards: count, is_new, is_made, generation, is_dropping }))
     }
 
     /// Returns the generation of another queue, if a shard has its mark.
-    async fn other_mark(&self, shards: &[Shard]) -> Result<Option<u64>, EngineError> {
+    async fn other_mark(&self, shards: &[Shard]) -> Answer<Option<u64>> {
         for shard in shards {
             let get = cmd("GET").arg(shard.generation()).to_owned();
-            if let Value::BulkString(mark) = self.nodes.run(shard.slot, &get, None).await? {
-                let (mark, kind) = dropping::owner(&String::from_utf8_lossy(&mark))?;
+            if let Value::BulkString(mark) = self.nodes.run_command(shard.slot, &get).await? {
+                let (mark, kind) = dropping::parse_mark(&String::from_utf8_lossy(&mark))?;
                 if mark != shard.queue.generation && kind != Mark::Tentative {
                     return Ok(Some(mark));
                 }
@@ -133,15 +133,15 @@ impl Redis {
     }
 
     /// Opens the queue. Creates it if it is missing and `settings` are given.
-    pub(super) async fn opened(
+    pub(super) async fn open_named(
         &self,
         name: &str,
         settings: Option<Settings>,
-    ) -> Result<Option<Place>, EngineError> {
+    ) -> Answer<Option<Place>> {
         self.check(Some(name)).await?;
         if settings.is_some() {
             // List the name first, so that every existing queue is listed.
-            dropping::list(&self.nodes, &self.scripts, name).await?;
+            dropping::list_name(&self.nodes, name).await?;
         }
         let (mut is_lost, mut was_made) = (false, false);
         let mut attempts = 0..ATTEMPTS;
@@ -151,29 +151,31 @@ impl Redis {
                     "other processes drop and create the queue repeatedly; try again later",
                 ));
             }
-            let Some(record) = self.settings(name, settings).await? else {
+            let Some(record) = self.read_record(name, settings).await? else {
                 return Ok(None);
             };
             let Record { settings, shards: count, generation, is_new, is_made, is_dropping } =
                 record;
             was_made |= is_made;
-            let floor = self.floor().await?;
+            // Read before the marks: a later drop raises the floor, and then no mark of this queue is
+            // restored.
+            let floor = self.read_floor().await?;
             let of = Arc::new(Identity { name: name.to_owned(), generation, floor });
             let shards = Arc::new(names::shards(&of, count));
             if is_dropping {
                 // A drop is in progress or was interrupted.
-                dropping::remove(&self.nodes, &self.scripts, &shards).await?;
+                dropping::remove_queue(&self.nodes, &shards).await?;
                 continue;
             }
             if is_new {
                 // List the name again: a drop of the previous queue may have removed it in the meantime.
-                dropping::list(&self.nodes, &self.scripts, name).await?;
+                dropping::list_name(&self.nodes, name).await?;
                 if let Some(mark) = self.other_mark(&shards).await? {
                     // The record was lost, but the queue was not. Adopt its generation before any shard
                     // gets a mark, so that all shards get the same one.
                     is_lost = true;
                     let adopted = ["adopt".to_owned(), mark.to_string()];
-                    dropping::record(&self.nodes, &self.scripts, &of, &adopted).await?;
+                    dropping::record(&self.nodes, &of, &adopted).await?;
                     continue;
                 }
             }
@@ -194,6 +196,8 @@ impl Redis {
             );
         }
         let generation = shards[0].queue.generation;
+        // Shards that another handle has opened stay, because they have a state: silence, and a repair in
+        // progress.
         lock(&self.queues).entry(generation).or_insert(shards);
         let id = self.places.fetch_add(1, Ordering::Relaxed);
         Ok(Some(Place { generation, ..Place::new(id, name, settings) }))
@@ -207,10 +211,10 @@ impl Redis {
         record: &Record,
         of: &Arc<Identity>,
         shards: &[Shard],
-    ) -> Result<Marked, EngineError> {
+    ) -> Answer<Marked> {
         let (mut others, mut damaged, mut had_data) = (None, Vec::new(), false);
         for shard in shards {
-            match self.checked(shard, record.shards).await? {
+            match self.check_shard(shard, record.shards).await? {
                 Checked::Ours { was_there, is_damaged } => {
                     had_data |= was_there;
                     damaged.extend(is_damaged.then_some(shard));
@@ -222,18 +226,18 @@ impl Redis {
         if let Some(other) = others {
             // If the queue is new, another process has marked a shard in the meantime.
             if !record.is_new {
-                let now = self.settings(name, None).await?;
+                let now = self.read_record(name, None).await?;
                 if now.is_some_and(|now| now.generation == record.generation && !now.is_new) {
                     // A failover has brought back a shard of a dropped queue.
                     let left = Identity { generation: other, ..(**of).clone() };
                     let left = names::shards(&Arc::new(left), record.shards);
-                    dropping::remove_shards(&self.nodes, &self.scripts, &left).await?;
+                    dropping::remove_shards(&self.nodes, &left).await?;
                 }
             }
             return incomplete;
         }
         // A drop in the meantime has removed the record or the marks.
-        let now = self.settings(name, None).await?;
+        let now = self.read_record(name, None).await?;
         let is_there = |now: Record| now.generation == record.generation && !now.is_dropping;
         if !now.is_some_and(is_there) {
             for shard in shards {
@@ -244,6 +248,8 @@ impl Redis {
         }
         let mut is_marked = true;
         for shard in shards {
+            // Mark all of them, even if one has no mark any longer: the next attempt finds the others
+            // complete.
             is_marked &= self.complete_mark(shard, "confirm").await?;
         }
         if !is_marked {
@@ -251,24 +257,24 @@ impl Redis {
         }
         if record.is_new {
             let confirm = ["confirm".to_owned()];
-            dropping::record(&self.nodes, &self.scripts, of, &confirm).await?;
+            dropping::record(&self.nodes, of, &confirm).await?;
         }
         for shard in damaged {
-            repairing::repair(&self.nodes, &self.scripts, name, shard).await?;
+            repairing::repair_shard(&self.nodes, name, shard).await?;
         }
         Ok(Marked { had_data, is_complete: true })
     }
 
     /// Checks a shard, and begins its mark if it has none.
-    async fn checked(&self, shard: &Shard, count: u16) -> Result<Checked, EngineError> {
-        let mut check = self.scripts.check.on(shard);
+    async fn check_shard(&self, shard: &Shard, count: u16) -> Answer<Checked> {
+        let mut check = self.nodes.scripts.check.on(shard);
         check.arg(shard.queue.floor / i64::from(count) + 1);
-        let checked = self.nodes.run(shard.slot, &check, Some(&self.scripts.check)).await?;
+        let checked = self.nodes.run_script(shard.slot, &check).await?;
         let mut checked = Values::from_array(checked)?;
         let was_there = checked.number::<u8>()? == 1;
         let is_damaged = checked.number::<u8>()? == 1;
-        let mark = String::from_utf8(checked.bytes()?).map_err(|_| garbled())?;
-        match dropping::owner(&mark)? {
+        let mark = String::from_utf8(checked.bytes()?).map_err(|_| unknown_format())?;
+        match dropping::parse_mark(&mark)? {
             (generation, kind) if generation == shard.queue.generation => {
                 if kind == Mark::Sealed {
                     return Err(EngineError::absent(format!(
@@ -282,26 +288,26 @@ impl Redis {
         }
         if self.wait > 0 {
             // Check that the command is permitted.
-            self.nodes.run(shard.slot, cmd("WAIT").arg(0).arg(1), None).await?;
+            self.nodes.run_command(shard.slot, cmd("WAIT").arg(0).arg(1)).await?;
         }
         Ok(Checked::Ours { was_there, is_damaged })
     }
 
-    pub(super) async fn listed(&self) -> Result<Vec<QueueInfo>, EngineError> {
+    pub(super) async fn list_all(&self) -> Answer<Vec<QueueInfo>> {
         self.check(None).await?;
         let (mut queues, mut cursor) = (BTreeMap::new(), b"0".to_vec());
         loop {
             let mut scan = cmd("HSCAN");
             scan.arg(names::QUEUES).arg(&cursor);
-            let found = self.nodes.run(names::slot(names::QUEUES), &scan, None).await?;
+            let found = self.nodes.run_command(names::slot(names::QUEUES), &scan).await?;
             let mut found = Values::from_array(found)?;
             cursor = found.bytes()?;
-            let mut names = Values::from_array(found.value()?)?;
+            let mut names = Values::from_array(found.next_value()?)?;
             while !names.is_empty() {
-                let name = String::from_utf8(names.bytes()?).map_err(|_| garbled())?;
-                names.value()?;
+                let name = String::from_utf8(names.bytes()?).map_err(|_| unknown_format())?;
+                names.next_value()?;
                 // An opener may have stopped between listing the queue and creating it.
-                if let Some(info) = self.info(&name).await? {
+                if let Some(info) = self.queue_info(&name).await? {
                     queues.insert(name, info);
                 }
             }
@@ -311,25 +317,25 @@ impl Redis {
         }
     }
 
-    async fn info(&self, name: &str) -> Result<Option<QueueInfo>, EngineError> {
-        let record = self.settings(name, None).await?.filter(|record| !record.is_dropping);
+    async fn queue_info(&self, name: &str) -> Answer<Option<QueueInfo>> {
+        let record = self.read_record(name, None).await?.filter(|record| !record.is_dropping);
         let Some(record) = record else { return Ok(None) };
         let Record { settings, shards: count, generation, .. } = record;
-        let Settings { re_add, parked_add } = settings;
+        let Settings { readd_policy, parked_add } = settings;
         let of = Arc::new(Identity { name: name.to_owned(), generation, floor: 0 });
         let (mut is_empty, mut is_paused) = (true, false);
         for shard in names::shards(&of, count) {
             // A hash exists if it has entries.
             let exists = cmd("EXISTS").arg(shard.rows()).to_owned();
-            is_empty &= values::number(self.nodes.run(shard.slot, &exists, None).await?)? == 0;
+            is_empty &= values::number(self.nodes.run_command(shard.slot, &exists).await?)? == 0;
             let paused = cmd("GET").arg(shard.paused()).to_owned();
-            let paused = self.nodes.run(shard.slot, &paused, None).await?;
+            let paused = self.nodes.run_command(shard.slot, &paused).await?;
             is_paused |= paused == Value::BulkString(generation.to_string().into_bytes());
             if !is_empty && is_paused {
                 break;
             }
         }
-        Ok(Some(QueueInfo { name: name.to_owned(), re_add, parked_add, is_empty, is_paused }))
+        Ok(Some(QueueInfo { name: name.to_owned(), readd_policy, parked_add, is_empty, is_paused }))
     }
 }
 

@@ -9,7 +9,7 @@ use std::fs;
 use redis::{Client, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
 
 use super::names;
-use crate::engine::address::{pairs, wrong_option};
+use crate::engine::address::{option_pairs, wrong_option};
 
 /// The options of an address, and the values that they take.
 const OPTIONS: &[(&str, &str)] = &[
@@ -45,6 +45,7 @@ impl Options {
             Some((user, hosts)) => (format!("{user}@"), hosts),
             None => (String::new(), authority),
         };
+        // A password with a slash or a question mark was split in the wrong place.
         if db.contains('@') || query.contains('@') {
             return Err(bad(
                 "percent-encode special characters in a name or password: %2F for /, %3F for ?",
@@ -63,9 +64,10 @@ impl Options {
         let seeds = hosts.split(',').map(seed).collect::<Result<_, _>>()?;
         let mut options = Self { seeds, wait: 0, shards: None, accepts_eviction: false };
         if let Some(password) = env::var("REDISCLI_AUTH").ok().filter(|given| !given.is_empty()) {
-            options.seeds = options.seeds.into_iter().map(|seed| with(seed, &password)).collect();
+            options.seeds =
+                options.seeds.into_iter().map(|seed| with_password(seed, &password)).collect();
         }
-        for (name, value) in pairs(query) {
+        for (name, value) in option_pairs(query) {
             let is_right = match name {
                 "wait" => value.parse().map(|wait| options.wait = wait).is_ok(),
                 "shards" => {
@@ -77,7 +79,7 @@ impl Options {
                     options.accepts_eviction
                 }
                 "ca" => {
-                    options.trust(value).map_err(|why| bad(&format!("ca={value}: {why}")))?;
+                    options.trust_file(value).map_err(|why| bad(&format!("ca={value}: {why}")))?;
                     true
                 }
                 _ => false,
@@ -90,7 +92,7 @@ impl Options {
     }
 
     /// Returns the address without secrets.
-    pub(crate) fn shown(&self) -> String {
+    pub(crate) fn without_secrets(&self) -> String {
         let with_tls =
             |seed: &ConnectionInfo| matches!(seed.addr(), redis::ConnectionAddr::TcpTls { .. });
         let scheme = if self.seeds.iter().any(with_tls) { "rediss" } else { "redis" };
@@ -99,7 +101,7 @@ impl Options {
     }
 
     /// Trusts the certificate authorities in `file`, instead of those that the system trusts.
-    fn trust(&mut self, file: &str) -> Result<(), String> {
+    fn trust_file(&mut self, file: &str) -> Result<(), String> {
         let certificates = fs::read(file).map_err(|error| error.to_string())?;
         for seed in &mut self.seeds {
             let certificates =
@@ -112,7 +114,7 @@ impl Options {
 }
 
 /// Adds the password if the seed has none.
-fn with(seed: ConnectionInfo, password: &str) -> ConnectionInfo {
+fn with_password(seed: ConnectionInfo, password: &str) -> ConnectionInfo {
     let settings = seed.redis_settings().clone();
     match settings.password() {
         Some(_) => seed,

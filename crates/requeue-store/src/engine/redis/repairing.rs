@@ -7,10 +7,9 @@ use std::time::Duration;
 use super::Redis;
 use super::names::Shard;
 use super::nodes::Nodes;
-use super::scripts::Scripts;
 use super::values::{self, Health, Values};
 use crate::engine::Place;
-use crate::types::error::EngineError;
+use crate::types::error::Answer;
 
 /// The delay before a shard that is being repaired is asked for keys again.
 const SOON: Duration = Duration::from_millis(100);
@@ -22,7 +21,7 @@ const WALKED: [usize; 8] = [1, 2, 3, 4, 5, 6, 7, 11];
 
 impl Redis {
     /// Starts the repair of a damaged shard. Returns the time until it may have keys.
-    pub(super) fn heal(
+    pub(super) fn start_repair(
         &self,
         queue: &Place,
         shards: &Arc<Vec<Shard>>,
@@ -30,13 +29,14 @@ impl Redis {
         health: Health,
     ) -> Option<Duration> {
         let Health::Damaged(dropped) = health else { return None };
-        let (nodes, scripts) = (Arc::clone(&self.nodes), Arc::clone(&self.scripts));
+        let nodes = Arc::clone(&self.nodes);
         let (queue, shards) = (queue.name.clone(), Arc::clone(shards));
-        report(&queue, 0, dropped);
+        report_repair(&queue, 0, dropped);
+        // One repair of a shard at a time in this process. Repairs by other processes are harmless, but slow.
         if !shards[number].is_repaired.swap(true, Ordering::Relaxed) {
             tokio::spawn(async move {
                 let shard = &shards[number];
-                if let Err(fault) = repair(&nodes, &scripts, &queue, shard).await {
+                if let Err(fault) = repair_shard(&nodes, &queue, shard).await {
                     tracing::warn!(queue, error = %fault.source, "the repair of a damaged \
                         shard failed, and will be retried");
                 }
@@ -49,24 +49,19 @@ impl Redis {
 
 /// Restores the places of rows, and drops places that have no row, in short steps. Others may use and even
 /// repair the shard at the same time.
-pub(super) async fn repair(
-    nodes: &Arc<Nodes>,
-    scripts: &Scripts,
-    queue: &str,
-    shard: &Shard,
-) -> Result<(), EngineError> {
+pub(super) async fn repair_shard(nodes: &Arc<Nodes>, queue: &str, shard: &Shard) -> Answer<()> {
     let (mut restored, mut dropped) = (0, 0);
     for walked in WALKED {
         let mut cursor = b"0".to_vec();
         loop {
-            let mut command = scripts.repair.on(shard);
+            let mut command = nodes.scripts.repair.on(shard);
             command.arg(walked).arg(&cursor);
-            let step = nodes.run(shard.slot, &command, Some(&scripts.repair)).await?;
+            let step = nodes.run_script(shard.slot, &command).await?;
             let mut step = Values::from_array(step)?;
             cursor = step.bytes()?;
             restored += step.number::<u64>()?;
             dropped += step.number::<u64>()?;
-            for damaged in values::set_aside(step.value()?)? {
+            for damaged in values::set_aside(step.next_value()?)? {
                 damaged.report_set_aside(queue);
             }
             if cursor == b"0" {
@@ -74,11 +69,11 @@ pub(super) async fn repair(
             }
         }
     }
-    report(queue, restored, dropped);
+    report_repair(queue, restored, dropped);
     Ok(())
 }
 
-fn report(queue: &str, restored: u64, dropped: u64) {
+fn report_repair(queue: &str, restored: u64, dropped: u64) {
     if restored + dropped > 0 {
         tracing::warn!(
             queue,

@@ -8,10 +8,10 @@ use futures_util::future::join_all;
 use redis::{Value, cmd};
 use tokio::time::timeout;
 
-use super::faults::garbled;
-use super::map::{address, text};
+use super::faults::unknown_format;
+use super::map::{address, value_text};
 use super::node::Node;
-use crate::types::error::EngineError;
+use crate::types::error::{Answer, EngineError};
 
 /// The time in which a server must report its configuration. A server that does not report it in time is
 /// asked again on the next occasion.
@@ -19,15 +19,13 @@ const SAYING: Duration = Duration::from_secs(3);
 
 /// Examines the servers that were not examined since the last connect. Fails with the name of a server that
 /// evicts keys, unless that is accepted.
-pub(super) async fn examine(
-    masters: Vec<Arc<Node>>,
-    accepts_eviction: bool,
-) -> Result<(), EngineError> {
+pub(super) async fn examine_servers(masters: Vec<Arc<Node>>, accepts_eviction: bool) -> Answer<()> {
     let asked = masters.iter().map(async |node| {
+        // Set before the question, so that updates of the map at the same time ask once.
         if node.is_examined.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
-        let said = timeout(SAYING, settings(node)).await;
+        let said = timeout(SAYING, read_settings(node)).await;
         let late = |_| Err(EngineError::absent("the server did not answer in time"));
         let settings = match said.unwrap_or_else(late) {
             Ok(settings) => settings,
@@ -68,10 +66,10 @@ struct Settings {
     persists: bool,
 }
 
-async fn settings(node: &Node) -> Result<Settings, EngineError> {
+async fn read_settings(node: &Node) -> Answer<Settings> {
     let (mut memory, mut persistence) = (cmd("INFO"), cmd("INFO"));
     let asked = [&*memory.arg("memory"), persistence.arg("persistence")];
-    let [memory, persistence] = node.ask(asked).await?.map(|said| text(&said));
+    let [memory, persistence] = node.ask(asked).await?.map(|said| value_text(&said));
     // Without a limit nothing is evicted. The policies `volatile-*` do not affect keys without a time to
     // live.
     let has_limit = said(&memory, "maxmemory").is_some_and(|limit| limit != "0");
@@ -89,10 +87,10 @@ pub(super) fn said<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// Returns the error for the address of a Sentinel, which names the address of its master.
-pub(super) async fn sentinel(node: &Node) -> EngineError {
+pub(super) async fn sentinel_error(node: &Node) -> EngineError {
     let mut masters = cmd("SENTINEL");
     let masters =
-        node.ask([masters.arg("MASTERS")]).await.and_then(|[masters]| named(node, masters));
+        node.ask([masters.arg("MASTERS")]).await.and_then(|[masters]| master_names(node, masters));
     let instead = match masters {
         Ok(masters) if !masters.is_empty() => {
             format!("use the address of its master: {}", masters.join(" or "))
@@ -103,21 +101,21 @@ pub(super) async fn sentinel(node: &Node) -> EngineError {
 }
 
 /// Returns the addresses and names of masters.
-fn named(node: &Node, masters: Value) -> Result<Vec<String>, EngineError> {
-    let Value::Array(masters) = masters else { return Err(garbled()) };
+fn master_names(node: &Node, masters: Value) -> Answer<Vec<String>> {
+    let Value::Array(masters) = masters else { return Err(unknown_format()) };
     let named = masters.iter().map(|master| {
-        let Value::Array(words) = master else { return Err(garbled()) };
+        let Value::Array(words) = master else { return Err(unknown_format()) };
         let said = |name: &str| {
             let mut pairs = words.chunks(2);
             pairs.find_map(|pair| match pair {
-                [said, value] if text(said) == name => Some(text(value)),
+                [said, value] if value_text(said) == name => Some(value_text(value)),
                 _ => None,
             })
         };
         let (Some(name), Some(ip), Some(port)) = (said("name"), said("ip"), said("port")) else {
-            return Err(garbled());
+            return Err(unknown_format());
         };
-        let address = address(node, &ip, port.parse().map_err(|_| garbled())?);
+        let address = address(node, &ip, port.parse().map_err(|_| unknown_format())?);
         Ok(format!("{address} ({name})"))
     });
     named.collect()

@@ -1,5 +1,7 @@
 //! The scripts of the operations. Each operates on one shard.
 
+use std::ops::{Deref, DerefMut};
+
 use redis::{Cmd, Script as Hashed, cmd};
 
 use super::names::Shard;
@@ -19,24 +21,24 @@ impl Script {
 
     /// Returns a call of the script for this shard. The caller appends the arguments, which follow the
     /// generation of the queue.
-    pub(super) fn on(&self, shard: &Shard) -> Cmd {
-        let mut command = self.with(&shard.keys);
-        command.arg(shard.queue.generation);
-        command
+    pub(super) fn on(&self, shard: &Shard) -> Call<'_> {
+        let mut call = self.with(&shard.keys);
+        call.arg(shard.queue.generation);
+        call
     }
 
     /// As [`on`](Self::on), with another Redis key after those of the shard.
-    pub(super) fn on_also(&self, shard: &Shard, key: &str) -> Cmd {
+    pub(super) fn on_also(&self, shard: &Shard, key: &str) -> Call<'_> {
         let mut command = cmd("EVALSHA");
         command.arg(&self.hash).arg(shard.keys.len() + 1).arg(&shard.keys).arg(key);
         command.arg(shard.queue.generation);
-        command
+        Call { script: self, command }
     }
 
-    pub(super) fn with(&self, keys: &[String]) -> Cmd {
+    pub(super) fn with(&self, keys: &[String]) -> Call<'_> {
         let mut command = cmd("EVALSHA");
         command.arg(&self.hash).arg(keys.len()).arg(keys);
-        command
+        Call { script: self, command }
     }
 
     /// Returns the command that loads the script into a server.
@@ -47,6 +49,27 @@ impl Script {
     }
 }
 
+/// A command that runs a script. A server that does not know the script gets its text.
+pub(super) struct Call<'s> {
+    pub(super) script: &'s Script,
+    command: Cmd,
+}
+
+impl Deref for Call<'_> {
+    type Target = Cmd;
+
+    fn deref(&self) -> &Cmd {
+        &self.command
+    }
+}
+
+impl DerefMut for Call<'_> {
+    fn deref_mut(&mut self) -> &mut Cmd {
+        &mut self.command
+    }
+}
+
+/// The scripts, one for each file in `lua` that is an operation. They have no groups: each operation calls one of them.
 #[derive(Debug)]
 pub(super) struct Scripts {
     pub(super) list: Script,

@@ -4,63 +4,58 @@ use std::time::Duration;
 
 use redis::{Cmd, Value, cmd};
 
-use super::faults::garbled;
+use super::faults::unknown_format;
 use super::names::Shard;
 use super::node::Line;
-use super::scripts::Script;
+use super::scripts::Call;
 use super::{Redis, dropping, values};
-use crate::types::error::{EngineError, Kind};
+use crate::types::error::{Answer, Kind};
 
 /// The maximum number of times that a mark is restored, if the server evicts it again immediately.
 const ATTEMPTS: u32 = 10;
 
 impl Redis {
-    pub(super) async fn run(
-        &self,
-        shard: &Shard,
-        script: &Script,
-        command: &Cmd,
-    ) -> Result<Value, EngineError> {
-        let mut answers = self.send(shard, script, Line::Quick, &[command]).await?;
-        answers.pop().ok_or_else(garbled)
+    pub(super) async fn run_script(&self, shard: &Shard, call: &Call<'_>) -> Answer<Value> {
+        let mut answers = self.send_script(shard, Line::Quick, call, &[call]).await?;
+        answers.pop().ok_or_else(unknown_format)
     }
 
-    /// As [`run`](Self::run). Also waits for replicas, at most `limit`, and returns how many have
+    /// As [`run_script`](Self::run_script). Also waits for replicas, at most `limit`, and returns how many have
     /// confirmed.
     pub(super) async fn run_and_wait(
         &self,
         shard: &Shard,
-        script: &Script,
-        command: &Cmd,
+        call: &Call<'_>,
         (line, limit): (Line, Duration),
-    ) -> Result<(Value, u32), EngineError> {
+    ) -> Answer<(Value, u32)> {
         if self.wait == 0 {
-            return Ok((self.run(shard, script, command).await?, 0));
+            return Ok((self.run_script(shard, call).await?, 0));
         }
         let mut wait = cmd("WAIT");
         wait.arg(self.wait).arg(limit.as_millis() as u64);
-        let mut answers = self.send(shard, script, line, &[command, &wait]).await?;
-        let replicas = answers.pop().ok_or_else(garbled).and_then(values::number)?;
-        let replicas = replicas.try_into().map_err(|_| garbled())?;
-        Ok((answers.pop().ok_or_else(garbled)?, replicas))
+        // The server handles them in this order, on one connection: it waits for the writes of the script.
+        let mut answers = self.send_script(shard, line, call, &[call, &wait]).await?;
+        let replicas = answers.pop().ok_or_else(unknown_format).and_then(values::number)?;
+        let replicas = replicas.try_into().map_err(|_| unknown_format())?;
+        Ok((answers.pop().ok_or_else(unknown_format)?, replicas))
     }
 
-    /// Sends the commands. The first one runs the script. Restores the shard's mark if the server has lost
-    /// it.
-    async fn send(
+    /// Sends the commands. The first one is `call`. Restores the shard's mark if the server has lost it.
+    async fn send_script(
         &self,
         shard: &Shard,
-        script: &Script,
         line: Line,
+        call: &Call<'_>,
         commands: &[&Cmd],
-    ) -> Result<Vec<Value>, EngineError> {
+    ) -> Answer<Vec<Value>> {
         let mut attempts = 0..ATTEMPTS;
         loop {
-            match self.nodes.send(shard.slot, line, commands, Some(script)).await {
+            match self.nodes.send(shard.slot, line, commands, Some(call.script)).await {
+                // A server that evicts keys also evicts marks. Only the record decides whether the queue was dropped.
                 Err(fault) if fault.kind == Kind::Dropped && attempts.next().is_some() => {
                     Box::pin(self.restore_mark(shard)).await?;
                 }
-                answered => return answered.map_err(|fault| dropping::named(shard, fault)),
+                answered => return answered.map_err(|fault| dropping::name_dropped(shard, fault)),
             }
         }
     }

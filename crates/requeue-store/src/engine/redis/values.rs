@@ -1,19 +1,21 @@
 //! Encodes the arguments of scripts, and decodes their answers.
 
 use std::fmt::Write;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, Value};
 
-use super::faults::garbled;
-use crate::engine::damage::{Damage, Damaged, bad, bad_worker, priority, worker};
+use super::faults::unknown_format;
+use crate::engine::damage::Damaged;
 use crate::engine::row::{Row, Run};
 use crate::engine::time::{Micros, micros, until};
 use crate::engine::{Ask, Asked, Claimed, Delivery, End, Failing, Finish, Place};
-use crate::types::add::{Add, Added, Cancelled, Merge};
-use crate::types::error::EngineError;
+use crate::types::add::{Add, Added, Merge, Priority};
+use crate::types::error::Answer;
 use crate::types::inspect::{Entry, ParkedKey, State, StateCounts};
 use crate::types::key::Key;
+use crate::types::worker::invalid_worker;
 
 /// The value of `most` if no number of failures parks a key.
 const NEVER_PARKED: u64 = 1 << 33;
@@ -43,45 +45,45 @@ pub(super) fn push_completion(to: &mut Cmd, end: &End, epoch: i64) {
             let (delay, priority) = (micros(*delay), priority.number());
             format!("requeue_after 1 0 {priority} 0 {delay}")
         }
-        Finish::Retry(failing, failure) => retry(failing, &asked(&failure.asked)),
+        Finish::Retry(failing, failure) => retry_words(failing, &asked_words(&failure.asked)),
         Finish::RetryAfter(delay, most, failure) => {
             let most = most.map_or(NEVER_PARKED, u64::from);
-            format!("retry_after {} {most} {}", asked(&failure.asked), micros(*delay))
+            format!("retry_after {} {most} {}", asked_words(&failure.asked), micros(*delay))
         }
-        Finish::GiveUp(failure) => format!("give_up {}", asked(&failure.asked)),
+        Finish::GiveUp(failure) => format!("give_up {}", asked_words(&failure.asked)),
         Finish::Cancelled => "cancelled".to_owned(),
-        Finish::Release(given) => format!("release {}", asked(given)),
+        Finish::Release(given) => format!("release {}", asked_words(given)),
         Finish::Unclaim(given, queued) => {
-            format!("unclaim {} 0 {}", asked(given), micros(*queued))
+            format!("unclaim {} 0 {}", asked_words(given), micros(*queued))
         }
     };
     let error = end.how.failure().map_or("", |failure| &*failure.error);
     to.arg(&*end.key).arg(epoch).arg(said).arg(error);
 }
 
-fn asked(Asked { adds, reasons, priority }: &Asked) -> String {
+fn asked_words(Asked { adds, reasons, priority }: &Asked) -> String {
     format!("{adds} {reasons} {}", priority.number())
 }
 
-fn retry(Failing { backoff, max_failures }: &Failing, asked: &str) -> String {
+fn retry_words(Failing { backoff, max_failures }: &Failing, asked: &str) -> String {
     let most = max_failures.map_or(NEVER_PARKED, u64::from);
     let (base, cap) = (micros(backoff.base), micros(backoff.cap));
     format!("retry {asked} {most} {base} {cap} {}", backoff.share.clamp(0.0, 1.0))
 }
 
 /// Encodes the rules for keys whose leases have expired. The script knows the parameters of their runs.
-pub(super) fn expired(failing: &Failing) -> String {
-    retry(failing, "0 0 0")
+pub(super) fn expired_words(failing: &Failing) -> String {
+    retry_words(failing, "0 0 0")
 }
 
 /// Reads an array from its front.
 pub(super) struct Values(std::vec::IntoIter<Value>);
 
 impl Values {
-    pub(super) fn from_array(value: Value) -> Result<Self, EngineError> {
+    pub(super) fn from_array(value: Value) -> Answer<Self> {
         match value {
             Value::Array(values) => Ok(Self(values.into_iter())),
-            _ => Err(garbled()),
+            _ => Err(unknown_format()),
         }
     }
 
@@ -89,59 +91,60 @@ impl Values {
         self.0.len() == 0
     }
 
-    pub(super) fn value(&mut self) -> Result<Value, EngineError> {
-        self.0.next().ok_or_else(garbled)
+    pub(super) fn next_value(&mut self) -> Answer<Value> {
+        self.0.next().ok_or_else(unknown_format)
     }
 
-    pub(super) fn bytes(&mut self) -> Result<Vec<u8>, EngineError> {
-        bytes(self.value()?)
+    pub(super) fn bytes(&mut self) -> Answer<Vec<u8>> {
+        bytes(self.next_value()?)
     }
 
-    pub(super) fn number<T: TryFrom<i64>>(&mut self) -> Result<T, EngineError> {
-        number(self.value()?).and_then(|number| number.try_into().map_err(|_| garbled()))
+    pub(super) fn number<T: TryFrom<i64>>(&mut self) -> Answer<T> {
+        number(self.next_value()?)
+            .and_then(|number| number.try_into().map_err(|_| unknown_format()))
     }
 
     /// Reads a number that the script may not have.
-    fn number_if_any(&mut self) -> Result<Option<u64>, EngineError> {
-        match self.value()? {
+    fn number_if_any(&mut self) -> Answer<Option<u64>> {
+        match self.next_value()? {
             Value::Nil => Ok(None),
-            value => Ok(Some(number(value)?.try_into().map_err(|_| garbled())?)),
+            value => Ok(Some(number(value)?.try_into().map_err(|_| unknown_format())?)),
         }
     }
 
-    fn is_true(&mut self) -> Result<bool, EngineError> {
+    fn is_true(&mut self) -> Answer<bool> {
         Ok(self.number::<u8>()? == 1)
     }
 }
 
-fn bytes(value: Value) -> Result<Vec<u8>, EngineError> {
+fn bytes(value: Value) -> Answer<Vec<u8>> {
     match value {
         Value::BulkString(bytes) => Ok(bytes),
-        _ => Err(garbled()),
+        _ => Err(unknown_format()),
     }
 }
 
-pub(super) fn number(value: Value) -> Result<i64, EngineError> {
+pub(super) fn number(value: Value) -> Answer<i64> {
     match value {
         Value::Int(number) => Ok(number),
         Value::BulkString(bytes) => {
             let text = std::str::from_utf8(&bytes).ok();
-            text.and_then(|text| text.parse().ok()).ok_or_else(garbled)
+            text.and_then(|text| text.parse().ok()).ok_or_else(unknown_format)
         }
-        _ => Err(garbled()),
+        _ => Err(unknown_format()),
     }
 }
 
 /// Returns `count` digits.
-pub(super) fn digits(value: Value, count: usize) -> Result<Vec<u8>, EngineError> {
+pub(super) fn to_digits(value: Value, count: usize) -> Answer<Vec<u8>> {
     let digits = bytes(value)?;
-    if digits.len() == count { Ok(digits) } else { Err(garbled()) }
+    if digits.len() == count { Ok(digits) } else { Err(unknown_format()) }
 }
 
 /// The answer for an add that has replaced an unreadable row that was not set aside. The key is new.
 pub(super) const REPLACED: u8 = b'7';
 
-pub(super) fn added(digit: u8) -> Result<Added, EngineError> {
+pub(super) fn to_added(digit: u8) -> Answer<Added> {
     Ok(match digit {
         b'0' | REPLACED => Added::New,
         b'1' => Added::Coalesced,
@@ -149,24 +152,8 @@ pub(super) fn added(digit: u8) -> Result<Added, EngineError> {
         b'3' => Added::BackingOff,
         b'4' => Added::Parked,
         b'6' => Added::Revived,
-        _ => return Err(garbled()),
+        _ => return Err(unknown_format()),
     })
-}
-
-/// Decodes five digits per key.
-pub(super) fn cancelled(value: Value, count: usize) -> Result<Vec<Option<Cancelled>>, EngineError> {
-    let digits = digits(value, 5 * count)?;
-    let cancelled = |digits: &[u8]| {
-        let took = |at: usize| digits[at] == b'1';
-        Cancelled {
-            ready: took(0),
-            dirty: took(1),
-            waiting: took(2),
-            parked: took(3),
-            damaged: took(4),
-        }
-    };
-    Ok(digits.chunks_exact(5).map(|digits| Some(cancelled(digits))).collect())
 }
 
 /// Returns the name of a state in cancel.lua.
@@ -175,7 +162,7 @@ pub(super) const fn name_of(state: Option<State>) -> &'static str {
         None => "any",
         Some(State::Ready) => "ready",
         Some(State::Waiting) => "waiting",
-        Some(State::Processing) => "processing",
+        Some(State::InFlight) => "in_flight",
         Some(State::Parked) => "parked",
         Some(State::Damaged) => "damaged",
     }
@@ -188,16 +175,16 @@ pub(super) struct ClaimAnswer {
 }
 
 impl ClaimAnswer {
-    pub(super) fn read(value: Value) -> Result<Self, EngineError> {
+    pub(super) fn read(value: Value) -> Answer<Self> {
         let mut values = Values::from_array(value)?;
         let next = values.number_if_any()?.map(Duration::from_micros);
         let (is_damaged, dropped) = (values.is_true()?, values.number()?);
         let claimed = Claimed {
             next,
             is_paused: values.is_true()?,
-            damaged: set_aside(values.value()?)?,
-            parked: parked(values.value()?)?,
-            items: delivered(values.value()?)?,
+            damaged: set_aside(values.next_value()?)?,
+            parked: read_parked(values.next_value()?)?,
+            items: read_delivered(values.next_value()?)?,
         };
         let health = if is_damaged { Health::Damaged(dropped) } else { Health::Good };
         Ok(Self { claimed, health })
@@ -213,7 +200,7 @@ pub(super) struct PeekAnswer {
 }
 
 impl PeekAnswer {
-    pub(super) fn read(value: Value) -> Result<Self, EngineError> {
+    pub(super) fn read(value: Value) -> Answer<Self> {
         let mut values = Values::from_array(value)?;
         Ok(Self {
             due: values.number::<u32>()? as usize,
@@ -224,44 +211,44 @@ impl PeekAnswer {
 }
 
 /// Decodes the keys that a claim has delivered, each with the parameters of its run.
-fn delivered(value: Value) -> Result<Vec<Delivery>, EngineError> {
+fn read_delivered(value: Value) -> Answer<Vec<Delivery>> {
     let mut values = Values::from_array(value)?;
     let mut items = Vec::with_capacity(values.0.len() / 2);
     while !values.is_empty() {
         let (key, packed) = (values.bytes()?.into(), values.bytes()?);
         let mut fields = Fields(&packed);
-        let read = || -> Result<Delivery, Damage> {
+        let read = || -> Result<Delivery, String> {
             Ok(Delivery {
                 key,
-                epoch: fields.time("epoch")?,
+                epoch: fields.take_time("epoch")?,
                 asked: fields.asked("priority")?,
-                failures: fields.small()?,
-                queued: until(0, fields.time("queued")?),
+                failures: fields.take_u32()?,
+                queued: until(0, fields.take_time("queued")?),
             })
         };
-        items.push(read().map_err(|_: Damage| garbled())?);
+        items.push(read().map_err(|_: String| unknown_format())?);
     }
     Ok(items)
 }
 
 /// Decodes a list of keys that were set aside, each with the reason.
-pub(super) fn set_aside(value: Value) -> Result<Vec<Damaged>, EngineError> {
+pub(super) fn set_aside(value: Value) -> Answer<Vec<Damaged>> {
     let mut values = Values::from_array(value)?;
     let mut aside = Vec::new();
     while !values.is_empty() {
         let key = values.bytes()?.into();
-        let said = String::from_utf8_lossy(&values.bytes()?).into_owned();
-        aside.push(Damaged { key, damage: Damage::new(said) });
+        let why = String::from_utf8_lossy(&values.bytes()?).into_owned();
+        aside.push(Damaged { key, why });
     }
     Ok(aside)
 }
 
 /// Decodes a list of keys that a claim has parked, each with its failures.
-fn parked(value: Value) -> Result<Vec<ParkedKey>, EngineError> {
+fn read_parked(value: Value) -> Answer<Vec<ParkedKey>> {
     let mut values = Values::from_array(value)?;
     let mut parked = Vec::new();
     while !values.is_empty() {
-        parked.push(ParkedKey::expired(values.bytes()?.into(), values.number()?));
+        parked.push(ParkedKey::from_expired_lease(values.bytes()?.into(), values.number()?));
     }
     Ok(parked)
 }
@@ -289,19 +276,19 @@ impl Stored {
     }
 
     /// Reads the row and the token. Fails if there is no row.
-    pub(super) fn next(values: &mut Values) -> Result<Self, EngineError> {
-        Ok(Self { packed: values.bytes()?, cancelled: number(values.value()?).ok() })
+    pub(super) fn next(values: &mut Values) -> Answer<Self> {
+        Ok(Self { packed: values.bytes()?, cancelled: number(values.next_value()?).ok() })
     }
 
     /// Returns the entry of the key. `epoch` converts a fencing token of the shard to one of the queue.
-    pub(super) fn seen(&self, key: Key, epoch: impl Fn(i64) -> i64, now: Micros) -> Entry {
-        match row(&self.packed, &epoch) {
+    pub(super) fn to_entry(&self, key: Key, epoch: impl Fn(i64) -> i64, now: Micros) -> Entry {
+        match decode_row(&self.packed, &epoch) {
             Ok(mut row) => {
                 let cancelled = self.cancelled.map(&epoch);
                 row.run.iter_mut().for_each(|run| run.is_cancelled = cancelled == Some(run.epoch));
-                row.seen(key, now)
+                row.to_entry(key, now)
             }
-            Err(damage) => Damaged { key, damage }.seen(),
+            Err(why) => Damaged { key, why }.into_entry(),
         }
     }
 }
@@ -316,71 +303,89 @@ const EXTRA: usize = 33;
 /// Decodes a row that rows.lua has packed: a part for the pending run, and optionally one for the delivery,
 /// and one for failures and the bound, with the error. `epoch` converts a fencing token of the shard to one of the queue.
 /// rows.lua has the same rules.
-pub(super) fn row(packed: &[u8], epoch: impl Fn(i64) -> i64) -> Result<Row, Damage> {
+pub(super) fn decode_row(packed: &[u8], epoch: impl Fn(i64) -> i64) -> Result<Row, String> {
     let size = packed.len();
     // The byte before the worker's name is its length.
     let running = RUNNING + usize::from(packed.get(RUNNING - 1).copied().unwrap_or(0));
     if size != PENDING && size != running && size < running + EXTRA {
-        return Err(Damage::new(format!("the row has {size} bytes")));
+        return Err(format!("the row has {size} bytes"));
     }
     let mut fields = Fields(packed);
-    let mut row =
-        Row { at: some(fields.time("at")?), since: fields.time("since")?, ..Row::default() };
+    let mut row = Row {
+        at: none_if_zero(fields.take_time("at")?),
+        since: fields.take_time("since")?,
+        ..Row::default()
+    };
     row.asked = fields.asked("priority")?;
     if size > PENDING {
-        let number = fields.time("epoch")?;
-        let (lease_until, since) = (fields.time("lease_until")?, fields.time("run_since")?);
+        let number = fields.take_time("epoch")?;
+        let (lease_until, since) =
+            (fields.take_time("lease_until")?, fields.take_time("run_since")?);
         let asked = fields.asked("run_priority")?;
-        row.run = some(number).map(|number| Run {
+        row.run = none_if_zero(number).map(|number| Run {
             epoch: epoch(number),
             lease_until,
             since,
             is_cancelled: false,
             asked,
         });
-        row.worker = worker(fields.name()?)?;
+        row.worker = decode_worker(fields.take_name()?)?;
         if row.worker.is_some() && row.run.is_none() {
             return Err(bad_worker());
         }
     }
     if size > running {
-        (row.failures, row.steps) = (fields.small()?, fields.small()?);
-        (row.until, row.not_before) = (fields.time("backing_off")?, fields.time("not_before")?);
+        (row.failures, row.steps) = (fields.take_u32()?, fields.take_u32()?);
+        (row.until, row.not_before) =
+            (fields.take_time("backing_off")?, fields.take_time("not_before")?);
         row.parked = match fields.bytes()? {
             [0] => false,
             [1] => true,
-            [other] => return Err(bad("parked", Some(i8::from_be_bytes([other]).into()))),
+            [other] => return Err(format!("parked is {}", other.cast_signed())),
         };
-        row.bound = some(fields.time("bound")?).filter(|_| row.at.is_some());
+        row.bound = none_if_zero(fields.take_time("bound")?).filter(|_| row.at.is_some());
         row.error = (row.failures > 0).then(|| String::from_utf8_lossy(fields.0).into_owned());
     }
     let has_run = row.at.is_some() || row.run.is_some();
     match (row.parked, has_run) {
-        (true, true) => Err(Damage::new("the row is parked and has a run")),
-        (false, false) => Err(Damage::new("the row has no state")),
+        (true, true) => Err("the row is parked and has a run".to_owned()),
+        (false, false) => Err("the row has no state".to_owned()),
         _ => Ok(row),
     }
 }
 
 /// Decodes a row without converting its fencing token.
-pub(crate) fn read_row(packed: &[u8]) -> Result<Row, Damage> {
-    row(packed, |epoch| epoch)
+pub(crate) fn read_row(packed: &[u8]) -> Result<Row, String> {
+    decode_row(packed, |epoch| epoch)
 }
 
 /// Returns `None` for 0, which stands for a missing value.
-fn some(number: i64) -> Option<i64> {
+fn none_if_zero(number: i64) -> Option<i64> {
     Some(number).filter(|&number| number > 0)
 }
 
-fn too_short() -> Damage {
-    Damage::new("the row is too short")
+/// Returns the name of a worker, or `None` if it is empty.
+fn decode_worker(name: &[u8]) -> Result<Option<Arc<str>>, String> {
+    if name.is_empty() {
+        return Ok(None);
+    }
+    let name = std::str::from_utf8(name).ok().filter(|name| invalid_worker(name).is_none());
+    name.map(|name| Some(name.into())).ok_or_else(bad_worker)
+}
+
+fn bad_worker() -> String {
+    "worker is not valid".to_owned()
+}
+
+fn too_short() -> String {
+    "the row is too short".to_owned()
 }
 
 /// The remaining bytes of a row or of an answer.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
-    fn bytes<const N: usize>(&mut self) -> Result<[u8; N], Damage> {
+    fn bytes<const N: usize>(&mut self) -> Result<[u8; N], String> {
         let (bytes, rest) = self.0.split_first_chunk().ok_or_else(too_short)?;
         self.0 = rest;
         Ok(*bytes)
@@ -388,44 +393,47 @@ impl Fields<'_> {
 
     /// Reads a whole number of microseconds, or a fencing token, up to the largest exact integer of a
     /// double.
-    fn time(&mut self, name: &str) -> Result<i64, Damage> {
+    fn take_time(&mut self, name: &str) -> Result<i64, String> {
         let time = f64::from_be_bytes(self.bytes()?);
+        // The numbers of Lua are doubles. No script writes a fraction, or a number beyond the exact integers.
         if (0.0..=LATEST).contains(&time) && time.fract() == 0.0 {
             // The value is a whole number in the range of an `i64`.
             Ok(time as i64)
         } else {
-            Err(Damage::new(format!("{name} is {time:?}")))
+            Err(format!("{name} is {time:?}"))
         }
     }
 
     /// Reads the name of a worker, after its length.
-    fn name(&mut self) -> Result<&[u8], Damage> {
+    fn take_name(&mut self) -> Result<&[u8], String> {
         let [length] = self.bytes()?;
         let (name, rest) = self.0.split_at_checked(length.into()).ok_or_else(too_short)?;
         self.0 = rest;
         Ok(name)
     }
 
-    fn small(&mut self) -> Result<u32, Damage> {
+    fn take_u32(&mut self) -> Result<u32, String> {
         Ok(u32::from_be_bytes(self.bytes()?))
     }
 
-    fn asked(&mut self, name: &str) -> Result<Asked, Damage> {
-        let (adds, reasons) = (self.small()?, self.small()?);
-        let number = i8::from_be_bytes(self.bytes()?).into();
-        Ok(Asked { adds, reasons, priority: priority(name, Some(number))? })
+    fn asked(&mut self, name: &str) -> Result<Asked, String> {
+        let (adds, reasons) = (self.take_u32()?, self.take_u32()?);
+        let number = i8::from_be_bytes(self.bytes()?);
+        let priority = Priority::ALL.into_iter().find(|priority| priority.number() == number);
+        let priority = priority.ok_or_else(|| format!("{name} is {number}"))?;
+        Ok(Asked { adds, reasons, priority })
     }
 }
 
 /// The value of `NEVER` in shard.lua.
 const LATEST: f64 = 9_007_199_254_740_991.0;
 
-pub(super) fn counts(value: Value) -> Result<StateCounts, EngineError> {
-    let mut values = Values::from_array(value)?;
+/// Decodes the numbers of keys in each state.
+pub(super) fn read_counts(values: &mut Values) -> Answer<StateCounts> {
     Ok(StateCounts {
         ready: values.number()?,
         waiting: values.number()?,
-        processing: values.number()?,
+        in_flight: values.number()?,
         dirty: values.number()?,
         parked: values.number()?,
         damaged: values.number()?,

@@ -15,7 +15,6 @@ use tokio::time::sleep;
 
 use super::names::Shard;
 use super::nodes::Nodes;
-use super::scripts::Scripts;
 use crate::engine::retry_delay::RetryDelay;
 
 /// The time for which the server blocks a request for a token, in seconds.
@@ -50,7 +49,7 @@ impl Waiting {
     }
 
     /// Sets whether tokens are wanted.
-    pub(super) fn want(&self, wanted: bool) {
+    pub(super) fn want_tokens(&self, wanted: bool) {
         self.wanted.send_if_modified(|was| std::mem::replace(was, wanted) != wanted);
     }
 
@@ -60,45 +59,42 @@ impl Waiting {
     }
 
     /// Takes the tokens of all shards, in tasks that stop when the last receiver is dropped.
-    pub(super) fn begin(
-        self: &Arc<Self>,
-        nodes: &Arc<Nodes>,
-        scripts: &Arc<Scripts>,
-        shards: &Arc<Vec<Shard>>,
-    ) {
+    pub(super) fn begin(self: &Arc<Self>, nodes: &Arc<Nodes>, shards: &Arc<Vec<Shard>>) {
         for number in 0..shards.len() {
-            let (nodes, scripts, shards) =
-                (Arc::clone(nodes), Arc::clone(scripts), Arc::clone(shards));
+            let (nodes, shards) = (Arc::clone(nodes), Arc::clone(shards));
             let waiting = Arc::clone(self);
             tokio::spawn(async move {
                 tokio::select! {
-                    () = waiting.take(number, &nodes, &scripts, &shards[number]) => {}
+                    () = waiting.take_tokens(number, &nodes, &shards[number]) => {}
                     () = waiting.woken.closed() => {}
                 }
             });
         }
     }
 
-    async fn take(&self, number: usize, nodes: &Arc<Nodes>, scripts: &Scripts, shard: &Shard) {
+    async fn take_tokens(&self, number: usize, nodes: &Arc<Nodes>, shard: &Shard) {
         let mut wanted = self.wanted.subscribe();
         let mut connection = None;
         let mut delay = RetryDelay::new();
         // The channel is never closed, because `self` owns its sender.
         while wanted.wait_for(|&wanted| wanted).await.is_ok() {
-            match self.token(&mut connection, nodes, shard).await {
+            match self.pop_token(&mut connection, nodes, shard).await {
                 Ok(token) => {
                     delay = RetryDelay::new();
                     if !token {
                         continue;
                     }
+                    // The wish is taken together with the token, so that two tokens do not wake the same
+                    // claim.
                     if self.wanted.send_if_modified(std::mem::take) {
+                        // Stored before the wake. The channel of the wake orders it for the claimer.
                         self.shard.store(number, Ordering::Relaxed);
                         self.woken.send_modify(|woken| *woken += 1);
                     } else {
                         // Return the token for another process. If that fails, other processes find the key
                         // by polling.
-                        let wake = scripts.wake.on(shard);
-                        let _ = nodes.run(shard.slot, &wake, Some(&scripts.wake)).await;
+                        let wake = nodes.scripts.wake.on(shard);
+                        let _ = nodes.run_script(shard.slot, &wake).await;
                     }
                 }
                 Err(error) => {
@@ -113,7 +109,7 @@ impl Waiting {
         }
     }
 
-    async fn token(
+    async fn pop_token(
         &self,
         connection: &mut Option<MultiplexedConnection>,
         nodes: &Arc<Nodes>,
@@ -122,7 +118,7 @@ impl Waiting {
         let open = match connection {
             Some(open) => open,
             None => {
-                let new = nodes.dedicated(shard.slot, ANSWERING).await;
+                let new = nodes.dedicated_connection(shard.slot, ANSWERING).await;
                 connection.insert(new.map_err(|fault| fault.source.to_string())?)
             }
         };

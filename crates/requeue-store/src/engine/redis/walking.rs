@@ -10,7 +10,7 @@ use super::values::{self, Stored, Values};
 use super::{Redis, epoch_of};
 use crate::engine::time::Micros;
 use crate::engine::{Cursor, Place, Walked};
-use crate::types::error::EngineError;
+use crate::types::error::Answer;
 use crate::types::inspect::{Entry, State, StateCounts};
 use crate::types::key::Key;
 
@@ -18,33 +18,34 @@ use crate::types::key::Key;
 const STEP: usize = 500;
 
 impl Redis {
-    pub(super) async fn counted(&self, queue: &Place) -> Result<StateCounts, EngineError> {
+    pub(super) async fn count_all(&self, queue: &Place) -> Answer<StateCounts> {
         let shards = self.shards_of(queue)?;
-        let commands: Vec<_> = shards.iter().map(|shard| self.scripts.counts.on(shard)).collect();
+        let commands: Vec<_> =
+            shards.iter().map(|shard| self.nodes.scripts.counts.on(shard)).collect();
         let ran = shards.iter().zip(&commands).map(async |(shard, command)| {
-            let answer = self.run(shard, &self.scripts.counts, command).await?;
-            values::counts(answer)
+            let answer = self.run_script(shard, command).await?;
+            values::read_counts(&mut Values::from_array(answer)?)
         });
         join_all(ran)
             .await
             .into_iter()
-            .try_fold(StateCounts::default(), |all, counts| Ok(sum(all, counts?)))
+            .try_fold(StateCounts::default(), |all, counts| Ok(sum_counts(all, counts?)))
     }
 
-    pub(super) async fn paged(
+    pub(super) async fn read_pages(
         &self,
         queue: &Place,
         state: Option<State>,
         after: Option<&Key>,
         limit: usize,
-    ) -> Result<Vec<Entry>, EngineError> {
+    ) -> Answer<Vec<Entry>> {
         let shards = self.shards_of(queue)?;
         let mut found = BTreeMap::new();
         for number in 0..shards.len() {
             if state == Some(State::Parked) {
-                self.parked(&shards, number, after, limit, &mut found).await?;
+                self.collect_parked(&shards, number, after, limit, &mut found).await?;
             } else {
-                self.walk(&shards, number, state, after, limit, &mut found).await?;
+                self.collect_scan(&shards, number, state, after, limit, &mut found).await?;
             }
         }
         Ok(found.into_values().collect())
@@ -52,37 +53,29 @@ impl Redis {
 
     /// Walks one shard after another. Parked keys are returned in order. For other states, a step is one
     /// step of a scan, which may return more or fewer keys than `limit`.
-    pub(super) async fn walked(
+    pub(super) async fn walk_step(
         &self,
         queue: &Place,
         state: Option<State>,
         from: Option<Cursor>,
         limit: usize,
-    ) -> Result<Walked, EngineError> {
+    ) -> Answer<Walked> {
         let shards = self.shards_of(queue)?;
         let is_parked = state == Some(State::Parked);
         let begin = if is_parked { b"-".to_vec() } else { b"0".to_vec() };
         let (number, at) = from.map_or_else(|| (0, begin.clone()), |from| (from.shard, from.at));
         let Some(shard) = shards.get(number) else { return Ok(Walked::default()) };
         let (keys, at) = if is_parked {
-            let mut command = self.scripts.parked.on(shard);
-            command.arg(&at).arg(limit);
-            let parked = self.run(shard, &self.scripts.parked, &command).await?;
-            let mut parked = Values::from_array(parked)?;
-            let _now: Micros = parked.number()?;
-            let mut keys = Vec::with_capacity(limit);
-            while !parked.is_empty() {
-                keys.push(Key::from(parked.bytes()?));
-                parked.value()?;
-            }
+            let (_, parked) = self.scan_parked(shard, &at, limit).await?;
+            let keys: Vec<Key> = parked.into_iter().map(|(key, _)| key).collect();
             let is_full = keys.len() >= limit;
-            let last = keys.last().filter(|_| is_full).map(|last| behind(last));
+            let last = keys.last().filter(|_| is_full).map(|last| position_after(last));
             (keys, last)
         } else {
-            let (at, now, found) = self.scan(shard, state, &at).await?;
+            let (at, now, found) = self.scan_shard(shard, state, &at).await?;
             let mut keys = Vec::with_capacity(found.len());
             for (key, stored) in found {
-                let entry = stored.seen(key, |epoch| epoch, now);
+                let entry = stored.to_entry(key, |epoch| epoch, now);
                 if state.is_none_or(|state| entry.state == state) {
                     keys.push(entry.key);
                 }
@@ -102,16 +95,16 @@ impl Redis {
 
     /// Takes a step of a scan of a shard from `cursor`. Returns the next cursor, the time, and keys with
     /// their rows.
-    async fn scan(
+    async fn scan_shard(
         &self,
         shard: &Shard,
         state: Option<State>,
         cursor: &[u8],
-    ) -> Result<(Vec<u8>, Micros, Vec<(Key, Stored)>), EngineError> {
-        let which = if state == Some(State::Processing) { "leases" } else { "all" };
-        let mut command = self.scripts.walk.on(shard);
+    ) -> Answer<(Vec<u8>, Micros, Vec<(Key, Stored)>)> {
+        let which = if state == Some(State::InFlight) { "leases" } else { "all" };
+        let mut command = self.nodes.scripts.walk.on(shard);
         command.arg(which).arg(cursor);
-        let walked = self.run(shard, &self.scripts.walk, &command).await?;
+        let walked = self.run_script(shard, &command).await?;
         let mut walked = Values::from_array(walked)?;
         let (cursor, now) = (walked.bytes()?, walked.number()?);
         let mut found = Vec::new();
@@ -122,9 +115,28 @@ impl Redis {
         Ok((cursor, now, found))
     }
 
+    /// Reads up to `limit` parked keys in order, from a position in the format of ZRANGEBYLEX. Returns the time, and
+    /// the keys with their rows.
+    async fn scan_parked(
+        &self,
+        shard: &Shard,
+        from: &[u8],
+        limit: usize,
+    ) -> Answer<(Micros, Vec<(Key, Value)>)> {
+        let mut command = self.nodes.scripts.parked.on(shard);
+        command.arg(from).arg(limit);
+        let parked = self.run_script(shard, &command).await?;
+        let mut parked = Values::from_array(parked)?;
+        let (now, mut found) = (parked.number()?, Vec::new());
+        while !parked.is_empty() {
+            found.push((parked.bytes()?.into(), parked.next_value()?));
+        }
+        Ok((now, found))
+    }
+
     /// Collects up to `limit` keys of a shard in this state, or in any state, that follow `after`. The shard
     /// does not keep its keys in order, so this reads all of them.
-    async fn walk(
+    async fn collect_scan(
         &self,
         shards: &[Shard],
         number: usize,
@@ -132,19 +144,20 @@ impl Redis {
         after: Option<&Key>,
         limit: usize,
         found: &mut BTreeMap<Key, Entry>,
-    ) -> Result<(), EngineError> {
+    ) -> Answer<()> {
         let mut cursor = b"0".to_vec();
         loop {
-            let (next, now, keys) = self.scan(&shards[number], state, &cursor).await?;
+            let (next, now, keys) = self.scan_shard(&shards[number], state, &cursor).await?;
             cursor = next;
             for (key, stored) in keys {
+                // Rows that cannot be on this page are not decoded.
                 if after.is_some_and(|after| key <= *after) || is_beyond(found, &key, limit) {
                     continue;
                 }
                 let epoch = |epoch| epoch_of(epoch, number, shards.len());
-                let entry = stored.seen(key, epoch, now);
+                let entry = stored.to_entry(key, epoch, now);
                 if state.is_none_or(|state| entry.state == state) {
-                    put(found, entry, limit);
+                    put_entry(found, entry, limit);
                 }
             }
             if cursor == b"0" {
@@ -155,37 +168,31 @@ impl Redis {
 
     /// Collects up to `limit` parked keys of a shard that follow `after`. The shard keeps parked keys in
     /// order.
-    async fn parked(
+    async fn collect_parked(
         &self,
         shards: &[Shard],
         number: usize,
         after: Option<&Key>,
         limit: usize,
         found: &mut BTreeMap<Key, Entry>,
-    ) -> Result<(), EngineError> {
-        let mut from = after.map_or_else(|| b"-".to_vec(), |key| behind(key));
+    ) -> Answer<()> {
+        let mut from = after.map_or_else(|| b"-".to_vec(), |key| position_after(key));
         let mut left = limit;
         loop {
             let step = left.min(STEP);
-            let mut command = self.scripts.parked.on(&shards[number]);
-            command.arg(&from).arg(step);
-            let parked = self.run(&shards[number], &self.scripts.parked, &command).await?;
-            let mut parked = Values::from_array(parked)?;
-            let now: Micros = parked.number()?;
-            let mut met = 0;
-            while !parked.is_empty() {
-                let key: Key = parked.bytes()?.into();
-                from = behind(&key);
-                met += 1;
+            let (now, parked) = self.scan_parked(&shards[number], &from, step).await?;
+            let met = parked.len();
+            for (key, row) in parked {
+                from = position_after(&key);
                 // Another client may have removed the rows.
-                if let Value::BulkString(packed) = parked.value()? {
+                if let Value::BulkString(packed) = row {
                     let epoch = |epoch| epoch_of(epoch, number, shards.len());
-                    let entry = Stored::without_run(packed).seen(key, epoch, now);
+                    let entry = Stored::without_run(packed).to_entry(key, epoch, now);
                     if entry.state != State::Parked {
                         continue;
                     }
                     if !is_beyond(found, &entry.key, limit) {
-                        put(found, entry, limit);
+                        put_entry(found, entry, limit);
                     }
                     left -= 1;
                 }
@@ -197,11 +204,11 @@ impl Redis {
     }
 }
 
-pub(super) fn sum(one: StateCounts, other: StateCounts) -> StateCounts {
+pub(super) fn sum_counts(one: StateCounts, other: StateCounts) -> StateCounts {
     StateCounts {
         ready: one.ready + other.ready,
         waiting: one.waiting + other.waiting,
-        processing: one.processing + other.processing,
+        in_flight: one.in_flight + other.in_flight,
         dirty: one.dirty + other.dirty,
         parked: one.parked + other.parked,
         damaged: one.damaged + other.damaged,
@@ -210,7 +217,7 @@ pub(super) fn sum(one: StateCounts, other: StateCounts) -> StateCounts {
 }
 
 /// Returns the start of the keys after this one, in the format of ZRANGEBYLEX.
-fn behind(key: &[u8]) -> Vec<u8> {
+fn position_after(key: &[u8]) -> Vec<u8> {
     [b"(", key].concat()
 }
 
@@ -220,7 +227,7 @@ fn is_beyond(found: &BTreeMap<Key, Entry>, key: &Key, limit: usize) -> bool {
 }
 
 /// Inserts an entry, and keeps the first `limit` entries.
-fn put(found: &mut BTreeMap<Key, Entry>, entry: Entry, limit: usize) {
+fn put_entry(found: &mut BTreeMap<Key, Entry>, entry: Entry, limit: usize) {
     found.insert(entry.key.clone(), entry);
     if found.len() > limit {
         found.pop_last();

@@ -38,22 +38,22 @@ pub(super) type Clock = Arc<dyn Fn() -> Reading + Send + Sync>;
 
 /// Returns the sources of this machine. If the uptime is not available, the clock replaces it.
 pub(super) fn of_machine() -> Clock {
-    let start = start();
+    let start = boot_id();
     Arc::new(move || {
         let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         let clock = Micros::try_from(since.as_micros()).unwrap_or(Micros::MAX);
-        let running = if start.is_empty() { clock } else { running() };
+        let running = if start.is_empty() { clock } else { uptime_micros() };
         Reading { start: Arc::clone(&start), running, clock }
     })
 }
 
 #[cfg(target_os = "linux")]
-fn start() -> Arc<str> {
+fn boot_id() -> Arc<str> {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().into()
 }
 
 #[cfg(target_os = "linux")]
-fn running() -> Micros {
+fn uptime_micros() -> Micros {
     use rustix::time::{ClockId, clock_gettime};
 
     // This clock also advances while the machine is suspended.
@@ -62,12 +62,12 @@ fn running() -> Micros {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn start() -> Arc<str> {
+fn boot_id() -> Arc<str> {
     "".into()
 }
 
 #[cfg(not(target_os = "linux"))]
-fn running() -> Micros {
+fn uptime_micros() -> Micros {
     0
 }
 
@@ -86,7 +86,7 @@ pub(super) struct Time {
 impl Time {
     /// Reads the state. The caller has begun a transaction.
     ///
-    /// Ignores a state that no clock explains, and that [`keep`](Self::keep) then replaces. Otherwise all leases
+    /// Ignores a state that no clock explains, and that [`keep_time`](Self::keep_time) then replaces. Otherwise all leases
     /// would have expired.
     pub(super) fn read(connection: &Connection, reading: &Reading) -> Result<Self> {
         let mut kept = connection.prepare_cached("select start, began, latest from clock")?;
@@ -114,18 +114,20 @@ impl Time {
             true => self.began.saturating_add(reading.running),
             false => reading.clock,
         };
+        // Time never goes back, even if the clock was set back before the last start of the machine.
         now.max(self.latest)
     }
 
     /// Stores that the time at this reading is `now`, if necessary. `has_changed` is true if the transaction
     /// writes in any case.
-    pub(super) fn keep(
+    pub(super) fn keep_time(
         self,
         connection: &Connection,
         now: Micros,
         reading: &Reading,
         has_changed: bool,
     ) -> Result<()> {
+        // A transaction that only reads must not write the time: it would wait for the lock and for the disk.
         let is_late = has_changed && now.saturating_sub(self.latest) >= FORGOTTEN;
         let is_known = *self.start == *reading.start;
         if is_known && !is_late {

@@ -12,20 +12,20 @@ mod thread;
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use requeue::CancelledRun;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use self::clock::Clock;
-use self::thread::{Busy, Thread, Work};
-use crate::engine::{
-    Answer, Ask, BoxFuture, Claim, Claimed, Dropped, End, Engine, Place, Renewed, Settings,
-};
-use crate::types::add::{Added, Cancelled};
-use crate::types::error::EngineError;
+use self::thread::{Busy, Kind, Thread, Work};
+use crate::engine::{Ask, Claim, Claimed, Dropped, End, Engine, Place, Renewed, Settings, lock};
+use crate::types::add::Added;
+use crate::types::error::{Answer, EngineError};
 use crate::types::inspect::{Entry, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 
@@ -52,22 +52,22 @@ pub(crate) struct Sqlite {
 }
 
 impl Sqlite {
-    pub(crate) fn open(path: &Path, synchronous: Synchronous) -> Result<Self, EngineError> {
+    pub(crate) fn open(path: &Path, synchronous: Synchronous) -> Answer<Self> {
         Self::open_with(path, synchronous, clock::of_machine())
     }
 
-    fn open_with(path: &Path, synchronous: Synchronous, clock: Clock) -> Result<Self, EngineError> {
+    fn open_with(path: &Path, synchronous: Synchronous, clock: Clock) -> Answer<Self> {
         let (thread, readers) = Thread::start(path, synchronous, clock)?;
         Ok(Self { thread, readers, wakes: Mutex::default() })
     }
 
-    fn sender(&self, queue: i64) -> watch::Sender<u64> {
-        let mut wakes = self.wakes.lock().unwrap_or_else(PoisonError::into_inner);
+    fn wake_sender(&self, queue: i64) -> watch::Sender<u64> {
+        let mut wakes = lock(&self.wakes);
         wakes.entry(queue).or_insert_with(|| watch::Sender::new(0)).clone()
     }
 
     /// Returns the thread for operations that may read all keys.
-    fn reader(&self) -> &Thread {
+    fn slow_reader(&self) -> &Thread {
         self.readers.as_ref().map_or(&self.thread, |[slow, _]| slow)
     }
 
@@ -77,75 +77,92 @@ impl Sqlite {
     }
 
     /// Wakes the getters of this process that wait for keys of the queue.
-    fn wake(&self, queue: &Place) {
-        self.sender(queue.id).send_modify(|wakes| *wakes += 1);
+    fn wake_getters(&self, queue: i64) {
+        self.wake_sender(queue).send_modify(|wakes| *wakes += 1);
     }
 
-    async fn change<T: Send + 'static>(
+    async fn change_rows<T: Send + 'static>(
         &self,
         queue: &Place,
         work: impl FnOnce(&Work<'_>, Place) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, EngineError> {
-        let place = queue.clone();
-        self.thread
-            .call(move |at| unless_dropped(at, place, work))
-            .await?
-            .ok_or_else(|| gone(queue))
+    ) -> Answer<T> {
+        self.call(&self.thread, Kind::Plain, queue, |at, queue, _| work(at, queue)).await
     }
 
-    /// As [`change`](Self::change), for a caller that does not try again. Waits for other processes as long as an
+    /// As [`change_rows`](Self::change_rows), for a caller that does not try again. Waits for other processes as long as an
     /// add does.
-    async fn update<T: Send + 'static>(
+    async fn update_rows<T: Send + 'static>(
         &self,
         queue: &Place,
         work: impl Fn(&Work<'_>, Place) -> rusqlite::Result<T> + Send + Sync + 'static,
-    ) -> Result<T, EngineError> {
+    ) -> Answer<T> {
         let work = Arc::new(work);
-        let attempt = || -> Answer<'_, T> {
+        let attempt = || -> Attempt<'_, T> {
             let work = Arc::clone(&work);
-            Box::pin(self.change(queue, move |at, queue| work(at, queue)))
+            Box::pin(self.change_rows(queue, move |at, queue| work(at, queue)))
         };
-        patiently(attempt).await
+        retry_patiently(attempt).await
     }
 
-    async fn look<T: Send + 'static>(
+    async fn read_rows<T: Send + 'static>(
         &self,
         reader: &Thread,
         queue: &Place,
         work: impl FnOnce(&Work<'_>, Place) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, EngineError> {
+    ) -> Answer<T> {
+        self.call(reader, Kind::Plain, queue, |at, queue, _| work(at, queue)).await
+    }
+
+    /// Runs `work` on a thread with the queue, and whether the queue is paused. Fails if the queue was dropped.
+    async fn call<T: Send + 'static>(
+        &self,
+        thread: &Thread,
+        kind: Kind,
+        queue: &Place,
+        work: impl FnOnce(&Work<'_>, Place, bool) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Answer<T> {
         let place = queue.clone();
-        let found = reader.call(move |at| unless_dropped(at, place, work)).await?;
-        found.ok_or_else(|| gone(queue))
+        let called = thread.call_as(kind, move |at| match at.is_paused(&place)? {
+            Some(is_paused) => work(at, place, is_paused).map(Some),
+            None => Ok(None),
+        });
+        called.await?.ok_or_else(|| EngineError::dropped(&queue.name))
+    }
+
+    /// Runs `work` on a thread after a check of the schema. Waits while another process has the file locked.
+    async fn call_checked<T: Send + 'static>(
+        &self,
+        thread: &Thread,
+        kind: Kind,
+        work: impl Fn(&Work<'_>) -> rusqlite::Result<T> + Send + Sync + 'static,
+    ) -> Answer<T> {
+        let work = Arc::new(work);
+        let attempt = || -> Attempt<'_, T> {
+            let work = Arc::clone(&work);
+            Box::pin(async move {
+                self.thread.check(schema::STEPS).await?;
+                thread.call_as(kind, move |at| work(at)).await
+            })
+        };
+        retry_patiently(attempt).await
     }
 
     /// Removes the keys of dropped queues, in short transactions that do not block others for long.
-    async fn sweep(&self) -> Result<(), EngineError> {
+    async fn sweep(&self) -> Answer<()> {
         // In most cases nothing is left, and nothing must be written.
-        while let Some(queue) = self.reader().call(|at| at.left_over()).await? {
-            let sweep = move || self.thread.call(move |at| at.sweep(queue, SWEPT));
-            patiently(move || Box::pin(sweep())).await?;
+        while let Some(queue) = self.slow_reader().call(|at| at.left_over()).await? {
+            let sweep = move || self.thread.call(move |at| at.sweep_keys(queue, SWEPT));
+            retry_patiently(move || Box::pin(sweep())).await?;
         }
         Ok(())
     }
 }
 
-/// Runs `work` if the queue exists.
-fn unless_dropped<T>(
-    at: &Work<'_>,
-    queue: Place,
-    work: impl FnOnce(&Work<'_>, Place) -> rusqlite::Result<T>,
-) -> rusqlite::Result<Option<T>> {
-    if at.is_paused(&queue)?.is_some() { work(at, queue).map(Some) } else { Ok(None) }
-}
-
-fn gone(queue: &Place) -> EngineError {
-    EngineError::dropped(&queue.name)
-}
+type Attempt<'a, T> = Pin<Box<dyn Future<Output = Answer<T>> + Send + 'a>>;
 
 /// Retries while another process has the file locked. Retries once after another temporary failure: an attempt
 /// that has found the disk full has released the reserve for the next one.
-async fn patiently<'a, T>(attempt: impl Fn() -> Answer<'a, T>) -> Result<T, EngineError> {
+async fn retry_patiently<'a, T>(attempt: impl Fn() -> Attempt<'a, T>) -> Answer<T> {
     let (since, mut has_failed) = (Instant::now(), false);
     loop {
         match attempt().await {
@@ -158,194 +175,159 @@ async fn patiently<'a, T>(attempt: impl Fn() -> Answer<'a, T>) -> Result<T, Engi
     }
 }
 
+#[async_trait]
 impl Engine for Sqlite {
-    fn migrate(&self) -> Answer<'_, ()> {
-        Box::pin(async {
-            patiently(|| Box::pin(self.thread.migrate(schema::STEPS))).await?;
-            // A process may have been killed between a drop and the removal of the keys.
-            self.sweep().await
-        })
+    async fn migrate_schema(&self) -> Answer<()> {
+        retry_patiently(|| Box::pin(self.thread.migrate(schema::STEPS))).await?;
+        // A process may have been killed between a drop and the removal of the keys.
+        self.sweep().await
     }
 
-    fn open<'a>(&'a self, name: &'a str, settings: Settings) -> Answer<'a, Place> {
-        let open = move || async move {
-            self.thread.check(schema::STEPS).await?;
-            let name = name.to_owned();
-            self.thread.call_growing(move |at| at.open(&name, settings)).await
-        };
-        Box::pin(patiently(move || Box::pin(open())))
+    async fn open_queue(&self, name: &str, settings: Settings) -> Answer<Place> {
+        let name = name.to_owned();
+        let open = move |at: &Work<'_>| at.open_queue(&name, settings);
+        self.call_checked(&self.thread, Kind::Grows, open).await
     }
 
-    fn find<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Place>> {
-        let find = move || async move {
-            self.thread.check(schema::STEPS).await?;
-            let name = name.to_owned();
-            self.reader().call(move |at| at.find(&name)).await
-        };
-        Box::pin(patiently(move || Box::pin(find())))
+    async fn find_queue(&self, name: &str) -> Answer<Option<Place>> {
+        let name = name.to_owned();
+        self.call_checked(self.slow_reader(), Kind::Plain, move |at| at.find_queue(&name)).await
     }
 
-    fn drop_queue<'a>(&'a self, name: &'a str, keys_too: bool) -> Answer<'a, Dropped> {
-        let attempt = move || async move {
-            self.thread.check(schema::STEPS).await?;
-            let name = name.to_owned();
-            self.thread.call(move |at| at.drop_queue(&name, keys_too)).await
-        };
-        Box::pin(async move {
-            let (dropped, id) = patiently(move || Box::pin(attempt())).await?;
-            if matches!(dropped, Dropped::Yes(_)) {
-                self.sender(id).send_modify(|wakes| *wakes += 1);
-                if let Err(fault) = self.sweep().await {
-                    let error = fault.source;
-                    tracing::warn!(%error, "the rows of a dropped queue were not \
+    async fn drop_queue(&self, name: &str, keys_too: bool) -> Answer<Dropped> {
+        let name = name.to_owned();
+
+        let drop_queue = move |at: &Work<'_>| at.drop_queue(&name, keys_too);
+        let (dropped, id) = self.call_checked(&self.thread, Kind::Plain, drop_queue).await?;
+        if matches!(dropped, Dropped::Yes(_)) {
+            self.wake_getters(id);
+            if let Err(fault) = self.sweep().await {
+                let error = fault.source;
+                tracing::warn!(%error, "the rows of a dropped queue were not \
                         removed, and will be later");
-                }
             }
-            Ok(dropped)
-        })
+        }
+        Ok(dropped)
     }
 
-    fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async {
-            for reader in self.readers.iter().flatten() {
-                reader.close().await;
-            }
-            // If no other process has the file open, SQLite now copies the log into it and deletes the log.
-            self.thread.close().await;
-        })
+    async fn close_files(&self) {
+        // The writer is closed last, because SQLite copies the log when the last connection closes.
+        for reader in self.readers.iter().flatten() {
+            reader.close().await;
+        }
+        // If no other process has the file open, SQLite now copies the log into it and deletes the log.
+        self.thread.close().await;
     }
 
-    fn queues(&self) -> Answer<'_, Vec<QueueInfo>> {
-        Box::pin(async {
-            self.thread.check(schema::STEPS).await?;
-            self.reader().call(|at| at.queues()).await
-        })
+    async fn list_queues(&self) -> Answer<Vec<QueueInfo>> {
+        self.call_checked(self.slow_reader(), Kind::Plain, |at| at.list_queues()).await
     }
 
-    fn add<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {
-        Box::pin(async move {
-            let place = queue.clone();
-            let add =
-                move |at: &Work<'_>| unless_dropped(at, place, |at, queue| at.add(&queue, &asks));
-            let added = self.thread.call_growing(add).await?.ok_or_else(|| gone(queue))?;
-            self.wake(queue);
-            Ok(added)
-        })
+    async fn add_keys(&self, queue: &Place, asks: Vec<Ask>) -> Answer<Vec<Added>> {
+        let add = move |at: &Work<'_>, queue: Place, _| at.add_keys(&queue, &asks);
+        let added = self.call(&self.thread, Kind::Grows, queue, add).await?;
+        self.wake_getters(queue.id);
+        Ok(added)
     }
 
-    fn claim<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed> {
-        let place = queue.clone();
-        let work = move |at: &Work<'_>| match at.is_paused(&place)? {
-            Some(is_paused) => at.claim(&place, &claim, is_paused).map(Some),
-            None => Ok(None),
-        };
-        Box::pin(async move {
-            let claimed = match claim.poll.is_zero() {
-                true => self.thread.call_patiently(work).await?,
-                false => self.thread.call(work).await?,
-            };
-            claimed.ok_or_else(|| gone(queue))
-        })
+    async fn claim_keys(&self, queue: &Place, claim: Claim) -> Answer<Claimed> {
+        let kind = if claim.poll.is_zero() { Kind::Patient } else { Kind::Plain };
+        let work =
+            move |at: &Work<'_>, queue: Place, is_paused| at.claim_keys(&queue, &claim, is_paused);
+        self.call(&self.thread, kind, queue, work).await
     }
 
-    fn set_paused<'a>(&'a self, queue: &'a Place, paused: bool) -> Answer<'a, ()> {
-        Box::pin(async move {
-            self.update(queue, move |at, queue| at.set_paused(&queue, paused)).await?;
-            self.wake(queue);
-            Ok(())
-        })
+    async fn set_paused(&self, queue: &Place, paused: bool) -> Answer<()> {
+        self.update_rows(queue, move |at, queue| at.set_paused(&queue, paused)).await?;
+        self.wake_getters(queue.id);
+        Ok(())
     }
 
-    fn is_paused<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool> {
-        let place = queue.clone();
-        Box::pin(async move {
-            let found = self.quick_reader().call(move |at| at.is_paused(&place)).await?;
-            found.ok_or_else(|| gone(queue))
-        })
+    async fn is_paused(&self, queue: &Place) -> Answer<bool> {
+        let is_paused = |_: &Work<'_>, _, is_paused| Ok(is_paused);
+        self.call(self.quick_reader(), Kind::Plain, queue, is_paused).await
     }
 
-    fn finish<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {
-        Box::pin(async move {
-            let held = self.change(queue, move |at, queue| at.finish(&queue, ends)).await?;
-            self.wake(queue);
-            Ok(held)
-        })
+    async fn finish_deliveries(&self, queue: &Place, ends: Vec<End>) -> Answer<Vec<bool>> {
+        let held =
+            self.change_rows(queue, move |at, queue| at.finish_deliveries(&queue, ends)).await?;
+        self.wake_getters(queue.id);
+        Ok(held)
     }
 
-    fn renew<'a>(
-        &'a self,
-        queue: &'a Place,
+    async fn renew_leases(
+        &self,
+        queue: &Place,
         held: Vec<(Key, i64)>,
         lease: Duration,
-    ) -> Answer<'a, Vec<Renewed>> {
-        Box::pin(self.change(queue, move |at, queue| at.renew(&queue, &held, lease)))
+    ) -> Answer<Vec<Renewed>> {
+        self.change_rows(queue, move |at, queue| at.renew_leases(&queue, &held, lease)).await
     }
 
-    fn cancel<'a>(
-        &'a self,
-        queue: &'a Place,
+    async fn cancel_keys(
+        &self,
+        queue: &Place,
         keys: Vec<Key>,
         only: Option<State>,
-    ) -> Answer<'a, Vec<Option<Cancelled>>> {
-        Box::pin(self.update(queue, move |at, queue| at.cancel(&queue, &keys, only)))
+    ) -> Answer<Vec<Option<bool>>> {
+        self.update_rows(queue, move |at, queue| at.cancel_keys(&queue, &keys, only)).await
     }
 
-    fn cancel_running<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, CancelledRun> {
+    async fn cancel_running(&self, queue: &Place, key: &Key) -> Answer<CancelledRun> {
         let key = key.clone();
-        Box::pin(self.update(queue, move |at, queue| at.cancel_running(&queue, &key)))
+        self.update_rows(queue, move |at, queue| at.cancel_running(&queue, &key)).await
     }
 
-    fn cancels<'a>(&'a self, queue: &'a Place) -> Answer<'a, u64> {
+    async fn cancel_signal(&self, queue: &Place) -> Answer<u64> {
         // Other processes do not send wakes.
-        Box::pin(self.look(self.quick_reader(), queue, |at, queue| at.cancels(&queue)))
+        self.read_rows(self.quick_reader(), queue, |at, queue| at.cancel_sum(&queue)).await
     }
 
-    fn make_ready<'a>(
-        &'a self,
-        queue: &'a Place,
+    async fn make_ready(
+        &self,
+        queue: &Place,
         keys: Vec<Key>,
         from: State,
-    ) -> Answer<'a, Vec<Option<bool>>> {
-        Box::pin(async move {
-            let ready =
-                self.update(queue, move |at, queue| at.make_ready(&queue, &keys, from)).await?;
-            self.wake(queue);
-            Ok(ready)
-        })
+    ) -> Answer<Vec<Option<bool>>> {
+        let ready =
+            self.update_rows(queue, move |at, queue| at.make_ready(&queue, &keys, from)).await?;
+        self.wake_getters(queue.id);
+        Ok(ready)
     }
 
-    fn look_up<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>> {
+    async fn look_up(&self, queue: &Place, key: &Key) -> Answer<Option<Entry>> {
         let key = key.clone();
-        Box::pin(self.look(self.quick_reader(), queue, move |at, queue| at.look_up(&queue, key)))
+        self.read_rows(self.quick_reader(), queue, move |at, queue| at.look_up(&queue, key)).await
     }
 
-    fn page<'a>(
-        &'a self,
-        queue: &'a Place,
+    async fn read_page(
+        &self,
+        queue: &Place,
         state: Option<State>,
-        after: Option<&'a Key>,
+        after: Option<&Key>,
         limit: usize,
-    ) -> Answer<'a, Vec<Entry>> {
+    ) -> Answer<Vec<Entry>> {
         let after = after.cloned();
-        Box::pin(
-            self.look(self.reader(), queue, move |at, queue| at.page(&queue, state, after, limit)),
-        )
+        self.read_rows(self.slow_reader(), queue, move |at, queue| {
+            at.read_page(&queue, state, after, limit)
+        })
+        .await
     }
 
-    fn counts<'a>(&'a self, queue: &'a Place) -> Answer<'a, StateCounts> {
-        Box::pin(self.look(self.reader(), queue, |at, queue| at.counts(&queue)))
+    async fn count_keys(&self, queue: &Place) -> Answer<StateCounts> {
+        self.read_rows(self.slow_reader(), queue, |at, queue| at.count_keys(&queue)).await
     }
 
-    fn is_idle<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool> {
+    async fn is_idle(&self, queue: &Place) -> Answer<bool> {
         // The reading thread may be busy with a long count.
-        Box::pin(self.change(queue, |at, queue| at.is_idle(&queue)))
+        self.change_rows(queue, |at, queue| at.is_idle(&queue)).await
     }
 
-    fn wakes(&self, queue: &Place) -> watch::Receiver<u64> {
-        self.sender(queue.id).subscribe()
+    fn subscribe_wakes(&self, queue: &Place) -> watch::Receiver<u64> {
+        self.wake_sender(queue.id).subscribe()
     }
 
-    fn breadth(&self) -> usize {
+    fn max_batches(&self) -> usize {
         // Only one batch is written at a time. A second one is collected meanwhile.
         2
     }

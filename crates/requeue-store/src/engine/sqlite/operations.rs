@@ -5,12 +5,12 @@ use std::time::Duration;
 use requeue::CancelledRun;
 use rusqlite::{OptionalExtension, Result, named_params, params};
 
-use super::rows::{COLUMNS, keep, load, read};
+use super::rows::{COLUMNS, keep_row, load_row, read_row};
 use super::thread::Work;
 use crate::engine::row::Row;
 use crate::engine::time::{Micros, after, until};
 use crate::engine::{Ask, Claim, Claimed, Delivery, Dropped, End, Place, Renewed, Settings};
-use crate::types::add::{Added, Cancelled, ParkedAdd, Priority, ReaddPolicy};
+use crate::types::add::{Added, ParkedAdd, Priority, ReaddPolicy};
 use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 
@@ -18,34 +18,29 @@ use crate::types::key::Key;
 const EXPIRED: usize = 256;
 
 impl Work<'_> {
-    pub(super) fn open(&self, name: &str, settings: Settings) -> Result<Place> {
-        let holds = settings.re_add == ReaddPolicy::Hold;
+    pub(super) fn open_queue(&self, name: &str, settings: Settings) -> Result<Place> {
+        let holds = settings.readd_policy == ReaddPolicy::Hold;
         let keeps = settings.parked_add == ParkedAdd::Keep;
-        let sql = "insert into queues (name, re_add, parked_add) values (?1, ?2, ?3) \
+        let sql = "insert into queues (name, readd_policy, parked_add) values (?1, ?2, ?3) \
                    on conflict do nothing";
         self.connection.execute(sql, params![name, holds, keeps])?;
-        self.find(name)?.ok_or(rusqlite::Error::QueryReturnedNoRows)
+        self.find_queue(name)?.ok_or(rusqlite::Error::QueryReturnedNoRows)
     }
 
-    pub(super) fn find(&self, name: &str) -> Result<Option<Place>> {
-        let sql = "select id, re_add, parked_add from queues where name = ?1";
-        let place = |row: &rusqlite::Row<'_>| {
-            let re_add = if row.get(1)? { ReaddPolicy::Hold } else { ReaddPolicy::Replace };
-            let parked_add = if row.get(2)? { ParkedAdd::Keep } else { ParkedAdd::Revive };
-            Ok(Place::new(row.get(0)?, name, Settings { re_add, parked_add }))
-        };
+    pub(super) fn find_queue(&self, name: &str) -> Result<Option<Place>> {
+        let sql = "select id, readd_policy, parked_add from queues where name = ?1";
+        let place = |row: &rusqlite::Row<'_>| Ok(Place::new(row.get(0)?, name, settings(row)?));
         self.connection.query_row(sql, [name], place).optional()
     }
 
-    pub(super) fn queues(&self) -> Result<Vec<QueueInfo>> {
-        let sql = "select name, re_add, parked_add, \
+    pub(super) fn list_queues(&self) -> Result<Vec<QueueInfo>> {
+        let sql = "select name, readd_policy, parked_add, \
                    not exists (select 1 from keys where keys.queue = queues.id), paused from queues";
         let mut statement = self.connection.prepare_cached(sql)?;
         let queues = statement.query_map([], |row| {
-            let re_add = if row.get(1)? { ReaddPolicy::Hold } else { ReaddPolicy::Replace };
-            let parked_add = if row.get(2)? { ParkedAdd::Keep } else { ParkedAdd::Revive };
+            let Settings { readd_policy, parked_add } = settings(row)?;
             let (name, is_empty, is_paused) = (row.get(0)?, row.get(3)?, row.get(4)?);
-            Ok(QueueInfo { name, re_add, parked_add, is_empty, is_paused })
+            Ok(QueueInfo { name, readd_policy, parked_add, is_empty, is_paused })
         })?;
         queues.collect()
     }
@@ -64,11 +59,13 @@ impl Work<'_> {
 
     /// Drops the queue, except for its keys, which can no longer be found. Also returns the queue's number.
     pub(super) fn drop_queue(&self, name: &str, keys_too: bool) -> Result<(Dropped, i64)> {
-        let Some(queue) = self.find(name)? else { return Ok((Dropped::Missing, 0)) };
-        let counts = self.counts(&queue)?;
+        let Some(queue) = self.find_queue(name)? else { return Ok((Dropped::Missing, 0)) };
+        let counts = self.count_keys(&queue)?;
         if Dropped::keeps(&counts, keys_too) {
             return Ok((Dropped::HasKeys(counts), queue.id));
         }
+        // The row of the queue goes first, in a short transaction. A crash after it leaves keys that nobody
+        // can find, and `migrate` removes them.
         self.connection.execute("delete from queues where id = ?1", [queue.id])?;
         Ok((Dropped::Yes(counts), queue.id))
     }
@@ -87,57 +84,74 @@ impl Work<'_> {
     }
 
     /// Removes up to `most` keys of a dropped queue. Returns their number.
-    pub(super) fn sweep(&self, queue: i64, most: usize) -> Result<usize> {
+    pub(super) fn sweep_keys(&self, queue: i64, most: usize) -> Result<usize> {
         let sql = "delete from keys where queue = ?1 and key in \
                    (select key from keys where queue = ?1 order by key limit ?2)";
         let most = i64::try_from(most).unwrap_or(i64::MAX);
         self.connection.execute(sql, params![queue, most])
     }
 
-    pub(super) fn add(&self, queue: &Place, asks: &[Ask]) -> Result<Vec<Added>> {
+    pub(super) fn add_keys(&self, queue: &Place, asks: &[Ask]) -> Result<Vec<Added>> {
         let add = |ask: &Ask| {
-            let was = load(self.connection, queue.id, &ask.key)?;
+            let was = load_row(self.connection, queue.id, &ask.key)?;
             let (row, added) = Row::add(was, ask, queue, self.now);
             if added != Added::Parked {
-                keep(self.connection, queue.id, &ask.key, Some(&row))?;
+                keep_row(self.connection, queue.id, &ask.key, Some(&row))?;
             }
             Ok(added)
         };
         asks.iter().map(add).collect()
     }
 
-    pub(super) fn claim(&self, queue: &Place, claim: &Claim, is_paused: bool) -> Result<Claimed> {
-        let parked = self.expire(queue, claim)?;
+    pub(super) fn claim_keys(
+        &self,
+        queue: &Place,
+        claim: &Claim,
+        is_paused: bool,
+    ) -> Result<Claimed> {
+        // First, so that this claim can deliver keys whose leases have expired, if their backoff is zero.
+        let parked = self.expire_leases(queue, claim)?;
         if is_paused {
             let next = self.next_lease(queue)?.map(|at| until(self.now, at));
             return Ok(Claimed { next, parked, is_paused, ..Claimed::default() });
         }
         let mut items = Vec::new();
-        for (key, row) in self.oldest(queue, claim.oldest.min(claim.max))? {
-            items.push(self.deliver(queue, &key, row, claim.lease)?);
+        for (key, row) in self.oldest_ready(queue, claim.oldest.min(claim.max))? {
+            items.push(self.deliver_key(queue, &key, row, claim.lease)?);
         }
         for priority in Priority::ALL.into_iter().rev() {
-            for (key, row) in self.first(queue, priority, claim.max - items.len())? {
-                items.push(self.deliver(queue, &key, row, claim.lease)?);
+            for (key, row) in self.first_ready(queue, priority, claim.max - items.len())? {
+                items.push(self.deliver_key(queue, &key, row, claim.lease)?);
             }
         }
-        let next = if items.len() < claim.max { self.next(queue)? } else { None };
+        let next = if items.len() < claim.max { self.next_due(queue)? } else { None };
         Ok(Claimed { items, next, parked, is_paused, ..Claimed::default() })
     }
 
-    fn deliver(&self, queue: &Place, key: &Key, mut row: Row, lease: Duration) -> Result<Delivery> {
+    fn deliver_key(
+        &self,
+        queue: &Place,
+        key: &Key,
+        mut row: Row,
+        lease: Duration,
+    ) -> Result<Delivery> {
         // This uses the clock of the machine, not of the file: a copy of the file that is restored after a
         // reboot, or on another machine, shares only that clock with the original.
         let sql = "update epochs set last = max(last + 1, ?1) returning last";
         let mut statement = self.connection.prepare_cached(sql)?;
         let epoch = statement.query_row([self.clock], |row| row.get(0))?;
         let out = row.claim(key, epoch, &queue.worker, lease, self.now);
-        keep(self.connection, queue.id, key, Some(&row))?;
+        keep_row(self.connection, queue.id, key, Some(&row))?;
         Ok(out)
     }
 
     /// Returns the ready keys of a priority, oldest first.
-    fn first(&self, queue: &Place, priority: Priority, limit: usize) -> Result<Vec<(Key, Row)>> {
+    fn first_ready(
+        &self,
+        queue: &Place,
+        priority: Priority,
+        limit: usize,
+    ) -> Result<Vec<(Key, Row)>> {
         if limit == 0 {
             return Ok(Vec::new());
         }
@@ -154,16 +168,16 @@ impl Work<'_> {
                 ":now": self.now,
                 ":limit": i64::try_from(limit).unwrap_or(i64::MAX),
             },
-            read,
+            read_row,
         )?;
         found.collect()
     }
 
     /// Returns the ready keys of all priorities, oldest first.
-    fn oldest(&self, queue: &Place, limit: usize) -> Result<Vec<(Key, Row)>> {
+    fn oldest_ready(&self, queue: &Place, limit: usize) -> Result<Vec<(Key, Row)>> {
         let mut found = Vec::new();
         for priority in Priority::ALL {
-            found.extend(self.first(queue, priority, limit)?);
+            found.extend(self.first_ready(queue, priority, limit)?);
         }
         found.sort_by_key(|(_, row)| row.at);
         found.truncate(limit);
@@ -171,7 +185,7 @@ impl Work<'_> {
     }
 
     /// Counts a failure for each key whose lease has expired. Returns the keys that this failure parks.
-    fn expire(&self, queue: &Place, claim: &Claim) -> Result<Vec<ParkedKey>> {
+    fn expire_leases(&self, queue: &Place, claim: &Claim) -> Result<Vec<ParkedKey>> {
         let sql = format!(
             "select {} from keys where queue = ?1 and state = 1 and lease_until <= ?2 \
              order by lease_until limit {EXPIRED}",
@@ -179,20 +193,20 @@ impl Work<'_> {
         );
         let mut statement = self.connection.prepare_cached(&sql)?;
         let found: Vec<_> =
-            statement.query_map(params![queue.id, self.now], read)?.collect::<Result<_>>()?;
+            statement.query_map(params![queue.id, self.now], read_row)?.collect::<Result<_>>()?;
         let mut parked = Vec::new();
         for (n, (key, row)) in (1..).zip(found) {
-            let row = row.expire(claim.expired.nth(n), queue.re_add, self.now);
-            keep(self.connection, queue.id, &key, row.as_ref())?;
+            let row = row.expire_lease(claim.expired.nth(n), queue.readd_policy, self.now);
+            keep_row(self.connection, queue.id, &key, row.as_ref())?;
             if let Some(row) = row.filter(|row| row.parked) {
-                parked.push(ParkedKey::expired(key, row.failures));
+                parked.push(ParkedKey::from_expired_lease(key, row.failures));
             }
         }
         Ok(parked)
     }
 
     /// Returns the time until the next key is due or the next lease expires.
-    fn next(&self, queue: &Place) -> Result<Option<Duration>> {
+    fn next_due(&self, queue: &Place) -> Result<Option<Duration>> {
         let mut next: Option<Micros> = None;
         let mut sooner = |at: Option<Micros>| next = next.into_iter().chain(at).min();
         let sql = "select min(at) from keys where queue = ?1 and state = 0 and priority = ?2";
@@ -209,70 +223,70 @@ impl Work<'_> {
         self.connection.prepare_cached(sql)?.query_row([queue.id], |row| row.get(0))
     }
 
-    pub(super) fn finish(&self, queue: &Place, ends: Vec<End>) -> Result<Vec<bool>> {
+    pub(super) fn finish_deliveries(&self, queue: &Place, ends: Vec<End>) -> Result<Vec<bool>> {
         let finish = |End { key, epoch, how }: End| {
-            let row = load(self.connection, queue.id, &key)?;
+            let row = load_row(self.connection, queue.id, &key)?;
             let Some(row) = row.filter(|row| row.is_held(epoch, self.now)) else {
                 return Ok(false);
             };
-            let row = row.finish(how, queue.re_add, self.now);
-            keep(self.connection, queue.id, &key, row.as_ref())?;
+            let row = row.finish(how, queue.readd_policy, self.now);
+            keep_row(self.connection, queue.id, &key, row.as_ref())?;
             Ok(true)
         };
         ends.into_iter().map(finish).collect()
     }
 
-    pub(super) fn renew(
+    pub(super) fn renew_leases(
         &self,
         queue: &Place,
         held: &[(Key, i64)],
         lease: Duration,
     ) -> Result<Vec<Renewed>> {
         let renew = |(key, epoch): &(Key, i64)| {
-            let row = load(self.connection, queue.id, key)?;
+            let row = load_row(self.connection, queue.id, key)?;
             let Some(mut row) = row.filter(|row| row.is_held(*epoch, self.now)) else {
                 return Ok(Renewed::Lost);
             };
             row.run.iter_mut().for_each(|run| run.lease_until = after(self.now, lease));
-            keep(self.connection, queue.id, key, Some(&row))?;
+            keep_row(self.connection, queue.id, key, Some(&row))?;
             let is_cancelled = row.run.is_some_and(|run| run.is_cancelled);
             Ok(if is_cancelled { Renewed::Cancelled } else { Renewed::Yes })
         };
         held.iter().map(renew).collect()
     }
 
-    pub(super) fn cancel(
+    pub(super) fn cancel_keys(
         &self,
         queue: &Place,
         keys: &[Key],
         only: Option<State>,
-    ) -> Result<Vec<Option<Cancelled>>> {
+    ) -> Result<Vec<Option<bool>>> {
         let cancel = |key: &Key| {
-            let row = load(self.connection, queue.id, key)?;
+            let row = load_row(self.connection, queue.id, key)?;
             let fits = |row: &Row| only.is_none_or(|only| row.state(self.now) == only);
             let Some(row) = row.filter(fits) else {
-                return Ok(Some(Cancelled::default()));
+                return Ok(Some(false));
             };
-            let (row, cancelled) = row.cancel(self.now);
-            keep(self.connection, queue.id, key, row.as_ref())?;
-            Ok(Some(cancelled))
+            let (row, was_any) = row.cancel();
+            keep_row(self.connection, queue.id, key, row.as_ref())?;
+            Ok(Some(was_any))
         };
         keys.iter().map(cancel).collect()
     }
 
     pub(super) fn cancel_running(&self, queue: &Place, key: &Key) -> Result<CancelledRun> {
-        let Some(mut row) = load(self.connection, queue.id, key)? else {
+        let Some(mut row) = load_row(self.connection, queue.id, key)? else {
             return Ok(CancelledRun::NotInFlight);
         };
         let cancelled = row.cancel_run();
         if cancelled == CancelledRun::Cancelled {
-            keep(self.connection, queue.id, key, Some(&row))?;
+            keep_row(self.connection, queue.id, key, Some(&row))?;
         }
         Ok(cancelled)
     }
 
     /// Returns a number that depends on the cancelled runs in flight.
-    pub(super) fn cancels(&self, queue: &Place) -> Result<u64> {
+    pub(super) fn cancel_sum(&self, queue: &Place) -> Result<u64> {
         let sql = "select epoch from keys indexed by keys_leases \
                    where queue = ?1 and state = 1 and cancel_epoch = epoch";
         let mut statement = self.connection.prepare_cached(sql)?;
@@ -287,12 +301,12 @@ impl Work<'_> {
         from: State,
     ) -> Result<Vec<Option<bool>>> {
         let make_ready = |key: &Key| {
-            let Some(mut row) = load(self.connection, queue.id, key)? else {
+            let Some(mut row) = load_row(self.connection, queue.id, key)? else {
                 return Ok(Some(false));
             };
             let is_changed = row.make_ready(from, self.now);
             if is_changed {
-                keep(self.connection, queue.id, key, Some(&row))?;
+                keep_row(self.connection, queue.id, key, Some(&row))?;
             }
             Ok(Some(is_changed))
         };
@@ -300,26 +314,26 @@ impl Work<'_> {
     }
 
     pub(super) fn look_up(&self, queue: &Place, key: Key) -> Result<Option<Entry>> {
-        let row = load(self.connection, queue.id, &key)?;
-        Ok(row.map(|row| row.seen(key, self.now)))
+        let row = load_row(self.connection, queue.id, &key)?;
+        Ok(row.map(|row| row.to_entry(key, self.now)))
     }
 
-    pub(super) fn page(
+    pub(super) fn read_page(
         &self,
         queue: &Place,
         state: Option<State>,
         after: Option<Key>,
         limit: usize,
     ) -> Result<Vec<Entry>> {
-        let sql = page(state, after.is_some());
+        let sql = page_sql(state, after.is_some());
         let mut statement = self.connection.prepare_cached(&sql)?;
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let found =
-            statement.query_map(params![queue.id, limit, self.now, after.as_deref()], read)?;
-        found.map(|found| found.map(|(key, row)| row.seen(key, self.now))).collect()
+            statement.query_map(params![queue.id, limit, self.now, after.as_deref()], read_row)?;
+        found.map(|found| found.map(|(key, row)| row.to_entry(key, self.now))).collect()
     }
 
-    pub(super) fn counts(&self, queue: &Place) -> Result<StateCounts> {
+    pub(super) fn count_keys(&self, queue: &Place) -> Result<StateCounts> {
         let sql = "select count(*) filter (where state = 0 and at <= :now), \
                    count(*) filter (where state = 0 and at > :now), \
                    count(*) filter (where state = 1), \
@@ -327,24 +341,21 @@ impl Work<'_> {
                    count(*) filter (where state = 2), \
                    min(since) filter (where state = 0 and at <= :now) \
                    from keys where queue = :queue";
-        let found = self
-            .connection
-            .prepare_cached(sql)?
-            .query_row(named_params! { ":queue": queue.id, ":now": self.now }, |row| {
-                let oldest: Option<Micros> = row.get(5)?;
-                let number = |at| row.get::<_, i64>(at).map(|n| n.try_into().unwrap_or(0));
-                Ok(StateCounts {
-                    ready: number(0)?,
-                    waiting: number(1)?,
-                    processing: number(2)?,
-                    dirty: number(3)?,
-                    parked: number(4)?,
-                    damaged: 0,
-                    oldest_ready: oldest.map_or(Duration::ZERO, |at| until(at, self.now)),
-                })
+        let counts = |row: &rusqlite::Row<'_>| {
+            let oldest: Option<Micros> = row.get(5)?;
+            let number = |at| row.get::<_, i64>(at).map(|n| n.try_into().unwrap_or(0));
+            Ok(StateCounts {
+                ready: number(0)?,
+                waiting: number(1)?,
+                in_flight: number(2)?,
+                dirty: number(3)?,
+                parked: number(4)?,
+                oldest_ready: oldest.map_or(Duration::ZERO, |at| until(at, self.now)),
+                ..StateCounts::default()
             })
-            .optional()?;
-        Ok(found.unwrap_or_default())
+        };
+        let params = named_params! { ":queue": queue.id, ":now": self.now };
+        self.connection.prepare_cached(sql)?.query_row(params, counts)
     }
 
     pub(super) fn is_idle(&self, queue: &Place) -> Result<bool> {
@@ -356,16 +367,23 @@ impl Work<'_> {
     }
 }
 
+/// Reads the settings of a queue, the second and the third column of a row.
+fn settings(row: &rusqlite::Row<'_>) -> Result<Settings> {
+    let readd_policy = if row.get(1)? { ReaddPolicy::Hold } else { ReaddPolicy::Replace };
+    let parked_add = if row.get(2)? { ParkedAdd::Keep } else { ParkedAdd::Revive };
+    Ok(Settings { readd_policy, parked_add })
+}
+
 /// Returns the query of a page. Its parameters `?1` to `?4` are the queue, the limit, the time, and the key
 /// before the page.
-pub(super) fn page(state: Option<State>, is_next: bool) -> String {
+pub(super) fn page_sql(state: Option<State>, is_next: bool) -> String {
     // Few keys are in flight, and the index of parked keys contains no others. Keys in the other states are
     // common, so a scan in key order finds some soon.
     let (index, which) = match state {
         None => ("", ""),
         Some(State::Ready) => ("not indexed", "and state = 0 and at <= ?3"),
         Some(State::Waiting) => ("not indexed", "and state = 0 and at > ?3"),
-        Some(State::Processing) => ("indexed by keys_leases", "and state = 1"),
+        Some(State::InFlight) => ("indexed by keys_leases", "and state = 1"),
         Some(State::Parked) => ("indexed by keys_parked", "and state = 2"),
         // The constraints of the table refuse damaged rows.
         Some(State::Damaged) => ("", "and false"),

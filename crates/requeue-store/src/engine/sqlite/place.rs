@@ -7,12 +7,12 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 #[cfg(unix)]
-pub(super) use self::owners::{check, prepare};
+pub(super) use self::owners::{check, prepare_path};
 use crate::types::error::EngineError;
 
 /// Returns the path as it is: the rules of `owners` apply only to Unix.
 #[cfg(not(unix))]
-pub(super) fn prepare(path: &Path) -> std::io::Result<std::path::PathBuf> {
+pub(super) fn prepare_path(path: &Path) -> std::io::Result<std::path::PathBuf> {
     Ok(path.to_owned())
 }
 
@@ -22,19 +22,19 @@ pub(super) fn check(_: &Path) -> std::io::Result<()> {
 }
 
 /// Returns the reason why a file at this path cannot be opened, if it is certain.
-pub(super) fn obstacle(path: &Path) -> Option<EngineError> {
+pub(super) fn find_obstacle(path: &Path) -> Option<EngineError> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let directory = directory.unwrap_or(Path::new("."));
     let (at, within) = (path.display(), directory.display());
+    // The errors of SQLite do not tell these cases apart.
     if path.is_dir() {
         let file = path.join("jobs.db");
         let said = format!("{at}: it is a directory; name a file, as in sqlite:{}", file.display());
         return Some(EngineError::refused(said));
     }
     match std::fs::metadata(directory) {
-        Ok(found) if found.is_dir() => {
-            forbidden(path, directory).map(|why| EngineError::refused(format!("{at}: {why}")))
-        }
+        Ok(found) if found.is_dir() => forbidden_access(path, directory)
+            .map(|why| EngineError::refused(format!("{at}: {why}"))),
         Ok(_) => Some(EngineError::refused(format!("{at}: {within} is not a directory"))),
         // A file system that contains it may be mounted later.
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -62,7 +62,7 @@ pub(super) const fn is_lasting(error: ErrorKind) -> bool {
 
 /// Returns that the permissions prevent this process from writing.
 #[cfg(unix)]
-fn forbidden(path: &Path, directory: &Path) -> Option<String> {
+fn forbidden_access(path: &Path, directory: &Path) -> Option<String> {
     use rustix::fs::{Access, access};
 
     let (file, within) = (Access::READ_OK | Access::WRITE_OK, Access::WRITE_OK | Access::EXEC_OK);
@@ -83,6 +83,6 @@ fn forbidden(path: &Path, directory: &Path) -> Option<String> {
 }
 
 #[cfg(not(unix))]
-fn forbidden(_: &Path, _: &Path) -> Option<String> {
+fn forbidden_access(_: &Path, _: &Path) -> Option<String> {
     None
 }

@@ -46,7 +46,8 @@ impl Reserve {
         if self.is_short || kept < size {
             // Require twice the size, so that the new reserve does not take the last space from the
             // workers.
-            let is_made = self.has_space(2 * size) && self.fill(size - kept.min(size)).is_ok();
+            let is_made =
+                self.has_space(2 * size) && self.fill_space(size - kept.min(size)).is_ok();
             self.is_short = !is_made;
         }
         !self.is_short
@@ -67,7 +68,7 @@ impl Reserve {
         }
     }
 
-    fn fill(&self, mut missing: u64) -> io::Result<()> {
+    fn fill_space(&self, mut missing: u64) -> io::Result<()> {
         let mut file = self.open()?;
         // Random data: some file systems store zeros or duplicate data without using space.
         let mut part = vec![0; 64 << 10];

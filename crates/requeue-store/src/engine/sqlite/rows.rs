@@ -10,9 +10,9 @@ use crate::engine::columns::{Columns, Source, Value};
 use crate::engine::row::Row;
 use crate::types::key::Key;
 
-/// The columns that [`read`] reads: those of a key, then the key.
+/// The columns that [`read_row`] reads: those of a key, then the key.
 pub(super) static COLUMNS: LazyLock<String> =
-    LazyLock::new(|| format!("{}, key", Columns::list(|column| column.name.to_owned())));
+    LazyLock::new(|| format!("{}, key", Columns::join_names(|column| column.name.to_owned())));
 
 static INSERT: LazyLock<String> = LazyLock::new(|| {
     let values = vec!["?"; Columns::ALL.len() + 2].join(", ");
@@ -22,12 +22,12 @@ static INSERT: LazyLock<String> = LazyLock::new(|| {
 impl Source for SqlRow<'_> {
     type Error = rusqlite::Error;
 
-    fn number(&self, position: usize) -> rusqlite::Result<Option<i64>> {
+    fn read_number(&self, position: usize) -> rusqlite::Result<Option<i64>> {
         self.get(position)
     }
 
     /// Another program may have written text that is not UTF-8. It must not make the key unreadable.
-    fn text(&self, position: usize) -> rusqlite::Result<Option<Cow<'_, str>>> {
+    fn read_text(&self, position: usize) -> rusqlite::Result<Option<Cow<'_, str>>> {
         Ok(match self.get_ref(position)? {
             ValueRef::Text(text) => Some(String::from_utf8_lossy(text)),
             _ => None,
@@ -45,24 +45,24 @@ impl ToSql for Value<'_> {
 }
 
 /// Reads a row of [`COLUMNS`].
-pub(super) fn read(row: &SqlRow<'_>) -> rusqlite::Result<(Key, Row)> {
+pub(super) fn read_row(row: &SqlRow<'_>) -> rusqlite::Result<(Key, Row)> {
     let key = row.get_ref(Columns::ALL.len())?.as_bytes()?;
     Ok((Key::from(key), Columns::read(row)?.into()))
 }
 
-pub(super) fn load(
+pub(super) fn load_row(
     connection: &Connection,
     queue: i64,
     key: &Key,
 ) -> rusqlite::Result<Option<Row>> {
     let sql = format!("select {} from keys where queue = ?1 and key = ?2", *COLUMNS);
     let mut statement = connection.prepare_cached(&sql)?;
-    let found = statement.query_row(params![queue, &**key], read).optional()?;
+    let found = statement.query_row(params![queue, &**key], read_row).optional()?;
     Ok(found.map(|(_, row)| row))
 }
 
 /// Stores the record of a key, or deletes it if `row` is `None`.
-pub(super) fn keep(
+pub(super) fn keep_row(
     connection: &Connection,
     queue: i64,
     key: &Key,

@@ -3,6 +3,7 @@
 use rusqlite::{Connection, Error, ffi};
 
 use super::rows::COLUMNS;
+use crate::engine::missing_steps;
 
 /// The `application_id` of requeue's files: "rque".
 const OURS: i32 = 0x7271_7565;
@@ -11,7 +12,7 @@ pub(super) const VERSION: i32 = 1;
 /// The changes of the tables from each version to the next one, up to [`VERSION`].
 pub(super) const STEPS: Steps = &[];
 /// The columns of the table `queues`.
-const QUEUES: &str = "id, name, re_add, parked_add, paused";
+const QUEUES: &str = "id, name, readd_policy, parked_add, paused";
 
 pub(super) type Steps = &'static [&'static str];
 
@@ -26,11 +27,9 @@ pub(super) enum Found {
 
 impl Found {
     /// Returns the steps that upgrade the file. Returns `None` if there are none.
-    pub(super) fn missing(self, steps: Steps) -> Option<Steps> {
+    pub(super) fn missing_steps(self, steps: Steps) -> Option<Steps> {
         let Self::Ours(version) = self else { return None };
-        let count = usize::try_from(VERSION.checked_sub(version)?).ok()?;
-        let first = steps.len().checked_sub(count)?;
-        steps.get(first..).filter(|missing| !missing.is_empty())
+        missing_steps(version, VERSION, steps)
     }
 }
 
@@ -58,21 +57,22 @@ pub(super) fn migrate(transaction: &Connection, steps: Steps) -> rusqlite::Resul
     if found == Found::Nothing {
         transaction.execute_batch(include_str!("schema.sql"))?;
         transaction.pragma_update(None, "application_id", OURS)?;
-    } else if let Some(missing) = found.missing(steps) {
+    } else if let Some(missing) = found.missing_steps(steps) {
         for step in missing {
             transaction.execute_batch(step)?;
         }
-        verify(transaction)?;
+        verify_columns(transaction)?;
         tracing::info!(to = VERSION, "the schema was upgraded");
     } else {
         return Ok(());
     }
+    // In the same transaction as the tables: a crash leaves neither or both.
     transaction.pragma_update(None, "user_version", VERSION)
 }
 
 /// Fails if a table lacks a column of this version. The version of a file says what its tables should be, but
 /// another program may have changed them.
-pub(super) fn verify(connection: &Connection) -> rusqlite::Result<()> {
+pub(super) fn verify_columns(connection: &Connection) -> rusqlite::Result<()> {
     let mut has =
         connection.prepare_cached("select 1 from pragma_table_info(?1) where name = ?2")?;
     for (table, columns) in [("queues", QUEUES), ("keys", &**COLUMNS)] {

@@ -3,7 +3,7 @@ create table queues (
     id integer primary key autoincrement,
     name text not null unique,
     -- 0: an add replaces a delayed run; 1: in addition, nothing runs before a backoff is over.
-    re_add integer not null check (re_add in (0, 1)),
+    readd_policy integer not null check (readd_policy in (0, 1)),
     -- The effect of an add on a parked key: 0 revives it, 1 keeps it parked.
     parked_add integer not null check (parked_add in (0, 1)),
     -- 1: the queue delivers no key.

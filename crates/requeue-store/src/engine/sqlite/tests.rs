@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use super::clock::Reading;
 use super::thread::MAX_LOG;
 use super::*;
-use crate::engine::BoxFuture;
+use crate::tests::BoxFuture;
 use crate::tests::conformance::{
     Rig, check, check_bulk, check_jitter, check_queues, steps, unclaimed_and_cancelled,
 };
@@ -22,7 +22,7 @@ use crate::tests::parking::check_expired;
 use crate::tests::pausing::check_pauses;
 use crate::tests::{get, polled};
 use crate::types::add::{ParkedAdd, ReaddPolicy};
-use crate::types::error::{ConnectErrorKind, chain};
+use crate::types::error::{ErrorKind, chain};
 
 struct Fixture {
     engine: Arc<Sqlite>,
@@ -41,7 +41,7 @@ impl Fixture {
         });
         let engine = Sqlite::open_with(&dir.path().join("q"), Synchronous::Normal, clock);
         let engine = Arc::new(engine.expect("the file opens"));
-        engine.migrate().await.expect("the schema is created");
+        engine.migrate_schema().await.expect("the schema is created");
         Self { engine, now, _dir: dir }
     }
 }
@@ -57,14 +57,14 @@ impl Rig for Fixture {
     }
 }
 
-fn conforms(re_add: ReaddPolicy) {
+fn conforms(readd_policy: ReaddPolicy) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("the runtime is built");
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) };
     let check = |steps: &[_]| {
         runtime.block_on(async {
             let rig = Fixture::new().await;
-            check(&rig, "q", re_add, steps).await;
+            check(&rig, "q", readd_policy, steps).await;
         });
     };
     check(&unclaimed_and_cancelled());
@@ -96,24 +96,25 @@ async fn a_claim_that_nobody_waits_for_shares_the_commit_of_a_completion() {
         Reading { start: "the first".into(), running: 1, clock: 1 }
     });
     let engine = Sqlite::open_with(&at(&dir), Synchronous::Full, clock).expect("the file opens");
-    engine.migrate().await.expect("the schema is created");
-    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
+    engine.migrate_schema().await.expect("the schema is created");
+    let queue = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
     let asks = ["a", "b"].map(|key| Ask { key: key.into(), add: crate::Add::now(), adds: 1 });
-    engine.add(&queue, asks.to_vec()).await.expect("added");
+    engine.add_keys(&queue, asks.to_vec()).await.expect("added");
     let backoff = Backoff { base: Duration::ZERO, cap: Duration::ZERO, share: 1.0 };
     let expired = Failing { backoff, max_failures: None };
     let lease = Duration::from_secs(30);
     let claim = Claim { max: 1, oldest: 0, lease, expired, poll: lease };
-    let out = engine.claim(&queue, claim).await.expect("claimed").items.remove(0);
+    let out = engine.claim_keys(&queue, claim).await.expect("claimed").items.remove(0);
     let ahead = Claim { poll: Duration::ZERO, ..claim };
     let before = commits.load(Ordering::SeqCst);
     let end = End { key: out.key, epoch: out.epoch, how: Finish::Succeed };
-    let (next, held) = tokio::join!(engine.claim(&queue, ahead), engine.finish(&queue, vec![end]));
+    let (next, held) =
+        tokio::join!(engine.claim_keys(&queue, ahead), engine.finish_deliveries(&queue, vec![end]));
     assert_eq!(next.expect("claimed").items.len(), 1);
     assert_eq!(held.expect("finished"), [true]);
     assert_eq!(commits.load(Ordering::SeqCst) - before, 1);
     // Without another operation, the claim is answered as well.
-    assert_eq!(engine.claim(&queue, ahead).await.expect("claimed").items, []);
+    assert_eq!(engine.claim_keys(&queue, ahead).await.expect("claimed").items, []);
 }
 
 #[tokio::test]
@@ -254,7 +255,7 @@ async fn two_processes_have_no_key_at_once_and_lose_none() {
 #[tokio::test]
 async fn a_disk_that_is_full_loses_nothing_that_was_acknowledged() {
     let fixture = Fixture::new().await;
-    let place = fixture.engine.open("q", Settings::default()).await.expect("the queue opens");
+    let place = fixture.engine.open_queue("q", Settings::default()).await.expect("the queue opens");
     let limit = async |pages: i64| {
         let set = move |at: &Work<'_>| at.connection.pragma_update(None, "max_page_count", pages);
         fixture.engine.thread.call(set).await.expect("the setting is changed");
@@ -263,17 +264,20 @@ async fn a_disk_that_is_full_loses_nothing_that_was_acknowledged() {
     let ask = |n: u32| Ask { key: Key::from(vec![n as u8; 1000]), add: crate::Add::now(), adds: 1 };
     let mut added = 0;
     let fault = loop {
-        match fixture.engine.add(&place, vec![ask(added)]).await {
+        match fixture.engine.add_keys(&place, vec![ask(added)]).await {
             Ok(_) => added += 1,
             Err(fault) => break fault,
         }
     };
     assert_eq!(fault.kind, crate::types::error::Kind::Unable, "{}", fault.source);
-    let counted = fixture.engine.counts(&place).await.expect("counted");
+    let counted = fixture.engine.count_keys(&place).await.expect("counted");
     assert_eq!(counted.ready, u64::from(added));
     limit(1_000_000).await;
-    fixture.engine.add(&place, vec![ask(added)]).await.expect("there is space again");
-    assert_eq!(fixture.engine.counts(&place).await.expect("counted").ready, u64::from(added) + 1);
+    fixture.engine.add_keys(&place, vec![ask(added)]).await.expect("there is space again");
+    assert_eq!(
+        fixture.engine.count_keys(&place).await.expect("counted").ready,
+        u64::from(added) + 1
+    );
 }
 
 #[tokio::test]
@@ -283,7 +287,7 @@ async fn a_file_of_another_program_stays_as_it_is() {
     other.execute_batch("create table keys (a)").expect("the table is created");
     let url = format!("sqlite:{}", at(&dir).display());
     let error = crate::Store::connect(&url).await.expect_err("the file belongs to another program");
-    assert_eq!(error.kind(), ConnectErrorKind::WrongServer);
+    assert_eq!(error.kind(), ErrorKind::WrongServer);
     assert!(chain(&error).ends_with("q: the file belongs to another program"), "{error}");
     let tables = "select count(*) from sqlite_schema";
     let tables: i64 = other.query_row(tables, [], |row| row.get(0)).expect("counted");
@@ -296,7 +300,7 @@ async fn a_file_of_another_program_stays_as_it_is() {
         .expect("the file is written");
     let url = format!("sqlite:{}", at(&dir).with_extension("txt").display());
     let error = crate::Store::connect(&url).await.expect_err("the file is not a database");
-    assert_eq!(error.kind(), ConnectErrorKind::WrongServer);
+    assert_eq!(error.kind(), ErrorKind::WrongServer);
     assert!(chain(&error).contains("q.txt: file is not a database"), "{error}");
 }
 
@@ -310,7 +314,7 @@ async fn a_queue_says_why_it_does_not_open() {
     let store = store(&at(&dir)).await;
     store.queue("q").readd_policy(ReaddPolicy::Hold).open().await.expect("the queue opens");
     let opened = store.queue("q").open().await.expect("any setting is accepted");
-    assert_eq!(opened.readd_policy(), ReaddPolicy::Hold);
+    assert_eq!(opened.shared.place.readd_policy, ReaddPolicy::Hold);
     let error = store
         .queue("q")
         .readd_policy(ReaddPolicy::Replace)
@@ -327,12 +331,12 @@ async fn a_queue_says_why_it_does_not_open() {
         .open()
         .await
         .expect_err("stores do not support the policy");
-    assert!(error.is_invalid());
+    assert_eq!(error.kind(), ErrorKind::Invalid);
     assert_eq!(
         error.to_string(),
         "queue \"two runs\": stores do not support the re-add policy keep-both; use hold or replace"
     );
-    assert_eq!(opened.parked_add(), ParkedAdd::Revive);
+    assert_eq!(opened.shared.place.parked_add, ParkedAdd::Revive);
     let keeping = store.queue("q").parked_add(ParkedAdd::Keep).open().await;
     let error = keeping.expect_err("the queue revives parked keys").to_string();
     assert_eq!(
@@ -340,11 +344,11 @@ async fn a_queue_says_why_it_does_not_open() {
         "queue \"q\": its adds revive parked keys, and the option says keep; omit the option, or use another queue"
     );
     let keeping = store.queue("keeps").parked_add(ParkedAdd::Keep).open().await;
-    assert_eq!(keeping.expect("the queue opens").parked_add(), ParkedAdd::Keep);
+    assert_eq!(keeping.expect("the queue opens").shared.place.parked_add, ParkedAdd::Keep);
     let opened = store.queue("keeps").open().await.expect("any setting is accepted");
-    assert_eq!(opened.parked_add(), ParkedAdd::Keep);
+    assert_eq!(opened.shared.place.parked_add, ParkedAdd::Keep);
     let error = store.queue("r").must_exist().open().await.expect_err("the queue does not exist");
-    assert!(error.is_missing(), "{error}");
+    assert_eq!(error.kind(), ErrorKind::Missing, "{error}");
     assert_eq!(error.to_string(), "no such queue: \"r\"");
     for name in ["mail", "mails", "invoices"] {
         store.queue(name).open().await.expect("the queue opens");
@@ -360,7 +364,7 @@ async fn a_queue_says_why_it_does_not_open() {
         assert_eq!(error.to_string(), format!("no such queue: {typed:?}{said}"));
     }
     let opened = store.queue("q").must_exist().open().await.expect("the queue exists");
-    assert_eq!(opened.readd_policy(), ReaddPolicy::Hold);
+    assert_eq!(opened.shared.place.readd_policy, ReaddPolicy::Hold);
     for name in ["", "a\0b", &"x".repeat(201)] {
         let error = chain(&store.queue(name).open().await.expect_err("the name is invalid"));
         assert!(error.ends_with("invalid name: use 1 to 200 bytes without NUL"), "{error}");
@@ -377,26 +381,27 @@ async fn a_queue_says_why_it_does_not_open() {
         ("sqlite:x?sync=no", "sqlite: unknown option \"sync\"; the options are synchronous"),
     ] {
         let error = crate::Store::connect(url).await.expect_err("the address is invalid");
-        assert_eq!((error.kind(), &*error.to_string()), (ConnectErrorKind::Address, said));
+        assert_eq!((error.kind(), &*error.to_string()), (ErrorKind::Invalid, said));
     }
 }
 
 #[tokio::test]
 async fn while_another_has_the_file_nothing_happens_and_for_who_has_gone_nothing_ever() {
     let fixture = Fixture::new().await;
-    let place = fixture.engine.open("q", Settings::default()).await.expect("the queue opens");
+    let place = fixture.engine.open_queue("q", Settings::default()).await.expect("the queue opens");
     let ask = |key: &str| Ask { key: key.into(), add: crate::Add::now(), adds: 1 };
     let busy = |at: &Work<'_>| at.connection.busy_timeout(Duration::ZERO);
     fixture.engine.thread.call(busy).await.expect("the setting is changed");
     let other = rusqlite::Connection::open(fixture._dir.path().join("q")).expect("the file opens");
     other.execute_batch("begin immediate").expect("the file is not locked");
-    let fault = fixture.engine.add(&place, vec![ask("a")]).await.expect_err("the file is locked");
+    let fault =
+        fixture.engine.add_keys(&place, vec![ask("a")]).await.expect_err("the file is locked");
     assert_eq!(fault.kind, crate::types::error::Kind::Unable, "{}", fault.source);
     let said = fault.source.to_string();
     assert!(said.ends_with("q: another process holds the lock on the file"), "{said}");
     other.execute_batch("rollback").expect("the lock is held");
 
-    fixture.engine.add(&place, vec![ask("b")]).await.expect("added");
+    fixture.engine.add_keys(&place, vec![ask("b")]).await.expect("added");
     let (go, gone) = std::sync::mpsc::channel::<()>();
     // The thread is busy until `go` is used.
     let mut blocked = Box::pin(fixture.engine.thread.call(move |_| Ok(gone.recv().is_ok())));
@@ -407,10 +412,10 @@ async fn while_another_has_the_file_nothing_happens_and_for_who_has_gone_nothing
     };
     let lease = Duration::from_secs(30);
     let claim = Claim { max: 10, oldest: 0, lease, expired: failing, poll: lease };
-    assert!(polled(&mut fixture.engine.claim(&place, claim)).await.is_pending());
+    assert!(polled(&mut fixture.engine.claim_keys(&place, claim)).await.is_pending());
     go.send(()).expect("the thread waits");
     assert!(blocked.await.expect("the thread was released"));
-    assert_eq!(fixture.engine.counts(&place).await.expect("counted").ready, 1);
+    assert_eq!(fixture.engine.count_keys(&place).await.expect("counted").ready, 1);
 }
 
 #[tokio::test]
@@ -422,7 +427,7 @@ async fn what_prevents_a_file_from_being_opened_is_named() {
     std::os::unix::fs::symlink(".", dir.path().join("self")).expect("the link is created");
     let names_none = |path: &str, file: &str| {
         let said = format!("it is a directory; name a file, as in sqlite:{file}");
-        (path.to_owned(), ConnectErrorKind::Refused, said)
+        (path.to_owned(), ErrorKind::Refused, said)
     };
     for (path, kind, said) in [
         names_none(".", "./jobs.db"),
@@ -433,18 +438,14 @@ async fn what_prevents_a_file_from_being_opened_is_named() {
         names_none(&format!("{at}/self"), &format!("{at}/self/jobs.db")),
         (
             format!("{at}"),
-            ConnectErrorKind::Refused,
+            ErrorKind::Refused,
             format!("it is a directory; name a file, as in sqlite:{at}/jobs.db"),
         ),
-        (
-            format!("{at}/file/q"),
-            ConnectErrorKind::Refused,
-            format!("{at}/file is not a directory"),
-        ),
+        (format!("{at}/file/q"), ErrorKind::Refused, format!("{at}/file is not a directory")),
         // It may be mounted later.
         (
             format!("{at}/no/q"),
-            ConnectErrorKind::Unreachable,
+            ErrorKind::Unreachable,
             format!("there is no directory {at}/no; create it"),
         ),
     ] {
@@ -463,16 +464,16 @@ async fn a_start_of_the_machine_that_no_clock_explains_does_not_stop_time() {
     for value in [i64::MIN, -HOUR, 0, 8 * HOUR] {
         let machine = Machine::new();
         let process = machine.process().await;
-        process.0.add(&process.1, ask("held", crate::Add::now())).await.expect("added");
+        process.0.add_keys(&process.1, ask("held", crate::Add::now())).await.expect("added");
         assert_eq!(claimed(&process).await.len(), 1);
         let file = rusqlite::Connection::open(at(&machine.dir)).expect("the file opens");
         file.execute("update clock set began = ?1", [value]).expect("updated");
         // Neither a read nor a write ends the lease.
-        let counts = process.0.counts(&process.1).await.expect("counted");
-        assert_eq!(counts.processing, 1, "{value}");
+        let counts = process.0.count_keys(&process.1).await.expect("counted");
+        assert_eq!(counts.in_flight, 1, "{value}");
         assert_eq!(claimed(&process).await, [], "{value}");
         let later = crate::Add::after(LEASE);
-        process.0.add(&process.1, ask("later", later)).await.expect("added");
+        process.0.add_keys(&process.1, ask("later", later)).await.expect("added");
         // The clock does not matter after that.
         machine.set_clock(-HOUR);
         machine.pass(29 * SECOND);
@@ -513,8 +514,8 @@ impl Machine {
         let clock: Clock = Arc::new(move || now.lock().expect("no thread has panicked").clone());
         let engine = Sqlite::open_with(file, Synchronous::Normal, clock);
         let engine = engine.expect("the file opens");
-        engine.migrate().await.expect("the schema is created");
-        let place = engine.open("q", Settings::default()).await.expect("the queue opens");
+        engine.migrate_schema().await.expect("the schema is created");
+        let place = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
         (engine, place)
     }
 
@@ -542,7 +543,7 @@ async fn claimed((engine, place): &(Sqlite, Place)) -> Vec<(String, i64)> {
     let backoff = crate::engine::Backoff { base: Duration::ZERO, cap: Duration::ZERO, share: 1.0 };
     let expired = crate::engine::Failing { backoff, max_failures: None };
     let claim = Claim { max: 9, oldest: 0, lease: LEASE, expired, poll: LEASE };
-    let claimed = engine.claim(place, claim).await.expect("claimed");
+    let claimed = engine.claim_keys(place, claim).await.expect("claimed");
     claimed.items.into_iter().map(|out| (out.key.to_string(), out.epoch)).collect()
 }
 
@@ -553,19 +554,19 @@ async fn a_time_that_no_clock_explains_is_ignored() {
         let machine = Machine::new();
         let process = machine.process().await;
         for key in ["held", "next"] {
-            process.0.add(&process.1, ask(key, crate::Add::now())).await.expect("added");
+            process.0.add_keys(&process.1, ask(key, crate::Add::now())).await.expect("added");
         }
         let later = crate::Add::after(LEASE);
-        process.0.add(&process.1, ask("later", later)).await.expect("added");
+        process.0.add_keys(&process.1, ask("later", later)).await.expect("added");
         assert_eq!(claimed(&process).await.len(), 2);
         let file = rusqlite::Connection::open(at(&machine.dir)).expect("the file opens");
         file.execute_batch(&format!("update clock set {column} = {value}")).expect("updated");
         // No lease has expired, and no key is due early.
         assert_eq!(claimed(&process).await, [], "{column} = {value}");
-        let counts = process.0.counts(&process.1).await.expect("counted");
-        assert_eq!((counts.processing, counts.waiting), (2, 1), "{column} = {value}");
+        let counts = process.0.count_keys(&process.1).await.expect("counted");
+        assert_eq!((counts.in_flight, counts.waiting), (2, 1), "{column} = {value}");
         // The next change replaces the value.
-        process.0.add(&process.1, ask("new", crate::Add::now())).await.expect("added");
+        process.0.add_keys(&process.1, ask("new", crate::Add::now())).await.expect("added");
         let sql = format!("select {column} < 1000000000000 from clock");
         let is_mended: bool = file.query_row(&sql, [], |row| row.get(0)).expect("it has a row");
         assert!(is_mended, "{column} = {value}");
@@ -579,9 +580,9 @@ async fn who_sets_the_clock_neither_ends_a_lease_nor_makes_one_longer() {
     for by in [&[-HOUR][..], &[HOUR], &[HOUR, -HOUR], &[-HOUR, 3 * HOUR]] {
         let machine = Machine::new();
         let a = machine.process().await;
-        a.0.add(&a.1, ask("k", crate::Add::now())).await.expect("added");
+        a.0.add_keys(&a.1, ask("k", crate::Add::now())).await.expect("added");
         let later = crate::Add::after(Duration::from_secs(60));
-        a.0.add(&a.1, ask("later", later)).await.expect("added");
+        a.0.add_keys(&a.1, ask("later", later)).await.expect("added");
         let first = 9 * HOUR;
         assert_eq!(claimed(&a).await, [("k".to_owned(), first)]);
         let mut processes = vec![a];
@@ -599,7 +600,8 @@ async fn who_sets_the_clock_neither_ends_a_lease_nor_makes_one_longer() {
             assert_eq!(k.expect("the key exists").lease, Some(left), "{by:?}");
         }
         let (a, place) = &processes[0];
-        let renewed = a.renew(place, vec![("k".into(), first)], LEASE).await.expect("renewed");
+        let renewed =
+            a.renew_leases(place, vec![("k".into(), first)], LEASE).await.expect("renewed");
         assert_eq!(renewed, [Renewed::Yes]);
         machine.pass(LEASE.as_micros() as i64);
         let b = processes.last().expect("the list is not empty");
@@ -614,14 +616,14 @@ async fn who_sets_the_clock_neither_ends_a_lease_nor_makes_one_longer() {
 async fn epochs(process: &(Sqlite, Place)) -> Vec<i64> {
     let (engine, place) = process;
     for key in ["a", "b", "c"] {
-        engine.add(place, ask(key, crate::Add::now())).await.expect("added");
+        engine.add_keys(place, ask(key, crate::Add::now())).await.expect("added");
     }
     let claimed = claimed(process).await;
     let end = |(key, epoch): &(String, i64)| {
         let how = crate::engine::Finish::Succeed;
         End { key: key.as_str().into(), epoch: *epoch, how }
     };
-    let ended = engine.finish(place, claimed.iter().map(end).collect()).await;
+    let ended = engine.finish_deliveries(place, claimed.iter().map(end).collect()).await;
     assert_eq!(ended.expect("ended"), [true; 3]);
     claimed.into_iter().map(|(_, epoch)| epoch).collect()
 }
@@ -662,11 +664,11 @@ async fn after_a_start_of_the_machine_it_is_as_late_as_its_clock_says_and_no_ear
         let machine = Machine::new();
         {
             let a = machine.process().await;
-            a.0.add(&a.1, ask("k", crate::Add::now())).await.expect("added");
+            a.0.add_keys(&a.1, ask("k", crate::Add::now())).await.expect("added");
             assert_eq!(claimed(&a).await.len(), 1);
             machine.pass(10 * SECOND);
             let later = crate::Add::after(Duration::from_secs(1800));
-            a.0.add(&a.1, ask("later", later)).await.expect("added");
+            a.0.add_keys(&a.1, ask("later", later)).await.expect("added");
         }
         machine.start_again();
         machine.set_clock(off);
@@ -695,10 +697,10 @@ async fn who_finds_nothing_writes_nothing() {
     for _ in 0..3 {
         machine.pass(HOUR);
         assert_eq!(claimed(&a).await, []);
-        assert_eq!(a.0.counts(&a.1).await.expect("counted"), StateCounts::default());
+        assert_eq!(a.0.count_keys(&a.1).await.expect("counted"), StateCounts::default());
     }
     assert_eq!(version(), before);
-    a.0.add(&a.1, ask("k", crate::Add::now())).await.expect("added");
+    a.0.add_keys(&a.1, ask("k", crate::Add::now())).await.expect("added");
     assert_ne!(version(), before);
 }
 
@@ -713,7 +715,10 @@ async fn a_log_that_readers_have_kept_is_begun_anew() {
     read("begin; select count(*) from keys");
     let long = "k".repeat(Key::MAX_LENGTH - 10);
     let add = async |n: u32| {
-        engine.add(&place, ask(&format!("{n} {long}"), crate::Add::now())).await.expect("added")
+        engine
+            .add_keys(&place, ask(&format!("{n} {long}"), crate::Add::now()))
+            .await
+            .expect("added")
     };
     let mut added = 0;
     while log() <= MAX_LOG {
@@ -725,9 +730,9 @@ async fn a_log_that_readers_have_kept_is_begun_anew() {
     read("end");
     // A second process restarts the log, because the first one has just tried and now pauses.
     let (engine, place) = machine.process().await;
-    engine.add(&place, ask("k", crate::Add::now())).await.expect("added");
+    engine.add_keys(&place, ask("k", crate::Add::now())).await.expect("added");
     assert!(log() < MAX_LOG);
-    let counts = engine.counts(&place).await.expect("counted");
+    let counts = engine.count_keys(&place).await.expect("counted");
     assert_eq!(counts.ready, u64::from(added) + 2);
 }
 
@@ -744,27 +749,28 @@ fn the_machine_says_how_long_it_has_been_running() {
 async fn a_page_begins_where_the_last_one_ended() {
     let fixture = Fixture::new().await;
     for state in [None, Some(State::Ready), Some(State::Waiting), Some(State::Parked)] {
-        let sql = format!("explain query plan {}", operations::page(state, true));
+        let sql = format!("explain query plan {}", operations::page_sql(state, true));
         let plan = move |at: &Work<'_>| {
             let mut statement = at.connection.prepare(&sql)?;
             let steps = statement.query_map((1, 2, 3, b""), |row| row.get::<_, String>(3))?;
             steps.collect::<rusqlite::Result<Vec<_>>>()
         };
-        let plan = fixture.engine.reader().call(plan).await.expect("the query succeeds").join("; ");
+        let plan =
+            fixture.engine.slow_reader().call(plan).await.expect("the query succeeds").join("; ");
         let begins = plan.starts_with("SEARCH keys") && plan.ends_with("(queue=? AND key>?)");
         assert!(begins, "{state:?}: {plan}");
     }
     // Pages also contain each key exactly once.
-    let place = fixture.engine.open("q", Settings::default()).await.expect("the queue opens");
+    let place = fixture.engine.open_queue("q", Settings::default()).await.expect("the queue opens");
     let keys: Vec<Key> = [&b""[..], b"\0", b"a", b"a\0", b"b", b"\xff"].map(Key::from).into();
     for key in &keys {
         let add = Ask { key: key.clone(), add: crate::Add::now(), adds: 1 };
-        fixture.engine.add(&place, vec![add]).await.expect("added");
+        fixture.engine.add_keys(&place, vec![add]).await.expect("added");
     }
     for state in [None, Some(State::Ready)] {
         let (mut met, mut after) = (Vec::new(), None);
         loop {
-            let page = fixture.engine.page(&place, state, after.as_ref(), 2).await;
+            let page = fixture.engine.read_page(&place, state, after.as_ref(), 2).await;
             let page = page.expect("the page is read");
             let Some(last) = page.last() else { break };
             after = Some(last.key.clone());
@@ -777,37 +783,41 @@ async fn a_page_begins_where_the_last_one_ended() {
 #[tokio::test]
 async fn who_looks_and_who_writes_are_in_nobodys_way() {
     let fixture = Fixture::new().await;
-    let place = fixture.engine.open("q", Settings::default()).await.expect("the queue opens");
-    fixture.engine.add(&place, ask("a", crate::Add::now())).await.expect("added");
+    let place = fixture.engine.open_queue("q", Settings::default()).await.expect("the queue opens");
+    fixture.engine.add_keys(&place, ask("a", crate::Add::now())).await.expect("added");
     let other = rusqlite::Connection::open(fixture._dir.path().join("q")).expect("the file opens");
     other.execute_batch("begin immediate").expect("the file is not locked");
-    assert_eq!(fixture.engine.counts(&place).await.expect("counted").ready, 1);
+    assert_eq!(fixture.engine.count_keys(&place).await.expect("counted").ready, 1);
     assert_eq!(
-        fixture.engine.page(&place, None, None, 9).await.expect("the page is read").len(),
+        fixture.engine.read_page(&place, None, None, 9).await.expect("the page is read").len(),
         1
     );
-    let found =
-        fixture.engine.find("q").await.expect("the query succeeds").expect("the queue exists");
+    let found = fixture
+        .engine
+        .find_queue("q")
+        .await
+        .expect("the query succeeds")
+        .expect("the queue exists");
     assert!(fixture.engine.look_up(&found, &"a".into()).await.expect("looked up").is_some());
     other.execute_batch("rollback").expect("the lock is held");
 
     let (go, gone) = std::sync::mpsc::channel::<()>();
-    let look = fixture.engine.reader().call(move |at| {
+    let look = fixture.engine.slow_reader().call(move |at| {
         at.connection.query_row("select count(*) from keys", [], |_| Ok(gone.recv().is_ok()))
     });
     let mut looking = Box::pin(look);
     assert!(polled(&mut looking).await.is_pending());
-    fixture.engine.add(&place, ask("b", crate::Add::now())).await.expect("added");
+    fixture.engine.add_keys(&place, ask("b", crate::Add::now())).await.expect("added");
     // A long count or search delays no request for a few rows.
     assert!(!fixture.engine.is_paused(&place).await.expect("the state is read"));
     assert!(fixture.engine.look_up(&place, &"b".into()).await.expect("looked up").is_some());
-    assert_eq!(fixture.engine.cancels(&place).await.expect("the requests are read"), 0);
+    assert_eq!(fixture.engine.cancel_signal(&place).await.expect("the requests are read"), 0);
     go.send(()).expect("the thread reads");
     assert!(looking.await.expect("the thread was released"));
     // After an add returns, a reader sees it.
-    assert_eq!(fixture.engine.counts(&place).await.expect("counted").ready, 2);
+    assert_eq!(fixture.engine.count_keys(&place).await.expect("counted").ready, 2);
     let write = |at: &Work<'_>| at.connection.execute("delete from keys", []);
-    fixture.engine.reader().call(write).await.expect_err("the connection is read-only");
+    fixture.engine.slow_reader().call(write).await.expect_err("the connection is read-only");
 }
 
 #[test]
@@ -823,7 +833,7 @@ fn all_who_open_a_new_file_at_once_have_it() {
                 start.wait();
                 let engine = Sqlite::open(&path, Synchronous::Normal)?;
                 let runtime = tokio::runtime::Builder::new_current_thread().build();
-                runtime.expect("the runtime is built").block_on(engine.migrate())
+                runtime.expect("the runtime is built").block_on(engine.migrate_schema())
             };
             let all: Vec<_> = (0..MANY).map(|_| scope.spawn(open)).collect();
             for one in all {

@@ -3,8 +3,6 @@
 //! The reading threads neither wait for writers nor block them. The operations that arrive while a thread
 //! is busy share one transaction, and thereby the cost of its commit.
 
-use std::error::Error;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -19,7 +17,7 @@ use super::place;
 use super::reserve::Reserve;
 use super::schema::{self, Found, Steps, VERSION};
 use crate::engine::time::Micros;
-use crate::types::error::{self, ConnectErrorKind, EngineError, Reason, newer};
+use crate::types::error::{self, Answer, EngineError, ErrorKind, Reason, newer_schema};
 
 /// The maximum number of operations in one transaction.
 const MAX_OPERATIONS: usize = 256;
@@ -42,7 +40,7 @@ const SHORT_PATIENCE: Duration = Duration::from_millis(100);
 const REST: Duration = Duration::from_secs(5);
 
 /// Receives the outcome of the commit, and sends the result to the caller.
-type Reply = Box<dyn FnOnce(Result<(), EngineError>) + Send>;
+type Reply = Box<dyn FnOnce(Answer<()>) + Send>;
 
 /// Runs an operation, if there is a transaction. Returns whether it succeeded, or SQLite's error, and the
 /// function that reports the outcome of the commit.
@@ -54,19 +52,20 @@ struct Operation {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+pub(super) enum Kind {
     Plain,
-    /// The operation enlarges the file. All other operations must continue while the disk is full.
+    /// The operation enlarges the file, and fails while the disk is full. All other operations must continue then.
     Grows,
-    /// No caller waits for the operation yet, so it waits a moment to share the commit of another operation.
+    /// No caller waits for the operation yet. If each commit waits for the disk, it waits a moment to share the commit
+    /// of another operation.
     Patient,
 }
 
 enum Job {
     Operation(Operation),
-    Migrate(Steps, oneshot::Sender<Result<(), EngineError>>),
-    Check(Steps, oneshot::Sender<Result<(), EngineError>>),
-    Close(oneshot::Sender<Result<(), EngineError>>),
+    Migrate(Steps, oneshot::Sender<Answer<()>>),
+    Check(Steps, oneshot::Sender<Answer<()>>),
+    Close(oneshot::Sender<Answer<()>>),
 }
 
 /// A transaction, and the time at which it runs.
@@ -91,13 +90,16 @@ impl Thread {
         path: &Path,
         synchronous: Synchronous,
         clock: Clock,
-    ) -> Result<(Self, Option<[Self; 2]>), EngineError> {
+    ) -> Answer<(Self, Option<[Self; 2]>)> {
         let mut writer = Server::open(path, TransactionBehavior::Immediate, Arc::clone(&clock))?;
+        // Only then does a commit wait for the disk, and only then is it worth waiting to share one.
         writer.syncs = synchronous == Synchronous::Full;
+        // The readers open the file after the writer has created its log.
         let has_log = writer.begin(synchronous)?;
         let read = || {
             let clock = Arc::clone(&clock);
             let reader = Server::open(path, TransactionBehavior::Deferred, clock)?;
+            // A read that writes by mistake would take the lock of the file, and block all writers.
             let only = reader.connection.pragma_update(None, "query_only", true);
             only.map_err(|error| fault(path, &error))?;
             reader.spawn()
@@ -110,81 +112,60 @@ impl Thread {
     pub(super) async fn call<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, EngineError> {
-        self.operation(Kind::Plain, work).await
+    ) -> Answer<T> {
+        self.call_as(Kind::Plain, work).await
     }
 
-    /// As [`call`](Self::call), for `work` that enlarges the file. It fails while the disk is full.
-    pub(super) async fn call_growing<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, EngineError> {
-        self.operation(Kind::Grows, work).await
-    }
-
-    /// As [`call`](Self::call), for `work` whose result is not needed yet. If each commit waits for the
-    /// disk, this waits a moment for another operation, and shares its commit.
-    pub(super) async fn call_patiently<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, EngineError> {
-        self.operation(Kind::Patient, work).await
-    }
-
-    async fn operation<T: Send + 'static>(
+    pub(super) async fn call_as<T: Send + 'static>(
         &self,
         kind: Kind,
         work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, EngineError> {
-        let (answer, answered) = oneshot::channel();
+    ) -> Answer<T> {
         let path = Arc::clone(&self.path);
-        let run = Box::new(move |at: Option<&Work<'_>>| {
-            // Do not begin if the caller has gone: no process would know of the keys that a claim takes.
-            let done = at.filter(|_| !answer.is_closed()).map(work);
-            let went_well = match &done {
-                Some(Err(error)) => Err(error.sqlite_error().copied()),
-                _ => Ok(()),
-            };
-            let reply: Reply = Box::new(move |committed| {
-                let done = committed.and_then(|()| match done {
-                    Some(done) => done.map_err(|error| fault(&path, &error)),
-                    None => Err(EngineError::absent("the request was cancelled")),
+        self.send_job(|answer: oneshot::Sender<Answer<T>>| {
+            let run = Box::new(move |at: Option<&Work<'_>>| {
+                // Do not begin if the caller has gone: no process would know of the keys that a claim takes.
+                let done = at.filter(|_| !answer.is_closed()).map(work);
+                let went_well = match &done {
+                    Some(Err(error)) => Err(error.sqlite_error().copied()),
+                    _ => Ok(()),
+                };
+                let reply: Reply = Box::new(move |committed| {
+                    let done = committed.and_then(|()| match done {
+                        Some(done) => done.map_err(|error| fault(&path, &error)),
+                        None => Err(EngineError::absent("the request was cancelled")),
+                    });
+                    // The caller may have gone.
+                    let _ = answer.send(done);
                 });
-                // The caller may have gone.
-                let _ = answer.send(done);
+                (went_well, reply)
             });
-            (went_well, reply)
-        });
-        self.ask(Job::Operation(Operation { run, kind }), answered).await
+            Job::Operation(Operation { run, kind })
+        })
+        .await
     }
 
     /// Creates the tables, or upgrades them by `steps`.
-    pub(super) async fn migrate(&self, steps: Steps) -> Result<(), EngineError> {
-        let (answer, answered) = oneshot::channel();
-        self.ask(Job::Migrate(steps, answer), answered).await
+    pub(super) async fn migrate(&self, steps: Steps) -> Answer<()> {
+        self.send_job(|answer| Job::Migrate(steps, answer)).await
     }
 
     /// Checks that the file has the schema of this version. Upgrades an older schema by `steps`.
-    pub(super) async fn check(&self, steps: Steps) -> Result<(), EngineError> {
-        let (answer, answered) = oneshot::channel();
-        self.ask(Job::Check(steps, answer), answered).await
+    pub(super) async fn check(&self, steps: Steps) -> Answer<()> {
+        self.send_job(|answer| Job::Check(steps, answer)).await
     }
 
     /// Closes the connection after all earlier operations. No operation may follow.
     pub(super) async fn close(&self) {
-        let (answer, answered) = oneshot::channel();
         // This fails if the connection is already closed.
-        let _ = self.ask(Job::Close(answer), answered).await;
+        let _ = self.send_job(Job::Close).await;
     }
 
-    async fn ask<T>(
-        &self,
-        job: Job,
-        answered: oneshot::Receiver<Result<T, EngineError>>,
-    ) -> Result<T, EngineError> {
+    async fn send_job<T>(&self, job: impl FnOnce(oneshot::Sender<Answer<T>>) -> Job) -> Answer<T> {
+        let (answer, answered) = oneshot::channel();
         let closed =
             || EngineError::refused(format!("{}: the store is closed", self.path.display()));
-        self.jobs.send(job).map_err(|_| closed())?;
+        self.jobs.send(job(answer)).map_err(|_| closed())?;
         answered.await.map_err(|_| EngineError::unsure("the thread of the database has stopped"))?
     }
 }
@@ -207,15 +188,13 @@ struct Server {
 }
 
 impl Server {
-    fn open(
-        path: &Path,
-        behaviour: TransactionBehavior,
-        clock: Clock,
-    ) -> Result<Self, EngineError> {
-        let place = place::prepare(path).map_err(|error| refused(path, &error))?;
+    fn open(path: &Path, behaviour: TransactionBehavior, clock: Clock) -> Answer<Self> {
+        let place = place::prepare_path(path).map_err(|error| path_refusal(path, &error))?;
         let open = || {
+            // The path has no links, unless another user has replaced a part of it since it was resolved.
             let flags = OpenFlags::default() | OpenFlags::SQLITE_OPEN_NOFOLLOW;
             let connection = Connection::open_with_flags(&place, flags)?;
+            // SQLite itself waits for the locks of other processes, up to this time.
             connection.busy_timeout(PATIENCE)?;
             connection.set_prepared_statement_cache_capacity(64);
             Ok(connection)
@@ -235,21 +214,22 @@ impl Server {
         })
     }
 
-    fn spawn(self) -> Result<Thread, EngineError> {
+    fn spawn(self) -> Answer<Thread> {
         let (jobs, come) = channel();
         let path = self.path.as_path().into();
         std::thread::Builder::new()
             .name("requeue-sqlite".to_owned())
-            .spawn(move || self.serve(come))
+            .spawn(move || self.serve_jobs(come))
             .map_err(EngineError::absent)?;
         Ok(Thread { jobs, path })
     }
 
     /// Sets up the file. Returns true if it has a write-ahead log, so that readers and writers do not block
     /// each other. Does not change a file of another program.
-    fn begin(&self, synchronous: Synchronous) -> Result<bool, EngineError> {
+    fn begin(&self, synchronous: Synchronous) -> Answer<bool> {
         let set_up = || {
             let mut has_log = false;
+            // Read first: a file of another program must not get a log.
             let found = self.found()?;
             if found != Found::Foreign {
                 has_log = self.connection.pragma_update_and_check(
@@ -281,28 +261,32 @@ impl Server {
             tried = set_up();
         }
         let tried = tried.map_err(|error| fault(&self.path, &error))?;
-        place::check(&self.place).map_err(|error| refused(&self.path, &error))?;
+        // Another user may have put a file in the place of the log since the first check.
+        place::check(&self.place).map_err(|error| path_refusal(&self.path, &error))?;
         match tried {
             (Found::Foreign, _) => {
                 let said = format!("{}: the file belongs to another program", self.path.display());
-                Err(Reason::new(ConnectErrorKind::WrongServer, said).into())
+                Err(Reason::new(ErrorKind::WrongServer, said).into())
             }
             (Found::Nothing | Found::Ours(_), has_log) => Ok(has_log),
         }
     }
 
-    fn refuse(&self, why: &str) -> EngineError {
+    fn refuse_file(&self, why: &str) -> EngineError {
         EngineError::refused(format!("{}: {why}", self.path.display()))
     }
 
-    fn serve(mut self, come: Receiver<Job>) {
+    fn serve_jobs(mut self, come: Receiver<Job>) {
         let mut next = None;
         while let Some(job) = next.take().or_else(|| come.recv().ok()) {
             match job {
                 Job::Operation(operation) => {
                     let mut operations = vec![operation];
-                    let until = Instant::now() + self.patience();
+                    let until = Instant::now() + self.patient_wait();
+                    // All operations that have arrived share one commit. The limit bounds how long other
+                    // processes wait for the lock.
                     while operations.len() < MAX_OPERATIONS {
+                        // As soon as one caller waits for its result, the transaction begins.
                         let waits = self.syncs
                             && operations.iter().all(|operation| operation.kind == Kind::Patient);
                         let wait = until.saturating_duration_since(Instant::now());
@@ -335,7 +319,7 @@ impl Server {
     /// Returns the longest time that a patient operation waits for another one, such as the completion of
     /// the key in flight. A worker may begin to wait for the result meanwhile, so this is shorter than the
     /// commit that it saves.
-    fn patience(&self) -> Duration {
+    fn patient_wait(&self) -> Duration {
         if cfg!(test) { Duration::from_secs(2) } else { self.took / 2 }
     }
 
@@ -366,13 +350,16 @@ impl Server {
         let grows = operations.iter().any(|operation| operation.kind == Kind::Grows);
         let mut replies = Vec::with_capacity(operations.len());
         let mut operations = operations.into_iter();
+        // The duration includes the wait for the lock, which a shared commit saves as well.
         let began = Instant::now();
-        let committed = transact(&mut self.connection, behaviour, |transaction| {
+        let committed = in_transaction(&mut self.connection, behaviour, |transaction| {
             // Read the time after taking the lock, which another process may have held for long.
             let reading = clock();
             let time = Time::read(transaction, &reading)?;
             let (now, changes) = (time.now(&reading), transaction.total_changes());
             while !operations.as_slice().is_empty() {
+                // An operation that fails is rolled back alone, and the others of the transaction take
+                // effect.
                 let part = transaction.savepoint()?;
                 let Some(operation) = operations.next() else { break };
                 let work = Work { connection: &part, now, clock: reading.clock };
@@ -389,7 +376,7 @@ impl Server {
                 }
             }
             if is_writer {
-                time.keep(transaction, now, &reading, transaction.total_changes() > changes)?;
+                time.keep_time(transaction, now, &reading, transaction.total_changes() > changes)?;
             }
             Ok(())
         });
@@ -397,8 +384,11 @@ impl Server {
         // Also report the operations that were not run.
         replies.extend(operations.map(|operation| (operation.run)(None).1));
         if is_writer && committed.as_ref().is_err_and(is_short_of_space) {
+            // Before the answers: a caller that repeats its request then finds the space.
             self.make_space(grows);
         }
+        // Callers are answered after the commit only: an acknowledged change must survive a crash of this
+        // process.
         for reply in replies {
             // An operation that is not committed has had no effect.
             let absent =
@@ -418,12 +408,13 @@ impl Server {
         if !has_adds {
             reserve.release();
             // The log restarts within its existing space. If that fails, the next transaction tries again.
-            let _ = self.checkpoint("restart");
+            let _ = self.run_checkpoint("restart");
         }
     }
 
     /// Runs a checkpoint. Returns true if the whole log was written to the file.
-    fn checkpoint(&self, how: &str) -> rusqlite::Result<bool> {
+    fn run_checkpoint(&self, how: &str) -> rusqlite::Result<bool> {
+        // The thread runs no operation during a checkpoint, so that it must not wait long for readers.
         self.connection.busy_timeout(SHORT_PATIENCE)?;
         let sql = format!("pragma wal_checkpoint({how})");
         let is_held_up = self.connection.query_row(&sql, [], |row| row.get::<_, bool>(0));
@@ -439,7 +430,7 @@ impl Server {
         if self.held_up.is_some_and(|since| since.elapsed() < REST) || !is_long() {
             return;
         }
-        let is_shorter = self.checkpoint("truncate").unwrap_or(false);
+        let is_shorter = self.run_checkpoint("truncate").unwrap_or(false);
         self.held_up = (!is_shorter).then(Instant::now);
     }
 
@@ -449,25 +440,27 @@ impl Server {
     }
 
     /// Checks that the file has the schema of this version. Upgrades an older schema by `steps`.
-    fn check(&mut self, steps: Steps) -> Result<(), EngineError> {
+    fn check(&mut self, steps: Steps) -> Answer<()> {
         match self.found().map_err(|error| fault(&self.path, &error))? {
             Found::Ours(VERSION) => {
-                schema::verify(&self.connection).map_err(|error| fault(&self.path, &error))
+                schema::verify_columns(&self.connection).map_err(|error| fault(&self.path, &error))
             }
-            found if found.missing(steps).is_some() => self.migrate(steps),
-            Found::Ours(version) => Err(self.refuse(&newer(version, VERSION).source.to_string())),
-            Found::Nothing => Err(self.refuse(crate::types::error::UNPREPARED)),
-            Found::Foreign => Err(self.refuse("the file belongs to another program")),
+            found if found.missing_steps(steps).is_some() => self.migrate(steps),
+            Found::Ours(version) => {
+                Err(self.refuse_file(&newer_schema(version, VERSION).source.to_string()))
+            }
+            Found::Nothing => Err(self.refuse_file(crate::types::error::UNPREPARED)),
+            Found::Foreign => Err(self.refuse_file("the file belongs to another program")),
         }
     }
 
     /// Creates the tables, or upgrades them by `steps`.
-    fn migrate(&mut self, steps: Steps) -> Result<(), EngineError> {
+    fn migrate(&mut self, steps: Steps) -> Answer<()> {
         let has_nothing_to_do =
-            |found: Found| matches!(found, Found::Ours(_)) && found.missing(steps).is_none();
+            |found: Found| matches!(found, Found::Ours(_)) && found.missing_steps(steps).is_none();
         // Needs no lock if there is nothing to do.
         if !self.found().is_ok_and(has_nothing_to_do) {
-            let migrated = transact(&mut self.connection, self.behaviour, |transaction| {
+            let migrated = in_transaction(&mut self.connection, self.behaviour, |transaction| {
                 schema::migrate(transaction, steps)
             });
             migrated.map_err(|error| fault(&self.path, &error))?;
@@ -477,7 +470,7 @@ impl Server {
     }
 }
 
-fn transact<T>(
+fn in_transaction<T>(
     connection: &mut Connection,
     behaviour: TransactionBehavior,
     work: impl FnOnce(&mut Transaction<'_>) -> rusqlite::Result<T>,
@@ -499,21 +492,14 @@ fn is_short_of_space(error: &rusqlite::Error) -> bool {
 }
 
 /// Converts the refusal of a path.
-fn refused(path: &Path, error: &std::io::Error) -> EngineError {
+fn path_refusal(path: &Path, error: &std::io::Error) -> EngineError {
     EngineError::refused(format!("{}: {error}", path.display()))
 }
 
 /// The source of the error about a file that another process has locked.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub(super) struct Busy(String);
-
-impl fmt::Display for Busy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl Error for Busy {}
 
 /// Converts an error of SQLite. A transaction that was not committed has had no effect.
 pub(super) fn fault(file: &Path, error: &rusqlite::Error) -> EngineError {
@@ -531,14 +517,13 @@ pub(super) fn fault(file: &Path, error: &rusqlite::Error) -> EngineError {
             | ErrorCode::OperationInterrupted
             | ErrorCode::OperationAborted
             | ErrorCode::CannotOpen,
-        ) => {
-            place::obstacle(file).unwrap_or_else(|| EngineError::unable(format!("{path}: {error}")))
-        }
-        Some(ErrorCode::ReadOnly) => place::obstacle(file)
+        ) => place::find_obstacle(file)
+            .unwrap_or_else(|| EngineError::unable(format!("{path}: {error}"))),
+        Some(ErrorCode::ReadOnly) => place::find_obstacle(file)
             .unwrap_or_else(|| EngineError::refused(format!("{path}: {error}"))),
         Some(ErrorCode::NotADatabase) => {
             let said = format!("{path}: {error}");
-            Reason::new(ConnectErrorKind::WrongServer, said).into()
+            Reason::new(ErrorKind::WrongServer, said).into()
         }
         _ => EngineError::refused(format!("{path}: {error}")),
     }

@@ -16,22 +16,23 @@ use crate::engine::{
     Ask, Asked, Backoff, Claim, Delivery, Dropped, End, Engine, Failing, Failure, Finish, Place,
     Renewed, Settings, by_shard,
 };
-use crate::types::add::{Add, Added, Cancelled, Merge, ParkedAdd, Priority, ReaddPolicy};
-use crate::types::error::{EngineError, Kind};
+use crate::types::add::{Add, Added, Merge, ParkedAdd, Priority, ReaddPolicy};
+use crate::types::error::{Answer, Kind};
 use crate::types::inspect::{FAR, State, StateCounts};
 use crate::types::key::Key;
 
 /// Applies `steps` to a new queue of the engine and to the model, and compares them after each step.
-pub(crate) async fn check(rig: &dyn Rig, name: &str, re_add: ReaddPolicy, steps: &[Step]) {
+pub(crate) async fn check(rig: &dyn Rig, name: &str, readd_policy: ReaddPolicy, steps: &[Step]) {
     let engine = rig.engine();
-    let parked_add = if re_add == ReaddPolicy::Hold { ParkedAdd::Keep } else { ParkedAdd::Revive };
-    let settings = Settings { re_add, parked_add };
-    let place = engine.open(name, settings).await.expect("the queue opens");
-    assert_eq!((place.re_add, place.parked_add), (re_add, parked_add));
+    let parked_add =
+        if readd_policy == ReaddPolicy::Hold { ParkedAdd::Keep } else { ParkedAdd::Revive };
+    let settings = Settings { readd_policy, parked_add };
+    let place = engine.open_queue(name, settings).await.expect("the queue opens");
+    assert_eq!((place.readd_policy, place.parked_add), (readd_policy, parked_add));
     let rules = Rules {
         rerun: core::InFlightPolicy::After,
         pace: None,
-        re_add,
+        re_add: readd_policy,
         ranking: Ranking::Priority { oldest_every: u32::MAX },
         fair: false,
         limit: None,
@@ -154,7 +155,10 @@ impl Pair {
             Step::FinishStale(which) => {
                 let Some(out) = pick(&self.stale, *which).cloned() else { return };
                 let ends = vec![End { key: out.key, epoch: out.epoch, how: Finish::Succeed }];
-                assert_eq!(self.engine.finish(&self.place, ends).await.expect("answered"), [false]);
+                assert_eq!(
+                    self.engine.finish_deliveries(&self.place, ends).await.expect("answered"),
+                    [false]
+                );
             }
             Step::Renew => {
                 let now = self.now;
@@ -167,7 +171,8 @@ impl Pair {
                 let all = self.held.clone();
                 for part in by_shard(&*self.engine, &self.place, all, |held| &held.out.key) {
                     let held = part.iter().map(|held| (held.out.key.clone(), held.out.epoch));
-                    let renewed = self.engine.renew(&self.place, held.collect(), LEASE).await;
+                    let renewed =
+                        self.engine.renew_leases(&self.place, held.collect(), LEASE).await;
                     let expected: Vec<Renewed> = part.iter().map(renewed_or_lost).collect();
                     assert_eq!(renewed.expect("renewed"), expected);
                 }
@@ -199,8 +204,8 @@ impl Pair {
                 Some(State::Waiting) => expected.waiting += 1,
                 Some(State::Parked) => expected.parked += 1,
                 Some(State::Damaged) => expected.damaged += 1,
-                Some(State::Processing) => {
-                    expected.processing += 1;
+                Some(State::InFlight) => {
+                    expected.in_flight += 1;
                     let is_dirty = self.model.see(&which).is_some_and(|seen| seen.phase == 3);
                     expected.dirty += u64::from(is_dirty);
                 }
@@ -223,14 +228,15 @@ impl Pair {
         if !is_dropped {
             return;
         }
-        let missing = self.engine.find(&name).await.expect("answered");
+        let missing = self.engine.find_queue(&name).await.expect("answered");
         assert!(missing.is_none(), "{missing:?}");
         let again = self.engine.drop_queue(&name, keys_too).await.expect("answered");
         assert_eq!(again, Dropped::Missing);
         assert_dropped(&*self.engine, &self.place, &self.held).await;
-        let Place { re_add, parked_add, .. } = self.place;
-        let settings = Settings { re_add, parked_add };
-        let place = self.engine.open(&name, settings).await.expect("the queue is created again");
+        let Place { readd_policy, parked_add, .. } = self.place;
+        let settings = Settings { readd_policy, parked_add };
+        let place =
+            self.engine.open_queue(&name, settings).await.expect("the queue is created again");
         let old = std::mem::replace(&mut self.place, place);
         assert_dropped(&*self.engine, &old, &self.held).await;
         self.model = Model::new(&self.rules);
@@ -246,21 +252,16 @@ impl Pair {
     async fn cancel(&mut self, keys: &BTreeSet<u32>, only: Option<State>) {
         let keys = keys.iter().copied().map(key).collect();
         for part in by_shard(&*self.engine, &self.place, keys, |key| key) {
-            let cancelled = self.engine.cancel(&self.place, part.clone(), only).await;
+            let cancelled = self.engine.cancel_keys(&self.place, part.clone(), only).await;
             let cancelled = cancelled.expect("cancelled");
             assert_eq!(cancelled.len(), part.len());
             for (which, cancelled) in part.iter().map(number).zip(cancelled) {
                 let fits = only.is_none_or(|only| self.state(which) == Some(only));
-                let expected = if !fits {
-                    Cancelled::default()
-                } else if self.parked.remove(&which).is_some() {
-                    Cancelled { parked: true, ..Cancelled::default() }
-                } else {
-                    self.until.remove(&which);
-                    let model = self.model.cancel(&which).unwrap_or_default();
-                    let core::Cancelled { ready, dirty, waiting, .. } = model;
-                    Cancelled { ready, dirty, waiting, parked: false, damaged: false }
-                };
+                let expected = fits
+                    && (self.parked.remove(&which).is_some() || {
+                        self.until.remove(&which);
+                        self.model.cancel(&which).unwrap_or_default().any()
+                    });
                 assert_eq!(cancelled, Some(expected), "the answer to a cancel of {which}");
             }
         }
@@ -293,7 +294,11 @@ impl Pair {
     async fn revive(&mut self, keys: &BTreeSet<u32>) {
         let keys = keys.iter().copied().map(key).collect();
         for part in by_shard(&*self.engine, &self.place, keys, |key| key) {
-            let revived = self.engine.revive(&self.place, part.clone()).await.expect("revived");
+            let revived = self
+                .engine
+                .make_ready(&self.place, part.clone(), State::Parked)
+                .await
+                .expect("revived");
             assert_eq!(revived.len(), part.len());
             for (which, revived) in part.iter().map(number).zip(revived) {
                 let parked = self.parked.remove(&which);
@@ -341,7 +346,8 @@ impl Pair {
     async fn walk(&self, state: Option<State>, limit: usize) {
         let (mut met, mut next) = (BTreeSet::new(), None);
         loop {
-            let walked = self.engine.walk(&self.place, state, next, limit).await.expect("a step");
+            let walked =
+                self.engine.walk_keys(&self.place, state, next, limit).await.expect("a step");
             let distinct: BTreeSet<Key> = walked.keys.iter().cloned().collect();
             assert_eq!(distinct.len(), walked.keys.len(), "no step has a key twice");
             met.extend(distinct);
@@ -350,7 +356,7 @@ impl Pair {
                 break;
             }
         }
-        let page = self.engine.page(&self.place, state, None, 100).await.expect("a page");
+        let page = self.engine.read_page(&self.place, state, None, 100).await.expect("a page");
         let there: BTreeSet<Key> = page.into_iter().map(|entry| entry.key).collect();
         assert_eq!(met, there, "the keys that are {state:?}");
     }
@@ -362,7 +368,7 @@ impl Pair {
         Some(match self.model.see(&which)?.phase {
             0 => State::Waiting,
             1 => State::Ready,
-            _ => State::Processing,
+            _ => State::InFlight,
         })
     }
 
@@ -374,7 +380,7 @@ impl Pair {
         });
         let mut answers = Vec::new();
         for part in by_shard(&*self.engine, &self.place, asks.collect(), |request| &request.key) {
-            let added = self.engine.add(&self.place, part.clone()).await.expect("added");
+            let added = self.engine.add_keys(&self.place, part.clone()).await.expect("added");
             answers.extend(part.into_iter().map(|request| number(&request.key)).zip(added));
         }
         assert_eq!(answers.len(), adds.len());
@@ -420,7 +426,7 @@ impl Pair {
         let worker: Arc<str> = WORKERS[self.claims % WORKERS.len()].into();
         self.claims += 1;
         let of_worker = Place { worker: Arc::clone(&worker), ..self.place.clone() };
-        let claimed = self.engine.claim(&of_worker, claim).await.expect("claimed");
+        let claimed = self.engine.claim_keys(&of_worker, claim).await.expect("claimed");
         let now = self.now;
         self.held.sort_by_key(|held| held.lease_until);
         let expired: Vec<Held> = self.held.extract_if(.., |held| held.lease_until <= now).collect();
@@ -530,7 +536,8 @@ impl Pair {
             };
             End { key: held.out.key.clone(), epoch: held.out.epoch, how }
         });
-        let held = self.engine.finish(&self.place, ends.collect()).await.expect("finished");
+        let held =
+            self.engine.finish_deliveries(&self.place, ends.collect()).await.expect("finished");
         for ((held, ending), was_held) in endings.into_iter().zip(held) {
             assert_eq!(was_held, held.lease_until > self.now, "held: {held:?}");
             if !was_held {
@@ -593,7 +600,7 @@ impl Pair {
     }
 
     async fn compare(&mut self) {
-        let page = self.engine.page(&self.place, None, None, 100).await.expect("a page");
+        let page = self.engine.read_page(&self.place, None, None, 100).await.expect("a page");
         assert!(page.is_sorted_by_key(|entry| entry.key.clone()), "sorted by key");
         let mut states = BTreeMap::<State, u64>::new();
         for which in 0..KEYS {
@@ -622,8 +629,8 @@ impl Pair {
             let phase = match (found.state, found.dirty) {
                 (State::Waiting, _) => 0,
                 (State::Ready, _) => 1,
-                (State::Processing, false) => 2,
-                (State::Processing, true) => 3,
+                (State::InFlight, false) => 2,
+                (State::InFlight, true) => 3,
                 (State::Parked | State::Damaged, _) => unreachable!("{which} is not parked"),
             };
             let due = model.due.map(|due| due.since(self.time()));
@@ -654,11 +661,11 @@ impl Pair {
         }
         let is_paused = self.engine.is_paused(&self.place).await.expect("answered");
         assert_eq!(is_paused, self.is_paused);
-        let counts = self.engine.counts(&self.place).await.expect("counted");
+        let counts = self.engine.count_keys(&self.place).await.expect("counted");
         let state = |state| states.get(&state).copied().unwrap_or(0);
-        let found = [counts.ready, counts.waiting, counts.processing, counts.parked];
+        let found = [counts.ready, counts.waiting, counts.in_flight, counts.parked];
         let all = STATES.map(state);
-        assert_eq!(found, all, "ready, waiting, processing, parked");
+        assert_eq!(found, all, "ready, waiting, in_flight, parked");
         let is_idle = self.engine.is_idle(&self.place).await.expect("answered");
         assert_eq!(is_idle, found[..3] == [0; 3], "whether the queue is idle");
     }
@@ -666,7 +673,7 @@ impl Pair {
 
 /// Checks that all operations fail because the queue was dropped.
 async fn assert_dropped(engine: &dyn Engine, queue: &Place, held: &[Held]) {
-    fn said<T: std::fmt::Debug>(operation: &str, queue: &Place, answer: Result<T, EngineError>) {
+    fn said<T: std::fmt::Debug>(operation: &str, queue: &Place, answer: Answer<T>) {
         let fault = answer.expect_err(operation);
         assert_eq!(fault.kind, Kind::Dropped, "{operation}: {}", fault.source);
         let expected = format!("queue {:?} was dropped", queue.name);
@@ -674,26 +681,26 @@ async fn assert_dropped(engine: &dyn Engine, queue: &Place, held: &[Held]) {
     }
     let (one, out) = (key(0), held.first().map(|held| held.out.clone()));
     let request = Ask { key: one.clone(), add: Add::now(), adds: 1 };
-    said("add", queue, engine.add(queue, vec![request.clone()]).await);
+    said("add", queue, engine.add_keys(queue, vec![request.clone()]).await);
     said("add_free", queue, engine.add_free(queue, vec![request]).await);
     let claim = Claim { max: 3, oldest: 1, lease: LEASE, expired: failing(), poll: LEASE };
-    said("claim", queue, engine.claim(queue, claim).await);
+    said("claim", queue, engine.claim_keys(queue, claim).await);
     let (of, epoch) = out.map_or((one.clone(), 1), |out| (out.key, out.epoch));
     let end = End { key: of.clone(), epoch, how: Finish::Succeed };
-    said("finish", queue, engine.finish(queue, vec![end.clone()]).await);
+    said("finish", queue, engine.finish_deliveries(queue, vec![end.clone()]).await);
     said("finish_free", queue, engine.finish_free(queue, vec![end]).await);
-    said("renew", queue, engine.renew(queue, vec![(of, epoch)], LEASE).await);
-    said("cancel", queue, engine.cancel(queue, vec![one.clone()], None).await);
+    said("renew", queue, engine.renew_leases(queue, vec![(of, epoch)], LEASE).await);
+    said("cancel", queue, engine.cancel_keys(queue, vec![one.clone()], None).await);
     said("cancel_running", queue, engine.cancel_running(queue, &one).await);
     said("set_paused", queue, engine.set_paused(queue, true).await);
     said("is_paused", queue, engine.is_paused(queue).await);
-    said("revive", queue, engine.revive(queue, vec![one.clone()]).await);
-    said("walk", queue, engine.walk(queue, None, None, 3).await);
+    said("revive", queue, engine.make_ready(queue, vec![one.clone()], State::Parked).await);
+    said("walk", queue, engine.walk_keys(queue, None, None, 3).await);
     said("look_up", queue, engine.look_up(queue, &one).await);
-    said("counts", queue, engine.counts(queue).await);
+    said("counts", queue, engine.count_keys(queue).await);
     said("is_idle", queue, engine.is_idle(queue).await);
     for state in STATES {
-        said("page", queue, engine.page(queue, Some(state), None, 3).await);
+        said("page", queue, engine.read_page(queue, Some(state), None, 3).await);
     }
 }
 

@@ -90,7 +90,7 @@ impl Rig {
                 let later = Add::after(HOUR).merge(Merge::Exactly);
                 self.direct.add_with("a", later).await.expect("added");
             }
-            Some((State::Processing, _)) => self.item = self.queue.get().await,
+            Some((State::InFlight, _)) => self.item = self.queue.get().await,
             Some((State::Parked, _)) => {
                 let item = self.direct.get().await.expect("the test has an item");
                 item.give_up("no").await.expect("the lease is held");
@@ -178,7 +178,7 @@ async fn cut(server: &'static Server, store: Store, operation: Operation, point:
         // A delivery whose answer was lost has failed.
         Some(item) => {
             let failures = u32::from(done && operation == Operation::Get);
-            assert!(item.is_lost() || stand == Some((State::Processing, failures)));
+            assert!(item.is_lost() || stand == Some((State::InFlight, failures)));
         }
         None if done || again => assert_eq!(stand, operation.after(), "{operation:?} {point:?}"),
         None => assert_eq!(stand, operation.before(), "{operation:?} {point:?}"),
@@ -334,7 +334,7 @@ pub(crate) async fn late(server: &'static Server) {
     assert_eq!(again.attempt(), 2);
     renewals.iter().chain([&held]).for_each(Mishap::release);
     wait(&held, Mishap::answered).await;
-    assert_eq!(rig.stand().await, Some((State::Processing, 1)));
+    assert_eq!(rig.stand().await, Some((State::InFlight, 1)));
     again.succeed().await.expect("the lease is still held");
     rig.drain().await;
 

@@ -1,6 +1,6 @@
 //! The operations: the answer of each, and the state of a key before and after it.
 
-use crate::{Added, CancelledRun, CompleteError, Item, Queue, State, UpdateError};
+use crate::{Added, CancelledRun, CompleteError, Completion, Item, Queue, State, UpdateError};
 
 use super::HOUR;
 
@@ -82,7 +82,7 @@ impl Operation {
             Self::Pause => Some((State::Ready, 0)),
             Self::Revive => Some((State::Parked, 1)),
             Self::RunNow => Some((State::Waiting, 0)),
-            _ => Some((State::Processing, 0)),
+            _ => Some((State::InFlight, 0)),
         }
     }
 
@@ -95,7 +95,7 @@ impl Operation {
             }
             Self::Pause | Self::Counts | Self::Page | Self::LookUp => Some((State::Ready, 0)),
             Self::Get | Self::CancelRunning | Self::Renew | Self::Listen => {
-                Some((State::Processing, 0))
+                Some((State::InFlight, 0))
             }
             Self::Retry | Self::RetryAfter => Some((State::Waiting, 1)),
             Self::RequeueAfter => Some((State::Waiting, 0)),
@@ -142,6 +142,10 @@ pub(super) async fn ended(ended: impl Future<Output = Result<(), CompleteError>>
     }
 }
 
+async fn completed(item: Item, completion: Completion) -> Result<(), CompleteError> {
+    item.complete(completion).await.map(drop)
+}
+
 fn updated<T>(answer: Result<T, UpdateError>, said: impl FnOnce(T) -> Said) -> Said {
     match answer {
         Ok(answer) => said(answer),
@@ -163,7 +167,8 @@ pub(super) async fn call(
     let said = match operation {
         Operation::Add => Said::Added(queue.add("a").await.expect("added at last")),
         Operation::AddAll => {
-            Said::New(queue.add_all(["a", "b", "c"]).await.expect("added at last").new)
+            let added = queue.add_all(["a", "b", "c"]).await.expect("added at last");
+            Said::New(added.into_iter().filter(|added| *added == Added::New).count())
         }
         Operation::Get | Operation::Listen => {
             let item = queue.get().await.expect("the queue is open");
@@ -171,11 +176,11 @@ pub(super) async fn call(
         }
         Operation::Succeed => ended(its().succeed()).await,
         Operation::Retry => ended(its().retry("no")).await,
-        Operation::RetryAfter => ended(its().retry_after(HOUR, "no")).await,
-        Operation::RequeueAfter => ended(its().requeue_after(HOUR)).await,
+        Operation::RetryAfter => ended(completed(its(), Completion::RetryAfter(HOUR))).await,
+        Operation::RequeueAfter => ended(completed(its(), Completion::RequeueAfter(HOUR))).await,
         Operation::Release => ended(its().release()).await,
         Operation::GiveUp => ended(its().give_up("no")).await,
-        Operation::Cancel => updated(queue.cancel("a").await, |c| Said::Cancelled(c.any())),
+        Operation::Cancel => updated(queue.cancel("a").await, Said::Cancelled),
         Operation::Revive => updated(queue.revive("a").await, Said::Revived),
         Operation::RunNow => {
             updated(queue.run_now_keys(["a"]).await, |ready| Said::Revived(ready == [true]))
@@ -183,7 +188,7 @@ pub(super) async fn call(
         Operation::Pause => updated(queue.pause().await, |()| Said::Paused),
         Operation::Counts => match queue.counts().await {
             Ok(counts) => {
-                assert_eq!((counts.ready, counts.processing), (1, 0));
+                assert_eq!((counts.ready, counts.in_flight), (1, 0));
                 Said::Seen
             }
             Err(_) => Said::Failed,

@@ -9,7 +9,7 @@ use tokio_postgres::Client;
 use super::*;
 use crate::engine::{Asked, Backoff, Delivery, Failing, Failure, Finish};
 use crate::types::add::Add;
-use crate::types::error::{EngineError, Kind};
+use crate::types::error::{Answer, Kind};
 
 pub(super) const MINUTE: Duration = Duration::from_secs(60);
 
@@ -31,7 +31,7 @@ pub(super) fn end(out: &Delivery, how: Finish) -> Vec<End> {
 }
 
 pub(super) async fn one(engine: &Postgres, queue: &Place) -> Delivery {
-    let claimed = engine.claim(queue, claim(1, MINUTE)).await.expect("claimed");
+    let claimed = engine.claim_keys(queue, claim(1, MINUTE)).await.expect("claimed");
     claimed.items.into_iter().next().expect("one is ready")
 }
 
@@ -59,7 +59,7 @@ async fn wait_for(statements: i64, client: &Client, statement: &str) {
 }
 
 /// Retries for as long as the key is locked, since operations do not wait long for locks.
-async fn patient<'a, T>(operation: impl Fn() -> Answer<'a, T>) -> Result<T, EngineError> {
+async fn patient<'a, T>(operation: impl Fn() -> crate::tests::BoxAnswer<'a, T>) -> Answer<T> {
     loop {
         match operation().await {
             Err(fault) if fault.kind == Kind::Locked => {}
@@ -76,7 +76,7 @@ async fn nobody_has_a_key_that_another_has_and_none_is_lost() {
     let Some(server) = Server::shared() else { return };
     let (engine, _) = engine(server, WHOLE).await;
     let engine = Arc::new(engine);
-    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
+    let queue = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
     // For each key: its current holder, a number from before its last add, and a number from after its last
     // delivery. All numbers come from one sequence.
     let holders: Arc<[AtomicUsize; KEYS]> = Arc::new([const { AtomicUsize::new(0) }; KEYS]);
@@ -102,11 +102,11 @@ async fn nobody_has_a_key_that_another_has_and_none_is_lost() {
                     adds: 1,
                 });
                 let (adds, before): (Vec<Ask>, _) = (adds.collect(), next(&order));
-                patient(|| engine.add(&queue, adds.clone())).await.expect("added");
+                patient(|| engine.add_keys(&queue, adds.clone())).await.expect("added");
                 for n in keys {
                     added[n].fetch_max(before, Ordering::SeqCst);
                 }
-                let claimed = engine.claim(&queue, claim(8, MINUTE)).await.expect("claimed");
+                let claimed = engine.claim_keys(&queue, claim(8, MINUTE)).await.expect("claimed");
                 let after = next(&order);
                 let mut ends = Vec::new();
                 for out in claimed.items {
@@ -125,14 +125,14 @@ async fn nobody_has_a_key_that_another_has_and_none_is_lost() {
                     ends.push(End { key: out.key, epoch: out.epoch, how });
                 }
                 let held: Vec<_> = ends.iter().map(|end| (end.key.clone(), end.epoch)).collect();
-                engine.renew(&queue, held, MINUTE).await.expect("renewed");
+                engine.renew_leases(&queue, held, MINUTE).await.expect("renewed");
                 random.shuffle(&mut ends);
                 ends.iter().for_each(|end| {
                     let n = number(&end.key).expect("the key is a number");
                     assert_eq!(holders[n].swap(0, Ordering::SeqCst), worker + 1, "key {n}");
                 });
                 let expected = vec![true; ends.len()];
-                let finished = patient(|| engine.finish(&queue, ends.clone())).await;
+                let finished = patient(|| engine.finish_deliveries(&queue, ends.clone())).await;
                 assert_eq!(finished.expect("finished"), expected);
             }
         }
@@ -143,12 +143,12 @@ async fn nobody_has_a_key_that_another_has_and_none_is_lost() {
     }
     // Each key that was added after its last delivery must be in the queue. Keys whose adds waited long for
     // locks are found by a claim that searches all keys.
-    while engine.counts(&queue).await.expect("counted") != StateCounts::default() {
-        let claimed = engine.claim(&queue, claim(100, MINUTE)).await.expect("claimed");
+    while engine.count_keys(&queue).await.expect("counted") != StateCounts::default() {
+        let claimed = engine.claim_keys(&queue, claim(100, MINUTE)).await.expect("claimed");
         for out in &claimed.items {
             taken[number(&out.key).expect("the key is a number")]
                 .store(next(&order), Ordering::SeqCst);
-            let ended = engine.finish(&queue, end(out, Finish::Succeed)).await;
+            let ended = engine.finish_deliveries(&queue, end(out, Finish::Succeed)).await;
             assert_eq!(ended.expect("finished"), [true]);
         }
     }
@@ -161,15 +161,15 @@ async fn nobody_has_a_key_that_another_has_and_none_is_lost() {
 async fn an_add_that_commits_while_the_holder_finishes_is_not_lost() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
-    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
+    let queue = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
     let (adder, onlooker) = (other(&url).await, other(&url).await);
     for how in [Finish::Succeed, Finish::RequeueAfter(MINUTE, crate::types::add::Priority::Normal)]
     {
-        engine.add(&queue, asks(["a", "b"])).await.expect("added");
+        engine.add_keys(&queue, asks(["a", "b"])).await.expect("added");
         let (a, b) = (one(&engine, &queue).await, one(&engine, &queue).await);
         adder.batch_execute("begin; select requeue.add('q', 'a')").await.expect("added");
         let ends = [end(&a, how), end(&b, Finish::Succeed)].concat();
-        let finishing = patient(|| engine.finish(&queue, ends.clone()));
+        let finishing = patient(|| engine.finish_deliveries(&queue, ends.clone()));
         let committing = async {
             wait_for(1, &onlooker, "select requeue.finish").await;
             adder.batch_execute("commit").await.expect("committed");
@@ -180,10 +180,10 @@ async fn an_add_that_commits_while_the_holder_finishes_is_not_lost() {
         assert_eq!((&again.key, again.asked.adds > 0), (&a.key, true));
         assert!(again.epoch > b.epoch);
         assert_eq!(
-            engine.finish(&queue, end(&again, Finish::Succeed)).await.expect("finished"),
+            engine.finish_deliveries(&queue, end(&again, Finish::Succeed)).await.expect("finished"),
             [true]
         );
-        assert_eq!(engine.counts(&queue).await.expect("counted"), StateCounts::default());
+        assert_eq!(engine.count_keys(&queue).await.expect("counted"), StateCounts::default());
     }
 }
 
@@ -191,21 +191,24 @@ async fn an_add_that_commits_while_the_holder_finishes_is_not_lost() {
 async fn an_add_that_is_rolled_back_leaves_nothing() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
-    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
+    let queue = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
     let adder = other(&url).await;
     adder.batch_execute("begin; select requeue.add('q', 'new')").await.expect("added");
     adder.batch_execute("rollback").await.expect("rolled back");
-    assert_eq!(engine.counts(&queue).await.expect("counted"), StateCounts::default());
+    assert_eq!(engine.count_keys(&queue).await.expect("counted"), StateCounts::default());
 
-    engine.add(&queue, asks(["a"])).await.expect("added");
+    engine.add_keys(&queue, asks(["a"])).await.expect("added");
     let a = one(&engine, &queue).await;
     adder.batch_execute("begin; select requeue.add('q', 'a')").await.expect("added");
     // The uncommitted add is invisible to others, and blocks none of them.
     let seen = engine.look_up(&queue, &a.key).await.expect("looked up").expect("the key exists");
     assert!(!seen.dirty);
     adder.batch_execute("rollback").await.expect("rolled back");
-    assert_eq!(engine.finish(&queue, end(&a, Finish::Succeed)).await.expect("finished"), [true]);
-    assert_eq!(engine.counts(&queue).await.expect("counted"), StateCounts::default());
+    assert_eq!(
+        engine.finish_deliveries(&queue, end(&a, Finish::Succeed)).await.expect("finished"),
+        [true]
+    );
+    assert_eq!(engine.count_keys(&queue).await.expect("counted"), StateCounts::default());
 }
 
 #[tokio::test]
@@ -213,24 +216,24 @@ async fn a_key_that_somebody_has_locked_holds_up_no_lease_and_no_claim() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
     stop_time(&engine).await;
-    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
+    let queue = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
     let adder = other(&url).await;
-    engine.add(&queue, asks(["a", "b", "c", "d"])).await.expect("added");
-    let claimed = engine.claim(&queue, claim(2, MINUTE)).await.expect("claimed").items;
+    engine.add_keys(&queue, asks(["a", "b", "c", "d"])).await.expect("added");
+    let claimed = engine.claim_keys(&queue, claim(2, MINUTE)).await.expect("claimed").items;
     let mut held: Vec<_> = claimed.into_iter().map(|out| (out.key, out.epoch)).collect();
     adder
         .batch_execute("begin; select requeue.add('q', 'a'); select requeue.add('q', 'c')")
         .await
         .expect("added");
     held.push((Key::from("nobody's"), 1));
-    let renewed = engine.renew(&queue, held.clone(), MINUTE).await.expect("renewed");
+    let renewed = engine.renew_leases(&queue, held.clone(), MINUTE).await.expect("renewed");
     assert_eq!(renewed, [Renewed::Yes, Renewed::Yes, Renewed::Lost]);
-    let claimed = engine.claim(&queue, claim(2, MINUTE)).await.expect("claimed");
+    let claimed = engine.claim_keys(&queue, claim(2, MINUTE)).await.expect("claimed");
     assert_eq!(claimed.items.iter().map(|out| &*out.key).collect::<Vec<_>>(), [b"d"]);
     // A key that may be unlocked soon is claimed again soon.
     assert!(claimed.next.is_some_and(|next| next < Duration::from_secs(1)));
     adder.batch_execute("commit").await.expect("committed");
-    let renewed = engine.renew(&queue, held, MINUTE).await.expect("renewed");
+    let renewed = engine.renew_leases(&queue, held, MINUTE).await.expect("renewed");
     assert_eq!(renewed, [Renewed::Yes, Renewed::Yes, Renewed::Lost]);
     assert_eq!(&*one(&engine, &queue).await.key, b"c");
 }
@@ -239,7 +242,7 @@ async fn a_key_that_somebody_has_locked_holds_up_no_lease_and_no_claim() {
 async fn batches_in_different_orders_do_not_deadlock() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
-    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
+    let queue = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
     let (adder, onlooker) = (other(&url).await, other(&url).await);
     adder.batch_execute("begin; select requeue.add('q', 'b')").await.expect("added");
     // Both wait for `b`, and neither has locked a key that the other needs first.
@@ -254,8 +257,9 @@ async fn batches_in_different_orders_do_not_deadlock() {
         async { other.query_one(&backwards, &[]).await.expect("added").get::<_, Vec<i16>>(0) };
     let (one, other) = tokio::join!(adding_backwards, async {
         wait_for(1, &onlooker, "select requeue.add_all").await;
-        let adding =
-            async { patient(|| engine.add(&queue, asks(["a", "b", "c"]))).await.expect("added") };
+        let adding = async {
+            patient(|| engine.add_keys(&queue, asks(["a", "b", "c"]))).await.expect("added")
+        };
         let committing = async {
             wait_for(2, &onlooker, "select requeue.add_all").await;
             adder.batch_execute("commit").await.expect("committed");
@@ -272,18 +276,18 @@ async fn batches_in_different_orders_do_not_deadlock() {
 async fn what_waits_for_a_lock_ends_when_nobody_waits_for_it() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
-    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
+    let queue = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
     let (adder, onlooker) = (other(&url).await, other(&url).await);
     adder.batch_execute("begin; select requeue.add('q', 'b')").await.expect("added");
     {
-        let adding = patient(|| engine.add(&queue, asks(["a", "b"])));
+        let adding = patient(|| engine.add_keys(&queue, asks(["a", "b"])));
         tokio::select! {
             _ = adding => panic!("`b` is locked"),
             () = wait_for(1, &onlooker, "select requeue.add_all") => {}
         }
     }
     // The dropped add has closed its connection: `a` is free, while `b` is still locked.
-    let added = patient(|| engine.add(&queue, asks(["a"]))).await;
+    let added = patient(|| engine.add_keys(&queue, asks(["a"]))).await;
     assert_eq!(added.expect("added"), [Added::New]);
     adder.batch_execute("rollback").await.expect("rolled back");
 }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use requeue_servers::PgBouncer;
 
 use super::*;
-use crate::engine::BoxFuture;
+use crate::tests::BoxFuture;
 use crate::tests::cancelling::{check_cancels, check_renewals, check_workers};
 use crate::tests::conformance::{
     Rig, check, check_bulk, check_jitter, check_queues, steps, unclaimed_and_cancelled,
@@ -28,7 +28,7 @@ impl Fixture {
     async fn at(url: &str) -> Self {
         // Each claim scans all keys, and therefore returns exactly when the next key is due.
         let engine = at(url, Duration::ZERO);
-        engine.migrate().await.expect("the schema is created");
+        engine.migrate_schema().await.expect("the schema is created");
         stop_time(&engine).await;
         Self { engine: Arc::new(engine) }
     }
@@ -44,12 +44,12 @@ impl Rig for Fixture {
     }
 }
 
-fn conforms(re_add: ReaddPolicy) {
+fn conforms(readd_policy: ReaddPolicy) {
     let Some(server) = Server::shared() else { return };
-    conforms_at(&server.database(), re_add);
+    conforms_at(&server.database(), readd_policy);
 }
 
-fn conforms_at(url: &str, re_add: ReaddPolicy) {
+fn conforms_at(url: &str, readd_policy: ReaddPolicy) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("the runtime is built");
     let rig = runtime.block_on(Fixture::at(url));
@@ -58,7 +58,7 @@ fn conforms_at(url: &str, re_add: ReaddPolicy) {
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
     let check = |steps: &[_]| {
         let name = format!("q{}", queues.fetch_add(1, Ordering::Relaxed));
-        runtime.block_on(check(&rig, &name, re_add, steps));
+        runtime.block_on(check(&rig, &name, readd_policy, steps));
     };
     check(&unclaimed_and_cancelled());
     proptest!(config, |(steps in steps(60))| check(&steps));
@@ -77,10 +77,10 @@ fn holds_as_the_model_does() {
 #[test]
 fn does_so_through_a_pooler() {
     let Some(server) = Server::shared() else { return };
-    for re_add in [ReaddPolicy::Replace, ReaddPolicy::Hold] {
+    for readd_policy in [ReaddPolicy::Replace, ReaddPolicy::Hold] {
         let Some(pooler) = PgBouncer::start(server, 2) else { return };
         let url = format!("{}?pooler=transaction", pooler.url(name(&server.database())));
-        conforms_at(&url, re_add);
+        conforms_at(&url, readd_policy);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::api::store::Store;
-use crate::types::error::{ConnectErrorKind, Kind, chain};
+use crate::types::error::{ErrorKind, Kind, chain};
 
 async fn said(url: &str) -> String {
     match Store::connect(url).await {
@@ -76,14 +76,14 @@ async fn no_password_is_in_what_is_said() {
         assert!(said.contains(expected), "{url}: {said}");
         assert!(!said.contains("wr0ng"), "{said}");
         if let Ok(address) = Address::parse(&url) {
-            assert!(!format!("{address:?}{}", address.shown()).contains("wr0ng"));
+            assert!(!format!("{address:?}{}", address.without_secrets()).contains("wr0ng"));
         }
     }
 }
 
 #[tokio::test]
 async fn why_nothing_connects_has_a_kind() {
-    use ConnectErrorKind::{Address, Authentication, Refused, Tls, Unreachable, WrongServer};
+    use ErrorKind::{Authentication, Invalid, Refused, Tls, Unreachable, WrongServer};
 
     let Some(server) = Server::shared() else { return };
     let Some(redis) = requeue_servers::Redis::shared() else { return };
@@ -93,7 +93,7 @@ async fn why_nothing_connects_has_a_kind() {
     let at = |port: u16| format!("postgres://postgres@127.0.0.1:{port}/postgres");
     let is_redis = |port| format!("127.0.0.1:{port} answered, but not as a PostgreSQL server");
     for (url, kind, expected) in [
-        ("postgres://h/d?speed=9".to_owned(), Address, "unknown option \"speed\"".to_owned()),
+        ("postgres://h/d?speed=9".to_owned(), Invalid, "unknown option \"speed\"".to_owned()),
         (
             at(nobody),
             Unreachable,
@@ -138,7 +138,7 @@ async fn a_server_without_tls_is_known() {
     assert_eq!(said(&url).await, "nothing");
     let error =
         Store::connect(&(url + "?sslmode=require")).await.expect_err("the server has no TLS");
-    assert_eq!(error.kind(), ConnectErrorKind::Tls, "{}", chain(&error));
+    assert_eq!(error.kind(), ErrorKind::Tls, "{}", chain(&error));
     assert!(chain(&error).contains("does not support TLS"), "{}", chain(&error));
 }
 
@@ -148,7 +148,7 @@ async fn a_server_that_starts_may_be_waited_for() {
     let url = server.url("postgres", "postgres");
     server.stop();
     let error = Store::connect(&url).await.expect_err("the server is stopped");
-    assert_eq!(error.kind(), ConnectErrorKind::Unreachable, "{}", chain(&error));
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{}", chain(&error));
     server.restart();
     let store = Store::connect(&url).await.expect("the store connects");
     drop(store);
@@ -210,8 +210,8 @@ async fn a_server_that_goes_comes_back() {
     let url = server.database();
     let address = Address::parse(&url).expect("the address is valid");
     let engine = Postgres::connect(address).await.expect("the engine connects");
-    engine.migrate().await.expect("the schema is created");
-    let place = engine.open("q", Settings::default()).await.expect("the queue opens");
+    engine.migrate_schema().await.expect("the schema is created");
+    let place = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
     let store = Store::connect(&url).await.expect("the store connects");
     let queue = store.queue("q").open().await.expect("the queue opens");
     queue.add("held").await.expect("added");
@@ -229,9 +229,9 @@ async fn a_server_that_goes_comes_back() {
         }
         let asks = vec![Ask { key: "b".into(), add: crate::Add::now(), adds: 1 }];
         // The connection may not have noticed yet that it was closed. The next connection cannot be made.
-        let first = engine.add(&place, asks.clone()).await.expect_err("the server is stopped");
+        let first = engine.add_keys(&place, asks.clone()).await.expect_err("the server is stopped");
         assert_ne!(first.kind, Kind::Refused, "{}", first.source);
-        let second = engine.add(&place, asks).await.expect_err("the server is stopped");
+        let second = engine.add_keys(&place, asks).await.expect_err("the server is stopped");
         assert_eq!(second.kind, Kind::Absent, "{}", second.source);
         // One add waits for the server. The other has a timeout of 1 ms.
         let adding = tokio::spawn({
@@ -267,7 +267,7 @@ async fn a_database_that_only_speaks_the_protocol_is_refused() {
     );
     server.psql(name(&url), &fake);
     let error = Store::connect(&url).await.expect_err("it is another database");
-    assert_eq!(error.kind(), ConnectErrorKind::WrongServer, "{}", chain(&error));
+    assert_eq!(error.kind(), ErrorKind::WrongServer, "{}", chain(&error));
     let expected = "the server is not PostgreSQL, but CockroachDB, which only speaks its protocol";
     assert!(chain(&error).contains(expected) && chain(&error).contains(version), "{error}");
 }
@@ -276,9 +276,9 @@ async fn a_database_that_only_speaks_the_protocol_is_refused() {
 async fn a_server_that_answers_with_an_error_of_the_moment_is_not_absent() {
     let Some(server) = Server::start() else { return };
     let (engine, url) = engine(&server, Duration::ZERO).await;
-    let queue = engine.open("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
+    let queue = engine.open_queue("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
     let ask = || vec![Ask { key: "a".into(), add: crate::Add::now(), adds: 1 }];
-    engine.add(&queue, ask()).await.expect("added");
+    engine.add_keys(&queue, ask()).await.expect("added");
     // A count that waits for the lock takes longer than a statement may take.
     let database = name(&url);
     server.psql(database, &format!("alter database \"{database}\" set statement_timeout = '2s'"));
@@ -291,7 +291,7 @@ async fn a_server_that_answers_with_an_error_of_the_moment_is_not_absent() {
         )
         .await
         .expect("locked");
-    let fault = hasty.counts(&queue).await.expect_err("the table is locked");
+    let fault = hasty.count_keys(&queue).await.expect_err("the table is locked");
     assert_eq!(fault.kind, Kind::Unable, "{}", fault.source);
     assert!(fault.source.to_string().contains("statement timeout"), "{}", fault.source);
     transaction.rollback().await.expect("rolled back");
@@ -301,7 +301,7 @@ async fn a_server_that_answers_with_an_error_of_the_moment_is_not_absent() {
     // The socket of the standby is in its directory.
     let place = format!(":{}/", server.port());
     let standby = at(&url.replacen(&place, &format!("%2Freplica{place}"), 1), Duration::ZERO);
-    let fault = standby.add(&queue, ask()).await.expect_err("the standby accepts no writes");
+    let fault = standby.add_keys(&queue, ask()).await.expect_err("the standby accepts no writes");
     assert_eq!(fault.kind, Kind::Unable, "{}", fault.source);
     assert!(fault.source.to_string().ends_with("[25006]"), "{}", fault.source);
 }

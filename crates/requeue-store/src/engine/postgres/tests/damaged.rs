@@ -32,8 +32,8 @@ const COLUMNS: [(&str, &str); 19] = [
 ];
 
 async fn run(engine: &Postgres, sql: &str) {
-    let session = engine.sessions.session().await.expect("the server is reachable");
-    sessions::run(session.client(), sql)
+    let session = engine.sessions.open_session().await.expect("the server is reachable");
+    sessions::run_batch(session.client(), sql)
         .await
         .unwrap_or_else(|error| panic!("{sql}: {}", error.source));
     session.put_back();
@@ -98,7 +98,7 @@ async fn an_extreme_value_is_refused_or_harms_no_other_key() {
                 None => {
                     number += 1;
                     let name = format!("q{number}");
-                    let place = engine.open(&name, Settings::default()).await;
+                    let place = engine.open_queue(&name, Settings::default()).await;
                     let place = place.expect("the queue opens");
                     (Scene::new(Arc::clone(&engine) as _, place.clone(), kind).await, place)
                 }
@@ -108,8 +108,8 @@ async fn an_extreme_value_is_refused_or_harms_no_other_key() {
                 "update requeue.keys set {change} where queue = {} and key = '{BAD}'",
                 place.id
             );
-            let session = engine.sessions.session().await.expect("the server is reachable");
-            match sessions::run(session.client(), &sql).await {
+            let session = engine.sessions.open_session().await.expect("the server is reachable");
+            match sessions::run_batch(session.client(), &sql).await {
                 Ok(()) => {
                     session.put_back();
                     taken += 1;
@@ -137,7 +137,7 @@ async fn a_reader_gets_the_start_of_a_long_error() {
     let Some(server) = Server::shared() else { return };
     let (engine, _) = engine(server, Duration::ZERO).await;
     let engine = Arc::new(engine);
-    let place = engine.open("q", Settings::default()).await.expect("the queue opens");
+    let place = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
     let scene = Scene::new(Arc::clone(&engine) as _, place.clone(), Kind::Parked).await;
     let sql = format!("update requeue.keys set error = repeat('x', 1000000) where key = '{BAD}'");
     run(&engine, &sql).await;
@@ -150,14 +150,14 @@ async fn a_reader_gets_the_start_of_a_long_error() {
 async fn the_time_of_a_waiting_process_is_not_negative() {
     let Some(server) = Server::shared() else { return };
     let (engine, _) = engine(server, Duration::ZERO).await;
-    let place = engine.open("q", Settings::default()).await.expect("the queue opens");
+    let place = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
     let ask = |key: &str| vec![Ask { key: key.into(), add: crate::Add::now(), adds: 1 }];
     for (number, value) in [i64::MIN, -1, 0, i64::MAX].into_iter().enumerate() {
-        let session = engine.sessions.session().await.expect("the server is reachable");
+        let session = engine.sessions.open_session().await.expect("the server is reachable");
         let sql = format!("update requeue.queues set waited_until = '{value}'");
-        let taken = sessions::run(session.client(), &sql).await;
+        let taken = sessions::run_batch(session.client(), &sql).await;
         assert_eq!(taken.is_ok(), value >= 0, "{value}");
-        let added = engine.add(&place, ask(&number.to_string())).await;
+        let added = engine.add_keys(&place, ask(&number.to_string())).await;
         added.unwrap_or_else(|error| panic!("{value}: {}", error.source));
     }
 }
@@ -166,9 +166,9 @@ async fn the_time_of_a_waiting_process_is_not_negative() {
 async fn a_table_takes_no_malformed_row() {
     let Some(server) = Server::shared() else { return };
     let (engine, _) = engine(server, Duration::ZERO).await;
-    let place = engine.open("q", Settings::default()).await.expect("the queue opens");
+    let place = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
     let asks = vec![Ask { key: BAD.into(), add: crate::Add::now(), adds: 1 }];
-    engine.add(&place, asks).await.expect("added");
+    engine.add_keys(&place, asks).await.expect("added");
     for change in [
         "failures = -1",
         "adds = -1",
@@ -181,9 +181,9 @@ async fn a_table_takes_no_malformed_row() {
         "since = null",
         "epoch = 5",
     ] {
-        let session = engine.sessions.session().await.expect("the server is reachable");
+        let session = engine.sessions.open_session().await.expect("the server is reachable");
         let sql = format!("update requeue.keys set {change}");
-        let refused = sessions::run(session.client(), &sql).await.expect_err(change);
+        let refused = sessions::run_batch(session.client(), &sql).await.expect_err(change);
         let refused = refused.source.to_string();
         assert!(
             refused.contains("check constraint") || refused.contains("null value"),
@@ -196,9 +196,9 @@ async fn a_table_takes_no_malformed_row() {
 async fn a_key_that_is_too_long_is_not_written() {
     let Some(server) = Server::shared() else { return };
     let (engine, _) = engine(server, Duration::ZERO).await;
-    let queue = engine.open("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
+    let queue = engine.open_queue("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
     let ask = crate::engine::Ask { key: "short".into(), add: crate::Add::now(), adds: 1 };
-    engine.add(&queue, vec![ask]).await.expect("added");
+    engine.add_keys(&queue, vec![ask]).await.expect("added");
     // Text that repeats is compressed, so that the index accepts it.
     let key = |bytes: u32| format!("convert_to(repeat('k', {bytes}), 'UTF8')");
     let added = async |function: &str, bytes: u32| {
@@ -208,7 +208,7 @@ async fn a_key_that_is_too_long_is_not_written() {
             key(bytes)
         );
         let id = i32::try_from(queue.id).expect("the number is small");
-        engine.sessions.row(&sql, &[&id]).await
+        engine.sessions.query_row(&sql, &[&id]).await
     };
     for bytes in [2049, 3000, 100_000] {
         for function in ["add_all", "add_all_soon", "add_free"] {
@@ -224,11 +224,13 @@ async fn a_key_that_is_too_long_is_not_written() {
              from requeue.keys where key = 'short'",
             key(bytes)
         );
-        let session = engine.sessions.session().await.expect("the server is reachable");
-        let fault = sessions::run(session.client(), &insert).await.expect_err("it is too long");
+        let session = engine.sessions.open_session().await.expect("the server is reachable");
+        let fault =
+            sessions::run_batch(session.client(), &insert).await.expect_err("it is too long");
         assert!(fault.source.to_string().contains("\"keys_key_check\""), "{}", fault.source);
     }
     added("add_free", 2048).await.expect("added");
-    let claimed = engine.claim(&queue, super::changing::claim(9, Duration::from_secs(60))).await;
+    let claimed =
+        engine.claim_keys(&queue, super::changing::claim(9, Duration::from_secs(60))).await;
     assert_eq!(claimed.expect("claimed").items.len(), 2);
 }

@@ -4,7 +4,7 @@ use tokio_postgres::NoTls;
 
 use super::sql::store;
 use super::*;
-use crate::types::error::chain;
+use crate::types::error::{ErrorKind, chain};
 
 async fn client(url: &str) -> tokio_postgres::Client {
     let (client, connection) =
@@ -46,7 +46,10 @@ async fn a_drop_waits_for_transactions_that_have_added_keys() {
         } else {
             dropped.expect("nothing was added");
         }
-        assert!(queue.add("b").await.expect_err("the queue was dropped").is_dropped());
+        assert_eq!(
+            queue.add("b").await.expect_err("the queue was dropped").kind(),
+            ErrorKind::Dropped
+        );
         let left =
             "select (select count(*) from requeue.keys) + (select count(*) from requeue.queues)";
         let left = watching.query_one(left, &[]).await.expect("counted");

@@ -10,15 +10,15 @@ use crate::engine::{Delivery, Finish};
 async fn deliver(engine: &Postgres, queue: &Place) -> Vec<Delivery> {
     // Connections close when the server stops. A lease from before the stop may still be valid.
     let claimed = loop {
-        let added = engine.add(queue, asks(["a", "b"])).await;
-        match engine.claim(queue, claim(2, Duration::from_millis(1))).await {
+        let added = engine.add_keys(queue, asks(["a", "b"])).await;
+        match engine.claim_keys(queue, claim(2, Duration::from_millis(1))).await {
             Ok(claimed) if added.is_ok() && claimed.items.len() == 2 => break claimed.items,
             _ => tokio::task::yield_now().await,
         }
     };
     let b = claimed.iter().find(|out| out.key == "b".into()).expect("both are ready");
     // The lease may have expired.
-    engine.finish(queue, end(b, Finish::Succeed)).await.expect("answered");
+    engine.finish_deliveries(queue, end(b, Finish::Succeed)).await.expect("answered");
     claimed
 }
 
@@ -34,7 +34,7 @@ fn rise(before: &[Delivery], after: &[Delivery]) {
 async fn epochs_rise_when_a_replica_that_lags_is_promoted_and_when_a_backup_is_restored() {
     let Some(server) = Server::start() else { return };
     let (engine, _) = engine(&server, Duration::ZERO).await;
-    let queue = engine.open("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
+    let queue = engine.open_queue("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
     let mut all = vec![deliver(&engine, &queue).await];
     for is_replica in [true, false] {
         tokio::task::block_in_place(|| match is_replica {
@@ -60,7 +60,7 @@ async fn epochs_rise_when_a_replica_that_lags_is_promoted_and_when_a_backup_is_r
 async fn epochs_rise_when_the_sequence_is_reset_and_while_the_clock_is_set_back() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, Duration::ZERO).await;
-    let queue = engine.open("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
+    let queue = engine.open_queue("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
     stop_time(&engine).await;
     let name = url.rsplit_once('/').expect("the address is valid").1;
     let mut all = Vec::new();
@@ -77,12 +77,12 @@ async fn epochs_rise_when_the_sequence_is_reset_and_while_the_clock_is_set_back(
         if is_reset {
             server.psql(name, "select setval('requeue.epochs', 1, false)");
         }
-        engine.add(&queue, asks(["a", "b"])).await.expect("added");
-        let claimed = engine.claim(&queue, claim(2, MINUTE)).await.expect("claimed").items;
+        engine.add_keys(&queue, asks(["a", "b"])).await.expect("added");
+        let claimed = engine.claim_keys(&queue, claim(2, MINUTE)).await.expect("claimed").items;
         assert_eq!(claimed.len(), 2);
         for out in &claimed {
             assert_eq!(
-                engine.finish(&queue, end(out, Finish::Succeed)).await.expect("ended"),
+                engine.finish_deliveries(&queue, end(out, Finish::Succeed)).await.expect("ended"),
                 [true]
             );
         }
@@ -98,10 +98,10 @@ async fn no_two_deliveries_have_one_epoch_when_claims_raise_the_sequence_at_once
     const KEYS: usize = 400;
     let Some(server) = Server::shared() else { return };
     let (engine, _) = engine(server, Duration::ZERO).await;
-    let queue = engine.open("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
+    let queue = engine.open_queue("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
     stop_time(&engine).await;
     let keys: Vec<String> = (0..KEYS).map(|n| n.to_string()).collect();
-    engine.add(&queue, asks(keys.iter().map(String::as_str))).await.expect("added");
+    engine.add_keys(&queue, asks(keys.iter().map(String::as_str))).await.expect("added");
     let engine = Arc::new(engine);
     let mut claims = tokio::task::JoinSet::new();
     for _ in 0..4 {
@@ -109,7 +109,7 @@ async fn no_two_deliveries_have_one_epoch_when_claims_raise_the_sequence_at_once
         claims.spawn(async move {
             let mut epochs = Vec::new();
             loop {
-                let claimed = engine.claim(&queue, claim(2, MINUTE)).await.expect("claimed");
+                let claimed = engine.claim_keys(&queue, claim(2, MINUTE)).await.expect("claimed");
                 if claimed.items.is_empty() {
                     break epochs;
                 }

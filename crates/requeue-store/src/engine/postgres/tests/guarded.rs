@@ -11,7 +11,7 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use super::*;
 use crate::api::store::Store;
-use crate::types::error::{ConnectErrorKind, chain};
+use crate::types::error::{ErrorKind, chain};
 
 const PASSWORD: &str = "s3cret";
 const CLEAR_TEXT: &[u8] = &[0, 0, 0, 3];
@@ -104,18 +104,22 @@ fn tls(server: &Server) -> Arc<ServerConfig> {
 }
 
 /// Returns the client's error, and what the server has received. `is_far` treats the server as remote.
-async fn asked(server: Asking, options: &str, is_far: bool) -> (ConnectErrorKind, String, Vec<u8>) {
+async fn asked(server: Asking, options: &str, is_far: bool) -> (ErrorKind, String, Vec<u8>) {
     let url = format!("postgres://ann:{PASSWORD}@localhost:{}/d{options}", server.port);
     let mut address = Address::parse(&url).expect("the address is valid");
     assert_eq!(address.negotiation, None, "localhost must count as local");
     if is_far && address.trust == tls::Trust::Anybody {
-        address.guard();
+        address.guard_passwords();
     }
     let engine = Postgres::new(address, WHOLE).expect("the engine is created");
-    let fault =
-        engine.sessions.session().await.map(|_| ()).expect_err("the server fails the handshake");
+    let fault = engine
+        .sessions
+        .open_session()
+        .await
+        .map(|_| ())
+        .expect_err("the server fails the handshake");
     let kind = fault.source.downcast_ref::<crate::types::error::Reason>().map(|reason| reason.kind);
-    let kind = kind.unwrap_or(ConnectErrorKind::Unreachable);
+    let kind = kind.unwrap_or(ErrorKind::Unreachable);
     (kind, fault.source.to_string(), server.heard())
 }
 
@@ -136,7 +140,7 @@ async fn no_password_is_sent_to_a_server_that_is_not_verified() {
             let asking = Asking::start(has_tls.then(|| Arc::clone(&config)), request);
             let (kind, said, heard) = asked(asking, options, true).await;
             assert_eq!(heard, b"", "{options} {what}");
-            assert_eq!(kind, ConnectErrorKind::Tls, "{said}");
+            assert_eq!(kind, ErrorKind::Tls, "{said}");
             for expected in
                 ["localhost asks for ", what, why, "sslmode=verify-full", "scram-sha-256"]
             {
@@ -208,14 +212,14 @@ async fn a_guarded_connection_works_as_any_other() {
             let mut address =
                 Address::parse(&format!("{url}{options}")).expect("the address is valid");
             if is_far {
-                address.guard();
+                address.guard_passwords();
             }
             let said = match Postgres::connect(address).await {
                 Ok(engine) => {
-                    engine.migrate().await.expect("the schema is created");
+                    engine.migrate_schema().await.expect("the schema is created");
                     let place =
-                        engine.open("q", Settings::default()).await.expect("the queue opens");
-                    engine.counts(&place).await.expect("counted");
+                        engine.open_queue("q", Settings::default()).await.expect("the queue opens");
+                    engine.count_keys(&place).await.expect("counted");
                     "nothing".to_owned()
                 }
                 Err(error) => chain(&error),
@@ -257,7 +261,7 @@ async fn a_certificate_of_another_authority_or_for_another_host_is_not_trusted()
         let said = match Store::connect(&format!("{url}?{options}")).await {
             Ok(_) => "nothing".to_owned(),
             Err(error) => {
-                assert_eq!(error.kind(), ConnectErrorKind::Tls, "{options}: {}", chain(&error));
+                assert_eq!(error.kind(), ErrorKind::Tls, "{options}: {}", chain(&error));
                 chain(&error)
             }
         };
@@ -279,7 +283,7 @@ fn an_authority_beside_an_sslmode_that_ignores_it_is_refused() {
     ] {
         let error = Address::parse(&format!("postgres://ann@db/d?{options}")).expect_err(options);
         assert!(error.to_string().contains(expected), "{options}: {error}");
-        assert_eq!(error.kind(), ConnectErrorKind::Address);
+        assert_eq!(error.kind(), ErrorKind::Invalid);
     }
     for (options, expected) in [
         ("sslrootcert=system", tls::Trust::Name(None)),

@@ -25,7 +25,8 @@ struct Rig {
 impl Rig {
     async fn new(server: &Server) -> Self {
         let (engine, url) = engine(server, HOUR).await;
-        let queue = engine.open("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
+        let queue =
+            engine.open_queue("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
         Self { engine, queue, url, left: BTreeSet::new(), busy: 0 }
     }
 
@@ -35,7 +36,7 @@ impl Rig {
         let mut adders = Vec::new();
         for n in 0..many {
             let old = format!("{n}-old");
-            self.engine.add(&self.queue, asks([&*old])).await.expect("added");
+            self.engine.add_keys(&self.queue, asks([&*old])).await.expect("added");
             let adder = other(&self.url).await;
             adder.batch_execute("begin").await.expect("begun");
             let mut add = async |key: String, priority: &str| {
@@ -53,7 +54,7 @@ impl Rig {
     }
 
     async fn now(&self) -> Micros {
-        let row = self.engine.sessions.row("select requeue.now()", &[]).await;
+        let row = self.engine.sessions.query_row("select requeue.now()", &[]).await;
         row.expect("the clock is read").get(0)
     }
 
@@ -61,19 +62,21 @@ impl Rig {
     fn has_passed(&self, at: Micros) -> bool {
         self.engine
             .claims
-            .watermark(&self.queue, |mark| mark.lows()[..3].iter().all(|&low| low > at))
+            .watermark(&self.queue, |mark| mark.current_lows()[..3].iter().all(|&low| low > at))
     }
 
     /// Simulates a busy worker: adds a key, claims all ready keys and completes them.
     async fn round(&mut self) {
         self.busy += 1;
         let key = format!("busy-{}", self.busy);
-        self.engine.add(&self.queue, asks([&*key])).await.expect("added");
-        let claimed = self.engine.claim(&self.queue, claim(9, PATIENCE)).await.expect("claimed");
+        self.engine.add_keys(&self.queue, asks([&*key])).await.expect("added");
+        let claimed =
+            self.engine.claim_keys(&self.queue, claim(9, PATIENCE)).await.expect("claimed");
         assert!(!claimed.items.is_empty());
         for out in claimed.items {
             self.left.remove(&out.key.to_string());
-            let ended = self.engine.finish(&self.queue, end(&out, Finish::Succeed)).await;
+            let ended =
+                self.engine.finish_deliveries(&self.queue, end(&out, Finish::Succeed)).await;
             assert_eq!(ended.expect("finished"), [true]);
         }
     }
@@ -88,14 +91,15 @@ impl Rig {
     /// Simulates a waiting worker that takes all remaining keys. It claims when it is woken, or at the time
     /// that a claim has returned.
     async fn work(&mut self) {
-        let mut wakes = self.engine.wakes(&self.queue);
+        let mut wakes = self.engine.subscribe_wakes(&self.queue);
         while !self.left.is_empty() {
             wakes.mark_unchanged();
             let claim = Claim { poll: HOUR, ..claim(2, PATIENCE) };
-            let claimed = self.engine.claim(&self.queue, claim).await.expect("claimed");
+            let claimed = self.engine.claim_keys(&self.queue, claim).await.expect("claimed");
             for out in &claimed.items {
                 self.left.remove(&out.key.to_string());
-                let ended = self.engine.finish(&self.queue, end(out, Finish::Succeed)).await;
+                let ended =
+                    self.engine.finish_deliveries(&self.queue, end(out, Finish::Succeed)).await;
                 assert_eq!(ended.expect("finished"), [true]);
             }
             if claimed.items.is_empty() {
@@ -120,13 +124,14 @@ impl Rig {
         let at = self.now().await;
         while !self.has_passed(at) {
             let claim = Claim { poll: HOUR, ..claim(1, PATIENCE) };
-            let claimed = self.engine.claim(&self.queue, claim).await.expect("claimed");
+            let claimed = self.engine.claim_keys(&self.queue, claim).await.expect("claimed");
             assert_eq!(claimed.items, []);
         }
     }
 
     async fn waited_until(&self) -> Micros {
-        let row = self.engine.sessions.row("select waited_until from requeue.queues", &[]).await;
+        let row =
+            self.engine.sessions.query_row("select waited_until from requeue.queues", &[]).await;
         row.expect("the row is read").get(0)
     }
 }
@@ -160,7 +165,7 @@ async fn who_waits_finds_what_is_committed_late() {
     let Some(server) = Server::shared() else { return };
     let mut rig = Rig::new(server).await;
     // Let each add know that a process waits.
-    let none = rig.engine.claim(&rig.queue, Claim { poll: HOUR, ..claim(1, PATIENCE) }).await;
+    let none = rig.engine.claim_keys(&rig.queue, Claim { poll: HOUR, ..claim(1, PATIENCE) }).await;
     assert_eq!(none.expect("claimed").items, []);
     let adders = rig.adders(3).await;
     rig.rounds_until_passed().await;

@@ -11,18 +11,18 @@ async fn a_lease_is_renewed_while_somebody_has_the_key_locked() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, Duration::ZERO).await;
     stop_time(&engine).await;
-    let queue = engine.open("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
+    let queue = engine.open_queue("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
     let adder = other(&url).await;
     let run = async |sql: &str| adder.batch_execute(sql).await.expect(sql);
     let claimed = async || {
-        let claimed = engine.claim(&queue, claim(9, MINUTE)).await.expect("claimed");
+        let claimed = engine.claim_keys(&queue, claim(9, MINUTE)).await.expect("claimed");
         claimed.items.into_iter().map(|out| out.key.to_string()).collect::<Vec<_>>()
     };
-    engine.add(&queue, asks(["a", "b"])).await.expect("added");
+    engine.add_keys(&queue, asks(["a", "b"])).await.expect("added");
     let (a, b) = (one(&engine, &queue).await, one(&engine, &queue).await);
     let renewed = async || {
         let held = vec![(a.key.clone(), a.epoch), (b.key.clone(), b.epoch)];
-        engine.renew(&queue, held, MINUTE).await.expect("renewed")
+        engine.renew_leases(&queue, held, MINUTE).await.expect("renewed")
     };
     run("begin; select requeue.add('q', 'a')").await;
     for seconds in [50, 100, 150] {
@@ -41,7 +41,10 @@ async fn a_lease_is_renewed_while_somebody_has_the_key_locked() {
     assert_eq!(renewed().await, [Renewed::Yes, Renewed::Yes]);
     run("commit").await;
     set_time(&engine, 300 * SECOND).await;
-    assert_eq!(engine.finish(&queue, end(&a, Finish::Succeed)).await.expect("finished"), [true]);
+    assert_eq!(
+        engine.finish_deliveries(&queue, end(&a, Finish::Succeed)).await.expect("finished"),
+        [true]
+    );
 
     // A lease that is not renewed is lost.
     set_time(&engine, 330 * SECOND).await;
@@ -50,21 +53,21 @@ async fn a_lease_is_renewed_while_somebody_has_the_key_locked() {
     assert_eq!(taken, ["a", "b"]);
     assert_eq!(renewed().await, [Renewed::Lost, Renewed::Lost]);
     let ends = [end(&a, Finish::Succeed), end(&b, Finish::Succeed)].concat();
-    assert_eq!(engine.finish(&queue, ends).await.expect("finished"), [false, false]);
+    assert_eq!(engine.finish_deliveries(&queue, ends).await.expect("finished"), [false, false]);
     let left = "select count(*) from requeue.renewals";
-    assert_eq!(engine.sessions.row(left, &[]).await.expect("counted").get::<_, i64>(0), 0);
+    assert_eq!(engine.sessions.query_row(left, &[]).await.expect("counted").get::<_, i64>(0), 0);
 }
 
 #[tokio::test]
 async fn what_is_locked_is_told_apart_from_what_is_not() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
-    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
+    let queue = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
     let adder = other(&url).await;
     let names: Vec<String> = (0..20).map(|n| format!("{n:02}")).collect();
     let all = || asks(names.iter().map(String::as_str));
-    engine.add(&queue, all()).await.expect("added");
-    let held = engine.claim(&queue, claim(20, MINUTE)).await.expect("claimed").items;
+    engine.add_keys(&queue, all()).await.expect("added");
+    let held = engine.claim_keys(&queue, claim(20, MINUTE)).await.expect("claimed").items;
     let locking = "begin; select requeue.add_many('q', array['03', '04', '17'])";
     adder.batch_execute(locking).await.expect("added");
     let mut adding = all();
@@ -110,7 +113,7 @@ async fn a_transaction_that_stays_open_holds_up_its_keys_alone() {
     assert_eq!(new.await.expect("the task does not panic").expect("added"), Added::Coalesced);
     a.await.expect("the task does not panic").expect("the lease is valid");
     let counts = queue.counts().await.expect("counted");
-    assert_eq!((counts.ready, counts.processing), (3, 0), "a, new and other");
+    assert_eq!((counts.ready, counts.in_flight), (3, 0), "a, new and other");
 }
 
 #[tokio::test]
@@ -118,14 +121,14 @@ async fn who_takes_a_lease_away_and_who_renews_it_do_not_both() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, Duration::ZERO).await;
     stop_time(&engine).await;
-    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
+    let queue = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
     let (third, adder) = (other(&url).await, other(&url).await);
     let run = async |sql: &str| third.batch_execute(sql).await.expect(sql);
-    engine.add(&queue, asks(["a"])).await.expect("added");
+    engine.add_keys(&queue, asks(["a"])).await.expect("added");
     let a = one(&engine, &queue).await;
     let renewed = async |out: &Delivery| {
         let held = vec![(out.key.clone(), out.epoch)];
-        engine.renew(&queue, held, MINUTE).await.expect("renewed")
+        engine.renew_leases(&queue, held, MINUTE).await.expect("renewed")
     };
     // The claim runs at a time when the lease has expired, and the renewal at a time when it has not.
     let low = i64::MIN;
@@ -153,11 +156,15 @@ async fn who_takes_a_lease_away_and_who_renews_it_do_not_both() {
     run(&renewing).await;
     adder.batch_execute("commit").await.expect("committed");
     set_time(&engine, 300 * SECOND).await;
-    let claimed = async || engine.claim(&queue, claim(9, MINUTE)).await.expect("claimed").items;
+    let claimed =
+        async || engine.claim_keys(&queue, claim(9, MINUTE)).await.expect("claimed").items;
     assert_eq!(claimed().await, []);
     run("commit").await;
     assert_eq!(claimed().await, []);
-    assert_eq!(engine.finish(&queue, end(&a, Finish::Succeed)).await.expect("finished"), [true]);
+    assert_eq!(
+        engine.finish_deliveries(&queue, end(&a, Finish::Succeed)).await.expect("finished"),
+        [true]
+    );
 }
 
 #[tokio::test]
@@ -165,16 +172,16 @@ async fn leases_of_many_locked_keys_are_renewed_a_few_at_a_time() {
     const MANY: usize = 150;
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
-    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
+    let queue = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
     let (adder, third) = (other(&url).await, other(&url).await);
     let names: Vec<String> = (0..MANY).map(|n| n.to_string()).collect();
-    engine.add(&queue, asks(names.iter().map(String::as_str))).await.expect("added");
-    let held = engine.claim(&queue, claim(MANY, MINUTE)).await.expect("claimed").items;
+    engine.add_keys(&queue, asks(names.iter().map(String::as_str))).await.expect("added");
+    let held = engine.claim_keys(&queue, claim(MANY, MINUTE)).await.expect("claimed").items;
     let locking = "begin; select requeue.add_many('q', array_agg(convert_from(key, 'UTF8'))) \
                    from requeue.keys";
     adder.batch_execute(locking).await.expect("added");
     let held: Vec<(Key, i64)> = held.into_iter().map(|out| (out.key, out.epoch)).collect();
-    let renewed = engine.renew(&queue, held, MINUTE).await.expect("renewed");
+    let renewed = engine.renew_leases(&queue, held, MINUTE).await.expect("renewed");
     assert_eq!(renewed, vec![Renewed::Yes; MANY]);
 
     // One statement takes few of the locks that the whole server shares.

@@ -17,15 +17,19 @@ mod upgrading;
 mod waking;
 
 use requeue_servers::Postgres as Server;
+use tokio::sync::watch;
 
 use super::*;
-use crate::types::add::{ParkedAdd, ReaddPolicy};
+use crate::engine::{Ask, Claim, End, Engine, Place, Renewed, Settings};
+use crate::types::add::{Added, ParkedAdd, ReaddPolicy};
+use crate::types::inspect::{State, StateCounts};
+use crate::types::key::Key;
 
 /// Returns an engine in a new database with its schema, and the address.
 async fn engine(server: &Server, whole: Duration) -> (Postgres, String) {
     let url = server.database();
     let engine = at(&url, whole);
-    engine.migrate().await.expect("the schema is created");
+    engine.migrate_schema().await.expect("the schema is created");
     (engine, url)
 }
 
@@ -46,12 +50,12 @@ const CLOCK: &str = "create table clock (now bigint not null); \
      return (select now from public.clock)";
 
 async fn stop_time(engine: &Postgres) {
-    let session = engine.sessions.session().await.expect("the server is reachable");
-    sessions::run(session.client(), CLOCK).await.expect("the clock is created");
+    let session = engine.sessions.open_session().await.expect("the server is reachable");
+    sessions::run_batch(session.client(), CLOCK).await.expect("the clock is created");
     session.put_back();
 }
 
 async fn set_time(engine: &Postgres, now: i64) {
     let set = "update public.clock set now = $1 returning 1";
-    engine.sessions.row(set, &[&now]).await.expect("the time is set");
+    engine.sessions.query_row(set, &[&now]).await.expect("the time is set");
 }

@@ -9,7 +9,7 @@ use super::sql::store;
 use super::*;
 use crate::api::store::Store;
 use crate::tests::get;
-use crate::types::error::{ConnectErrorKind, chain};
+use crate::types::error::{ErrorKind, chain};
 use crate::{Add, Queue};
 
 const SESSIONS: u32 = 3;
@@ -116,7 +116,7 @@ async fn a_pooler_for_single_statements_is_refused() {
         let url = format!("{url}{options}");
         let said = match Store::connect(&url).await {
             Err(error) => {
-                assert_eq!(error.kind(), ConnectErrorKind::Refused, "{url}: {}", chain(&error));
+                assert_eq!(error.kind(), ErrorKind::Refused, "{url}: {}", chain(&error));
                 chain(&error)
             }
             Ok(store) => {

@@ -4,7 +4,7 @@ use super::sql::store;
 use super::*;
 use crate::api::store::Store;
 use crate::tests::get;
-use crate::types::error::chain;
+use crate::types::error::{ErrorKind, chain};
 use crate::{Add, Merge, Priority};
 
 /// Roles belong to the server, not to a database. Only one test at a time may create them.
@@ -25,7 +25,7 @@ async fn connect(server: &Server, role: &str, url: &str) -> Store {
 async fn is_refused<const N: usize>(server: &Server, role: &str, url: &str, statements: [&str; N]) {
     let engine = at(&server.url(role, name(url)), WHOLE);
     for sql in statements {
-        let fault = engine.sessions.rows(sql, &[]).await.expect_err(sql);
+        let fault = engine.sessions.query_rows(sql, &[]).await.expect_err(sql);
         assert!(fault.source.to_string().contains("[42501]"), "{role}: {sql}: {}", fault.source);
     }
 }
@@ -42,7 +42,7 @@ async fn a_worker_works_and_changes_nothing_past_the_functions() {
         queue.add_all(["a", "b"]).await.expect("added");
         get(&queue).await.retry("no").await.expect("the lease is valid");
         assert!(queue.revive("a").await.expect("revived"));
-        assert!(queue.cancel("a").await.expect("cancelled").ready);
+        assert!(queue.cancel("a").await.expect("cancelled"));
         assert_eq!(queue.counts().await.expect("counted").ready, 1);
         get(&queue).await.succeed().await.expect("the lease is valid");
         let statements = [
@@ -81,7 +81,8 @@ async fn a_producer_adds_in_every_way_and_does_nothing_else() {
         let locking = "begin; select requeue.add('q', 'locked')";
         adder.batch_execute(locking).await.expect("added");
         let engine = at(&server.url("producer", name(&url)), WHOLE);
-        let place = engine.open("q", ReaddPolicy::Replace.into()).await.expect("the queue exists");
+        let place =
+            engine.open_queue("q", ReaddPolicy::Replace.into()).await.expect("the queue exists");
         let asks = super::changing::asks(["free", "locked"]);
         let added = engine.add_free(&place, asks).await.expect("added");
         assert_eq!(added, [Some(Added::New), None]);
@@ -92,7 +93,7 @@ async fn a_producer_adds_in_every_way_and_does_nothing_else() {
             "select requeue.add_many('q', array['c']::bytea[])",
         ];
         for sql in sql {
-            engine.sessions.rows(sql, &[]).await.expect(sql);
+            engine.sessions.query_rows(sql, &[]).await.expect(sql);
         }
         let client = super::changing::other(&server.url("producer", name(&url))).await;
         add_in(&client, "q", [("in", Add::now())]).await.expect("added");
@@ -102,7 +103,7 @@ async fn a_producer_adds_in_every_way_and_does_nothing_else() {
         assert!(error.contains("this role may not create it"), "{error}");
         let missing =
             producer.queue("r").must_exist().open().await.expect_err("the queue does not exist");
-        assert!(missing.is_missing(), "{missing}");
+        assert_eq!(missing.kind(), ErrorKind::Missing, "{missing}");
         let statements = [
             "select * from requeue.keys",
             "select * from requeue.queues",
@@ -131,6 +132,7 @@ async fn a_producer_adds_in_every_way_and_does_nothing_else() {
     .await;
     // The table rejects priorities that no claim searches for.
     let odd = "select requeue.add_all_soon(1, '{x}', '{0}', '{0}', '{2}', '{0}', '{1}', null)";
-    let fault = at(&url, WHOLE).sessions.rows(odd, &[]).await.expect_err("the server refuses it");
+    let fault =
+        at(&url, WHOLE).sessions.query_rows(odd, &[]).await.expect_err("the server refuses it");
     assert!(fault.source.to_string().contains("[23514]"), "{}", fault.source);
 }

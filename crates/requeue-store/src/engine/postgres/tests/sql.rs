@@ -1,9 +1,12 @@
 //! Tests adds by SQL, in transactions of the caller, and by triggers.
 
+use requeue::Completion;
+
 use super::changing::other;
 use super::*;
 use crate::api::store::Store;
 use crate::tests::get;
+use crate::types::error::ErrorKind;
 
 /// Returns the ready keys, sorted by key.
 async fn ready(queue: &crate::Queue) -> Vec<String> {
@@ -25,12 +28,12 @@ async fn anybody_adds_by_sql() {
     let sql = |sql: &str| server.psql(name(&url), sql);
     assert_eq!(sql("select holds from requeue.open('q')"), "t");
     let error = store.queue("r").must_exist().open().await.expect_err("the queue does not exist");
-    assert!(error.is_missing(), "{error}");
+    assert_eq!(error.kind(), ErrorKind::Missing, "{error}");
     store.queue("mail").open().await.expect("the queue opens");
     let error = store.queue("mial").must_exist().open().await.expect_err("the name is misspelled");
     assert_eq!(error.to_string(), "no such queue: \"mial\" (did you mean \"mail\"?)");
     let queue = store.queue("q").must_exist().open().await.expect("the queue exists");
-    assert_eq!(queue.readd_policy(), ReaddPolicy::Hold);
+    assert_eq!(queue.shared.place.readd_policy, ReaddPolicy::Hold);
     assert_eq!(sql("select requeue.add('q', 'a'), requeue.add('q', 'a')"), "new|coalesced");
     assert_eq!(sql("select requeue.add('q', '\\xff00'::bytea)"), "new");
     assert_eq!(sql("select requeue.add('q', 'later', '1 hour')"), "new");
@@ -67,7 +70,7 @@ async fn anybody_adds_by_sql() {
     );
     assert_eq!(sql("select holds, revives from requeue.open('keeps')"), "f|f");
     let queue = store.queue("keeps").open().await.expect("the queue opens");
-    assert_eq!(queue.parked_add(), ParkedAdd::Keep);
+    assert_eq!(queue.shared.place.parked_add, ParkedAdd::Keep);
     let error = store.queue("keeps").parked_add(ParkedAdd::Revive).open().await;
     let error = error.expect_err("the queue keeps parked keys").to_string();
     assert_eq!(
@@ -104,7 +107,8 @@ async fn what_sql_can_not_mean_is_refused() {
         ),
     ];
     for (call, said) in cases {
-        let fault = engine.sessions.row(&format!("select {call}"), &[]).await.expect_err(call);
+        let fault =
+            engine.sessions.query_row(&format!("select {call}"), &[]).await.expect_err(call);
         assert_eq!(fault.kind, crate::types::error::Kind::Refused, "{call}");
         assert!(fault.source.to_string().starts_with(said), "{call}: {}", fault.source);
     }
@@ -176,7 +180,8 @@ async fn many_are_added_with_all_that_one_is_and_each_answer_is_counted() {
     for item in items {
         match item.as_str() {
             Some("held") => {
-                item.retry_after(Duration::from_secs(3600), "no").await.expect("the lease is valid")
+                let retry = Completion::RetryAfter(Duration::from_secs(3600));
+                item.complete(retry).await.map(drop).expect("the lease is valid")
             }
             Some("parked") => item.give_up("no").await.expect("the lease is valid"),
             _ => dirty = Some(item),
@@ -264,8 +269,10 @@ async fn sql_debounces_keys() {
         ("after => '1 s', debounce => '1 s'", "either a delay or debounce"),
         ("at_most => '1 s'", "at_most needs debounce"),
     ] {
-        let refused =
-            engine.sessions.rows(&format!("select requeue.add('q', 'd', {wrong})"), &[]).await;
+        let refused = engine
+            .sessions
+            .query_rows(&format!("select requeue.add('q', 'd', {wrong})"), &[])
+            .await;
         let refused = refused.expect_err(wrong).source.to_string();
         assert!(refused.contains(said) && refused.contains("[22023]"), "{refused}");
     }

@@ -3,7 +3,7 @@
 use super::schema::VERSION;
 use super::*;
 use crate::tests::upgrade;
-use crate::types::error::chain;
+use crate::types::error::{Answer, chain};
 
 /// Turns a schema of this version into one of the version before.
 const UNDO: &str = "alter table requeue.queues drop column paused; \
@@ -16,7 +16,7 @@ const STEP: &str = "drop function requeue.renew; \
 
 /// Creates a database with a schema of the version before this one, with keys. Returns its address, and the
 /// fencing token of the key in flight.
-async fn older(server: &Server) -> (String, i64) {
+async fn older_schema(server: &Server) -> (String, i64) {
     let url = server.database();
     let in_flight = create_older(&url).await;
     (url, in_flight)
@@ -31,14 +31,14 @@ async fn create_older(url: &str) -> i64 {
 }
 
 async fn run(engine: &Postgres, sql: &str) {
-    let session = engine.sessions.session().await.expect("the server is reachable");
-    sessions::run(session.client(), sql).await.expect(sql);
+    let session = engine.sessions.open_session().await.expect("the server is reachable");
+    sessions::run_batch(session.client(), sql).await.expect(sql);
     session.put_back();
 }
 
 /// Upgrades the schema, as opening a queue does.
-async fn open(url: &str, step: &'static str) -> Result<(), EngineError> {
-    schema::check(&at(url, Duration::ZERO).sessions, &[step]).await
+async fn open(url: &str, step: &'static str) -> Answer<()> {
+    schema::check_version(&at(url, Duration::ZERO).sessions, &[step]).await
 }
 
 /// Returns the version of the schema, its functions with their privileges, its columns and constraints.
@@ -60,7 +60,7 @@ fn contents(server: &Server, url: &str) -> String {
 #[tokio::test]
 async fn a_schema_of_an_older_version_is_upgraded_when_a_queue_is_opened() {
     let Some(server) = Server::shared() else { return };
-    let (url, in_flight) = older(server).await;
+    let (url, in_flight) = older_schema(server).await;
     open(&url, STEP).await.expect("the schema is upgraded");
     let (engine, new) = engine(server, Duration::ZERO).await;
     let (upgraded, created) = (contents(server, &url), contents(server, &new));
@@ -72,7 +72,7 @@ async fn a_schema_of_an_older_version_is_upgraded_when_a_queue_is_opened() {
 #[tokio::test]
 async fn a_failed_upgrade_leaves_the_schema_as_it_was() {
     let Some(server) = Server::shared() else { return };
-    let (url, in_flight) = older(server).await;
+    let (url, in_flight) = older_schema(server).await;
     let before = contents(server, &url);
     let step =
         "alter table requeue.queues add column paused boolean; select missing from requeue.keys";
@@ -86,7 +86,7 @@ async fn a_failed_upgrade_leaves_the_schema_as_it_was() {
 #[tokio::test]
 async fn two_openers_upgrade_a_schema_once() {
     let Some(server) = Server::shared() else { return };
-    let (url, in_flight) = older(server).await;
+    let (url, in_flight) = older_schema(server).await;
     // A second upgrade would fail: its column would exist.
     let (first, second) = tokio::join!(open(&url, STEP), open(&url, STEP));
     first.expect("the schema is upgraded");
@@ -98,10 +98,10 @@ async fn two_openers_upgrade_a_schema_once() {
 #[tokio::test]
 async fn an_upgrade_waits_for_open_transactions() {
     let Some(server) = Server::shared() else { return };
-    let (url, _) = older(server).await;
+    let (url, _) = older_schema(server).await;
     let other = at(&url, Duration::ZERO);
-    let session = other.sessions.session().await.expect("the server is reachable");
-    sessions::run(session.client(), "begin; lock table requeue.keys in row exclusive mode")
+    let session = other.sessions.open_session().await.expect("the server is reachable");
+    sessions::run_batch(session.client(), "begin; lock table requeue.keys in row exclusive mode")
         .await
         .expect("locked");
     let upgrading = tokio::spawn({
@@ -113,7 +113,7 @@ async fn an_upgrade_waits_for_open_transactions() {
     while server.psql(name(&url), waits) == "0" {
         tokio::task::yield_now().await;
     }
-    sessions::run(session.client(), "commit").await.expect("committed");
+    sessions::run_batch(session.client(), "commit").await.expect("committed");
     session.put_back();
     upgrading.await.expect("the task completes").expect("the schema is upgraded");
 }
@@ -143,7 +143,7 @@ async fn an_upgrade_keeps_the_owner_and_the_grants() {
 #[tokio::test]
 async fn a_role_that_may_not_upgrade_is_told_who_may() {
     let Some(server) = Server::shared() else { return };
-    let (url, _) = older(server).await;
+    let (url, _) = older_schema(server).await;
     server.psql(
         name(&url),
         "create role reader login; grant usage on schema requeue to reader; \

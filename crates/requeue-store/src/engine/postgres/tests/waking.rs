@@ -22,7 +22,7 @@ async fn woken(wakes: &mut watch::Receiver<u64>) {
 /// Makes an empty claim, so that adds know that a process waits. They know it for 11.5 s of the
 /// server's clock, so stop that clock first.
 async fn wait(engine: &Postgres, queue: &Place) {
-    let claimed = engine.claim(queue, claim(1, PATIENCE)).await.expect("claimed");
+    let claimed = engine.claim_keys(queue, claim(1, PATIENCE)).await.expect("claimed");
     assert_eq!(claimed.items, []);
 }
 
@@ -31,11 +31,11 @@ async fn who_waits_is_told_when_a_key_is_ready_and_only_then() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
     stop_time(&engine).await;
-    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
-    let another = engine.open("another", Settings::default()).await.expect("the queue opens");
+    let queue = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
+    let another = engine.open_queue("another", Settings::default()).await.expect("the queue opens");
     // The engine of a process that claims nothing, so that only adds wake it.
     let ears = at(&url, WHOLE);
-    let mut wakes = ears.wakes(&queue);
+    let mut wakes = ears.subscribe_wakes(&queue);
     // Wait until it listens.
     woken(&mut wakes).await;
     let adder = other(&url).await;
@@ -50,7 +50,7 @@ async fn who_waits_is_told_when_a_key_is_ready_and_only_then() {
     run("select requeue.add('another', 'd')").await;
     run("select requeue.add('q', 'a')").await;
     // Notifications arrive in order: when this one has arrived, all earlier ones have.
-    let mut others = ears.wakes(&another);
+    let mut others = ears.subscribe_wakes(&another);
     woken(&mut others).await;
     let mut heard = async |wakes: &watch::Receiver<u64>| {
         run(&format!("notify requeue_{}", another.id)).await;
@@ -86,7 +86,7 @@ async fn who_waits_is_told_when_a_key_is_ready_and_only_then() {
             a.fencing_token.expect("the key is in flight").cast_signed()
         };
         let ends = vec![End { key: "a".into(), epoch: a, how }];
-        assert_eq!(engine.finish(&queue, ends).await.expect("finished"), [true]);
+        assert_eq!(engine.finish_deliveries(&queue, ends).await.expect("finished"), [true]);
         woken(&mut wakes).await;
     }
 }
@@ -96,35 +96,35 @@ async fn who_seldom_asks_is_told_as_well() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
     stop_time(&engine).await;
-    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
+    let queue = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
     let ears = at(&url, WHOLE);
-    let (mut wakes, adder) = (ears.wakes(&queue), other(&url).await);
+    let (mut wakes, adder) = (ears.subscribe_wakes(&queue), other(&url).await);
     woken(&mut wakes).await;
     let mut now = 0;
     for poll in [1, 3600] {
         let poll = Duration::from_secs(poll);
         let claim = Claim { poll, ..claim(1, PATIENCE) };
-        assert_eq!(engine.claim(&queue, claim).await.expect("claimed").items, []);
+        assert_eq!(engine.claim_keys(&queue, claim).await.expect("claimed").items, []);
         now += i64::try_from(poll.as_micros()).expect("the length fits");
         set_time(&engine, now).await;
         let add = format!("select requeue.add('q', '{now}')");
         adder.batch_execute(&add).await.expect("added");
         woken(&mut wakes).await;
         let out = one(&engine, &queue).await;
-        let ended = engine.finish(&queue, end(&out, Finish::Succeed)).await;
+        let ended = engine.finish_deliveries(&queue, end(&out, Finish::Succeed)).await;
         assert_eq!(ended.expect("finished"), [true]);
     }
     // Waiting processes track expiring leases themselves. They are notified of keys that are due before
     // their next poll.
-    engine.add(&queue, asks(["held"])).await.expect("added");
+    engine.add_keys(&queue, asks(["held"])).await.expect("added");
     let held = one(&engine, &queue).await;
     assert_eq!(&*held.key, b"held");
     let second = at(&url, WHOLE);
     let claim = Claim { poll: Duration::from_secs(3600), ..claim(1, PATIENCE) };
-    let mut scanned = second.wakes(&queue);
+    let mut scanned = second.subscribe_wakes(&queue);
     // A scan reports the lease.
     while second.claims.alarm(&queue).is_none() {
-        let claimed = second.claim(&queue, claim).await.expect("claimed");
+        let claimed = second.claim_keys(&queue, claim).await.expect("claimed");
         assert_eq!(claimed.items, []);
         if second.claims.alarm(&queue).is_none() {
             woken(&mut scanned).await;
@@ -143,25 +143,25 @@ async fn who_waits_is_told_of_all_that_is_due_before_they_look_again() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
     stop_time(&engine).await;
-    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
-    let another = engine.open("another", Settings::default()).await.expect("the queue opens");
+    let queue = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
+    let another = engine.open_queue("another", Settings::default()).await.expect("the queue opens");
     let ears = at(&url, WHOLE);
-    let (mut wakes, mut others) = (ears.wakes(&queue), ears.wakes(&another));
+    let (mut wakes, mut others) = (ears.subscribe_wakes(&queue), ears.subscribe_wakes(&another));
     woken(&mut wakes).await;
     woken(&mut others).await;
     let adder = other(&url).await;
     let looks = async |engine: &Postgres, now: i64, poll: u64| {
         set_time(engine, now).await;
         let claim = Claim { poll: Duration::from_secs(poll), ..claim(1, PATIENCE) };
-        assert_eq!(engine.claim(&queue, claim).await.expect("claimed").items, []);
+        assert_eq!(engine.claim_keys(&queue, claim).await.expect("claimed").items, []);
     };
     let mut is_told = async |now: i64, after: &str| {
         set_time(&engine, now).await;
         let before = *wakes.borrow();
         let add = format!("select requeue.add('q', 'a', '{after}')");
         adder.batch_execute(&add).await.expect("added");
-        let cancelled = engine.cancel(&queue, vec!["a".into()], None).await;
-        assert!(cancelled.expect("cancelled")[0].is_some_and(|cancelled| cancelled.waiting));
+        let cancelled = engine.cancel_keys(&queue, vec!["a".into()], None).await;
+        assert!(cancelled.expect("cancelled")[0] == Some(true));
         // Notifications arrive in order: when this one has arrived, all earlier ones have.
         adder.batch_execute(&format!("notify requeue_{}", another.id)).await.expect("notified");
         woken(&mut others).await;
@@ -188,14 +188,14 @@ async fn who_listens_does_so_again_when_the_server_is_back() {
     let Some(server) = Server::start() else { return };
     let (engine, _) = engine(&server, WHOLE).await;
     stop_time(&engine).await;
-    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
-    let mut wakes = engine.wakes(&queue);
+    let queue = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
+    let mut wakes = engine.subscribe_wakes(&queue);
     woken(&mut wakes).await;
     wait(&engine, &queue).await;
     server.stop();
     server.restart();
     woken(&mut wakes).await;
-    engine.add(&queue, asks(["a"])).await.expect("added");
+    engine.add_keys(&queue, asks(["a"])).await.expect("added");
     woken(&mut wakes).await;
     drop(engine);
     // The listening task has stopped, so no further wake will come.
@@ -207,7 +207,7 @@ async fn who_listens_does_so_again_when_the_server_is_back() {
 async fn a_claim_looks_no_further_back_than_it_must_and_a_scan_does() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
-    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
+    let queue = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
     let adder = other(&url).await;
     let claimed = async |lows: &Lows| {
         let claim = claim(9, PATIENCE);
@@ -215,7 +215,7 @@ async fn a_claim_looks_no_further_back_than_it_must_and_a_scan_does() {
             engine.sessions.claim(&queue, &claim, lows, true).await.expect("claimed");
         (claimed.items.into_iter().map(|out| out.key.to_string()).collect::<Vec<_>>(), lows)
     };
-    engine.add(&queue, asks(["a"])).await.expect("added");
+    engine.add_keys(&queue, asks(["a"])).await.expect("added");
     let (keys, first) = claimed(&LOWEST).await;
     assert_eq!(keys, ["a"]);
     // Simulate adds by transactions that were open for 10 s and for 60 s, by priority.
@@ -226,7 +226,7 @@ async fn a_claim_looks_no_further_back_than_it_must_and_a_scan_does() {
         );
         adder.batch_execute(&late).await.expect("added");
     }
-    engine.add(&queue, asks(["e"])).await.expect("added");
+    engine.add_keys(&queue, asks(["e"])).await.expect("added");
     let (keys, lows) = claimed(&first).await;
     assert_eq!(keys, ["e"]);
     let scanned = async |floors: &Lows| {
@@ -321,9 +321,9 @@ async fn a_page_reads_no_more_than_it_shows() {
                     where relid = 'requeue.keys'::regclass";
         client.query_one(read, &[]).await.expect("the query succeeds").get::<_, i64>(0)
     };
-    for state in [None, Some(State::Ready), Some(State::Processing), Some(State::Parked)] {
+    for state in [None, Some(State::Ready), Some(State::InFlight), Some(State::Parked)] {
         for after in [None, Some(&b"04000"[..])] {
-            let page = operations::page(state, after.is_some());
+            let page = operations::page_sql(state, after.is_some());
             let page = client.prepare(&page).await.expect("the statement is prepared");
             // The server may choose a new plan after several executions.
             for _ in 0..8 {
@@ -333,7 +333,7 @@ async fn a_page_reads_no_more_than_it_shows() {
                     client.query(&page, &[&1i32, &30i64, &after]).await.expect("the page is read");
                 let read = read().await - before;
                 run("commit").await;
-                assert_eq!(shown.len(), if state == Some(State::Processing) { 0 } else { 30 });
+                assert_eq!(shown.len(), if state == Some(State::InFlight) { 0 } else { 30 });
                 assert!(read <= 60, "{read} rows for {}: {state:?} {after:?}", shown.len());
             }
         }
@@ -346,20 +346,20 @@ async fn a_key_that_is_released_is_found_though_claims_begin_behind_it() {
     let Some(server) = Server::shared() else { return };
     let (engine, _) = engine(server, Duration::from_secs(3600)).await;
     stop_time(&engine).await;
-    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
+    let queue = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
     let mut claimed = Vec::new();
     for (n, key) in (1..).zip(["a", "b"]) {
         set_time(&engine, n * 10 * SECOND).await;
-        engine.add(&queue, asks([key])).await.expect("added");
+        engine.add_keys(&queue, asks([key])).await.expect("added");
         claimed.push(one(&engine, &queue).await);
     }
     let a = claimed.swap_remove(0);
-    let mut wakes = engine.wakes(&queue);
+    let mut wakes = engine.subscribe_wakes(&queue);
     let released = end(&a, Finish::Unclaim(a.asked, a.queued));
-    assert_eq!(engine.finish(&queue, released).await.expect("ended"), [true]);
+    assert_eq!(engine.finish_deliveries(&queue, released).await.expect("ended"), [true]);
     // The next claim starts a scan, which finds the key and wakes the claimer.
     let again = loop {
-        let claimed = engine.claim(&queue, claim(1, MINUTE)).await.expect("claimed");
+        let claimed = engine.claim_keys(&queue, claim(1, MINUTE)).await.expect("claimed");
         match claimed.items.into_iter().next() {
             Some(again) => break again,
             None => woken(&mut wakes).await,

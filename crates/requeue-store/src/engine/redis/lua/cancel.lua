@@ -1,26 +1,23 @@
--- Cancels keys. ARGV: the state that the keys must have, or 'any'; then the keys. Answers five digits per
--- key, 1 for each part that was cancelled: ready, dirty, waiting, parked, damaged.
+-- Cancels keys. ARGV: the state that the keys must have, or 'any'; then the keys. Answers one digit per key: 1 if
+-- it had a pending run, was parked or was damaged.
 local at, only = now(), ARGV[1]
 local keys, changed, answers = keys_given(1), {}, {}
 load(keys)
 for i, key in ipairs(keys) do
   local row = rows[key]
-  answers[i] = '00000'
+  answers[i] = 0
   if row then
-    local due, running, parked = is_dirty(row, at), row.epoch > 0, row.parked
-    local waiting = row.at > 0 and not due
-    local state = parked == 1 and 'parked' or running and 'processing' or due and 'ready' or 'waiting'
+    local state = row.parked == 1 and 'parked' or row.epoch > 0 and 'in_flight'
+      or is_dirty(row, at) and 'ready' or 'waiting'
     if only == 'any' or only == state then
+      answers[i] = (row.at > 0 or row.parked == 1) and 1 or 0
       take_back(row)
       changed[#changed + 1] = key
-      answers[i] = table.concat({
-        due and not running and 1 or 0, due and running and 1 or 0, waiting and 1 or 0, parked, 0,
-      })
     end
   elseif unreadable[key] and (only == 'any' or only == 'damaged') then
     replace(key)
     changed[#changed + 1] = key
-    answers[i] = '00001'
+    answers[i] = 1
   end
 end
 keep(changed, at)

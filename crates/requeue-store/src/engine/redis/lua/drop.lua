@@ -12,7 +12,10 @@ if what == 'seal' then
     return { 0 }
   end
   redis.call('SET', KEYS[10], string.format('-%s %s %.0f', generation, name, at))
-  return { 1, last_epoch(), count(at) }
+  local answer = { 1, last_epoch(), count(at) }
+  -- Nobody asks how long the next key has been ready.
+  answer[#answer + 1] = 0
+  return answer
 elseif what == 'unseal' then
   if of == generation and by == name then
     redis.call('SET', KEYS[10], generation)

@@ -5,9 +5,9 @@
 -- earlier one did.
 local is_made = ARGV[1] and redis.call('EXISTS', KEYS[1]) == 0
 if is_made then
-  redis.call('HSET', KEYS[1], 're_add', ARGV[1], 'shards', ARGV[2], 'parked_add', ARGV[3],
+  redis.call('HSET', KEYS[1], 'readd_policy', ARGV[1], 'shards', ARGV[2], 'parked_add', ARGV[3],
     'generation', ARGV[4], 'new', 1)
 end
 local said =
-  redis.call('HMGET', KEYS[1], 're_add', 'shards', 'parked_add', 'generation', 'dropping', 'new')
+  redis.call('HMGET', KEYS[1], 'readd_policy', 'shards', 'parked_add', 'generation', 'dropping', 'new')
 return { said[1], said[2], is_made and 2 or said[6] or 0, said[3], said[4] or 0, said[5] or 0 }

@@ -135,7 +135,7 @@ async fn what_is_so_for_now_is_told_from_what_stays_so() {
         ("$-1", Kind::Unsure),
     ] {
         let (engine, place, _) = engine_of([said, NEW]).await;
-        let fault = engine.add(&place, asking("a")).await.expect_err(said);
+        let fault = engine.add_keys(&place, asking("a")).await.expect_err(said);
         assert_eq!(fault.kind, kind, "{said}: {}", fault.source);
     }
 }
@@ -152,7 +152,7 @@ async fn who_can_not_serve_is_asked_who_can() {
         lock(&both).master = 1;
         let added = async {
             loop {
-                if let Ok(added) = engine.add(&place, asking("a")).await {
+                if let Ok(added) = engine.add_keys(&place, asking("a")).await {
                     break added;
                 }
             }
@@ -168,7 +168,7 @@ async fn who_is_sent_on_goes_there() {
         let (engine, place, both) = engine_of(["", NEW]).await;
         let port = lock(&both).ports[1];
         lock(&both).says[0] = format!("-{redirect} 1 127.0.0.1:{port}\r\n");
-        assert_eq!(engine.add(&place, asking("a")).await.expect("added"), [Added::New]);
+        assert_eq!(engine.add_keys(&place, asking("a")).await.expect("added"), [Added::New]);
         let mut heard = lock(&both).heard[1].clone();
         heard.retain(|word| matches!(&**word, "ASKING" | "EVALSHA"));
         assert_eq!(heard[0] == "ASKING", asking_first, "{redirect}: {heard:?}");
@@ -177,11 +177,12 @@ async fn who_is_sent_on_goes_there() {
     let (engine, place, both) = engine_of(["", ""]).await;
     let ports = lock(&both).ports;
     lock(&both).says = [1, 0].map(|other| format!("-MOVED 1 127.0.0.1:{}\r\n", ports[other]));
-    let fault = engine.add(&place, asking("a")).await.expect_err("no server accepts the command");
+    let fault =
+        engine.add_keys(&place, asking("a")).await.expect_err("no server accepts the command");
     assert_eq!(fault.kind, Kind::Absent, "{}", fault.source);
     for nowhere in ["-MOVED 1 nowhere", "-MOVED 1 127.0.0.1:port"] {
         lock(&both).says[0] = format!("{nowhere}\r\n");
-        let fault = engine.add(&place, asking("a")).await.expect_err(nowhere);
+        let fault = engine.add_keys(&place, asking("a")).await.expect_err(nowhere);
         assert_eq!(fault.kind, Kind::Absent, "{}", fault.source);
     }
 }
@@ -189,7 +190,7 @@ async fn who_is_sent_on_goes_there() {
 #[tokio::test]
 async fn a_connection_for_adds_that_was_given_up_on_is_made_anew() {
     let (engine, _, both) = engine_of([NEW, NEW]).await;
-    let node = engine.nodes.holder(0).await.expect("the slot has a server");
+    let node = engine.nodes.holder_of(0).await.expect("the slot has a server");
     let connected = || lock(&both).connections[0];
     for (wire, more) in [(0, 0), (1, 1), (4, 1), (5, 0)] {
         node.connection(0).await.expect("connected");
@@ -204,7 +205,7 @@ async fn a_connection_for_adds_that_was_given_up_on_is_made_anew() {
 #[tokio::test]
 async fn a_server_that_is_gone_for_good_is_forgotten() {
     let (engine, ..) = engine_of([NEW, NEW]).await;
-    let node = engine.nodes.holder(0).await.expect("the slot has a server");
+    let node = engine.nodes.holder_of(0).await.expect("the slot has a server");
     // No server listens there.
     let gone = ConnectionAddr::Tcp("127.0.0.1".to_owned(), 1);
     assert!(!engine.nodes.remembers(&node, gone).await);

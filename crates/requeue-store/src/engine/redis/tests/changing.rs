@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::{Add, Queue};
+use crate::{Add, Completion, ErrorKind, Queue};
 
 /// An interval that is longer than any test: a process that polls this rarely must be woken.
 const NEVER: Duration = Duration::from_secs(3600);
@@ -94,7 +94,9 @@ async fn wakes(url: &str) {
     let item = third.await.expect("woken");
     assert_eq!(item.as_str(), Some("a"));
     let fourth = get(&other);
-    item.retry_after(Duration::from_millis(20), "no").await.expect("the lease is valid");
+    item.complete(Completion::RetryAfter(Duration::from_millis(20)))
+        .await
+        .expect("the lease is valid");
     let item = fourth.await.expect("woken");
     assert_eq!((item.as_str(), item.attempt()), (Some("a"), 2));
     item.succeed().await.expect("the lease is valid");
@@ -243,14 +245,14 @@ async fn many_keys_are_walked_page_by_page() {
     }
     assert_eq!(found, keys);
     for (state, count) in
-        [(State::Processing, 19), (State::Parked, 1), (State::Waiting, 0), (State::Ready, 1980)]
+        [(State::InFlight, 19), (State::Parked, 1), (State::Waiting, 0), (State::Ready, 1980)]
     {
         let page = queue.snapshot(Some(state), None, 5000).await.expect("the page is read");
         assert_eq!(page.len(), count, "{state:?}");
         assert!(page.iter().all(|entry| entry.state == state));
     }
     let counts = queue.counts().await.expect("counted");
-    assert_eq!((counts.ready, counts.processing, counts.parked), (1980, 19, 1));
+    assert_eq!((counts.ready, counts.in_flight, counts.parked), (1980, 19, 1));
 }
 
 /// A pause may fail after it has paused some shards, or a lost shard may lose its pause. The client returns the
@@ -260,23 +262,23 @@ async fn a_pause_of_one_shard_returns_no_key_of_the_others() {
     let Some(server) = Server::shared() else { return };
     let (engine, place) = engine(&format!("{}?shards=2", server.url("")), &name("half")).await;
     for n in 0..20 {
-        engine.add(&place, asking(&n.to_string())).await.expect("added");
+        engine.add_keys(&place, asking(&n.to_string())).await.expect("added");
     }
     let shards = engine.shards_of(&place).expect("the queue is open");
     let pause = async |number: usize| {
-        let mut command = engine.scripts.pause.on(&shards[number]);
+        let mut command = engine.nodes.scripts.pause.on(&shards[number]);
         command.arg(1);
-        engine.run(&shards[number], &engine.scripts.pause, &command).await.expect("paused");
+        engine.run_script(&shards[number], &command).await.expect("paused");
     };
     pause(0).await;
     for begin in [0, 1] {
-        let claimed = engine.claimed(&place, begin, ONE).await.expect("claimed");
+        let claimed = engine.claim_shards(&place, begin, ONE).await.expect("claimed");
         let is_paused = claimed.is_paused;
         assert_eq!((claimed.items.len(), is_paused), (1, false), "from shard {begin}");
     }
     assert!(engine.is_paused(&place).await.expect("answered"));
     pause(1).await;
-    let claimed = engine.claimed(&place, 0, ONE).await.expect("claimed");
+    let claimed = engine.claim_shards(&place, 0, ONE).await.expect("claimed");
     assert_eq!((claimed.items.len(), claimed.is_paused), (0, true));
 }
 
@@ -405,11 +407,11 @@ async fn who_only_looks_makes_no_queue() {
     for _ in 0..2 {
         let error =
             store.queue(&name).must_exist().open().await.expect_err("the queue does not exist");
-        assert!(error.is_missing(), "{error}");
+        assert_eq!(error.kind(), ErrorKind::Missing, "{error}");
     }
     store.queue(&name).readd_policy(ReaddPolicy::Hold).open().await.expect("the queue is created");
     let opened = store.queue(&name).must_exist().open().await.expect("the queue exists");
-    assert_eq!(opened.readd_policy(), ReaddPolicy::Hold);
+    assert_eq!(opened.shared.place.readd_policy, ReaddPolicy::Hold);
 }
 
 #[tokio::test]
@@ -421,9 +423,9 @@ async fn what_is_in_one_batch_twice_happens_twice() {
     asks[3].add = Add::now().priority(crate::Priority::High);
     asks[5].add = Add::after(NEVER).merge(crate::Merge::Exactly);
     use Added::{Coalesced, New};
-    let added = engine.add(&place, asks).await.expect("added");
+    let added = engine.add_keys(&place, asks).await.expect("added");
     assert_eq!(added, [New, New, Coalesced, Coalesced, New, New]);
-    let claimed = engine.claim(&place, Claim { max: 9, ..ONE }).await.expect("claimed").items;
+    let claimed = engine.claim_keys(&place, Claim { max: 9, ..ONE }).await.expect("claimed").items;
     let found: Vec<_> = claimed.iter().map(|out| (&*out.key, out.asked.adds)).collect();
     assert_eq!(found, [(&b"a"[..], 3), (b"c", 1)]);
 
@@ -438,8 +440,8 @@ async fn what_is_in_one_batch_twice_happens_twice() {
         End { how: crate::engine::Finish::Release(a.asked), ..end(&a.key, a.epoch) },
         end(&c.key, c.epoch),
     ];
-    let ended = engine.finish(&place, ends).await.expect("answered");
+    let ended = engine.finish_deliveries(&place, ends).await.expect("answered");
     assert_eq!(ended, [false, true, true, false, false]);
-    let counts = engine.counts(&place).await.expect("counted");
-    assert_eq!((counts.waiting, counts.ready, counts.processing), (1, 0, 0));
+    let counts = engine.count_keys(&place).await.expect("counted");
+    assert_eq!((counts.waiting, counts.ready, counts.in_flight), (1, 0, 0));
 }

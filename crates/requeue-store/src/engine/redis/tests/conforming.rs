@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::engine::BoxFuture;
+use crate::tests::BoxFuture;
 use crate::tests::cancelling::{check_cancels, check_workers};
 use crate::tests::conformance::{
     Rig, check, check_bulk, check_jitter, check_queues, steps, unclaimed_and_cancelled,
@@ -26,7 +26,7 @@ impl Fixture {
         let mut options = options(url);
         options.shards = Some(shards);
         let engine = Redis::connect_with(options, CLOCK).await.expect("the engine connects");
-        engine.migrate().await.expect("the schema is created");
+        engine.migrate_schema().await.expect("the schema is created");
         Self { engine: Arc::new(engine), shards }
     }
 }
@@ -42,7 +42,7 @@ impl Rig for Fixture {
             for shard in queues.iter().flat_map(|shards| &**shards) {
                 let mut set = redis::cmd("SET");
                 set.arg(format!("{}:now", shard.keys[0])).arg(now);
-                self.engine.nodes.run(shard.slot, &set, None).await.expect("the time is set");
+                self.engine.nodes.run_command(shard.slot, &set).await.expect("the time is set");
             }
         })
     }
@@ -52,7 +52,7 @@ impl Rig for Fixture {
     }
 }
 
-fn conforms(url: &str, shards: u16, re_add: ReaddPolicy) {
+fn conforms(url: &str, shards: u16, readd_policy: ReaddPolicy) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("the runtime is built");
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
@@ -60,7 +60,7 @@ fn conforms(url: &str, shards: u16, re_add: ReaddPolicy) {
     let check = |steps: &[_]| {
         runtime.block_on(async {
             let rig = Fixture::new(url, shards).await;
-            check(&rig, &name("conforming"), re_add, steps).await;
+            check(&rig, &name("conforming"), readd_policy, steps).await;
         });
     };
     check(&unclaimed_and_cancelled());

@@ -57,7 +57,7 @@ fn malformed(rng: &mut Rng, row: &[u8]) -> Vec<u8> {
 async fn run(engine: &Redis, shard: &Shard, words: &[&[u8]]) -> Value {
     let mut command = redis::Cmd::new();
     words.iter().for_each(|word| _ = command.arg(*word));
-    engine.nodes.run(shard.slot, &command, None).await.expect("the command runs")
+    engine.nodes.run_command(shard.slot, &command).await.expect("the command runs")
 }
 
 #[tokio::test]
@@ -122,18 +122,15 @@ async fn scripts_and_this_program_agree_on_each_row() {
     let Some(server) = Server::shared() else { return };
     let (engine, place) = engine(&server.url(""), &name("agreed")).await;
     let shards = engine.shards_of(&place).expect("the queue is open");
-    let reads = engine.scripts.reads();
+    let reads = engine.nodes.scripts.reads();
     let (mut rng, mut readable) = (Rng::with_seed(7), 0);
     for _ in 0..40 {
         let rows: Vec<_> = (0..100).map(|_| named(&mut rng)).collect();
         let mut command = reads.on(&shards[0]);
         rows.iter().for_each(|row| _ = command.arg(&**row));
-        let said = engine
-            .nodes
-            .run(shards[0].slot, &command, Some(&reads))
-            .await
-            .expect("the script runs");
-        let said = values::digits(said, rows.len()).expect("a digit for each");
+        let said =
+            engine.nodes.run_script(shards[0].slot, &command).await.expect("the script runs");
+        let said = values::to_digits(said, rows.len()).expect("a digit for each");
         for (row, said) in rows.iter().zip(said) {
             let read = values::read_row(row);
             assert_eq!(said == b'1', read.is_ok(), "{}: {read:?}", row.escape_ascii());
@@ -186,20 +183,20 @@ async fn a_mended_row_leaves_no_trace_when_its_run_ends() {
         let (engine, place) = engine(&server.url(""), &name("mended")).await;
         let shards = engine.shards_of(&place).expect("the queue is open");
         let aside = shards[0].keys[10].as_bytes();
-        engine.add(&place, asking("a")).await.expect("added");
+        engine.add_keys(&place, asking("a")).await.expect("added");
         if !is_claimed {
             run(&engine, &shards[0], &[b"ZADD", aside, b"0", b"a"]).await;
         }
-        let out = engine.claim(&place, ONE).await.expect("claimed").items.remove(0);
+        let out = engine.claim_keys(&place, ONE).await.expect("claimed").items.remove(0);
         if is_claimed {
             run(&engine, &shards[0], &[b"ZADD", aside, b"0", b"a"]).await;
         } else {
-            let counts = engine.counts(&place).await.expect("counted");
-            assert_eq!(counts, StateCounts { processing: 1, ..StateCounts::default() });
+            let counts = engine.count_keys(&place).await.expect("counted");
+            assert_eq!(counts, StateCounts { in_flight: 1, ..StateCounts::default() });
         }
         let end = End { key: out.key, epoch: out.epoch, how: Finish::Succeed };
-        assert_eq!(engine.finish(&place, vec![end]).await.expect("finished"), [true]);
-        let counts = engine.counts(&place).await.expect("counted");
+        assert_eq!(engine.finish_deliveries(&place, vec![end]).await.expect("finished"), [true]);
+        let counts = engine.count_keys(&place).await.expect("counted");
         assert_eq!(counts, StateCounts::default(), "{is_claimed}");
     }
 }
@@ -209,16 +206,17 @@ async fn a_mended_row_leaves_no_trace_when_its_run_ends() {
 async fn a_damaged_row_without_a_place_is_set_aside() {
     let Some(server) = Server::shared() else { return };
     let (engine, place) = engine(&server.url(""), &name("unplaced")).await;
-    engine.add(&place, asking("good")).await.expect("added");
+    engine.add_keys(&place, asking("good")).await.expect("added");
     let shards = engine.shards_of(&place).expect("the queue is open");
     let shard = &shards[0];
     run(&engine, shard, &[b"HSET", shard.rows().as_bytes(), b"bad", b"short"]).await;
-    repairing::repair(&engine.nodes, &engine.scripts, &place.name, shard)
+    repairing::repair_shard(&engine.nodes, &place.name, shard)
         .await
         .expect("the shard is repaired");
-    let counts = engine.counts(&place).await.expect("counted");
+    let counts = engine.count_keys(&place).await.expect("counted");
     assert_eq!(counts, StateCounts { ready: 1, damaged: 1, ..counts });
-    let page = engine.page(&place, Some(State::Damaged), None, 9).await.expect("the page is read");
+    let page =
+        engine.read_page(&place, Some(State::Damaged), None, 9).await.expect("the page is read");
     assert_eq!(page[0].error.as_deref(), Some("the row has 5 bytes"));
 
     // After a manual repair, the operator adds the key or has the shard repaired.
@@ -229,13 +227,13 @@ async fn a_damaged_row_without_a_place_is_set_aside() {
         run(&engine, shard, &[b"ZREM", shard.keys[2].as_bytes(), b"bad"]).await;
         run(&engine, shard, &[b"ZADD", shard.keys[10].as_bytes(), b"0", b"bad"]).await;
         match is_added {
-            true => drop(engine.add(&place, asking("bad")).await.expect("added")),
+            true => drop(engine.add_keys(&place, asking("bad")).await.expect("added")),
             false => {
-                let walked = repairing::repair(&engine.nodes, &engine.scripts, &place.name, shard);
+                let walked = repairing::repair_shard(&engine.nodes, &place.name, shard);
                 walked.await.expect("the shard is repaired");
             }
         }
-        let counts = engine.counts(&place).await.expect("counted");
+        let counts = engine.count_keys(&place).await.expect("counted");
         assert_eq!(counts, StateCounts { ready: 2, ..counts }, "{is_added}");
         assert_eq!(counts.damaged, 0, "{is_added}");
     }

@@ -5,9 +5,9 @@ use requeue_servers::{Language, Point, Proxy};
 use super::cuts::hash_of;
 use super::*;
 use crate::engine::{Dropped, Finish};
-use crate::types::error::Kind;
+use crate::types::error::{Answer, Kind};
 
-fn kind<T: std::fmt::Debug>(answer: Result<T, EngineError>) -> Kind {
+fn kind<T: std::fmt::Debug>(answer: Answer<T>) -> Kind {
     answer.expect_err("the operation fails").kind
 }
 
@@ -20,23 +20,23 @@ async fn nothing_is_left_of_a_dropped_queue() {
     let Some(server) = Server::shared() else { return };
     let name = name("traces");
     let (engine, place) = engine(&server.url(""), &name).await;
-    let _woken = engine.wakes(&place);
+    let _woken = engine.subscribe_wakes(&place);
     for key in ["a", "b", "c"] {
-        engine.add(&place, asking(key)).await.expect("added");
+        engine.add_keys(&place, asking(key)).await.expect("added");
     }
-    engine.claim(&place, ONE).await.expect("claimed");
+    engine.claim_keys(&place, ONE).await.expect("claimed");
     // A row that cannot be read is set aside.
     server.cli(&["hset", &format!("requeue:{{{name}/0.0}}:rows"), "b", "not a row"]);
     let all = Claim { max: 9, ..ONE };
-    assert_eq!(engine.claim(&place, all).await.expect("claimed").damaged.len(), 1);
+    assert_eq!(engine.claim_keys(&place, all).await.expect("claimed").damaged.len(), 1);
     let aside = format!("requeue:{{{name}/0.0}}:aside");
     assert_eq!(server.cli(&["zcard", &aside]), "1");
     let dropped = engine.drop_queue(&name, true).await.expect("dropped");
-    let had = matches!(dropped, Dropped::Yes(StateCounts { processing: 2, damaged: 1, .. }));
+    let had = matches!(dropped, Dropped::Yes(StateCounts { in_flight: 2, damaged: 1, .. }));
     assert!(had, "{dropped:?}");
     // Operations through the old handle create no Redis key.
-    assert_eq!(kind(engine.add(&place, asking("d")).await), Kind::Dropped);
-    assert_eq!(kind(engine.claim(&place, ONE).await), Kind::Dropped);
+    assert_eq!(kind(engine.add_keys(&place, asking("d")).await), Kind::Dropped);
+    assert_eq!(kind(engine.claim_keys(&place, ONE).await), Kind::Dropped);
     assert_eq!(server.cli(&["keys", &format!("*{name}*")]), "");
     assert_eq!(server.cli(&["hexists", "requeue:queues", &name]), "0");
 }
@@ -48,12 +48,14 @@ async fn a_drop_that_is_interrupted_is_completed_by_the_next() {
     let (engine, place) = engine(&server.url(""), &name).await;
     let of = Identity { name: name.clone(), generation: place.generation, floor: 0 };
     let shards = names::shards(&Arc::new(of), 1);
-    let seal = engine.scripts.drop.on(&shards[0]).arg("seal").arg(7).to_owned();
-    engine.nodes.run(shards[0].slot, &seal, Some(&engine.scripts.drop)).await.expect("sealed");
+    let mut seal = engine.nodes.scripts.drop.on(&shards[0]);
+    seal.arg("seal").arg(7);
+    engine.nodes.run_script(shards[0].slot, &seal).await.expect("sealed");
     // No operation is accepted for the time being.
-    assert_eq!(kind(engine.add(&place, asking("a")).await), Kind::Unable);
-    assert_eq!(kind(engine.claim(&place, ONE).await), Kind::Unable);
-    let fault = engine.open(&name, Settings::default()).await.expect_err("a drop is in progress");
+    assert_eq!(kind(engine.add_keys(&place, asking("a")).await), Kind::Unable);
+    assert_eq!(kind(engine.claim_keys(&place, ONE).await), Kind::Unable);
+    let fault =
+        engine.open_queue(&name, Settings::default()).await.expect_err("a drop is in progress");
     assert!(fault.source.to_string().contains("drop it again"), "{}", fault.source);
     let fault = engine.drop_queue(&name, true).await.expect_err("another drop may be in progress");
     assert_eq!(fault.kind, Kind::Absent);
@@ -62,7 +64,7 @@ async fn a_drop_that_is_interrupted_is_completed_by_the_next() {
     server.cli(&["set", &mark(&name), &format!("-{} 7 1000", place.generation)]);
     let dropped = engine.drop_queue(&name, false).await.expect("dropped");
     assert_eq!(dropped, Dropped::Yes(StateCounts::default()));
-    assert_eq!(kind(engine.add(&place, asking("a")).await), Kind::Dropped);
+    assert_eq!(kind(engine.add_keys(&place, asking("a")).await), Kind::Dropped);
     assert_eq!(server.cli(&["keys", &format!("*{name}*")]), "");
 }
 
@@ -72,32 +74,32 @@ async fn whoever_opens_a_queue_completes_its_drop_first() {
     for creates in [true, false] {
         let name = name("marked");
         let (engine, place) = engine(&server.url(""), &name).await;
-        engine.add(&place, asking("a")).await.expect("added");
-        let out = engine.claim(&place, ONE).await.expect("claimed").items.remove(0);
+        engine.add_keys(&place, asking("a")).await.expect("added");
+        let out = engine.claim_keys(&place, ONE).await.expect("claimed").items.remove(0);
         server.cli(&["set", &mark(&name), &format!("-{} 7 1000", place.generation)]);
         server.cli(&["hset", &format!("requeue:{{{name}}}:queue"), "dropping", "1"]);
         let ahead = out.epoch + 1_000_000_000;
         // The drop raised the floor before that.
         server.cli(&["set", "requeue:dropped", &ahead.to_string()]);
-        let listed = engine.queues().await.expect("listed");
+        let listed = engine.list_queues().await.expect("listed");
         assert!(listed.iter().all(|queue| queue.name != name), "{listed:?}");
         if creates {
-            let settings = Settings { re_add: ReaddPolicy::Hold, ..Settings::default() };
-            let new = engine.open(&name, settings).await.expect("the queue is created");
-            assert_eq!(new.re_add, ReaddPolicy::Hold);
+            let settings = Settings { readd_policy: ReaddPolicy::Hold, ..Settings::default() };
+            let new = engine.open_queue(&name, settings).await.expect("the queue is created");
+            assert_eq!(new.readd_policy, ReaddPolicy::Hold);
             assert_ne!(new.generation, place.generation);
-            assert_eq!(engine.counts(&new).await.expect("counted"), StateCounts::default());
-            engine.add(&new, asking("a")).await.expect("added");
-            let later = engine.claim(&new, ONE).await.expect("claimed").items.remove(0);
+            assert_eq!(engine.count_keys(&new).await.expect("counted"), StateCounts::default());
+            engine.add_keys(&new, asking("a")).await.expect("added");
+            let later = engine.claim_keys(&new, ONE).await.expect("claimed").items.remove(0);
             assert!(later.epoch > ahead, "{} after {ahead}", later.epoch);
-            let listed = engine.queues().await.expect("listed");
+            let listed = engine.list_queues().await.expect("listed");
             assert_eq!(listed.iter().filter(|queue| queue.name == name).count(), 1);
         } else {
-            let found = Engine::find(&engine, &name).await.expect("looked up");
+            let found = engine.find_queue(&name).await.expect("looked up");
             assert!(found.is_none(), "{found:?}");
             assert_eq!(server.cli(&["keys", &format!("*{name}*")]), "");
         }
-        assert_eq!(kind(engine.add(&place, asking("b")).await), Kind::Dropped);
+        assert_eq!(kind(engine.add_keys(&place, asking("b")).await), Kind::Dropped);
     }
 }
 
@@ -110,23 +112,23 @@ async fn a_mark_that_the_server_has_lost_is_no_drop() {
         for key in lost {
             assert_eq!(server.cli(&["del", key]), "1", "{key} of {lost:?}");
         }
-        engine.add(&place, asking("a")).await.expect("added");
-        let out = engine.claim(&place, ONE).await.expect("claimed").items.remove(0);
+        engine.add_keys(&place, asking("a")).await.expect("added");
+        let out = engine.claim_keys(&place, ONE).await.expect("claimed").items.remove(0);
         let end = End { key: out.key, epoch: out.epoch, how: Finish::Succeed };
-        assert_eq!(engine.finish(&place, vec![end]).await.expect("finished"), [true]);
+        assert_eq!(engine.finish_deliveries(&place, vec![end]).await.expect("finished"), [true]);
         // A process that opens the queue later finds the same queue.
-        let again = engine.open("q", Settings::default()).await.expect("the queue opens");
+        let again = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
         assert_eq!(again.generation, place.generation, "{lost:?}");
     }
     server.cli(&["flushall"]);
     engine
-        .add(&place, asking("a"))
+        .add_keys(&place, asking("a"))
         .await
         .expect("the mark is restored, because the floor is gone as well");
-    engine.migrate().await.expect("the schema is created again");
-    engine.open("q", Settings::default()).await.expect("the queue opens");
+    engine.migrate_schema().await.expect("the schema is created again");
+    engine.open_queue("q", Settings::default()).await.expect("the queue opens");
     engine.drop_queue("q", true).await.expect("dropped");
-    assert_eq!(kind(engine.add(&place, asking("a")).await), Kind::Dropped);
+    assert_eq!(kind(engine.add_keys(&place, asking("a")).await), Kind::Dropped);
 }
 
 #[tokio::test]
@@ -135,23 +137,23 @@ async fn what_a_failover_brings_back_of_a_dropped_queue_is_not_in_a_later_one() 
     let name = name("back");
     let (engine, place) = engine(&server.url(""), &name).await;
     let (rows, mark) = (format!("requeue:{{{name}/0.0}}:rows"), mark(&name));
-    engine.add(&place, asking("a")).await.expect("added");
+    engine.add_keys(&place, asking("a")).await.expect("added");
     let copied = [&rows, &mark].map(|key| server.cli(&["copy", key, &format!("{key}-copy")]));
     assert_eq!(copied, ["1", "1"]);
     engine.drop_queue(&name, true).await.expect("dropped");
-    let new = engine.open(&name, Settings::default()).await.expect("the queue is created");
+    let new = engine.open_queue(&name, Settings::default()).await.expect("the queue is created");
     for key in [&rows, &mark] {
         server.cli(&["rename", &format!("{key}-copy"), key]);
     }
     assert_eq!(
-        kind(engine.add(&new, asking("b")).await),
+        kind(engine.add_keys(&new, asking("b")).await),
         Kind::Dropped,
         "the mark of the old queue must be rejected"
     );
-    let new = engine.open(&name, Settings::default()).await.expect("the queue opens");
-    assert_eq!(engine.counts(&new).await.expect("counted"), StateCounts::default());
-    engine.add(&new, asking("b")).await.expect("added");
-    assert_eq!(kind(engine.add(&place, asking("b")).await), Kind::Dropped);
+    let new = engine.open_queue(&name, Settings::default()).await.expect("the queue opens");
+    assert_eq!(engine.count_keys(&new).await.expect("counted"), StateCounts::default());
+    engine.add_keys(&new, asking("b")).await.expect("added");
+    assert_eq!(kind(engine.add_keys(&place, asking("b")).await), Kind::Dropped);
 }
 
 /// An opener reads the record of a queue, and the queue is dropped before the opener marks the shards.
@@ -167,7 +169,7 @@ async fn a_queue_that_is_opened_while_it_is_dropped_is_another_one_or_none() {
             for creates in [true, false] {
                 let name = name("reopened");
                 let (direct, old) = engine(&direct_url, &name).await;
-                direct.add(&old, asking("a")).await.expect("added");
+                direct.add_keys(&old, asking("a")).await.expect("added");
                 if what == "mark" {
                     // A mark is confirmed only if it was missing.
                     server.cli(&["del", &mark(&name)]);
@@ -181,8 +183,8 @@ async fn a_queue_that_is_opened_while_it_is_dropped_is_another_one_or_none() {
                     let name = name.clone();
                     async move {
                         match creates {
-                            true => late.open(&name, Settings::default()).await.map(Some),
-                            false => Engine::find(&late, &name).await,
+                            true => late.open_queue(&name, Settings::default()).await.map(Some),
+                            false => late.find_queue(&name).await,
                         }
                         .map(|place| (late, place))
                     }
@@ -194,16 +196,20 @@ async fn a_queue_that_is_opened_while_it_is_dropped_is_another_one_or_none() {
                     opening.await.expect("the task does not panic").expect("the open succeeds");
                 let how = format!("{what}, {creates}, {shards} shards");
                 assert_eq!(place.is_some(), creates, "{how}");
-                assert_eq!(kind(direct.add(&old, asking("b")).await), Kind::Dropped, "{how}");
-                assert_eq!(kind(direct.claim(&old, ONE).await), Kind::Dropped, "{how}");
+                assert_eq!(kind(direct.add_keys(&old, asking("b")).await), Kind::Dropped, "{how}");
+                assert_eq!(kind(direct.claim_keys(&old, ONE).await), Kind::Dropped, "{how}");
                 match place {
                     Some(place) => {
                         assert_ne!(place.generation, old.generation, "{how}");
-                        late.add(&place, asking("c")).await.expect("added");
-                        let again = direct.open(&name, Settings::default()).await;
+                        late.add_keys(&place, asking("c")).await.expect("added");
+                        let again = direct.open_queue(&name, Settings::default()).await;
                         let again = again.expect("the queue opens");
                         assert_eq!(again.generation, place.generation, "{how}");
-                        assert_eq!(direct.counts(&again).await.expect("counted").ready, 1, "{how}");
+                        assert_eq!(
+                            direct.count_keys(&again).await.expect("counted").ready,
+                            1,
+                            "{how}"
+                        );
                     }
                     None => assert_eq!(server.cli(&["keys", &format!("*{name}*")]), "", "{how}"),
                 }
@@ -226,12 +232,13 @@ async fn epochs_that_are_ahead_of_the_clock_rise_across_a_drop() {
         let mut last = 2_000_000_000_000_000 * i64::from(shards);
         let mut place = place;
         for _ in 0..2 {
-            engine.add(&place, asking("a")).await.expect("added");
-            let out = engine.claim(&place, ONE).await.expect("claimed").items.remove(0);
+            engine.add_keys(&place, asking("a")).await.expect("added");
+            let out = engine.claim_keys(&place, ONE).await.expect("claimed").items.remove(0);
             assert!(out.epoch > last, "{} after {last}", out.epoch);
             last = out.epoch;
             engine.drop_queue(&name, true).await.expect("dropped");
-            place = engine.open(&name, Settings::default()).await.expect("the queue is created");
+            place =
+                engine.open_queue(&name, Settings::default()).await.expect("the queue is created");
         }
     }
 }

@@ -59,9 +59,7 @@ async fn who_is_not_let_in_hears_why_without_the_password() {
 
 #[tokio::test]
 async fn why_nothing_connects_has_a_kind() {
-    use crate::ConnectErrorKind::{
-        Address, Authentication, Refused, Tls, Unreachable, WrongServer,
-    };
+    use crate::ErrorKind::{Authentication, Invalid, Refused, Tls, Unreachable, WrongServer};
 
     let Some(server) = Server::start() else { return };
     let Some(postgres) = requeue_servers::Postgres::shared() else { return };
@@ -71,7 +69,7 @@ async fn why_nothing_connects_has_a_kind() {
     let with_tls = |host| format!("{}?ca={}", server.tls_url(host), ca.display());
     let refused = format!("nothing listens on 127.0.0.1:{nobody}: connection refused");
     for (url, kind, expected) in [
-        ("redis://h?speed=9".to_owned(), Address, "unknown option \"speed\"".to_owned()),
+        ("redis://h?speed=9".to_owned(), Invalid, "unknown option \"speed\"".to_owned()),
         (format!("redis://127.0.0.1:{nobody}"), Unreachable, refused.clone()),
         (format!("rediss://127.0.0.1:{nobody}"), Unreachable, refused),
         (
@@ -176,33 +174,34 @@ async fn a_server_that_is_full_takes_nothing_and_lets_go_of_what_it_has() {
     let Some(server) = Server::start() else { return };
     let (engine, place) = engine(&server.url(""), "q").await;
     for key in ["a", "b", "c"] {
-        engine.add(&place, asking(key)).await.expect("added");
+        engine.add_keys(&place, asking(key)).await.expect("added");
     }
     server.cli(&["config", "set", "maxmemory", "1"]);
-    let fault = engine.add(&place, asking("d")).await.expect_err("the server is full");
+    let fault = engine.add_keys(&place, asking("d")).await.expect_err("the server is full");
     assert_eq!(fault.kind, crate::types::error::Kind::Unable, "{}", fault.source);
-    assert_eq!(engine.counts(&place).await.expect("counted").ready, 3);
+    assert_eq!(engine.count_keys(&place).await.expect("counted").ready, 3);
     // A process that connects only now can also work on the existing keys.
     let (engine, place) = self::engine(&server.url(""), "q").await;
-    let claimed = engine.claim(&place, Claim { max: 3, ..ONE }).await.expect("claimed").items;
+    let claimed = engine.claim_keys(&place, Claim { max: 3, ..ONE }).await.expect("claimed").items;
     let held = claimed.iter().map(|out| (out.key.clone(), out.epoch)).collect();
-    let renewed = engine.renew(&place, held, ONE.lease).await.expect("renewed");
+    let renewed = engine.renew_leases(&place, held, ONE.lease).await.expect("renewed");
     assert_eq!(renewed, [Renewed::Yes; 3]);
     let fail = Finish::GiveUp(Failure { asked: Asked::default(), error: "no".to_owned() });
     let later = Finish::RequeueAfter(Duration::from_secs(3600), crate::Priority::default());
     let ends = [Finish::Succeed, fail, later];
     let end = |(out, how): (Delivery, _)| End { key: out.key, epoch: out.epoch, how };
     let ends = claimed.into_iter().zip(ends).map(end).collect();
-    assert_eq!(engine.finish(&place, ends).await.expect("ended"), [true; 3]);
-    let revived = engine.revive(&place, vec!["b".into()]).await.expect("revived");
+    assert_eq!(engine.finish_deliveries(&place, ends).await.expect("ended"), [true; 3]);
+    let revived =
+        engine.make_ready(&place, vec!["b".into()], State::Parked).await.expect("revived");
     assert_eq!(revived, [Some(true)]);
-    let cancelled = engine.cancel(&place, vec!["c".into()], None).await.expect("cancelled");
-    assert!(cancelled[0].is_some_and(|cancelled| cancelled.waiting));
-    let counts = engine.counts(&place).await.expect("counted");
+    let cancelled = engine.cancel_keys(&place, vec!["c".into()], None).await.expect("cancelled");
+    assert!(cancelled[0] == Some(true));
+    let counts = engine.count_keys(&place).await.expect("counted");
     assert_eq!((counts.ready, counts.waiting, counts.parked), (1, 0, 0));
     server.cli(&["config", "set", "maxmemory", "0"]);
-    engine.add(&place, asking("d")).await.expect("there is space again");
-    assert_eq!(engine.counts(&place).await.expect("counted").ready, 2);
+    engine.add_keys(&place, asking("d")).await.expect("there is space again");
+    assert_eq!(engine.count_keys(&place).await.expect("counted").ready, 2);
 }
 
 #[tokio::test]
@@ -210,13 +209,13 @@ async fn what_replicas_do_not_confirm_may_or_may_not_be() {
     let Some(server) = Server::start() else { return };
     let url = format!("{}?wait=1", server.url(""));
     let engine = Redis::connect(options(&url)).await.expect("the engine connects");
-    engine.migrate().await.expect("the schema is created");
-    let place = engine.open("q", Settings::default()).await.expect("the queue opens");
+    engine.migrate_schema().await.expect("the schema is created");
+    let place = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
     let ask = Ask { key: Key::from("a"), add: crate::Add::now(), adds: 1 };
-    let fault = engine.add(&place, vec![ask]).await.expect_err("the server has no replica");
+    let fault = engine.add_keys(&place, vec![ask]).await.expect_err("the server has no replica");
     assert_eq!(fault.kind, crate::types::error::Kind::Unconfirmed, "{}", fault.source);
     assert_eq!(fault.source.to_string(), "only 0 of 1 replicas have confirmed it");
-    assert_eq!(engine.counts(&place).await.expect("counted").ready, 1);
+    assert_eq!(engine.count_keys(&place).await.expect("counted").ready, 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -232,14 +231,14 @@ async fn an_add_that_is_sent_again_is_one_add() {
     let replica = &cluster.nodes()[third + 3];
     // The key is parked before the add, and after each of its runs.
     let park = async || {
-        let claimed = engine.claim(&place, ONE).await.expect("claimed").items;
+        let claimed = engine.claim_keys(&place, ONE).await.expect("claimed").items;
         let ends = claimed.into_iter().map(|out| {
             let failure = Failure { asked: Asked::default(), error: "no".to_owned() };
             End { key: out.key, epoch: out.epoch, how: Finish::GiveUp(failure) }
         });
-        engine.finish(&place, ends.collect()).await.expect("completed").len()
+        engine.finish_deliveries(&place, ends.collect()).await.expect("completed").len()
     };
-    engine.add(&place, ask()).await.expect("added");
+    engine.add_keys(&place, ask()).await.expect("added");
     assert_eq!(park().await, 1);
     tokio::task::block_in_place(|| {
         replica.freeze();
@@ -405,8 +404,8 @@ async fn a_shard_that_is_given_to_another_node_goes_on_there() {
     let Some(cluster) = Cluster::start() else { return };
     let engine = Redis::connect(options(&format!("{}?shards=4", cluster.url()))).await;
     let engine = Arc::new(engine.expect("the engine connects"));
-    engine.migrate().await.expect("the schema is created");
-    let place = engine.open("q", Settings::default()).await.expect("the queue opens");
+    engine.migrate_schema().await.expect("the schema is created");
+    let place = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
     let slot = engine.shards_of(&place).expect("the queue is open")[0].slot;
     let queue = Queue::new(engine, place, crate::client::options::Options::default());
     let (before, during) = (numbered("before", 300), numbered("during", 1000));

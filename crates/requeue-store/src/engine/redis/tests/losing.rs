@@ -104,7 +104,8 @@ async fn a_queue_whose_record_is_made_again_by_halves_keeps_its_keys() {
     let queue = store.queue("q").open().await.expect("the queue opens");
     queue.add_all((0..100).map(|n| n.to_string())).await.expect("added");
     let record = "requeue:{q}:queue";
-    let halves = ["re_add", "0", "shards", "4", "parked_add", "0", "generation", "77", "new", "1"];
+    let halves =
+        ["readd_policy", "0", "shards", "4", "parked_add", "0", "generation", "77", "new", "1"];
     for marks in [&[][..], &["--all"]] {
         server.cli(&["del", record]);
         if !marks.is_empty() {
@@ -133,20 +134,20 @@ async fn with_all_kinds(url: &str, name: &str) -> (Redis, Place, Vec<End>) {
         // The delay lets the keys that are added later be claimed first.
         let add = Add::after(Duration::from_millis(1)).priority(priority);
         let ask = Ask { key: key.into(), add, adds: 1 };
-        engine.add(&place, vec![ask]).await.expect("added");
+        engine.add_keys(&place, vec![ask]).await.expect("added");
     }
     let later = Ask { key: "later".into(), add: Add::after(LONG * 30), adds: 1 };
-    engine.add(&place, vec![later]).await.expect("added");
+    engine.add_keys(&place, vec![later]).await.expect("added");
     let mut ends = Vec::new();
     for key in ["parked", "running", "dirty"] {
         let urgent = Add::now().priority(Priority::High);
         engine
-            .add(&place, vec![Ask { key: key.into(), add: urgent, adds: 1 }])
+            .add_keys(&place, vec![Ask { key: key.into(), add: urgent, adds: 1 }])
             .await
             .expect("added");
     }
     while ends.len() < 3 {
-        let claimed = engine.claim(&place, Claim { max: 1, ..ONE }).await.expect("claimed");
+        let claimed = engine.claim_keys(&place, Claim { max: 1, ..ONE }).await.expect("claimed");
         for out in claimed.items {
             let how = match &*out.key {
                 b"parked" => Finish::GiveUp(Failure { asked: out.asked, error: "no".to_owned() }),
@@ -155,7 +156,7 @@ async fn with_all_kinds(url: &str, name: &str) -> (Redis, Place, Vec<End>) {
             };
             let end = End { key: out.key, epoch: out.epoch, how };
             if matches!(end.how, Finish::Release(_)) {
-                engine.finish(&place, vec![end]).await.expect("the lease is valid");
+                engine.finish_deliveries(&place, vec![end]).await.expect("the lease is valid");
                 continue;
             }
             ends.push(end);
@@ -163,37 +164,37 @@ async fn with_all_kinds(url: &str, name: &str) -> (Redis, Place, Vec<End>) {
     }
     ends.sort_by(|a, b| a.key.cmp(&b.key));
     let parked = ends.remove(1);
-    engine.finish(&place, vec![parked]).await.expect("the lease is valid");
-    engine.add(&place, asking("dirty")).await.expect("added");
+    engine.finish_deliveries(&place, vec![parked]).await.expect("the lease is valid");
+    engine.add_keys(&place, asking("dirty")).await.expect("added");
     (engine, place, ends)
 }
 
 /// Asserts that no operation fails because of missing parts.
 async fn all_operations_work(engine: &Redis, place: &Place) {
-    engine.counts(place).await.expect("counted");
-    for state in [None, Some(State::Ready), Some(State::Processing), Some(State::Parked)] {
-        engine.page(place, state, None, 100).await.expect("the page is read");
+    engine.count_keys(place).await.expect("counted");
+    for state in [None, Some(State::Ready), Some(State::InFlight), Some(State::Parked)] {
+        engine.read_page(place, state, None, 100).await.expect("the page is read");
     }
     for key in ["low", "normal", "later", "parked", "running", "dirty"] {
         engine.look_up(place, &key.into()).await.expect("looked up");
     }
     let held = vec![("running".into(), 1), ("nobody's".into(), 1)];
-    engine.renew(place, held, ONE.lease).await.expect("answered");
+    engine.renew_leases(place, held, ONE.lease).await.expect("answered");
     let end = End { key: "nobody's".into(), epoch: 1, how: Finish::Succeed };
-    assert_eq!(engine.finish(place, vec![end]).await.expect("answered"), [false]);
-    engine.cancel(place, vec!["nobody's".into()], None).await.expect("answered");
-    engine.revive(place, vec!["nobody's".into()]).await.expect("answered");
+    assert_eq!(engine.finish_deliveries(place, vec![end]).await.expect("answered"), [false]);
+    engine.cancel_keys(place, vec!["nobody's".into()], None).await.expect("answered");
+    engine.make_ready(place, vec!["nobody's".into()], State::Parked).await.expect("answered");
 }
 
 /// Works until no key is ready or in flight, and asserts that no key is delivered twice at the same time. Returns
 /// the keys.
 async fn drain(engine: &Redis, place: &Place, ends: Vec<End>) -> Vec<String> {
-    engine.finish(place, ends).await.expect("answered");
-    engine.cancel(place, vec!["later".into()], None).await.expect("answered");
+    engine.finish_deliveries(place, ends).await.expect("answered");
+    engine.cancel_keys(place, vec!["later".into()], None).await.expect("answered");
     let drained = async {
         let mut found = Vec::new();
         loop {
-            let claimed = engine.claim(place, Claim { max: 2, ..ONE }).await.expect("claimed");
+            let claimed = engine.claim_keys(place, Claim { max: 2, ..ONE }).await.expect("claimed");
             if claimed.items.is_empty() && claimed.next.is_none() {
                 if engine.is_idle(place).await.expect("answered") {
                     break found;
@@ -205,7 +206,10 @@ async fn drain(engine: &Redis, place: &Place, ends: Vec<End>) -> Vec<String> {
             for out in claimed.items {
                 found.push(out.key.to_string());
                 let end = End { key: out.key, epoch: out.epoch, how: Finish::Succeed };
-                assert_eq!(engine.finish(place, vec![end]).await.expect("answered"), [true]);
+                assert_eq!(
+                    engine.finish_deliveries(place, vec![end]).await.expect("answered"),
+                    [true]
+                );
             }
         }
     };
@@ -239,14 +243,17 @@ async fn a_shard_that_has_lost_a_part_is_repaired_and_no_key_is_stuck() {
                 if part == "rows" { &[] } else { &["dirty", "high", "low", "normal"] };
             assert_eq!(found, wanted, "{part}, {is_open}");
             let parked = u64::from(part != "rows");
-            let counts = engine.counts(&place).await.expect("counted");
+            let counts = engine.count_keys(&place).await.expect("counted");
             assert_eq!(
                 counts,
                 StateCounts { parked, ..StateCounts::default() },
                 "{part}, {is_open}"
             );
             assert_eq!(
-                engine.revive(&place, vec!["parked".into()]).await.expect("answered"),
+                engine
+                    .make_ready(&place, vec!["parked".into()], State::Parked)
+                    .await
+                    .expect("answered"),
                 [Some(parked == 1)]
             );
         }
@@ -267,7 +274,7 @@ async fn a_row_that_was_removed_fails_no_script() {
             ["dirty", "high", "low", "normal"].into_iter().filter(|&other| other != key).collect();
         assert_eq!(found, wanted, "{key}");
         let parked = u64::from(key != "parked");
-        let counts = engine.counts(&place).await.expect("counted");
+        let counts = engine.count_keys(&place).await.expect("counted");
         assert_eq!(counts, StateCounts { parked, ..StateCounts::default() }, "{key}");
     }
 }
@@ -279,16 +286,16 @@ async fn rows_that_have_lost_their_places_are_counted_as_damaged_and_keep_their_
     let name = name("placeless");
     let (engine, place) = engine(&server.url(""), &name).await;
     for key in ["a", "b", "c"] {
-        engine.add(&place, asking(key)).await.expect("added");
+        engine.add_keys(&place, asking(key)).await.expect("added");
     }
     let part = |part: &str| format!("requeue:{{{name}/0.0}}:{part}");
     server.cli(&["hset", &part("rows"), "c", "not a row"]);
-    let first = engine.claim(&place, Claim { max: 3, ..ONE }).await.expect("claimed");
+    let first = engine.claim_keys(&place, Claim { max: 3, ..ONE }).await.expect("claimed");
     assert_eq!((first.items.len(), first.damaged.len()), (2, 1));
-    for (removed, processing, damaged) in [("none", 2, 1), ("aside", 2, 1), ("leases", 0, 3)] {
+    for (removed, in_flight, damaged) in [("none", 2, 1), ("aside", 2, 1), ("leases", 0, 3)] {
         server.cli(&["del", &part(removed)]);
-        let expected = StateCounts { processing, damaged, ..StateCounts::default() };
-        assert_eq!(engine.counts(&place).await.expect("counted"), expected, "{removed}");
+        let expected = StateCounts { in_flight, damaged, ..StateCounts::default() };
+        assert_eq!(engine.count_keys(&place).await.expect("counted"), expected, "{removed}");
         let kept = engine.drop_queue(&name, false).await.expect("answered");
         assert_eq!(kept, Dropped::HasKeys(expected), "{removed}");
     }
@@ -305,16 +312,18 @@ async fn what_is_left_of_a_removed_row_does_nothing_to_its_key() {
         let name = name("left");
         let (engine, place, _) = with_all_kinds(&url, &name).await;
         removed(server, &name, "rows");
-        engine.add(&place, asking(part)).await.expect("added");
+        engine.add_keys(&place, asking(part)).await.expect("added");
         // Let the leases of the keys in flight expire.
         let leases = format!("requeue:{{{name}/0.0}}:leases");
         if server.cli(&["zcard", &leases]) != "0" {
             server.cli(&["zadd", &leases, "1", "running", "1", "dirty"]);
         }
-        let claimed = engine.claim(&place, Claim { max: 9, ..ONE }).await.expect("claimed").items;
+        let claimed =
+            engine.claim_keys(&place, Claim { max: 9, ..ONE }).await.expect("claimed").items;
         let found: Vec<_> = claimed.iter().map(|out| (out.key.to_string(), out.failures)).collect();
         assert_eq!(found, [(part.to_owned(), 0)]);
-        let again = engine.claim(&place, Claim { max: 9, ..ONE }).await.expect("claimed").items;
+        let again =
+            engine.claim_keys(&place, Claim { max: 9, ..ONE }).await.expect("claimed").items;
         assert_eq!(again, [], "{part}: the key is in flight");
         let ends = claimed.into_iter().map(|out| End {
             key: out.key,
@@ -322,7 +331,7 @@ async fn what_is_left_of_a_removed_row_does_nothing_to_its_key() {
             how: Finish::Succeed,
         });
         assert_eq!(drain(&engine, &place, ends.collect()).await, Vec::<String>::new());
-        let counts = engine.counts(&place).await.expect("counted");
+        let counts = engine.count_keys(&place).await.expect("counted");
         assert_eq!(counts, StateCounts::default(), "{part}");
     }
 }

@@ -55,8 +55,8 @@ async fn waiting(server: &Server, count: usize) {
 /// Creates a queue on this server or cluster, and an engine for it.
 async fn engine(url: &str, name: &str) -> (Redis, Place) {
     let engine = Redis::connect(options(url)).await.expect("the engine connects");
-    engine.migrate().await.expect("the schema is created");
-    let place = engine.open(name, Settings::default()).await.expect("the queue opens");
+    engine.migrate_schema().await.expect("the schema is created");
+    let place = engine.open_queue(name, Settings::default()).await.expect("the queue opens");
     (engine, place)
 }
 

@@ -16,7 +16,7 @@ async fn who_has_the_place_of_a_server_that_hangs_is_found_by_those_who_give_up(
         engine(&cluster.url(), "q").await,
     ];
     let (engine, place) = &engines[0];
-    engine.add(place, asking("a")).await.expect("added");
+    engine.add_keys(place, asking("a")).await.expect("added");
     let (nodes, hung) =
         (cluster.nodes(), engine.shards_of(place).expect("the queue is open")[0].slot);
     let hung = usize::from(hung) * 3 / 16384;
@@ -28,7 +28,7 @@ async fn who_has_the_place_of_a_server_that_hangs_is_found_by_those_who_give_up(
     let claims = async {
         let (engine, place) = &engines[0];
         loop {
-            if let Ok(claimed) = engine.claim(place, ONE).await {
+            if let Ok(claimed) = engine.claim_keys(place, ONE).await {
                 break claimed.items.len();
             }
         }
@@ -36,7 +36,7 @@ async fn who_has_the_place_of_a_server_that_hangs_is_found_by_those_who_give_up(
     let adds = async {
         let (engine, place) = &engines[1];
         let brief = Duration::from_millis(200);
-        while !matches!(timeout(brief, engine.add(place, asking("b"))).await, Ok(Ok(_))) {}
+        while !matches!(timeout(brief, engine.add_keys(place, asking("b"))).await, Ok(Ok(_))) {}
     };
     let found = timeout(Duration::from_secs(120), async { tokio::join!(claims, adds) }).await;
     assert_eq!(found.expect("within the time limit").0, 1);
@@ -64,9 +64,9 @@ async fn a_master_that_was_cut_off_is_not_believed() {
     let (engine, place) = engine(&cluster.url(), "q").await;
     let keys: Vec<Ask> = (0..64).flat_map(|n| asking(&n.to_string())).collect();
     for part in crate::engine::by_shard(&engine, &place, keys, |ask| &ask.key) {
-        engine.add(&place, part).await.expect("added");
+        engine.add_keys(&place, part).await.expect("added");
     }
-    assert_eq!(engine.counts(&place).await.expect("counted").ready, 64);
+    assert_eq!(engine.count_keys(&place).await.expect("counted").ready, 64);
     let count =
         |node: &Server| node.cli(&["dbsize"]).parse::<u32>().expect("the value is a number");
     tokio::task::block_in_place(|| {
@@ -79,22 +79,22 @@ async fn a_master_that_was_cut_off_is_not_believed() {
 async fn renewals_and_ends_are_not_held_up_by_adds_that_wait_for_replicas() {
     let Some(server) = Server::start() else { return };
     let (engine, place) = engine(&format!("{}?wait=1", server.url("")), "q").await;
-    engine.add(&place, asking("held")).await.expect_err("the server has no replica");
-    let held = engine.claim(&place, ONE).await.expect("claimed").items.remove(0);
+    engine.add_keys(&place, asking("held")).await.expect_err("the server has no replica");
+    let held = engine.claim_keys(&place, ONE).await.expect("claimed").items.remove(0);
     let engine = Arc::new(engine);
     let mut adds = JoinSet::new();
     for n in 0..80 {
         let (engine, place) = (Arc::clone(&engine), place.clone());
-        adds.spawn(async move { engine.add(&place, asking(&n.to_string())).await });
+        adds.spawn(async move { engine.add_keys(&place, asking(&n.to_string())).await });
     }
     // Each add takes 1 s, and four connections are available for them.
     waiting(&server, 4).await;
     let (keys, lease) = (vec![(held.key.clone(), held.epoch)], Duration::from_secs(30));
-    assert_eq!(engine.renew(&place, keys, lease).await.expect("answered"), [Renewed::Yes]);
+    assert_eq!(engine.renew_leases(&place, keys, lease).await.expect("answered"), [Renewed::Yes]);
     let end = End { key: held.key, epoch: held.epoch, how: Finish::Succeed };
-    assert_eq!(engine.finish(&place, vec![end]).await.expect("answered"), [true]);
+    assert_eq!(engine.finish_deliveries(&place, vec![end]).await.expect("answered"), [true]);
     // A claim is valid even if the replicas do not have it.
-    let claimed = engine.claim(&place, ONE).await.expect("answered");
+    let claimed = engine.claim_keys(&place, ONE).await.expect("answered");
     assert_eq!(claimed.items.len(), 1);
     let mut answered = 0;
     while adds.try_join_next().is_some() {
@@ -114,8 +114,8 @@ async fn the_rights_that_are_documented_are_enough_for_a_cluster_and_needed() {
         cluster.url().replacen("://", &format!("://{name}:s3cret@"), 1)
     };
     let (engine, place) = engine(&user("worker", RIGHTS), &name("rights")).await;
-    engine.add(&place, asking("a")).await.expect("added");
-    assert_eq!(engine.claim(&place, ONE).await.expect("claimed").items.len(), 1);
+    engine.add_keys(&place, asking("a")).await.expect("added");
+    assert_eq!(engine.claim_keys(&place, ONE).await.expect("claimed").items.len(), 1);
     for right in ["+cluster|slots", "+cluster|info"] {
         let url = user("poor", &format!("reset {}", RIGHTS.replacen(right, "", 1)));
         let fault = Redis::connect(options(&url)).await.expect_err(right);

@@ -18,11 +18,11 @@ const BESIDE: [&str; 4] = ["-wal", "-shm", "-journal", "-reserve"];
 /// # Errors
 ///
 /// The path contains a symbolic link of another user, or [`check`] refuses a file.
-pub(in super::super) fn prepare(path: &Path) -> io::Result<PathBuf> {
+pub(in super::super) fn prepare_path(path: &Path) -> io::Result<PathBuf> {
     if is_special(path) {
         return Ok(path.to_owned());
     }
-    let Some(place) = resolve(path)? else { return Ok(path.to_owned()) };
+    let Some(place) = resolve_links(path)? else { return Ok(path.to_owned()) };
     check(&place)?;
     let new = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&place);
     // SQLite reports any error other than an existing file.
@@ -38,6 +38,7 @@ pub(in super::super) fn check(place: &Path) -> io::Result<()> {
     if is_special(place) {
         return Ok(());
     }
+    // SQLite opens these files by their names, and would write keys into a planted one.
     for suffix in std::iter::once("").chain(BESIDE) {
         let mut name = place.as_os_str().to_owned();
         name.push(suffix);
@@ -60,10 +61,10 @@ fn is_special(path: &Path) -> bool {
 
 /// Follows the symbolic links of a path one at a time, because each may belong to another user. Returns `None`
 /// if SQLite cannot open the file either, and reports why.
-fn resolve(path: &Path) -> io::Result<Option<PathBuf>> {
+fn resolve_links(path: &Path) -> io::Result<Option<PathBuf>> {
     const MOST_LINKS: usize = 40;
     let (mut at, mut links) = (PathBuf::new(), 0);
-    let mut rest = components(path);
+    let mut rest = reversed_components(path);
     while let Some(component) = rest.pop() {
         at.push(&component);
         if component == "/" || component == ".." {
@@ -84,21 +85,22 @@ fn resolve(path: &Path) -> io::Result<Option<PathBuf>> {
         if links > MOST_LINKS {
             return Ok(None);
         }
-        if !trusts(found.uid()) {
+        // The owner of a link can change its target after this check.
+        if !is_trusted(found.uid()) {
             let what =
                 format!("a symbolic link of another user (uid {}) is not followed", found.uid());
-            return Err(refusal(&at, &what));
+            return Err(refuse_path(&at, &what));
         }
         let Ok(to) = at.read_link() else { return Ok(None) };
         at.pop();
-        rest.extend(components(&to));
+        rest.extend(reversed_components(&to));
     }
     // The path may be `.`, or a link to it. SQLite would open a temporary database under an empty name.
     Ok(Some(if at.as_os_str().is_empty() { PathBuf::from(".") } else { at }))
 }
 
 /// Returns the components of a path, the last one first.
-fn components(path: &Path) -> Vec<OsString> {
+fn reversed_components(path: &Path) -> Vec<OsString> {
     let components = path.components().rev().filter(|component| *component != Component::CurDir);
     components.map(|component| component.as_os_str().to_owned()).collect()
 }
@@ -106,16 +108,16 @@ fn components(path: &Path) -> Vec<OsString> {
 fn check_planted(at: &Path, found: &Metadata) -> io::Result<()> {
     let dir = at.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let Ok(dir) = dir.metadata() else { return Ok(()) };
-    if !is_shared(dir.mode()) || trusts(found.uid()) || found.uid() == dir.uid() {
+    if !is_shared(dir.mode()) || is_trusted(found.uid()) || found.uid() == dir.uid() {
         return Ok(());
     }
     let uid = found.uid();
     let what =
         format!("it belongs to another user (uid {uid}), and others can write to its directory");
-    Err(refusal(at, &what))
+    Err(refuse_path(at, &what))
 }
 
-fn refusal(at: &Path, what: &str) -> Error {
+fn refuse_path(at: &Path, what: &str) -> Error {
     let why = format!("{}: {what}; choose another path", at.display());
     Error::new(ErrorKind::PermissionDenied, why)
 }
@@ -128,6 +130,6 @@ const fn is_shared(mode: u32) -> bool {
 }
 
 /// Returns true for this user and for root.
-fn trusts(owner: u32) -> bool {
+fn is_trusted(owner: u32) -> bool {
     [0, rustix::process::geteuid().as_raw()].contains(&owner)
 }

@@ -3,7 +3,7 @@
 use fastrand::Rng;
 use rusqlite::{Connection, params_from_iter};
 
-use super::super::rows::{COLUMNS, keep, load};
+use super::super::rows::{COLUMNS, keep_row, load_row};
 use super::*;
 use crate::engine::columns::Columns;
 use crate::tests::damage::number;
@@ -70,9 +70,9 @@ fn a_row_is_refused_unless_requeue_can_read_it() {
         if is_accepted {
             accepted += 1;
             let key = Key::from("a");
-            let found = load(&raw, 1, &key).expect("the row is read");
-            keep(&raw, 1, &key, found.as_ref()).expect("the row is written");
-            assert_eq!(load(&raw, 1, &key).expect("the row is read"), found, "{n}: {row:?}");
+            let found = load_row(&raw, 1, &key).expect("the row is read");
+            keep_row(&raw, 1, &key, found.as_ref()).expect("the row is written");
+            assert_eq!(load_row(&raw, 1, &key).expect("the row is read"), found, "{n}: {row:?}");
         } else {
             refused += 1;
         }

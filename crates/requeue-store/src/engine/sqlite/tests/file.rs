@@ -57,22 +57,22 @@ async fn a_file_that_is_locked_is_waited_for_as_long_as_an_add_may_take() {
     lock("begin immediate");
     let since = Instant::now();
     let fault =
-        engine.open("q", ReaddPolicy::Replace.into()).await.expect_err("the file is locked");
+        engine.open_queue("q", ReaddPolicy::Replace.into()).await.expect_err("the file is locked");
     assert!(since.elapsed() >= Duration::from_secs(30));
     let said = fault.source.to_string();
     assert!(said.ends_with("q: another process holds the lock on the file"), "{said}");
     // A migration that finds the schema does not write.
-    engine.migrate().await.expect("the schema exists");
+    engine.migrate_schema().await.expect("the schema exists");
 
     let unlocked = async {
         sleep(Duration::from_secs(29)).await;
         lock("rollback");
     };
-    let (opened, ()) = tokio::join!(engine.open("q", ReaddPolicy::Replace.into()), unlocked);
+    let (opened, ()) = tokio::join!(engine.open_queue("q", ReaddPolicy::Replace.into()), unlocked);
     let place = opened.expect("the file was locked for less than 30 s");
 
     // The same applies to each change for which the caller makes no second attempt.
-    engine.add(&place, long(1)).await.expect("added");
+    engine.add_keys(&place, long(1)).await.expect("added");
     lock("begin immediate");
     let key = long(1).remove(0).key;
     let keys = || vec![key.clone()];
@@ -81,14 +81,14 @@ async fn a_file_that_is_locked_is_waited_for_as_long_as_an_add_may_take() {
         lock("rollback");
     };
     let (cancelled, running, revived, ready, paused, ()) = tokio::join!(
-        engine.cancel(&place, keys(), None),
+        engine.cancel_keys(&place, keys(), None),
         engine.cancel_running(&place, &key),
-        engine.revive(&place, keys()),
+        engine.make_ready(&place, keys(), crate::State::Parked),
         engine.make_ready(&place, keys(), crate::State::Waiting),
         engine.set_paused(&place, true),
         unlocked
     );
-    assert!(cancelled.expect("cancelled")[0].is_some_and(|cancelled| cancelled.ready));
+    assert!(cancelled.expect("cancelled")[0] == Some(true));
     assert_eq!(running.expect("answered"), CancelledRun::NotInFlight);
     revived.expect("answered");
     ready.expect("answered");
@@ -110,13 +110,13 @@ async fn only_a_locked_file_is_waited_for() {
         (ffi::SQLITE_CORRUPT, false, 1),
     ] {
         let made = AtomicU32::new(0);
-        let attempt = || -> Answer<'_, ()> {
+        let attempt = || -> crate::tests::BoxAnswer<'_, ()> {
             made.fetch_add(1, Ordering::SeqCst);
             let error = rusqlite::Error::SqliteFailure(Error::new(code), None);
             Box::pin(std::future::ready(Err(fault(Path::new("q"), &error))))
         };
         let since = Instant::now();
-        patiently(attempt).await.expect_err("each attempt fails");
+        retry_patiently(attempt).await.expect_err("each attempt fails");
         assert_eq!(since.elapsed() >= Duration::from_secs(30), is_lock, "code {code}");
         let made = made.into_inner();
         assert!(made == attempts || (is_lock && made > 1), "code {code}: {made} attempts");
@@ -127,10 +127,10 @@ async fn only_a_locked_file_is_waited_for() {
 async fn without_a_reserve_adds_use_only_what_is_free_in_the_file() {
     let fixture = Fixture::new().await;
     let (engine, reserve) = (&fixture.engine, fixture._dir.path().join("q-reserve"));
-    let place = engine.open("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
+    let place = engine.open_queue("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
     assert_eq!(fs::metadata(&reserve).expect("the file exists").len(), 256 << 10);
     for n in 0..20 {
-        engine.add(&place, long(n)).await.expect("added");
+        engine.add_keys(&place, long(n)).await.expect("added");
     }
     assert_eq!(work(engine, &place).await, 20);
     fs::remove_file(&reserve).expect("the file is removed");
@@ -145,7 +145,7 @@ async fn without_a_reserve_adds_use_only_what_is_free_in_the_file() {
     let (again, _) = add_until_full(engine, &place).await;
     assert!(again > 10, "{again}");
     fs::remove_dir(&reserve).expect("the file is removed");
-    engine.add(&place, long(u64::MAX)).await.expect("there is space again");
+    engine.add_keys(&place, long(u64::MAX)).await.expect("there is space again");
     assert!(fs::metadata(&reserve).expect("the file exists").len() >= 256 << 10);
     assert_eq!(work(engine, &place).await, again + 1);
 }
@@ -159,7 +159,7 @@ fn long(n: u64) -> Vec<Ask> {
 async fn add_until_full(engine: &Sqlite, place: &Place) -> (u64, EngineError) {
     let mut added = 0;
     loop {
-        match engine.add(place, long(added)).await {
+        match engine.add_keys(place, long(added)).await {
             Ok(_) => added += 1,
             Err(fault) => return (added, fault),
         }
@@ -177,7 +177,7 @@ async fn work(engine: &Sqlite, place: &Place) -> u64 {
         assert!(failed < 10, "{}", fault.source);
     };
     loop {
-        let items = match engine.claim(place, claim).await {
+        let items = match engine.claim_keys(place, claim).await {
             Ok(claimed) if claimed.items.is_empty() => break,
             Ok(claimed) => claimed.items,
             Err(fault) => {
@@ -189,7 +189,7 @@ async fn work(engine: &Sqlite, place: &Place) -> u64 {
         let ends: Vec<_> =
             items.into_iter().map(|out| End { epoch: out.epoch, ..end(out.key) }).collect();
         loop {
-            match engine.finish(place, ends.clone()).await {
+            match engine.finish_deliveries(place, ends.clone()).await {
                 Ok(ours) => {
                     done += ours.into_iter().filter(|&is_ours| is_ours).count() as u64;
                     break;
@@ -198,7 +198,7 @@ async fn work(engine: &Sqlite, place: &Place) -> u64 {
             }
         }
     }
-    assert_eq!(engine.counts(place).await.expect("counted"), StateCounts::default());
+    assert_eq!(engine.count_keys(place).await.expect("counted"), StateCounts::default());
     done
 }
 
@@ -234,8 +234,9 @@ async fn fill_and_drain(disk: &Path) {
     let file = disk.join("q");
     let open = || async {
         let engine = Sqlite::open(&file, Synchronous::Normal).expect("the file opens");
-        engine.migrate().await.expect("the schema exists");
-        let place = engine.open("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
+        engine.migrate_schema().await.expect("the schema exists");
+        let place =
+            engine.open_queue("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
         (engine, place)
     };
     let mut filler = File::create(disk.join("filler")).expect("the file is created");
@@ -246,14 +247,14 @@ async fn fill_and_drain(disk: &Path) {
     assert!(fault.source.to_string().contains("the disk is full"), "{}", fault.source);
     // Another program uses the remaining space.
     while filler.write_all(&[0; 256]).is_ok() {}
-    assert_eq!(worker.counts(&same).await.expect("counted").ready, added);
+    assert_eq!(worker.count_keys(&same).await.expect("counted").ready, added);
     assert_eq!(work(&worker, &same).await, added);
 
     // The pages of the completed keys are free within the file, although the disk is full.
     (added, _) = add_until_full(&adder, &place).await;
     assert!(added > 1000, "{added}");
     assert_eq!(work(&worker, &same).await, added);
-    adder.add(&place, long(0)).await.expect("added");
+    adder.add_keys(&place, long(0)).await.expect("added");
     // This also holds for processes that open the file now.
     drop((adder, worker));
     let (late, place) = open().await;
@@ -262,7 +263,7 @@ async fn fill_and_drain(disk: &Path) {
     fs::remove_file(disk.join("filler")).expect("the file is removed");
     let reserve = disk.join("q-reserve");
     assert!(!reserve.exists());
-    late.add(&place, long(0)).await.expect("there is space again");
+    late.add_keys(&place, long(0)).await.expect("there is space again");
     assert!(reserve.exists());
 }
 
@@ -359,7 +360,7 @@ async fn a_directory_that_forbids_the_log_is_named() {
     let refused = async || {
         let error = crate::Store::connect(&format!("sqlite:{}", at(&dir).display())).await;
         let error = error.expect_err("the file cannot be written");
-        assert_eq!(error.kind(), crate::ConnectErrorKind::Refused, "{}", chain(&error));
+        assert_eq!(error.kind(), crate::ErrorKind::Refused, "{}", chain(&error));
         chain(&error)
     };
     set_mode(dir.path(), 0o555);

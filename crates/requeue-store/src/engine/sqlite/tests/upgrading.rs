@@ -14,7 +14,7 @@ const STEP: &str =
 
 /// Creates a file of the version before this one, with keys. Returns its path, and the fencing token of the
 /// key in flight.
-async fn older(dir: &TempDir) -> (std::path::PathBuf, i64) {
+async fn older_schema(dir: &TempDir) -> (std::path::PathBuf, i64) {
     let path = at(dir);
     let engine = open(&path);
     let in_flight = upgrade::fill(&engine).await;
@@ -40,7 +40,7 @@ fn schema(path: &Path) -> (i32, String) {
 #[tokio::test]
 async fn a_file_of_an_older_version_is_upgraded_when_a_queue_is_opened() {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let (path, in_flight) = older(&dir).await;
+    let (path, in_flight) = older_schema(&dir).await;
     let engine = open(&path);
     engine.thread.check(&[STEP]).await.expect("the file is upgraded");
     assert_eq!(schema(&path).0, VERSION);
@@ -50,7 +50,7 @@ async fn a_file_of_an_older_version_is_upgraded_when_a_queue_is_opened() {
 #[tokio::test]
 async fn a_failed_upgrade_leaves_the_file_as_it_was() {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let (path, in_flight) = older(&dir).await;
+    let (path, in_flight) = older_schema(&dir).await;
     let before = schema(&path);
     let cases: [(Steps, &str); 2] = [
         (&["alter table queues add column other text; update queues set missing = 1"], "missing"),
@@ -76,7 +76,7 @@ async fn a_failed_upgrade_leaves_the_file_as_it_was() {
 #[tokio::test]
 async fn two_openers_upgrade_a_file_once() {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let (path, in_flight) = older(&dir).await;
+    let (path, in_flight) = older_schema(&dir).await;
     let (one, other) = (open(&path), open(&path));
     // A second upgrade would fail: its column would exist.
     let (first, second) = tokio::join!(one.thread.check(&[STEP]), other.thread.check(&[STEP]));
@@ -94,7 +94,7 @@ async fn a_file_of_a_newer_version_is_refused_with_both_versions() {
     raw.pragma_update(None, "user_version", VERSION + 1).expect("the version is written");
     let before = schema(&path);
     let engine = open(&path);
-    for refused in [engine.find("mail").await.map(drop), engine.migrate().await] {
+    for refused in [engine.find_queue("mail").await.map(drop), engine.migrate_schema().await] {
         let said = refused.expect_err("the version is newer").source.to_string();
         let (newer, expected) = (VERSION + 1, "update requeue");
         let versions = format!("the schema has version {newer}, and this program needs {VERSION}");
@@ -113,7 +113,7 @@ async fn a_file_without_a_column_of_its_version_is_refused_with_the_column() {
         .and_then(|raw| raw.execute_batch("alter table queues rename column paused to stopped"))
         .expect("the column is renamed");
     let engine = open(&path);
-    for refused in [engine.find("mail").await.map(drop), engine.migrate().await] {
+    for refused in [engine.find_queue("mail").await.map(drop), engine.migrate_schema().await] {
         let said = refused.expect_err("a column is missing").source.to_string();
         assert!(said.contains("needs the column queues.paused, which is missing"), "{said}");
     }
