@@ -422,7 +422,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
 
     fn set_paused(&self, paused: bool) -> Answer<'_, ()> {
         let is_done = if paused { self.control.pause() } else { self.control.resume() };
-        let error = "this process is stopping: there is nothing to pause";
+        let error = "this process is stopping, or does not pause its queue";
         let refusal = || Problem::new(StatusCode::CONFLICT, error);
         Box::pin(ready(is_done.then_some(()).ok_or_else(refusal)))
     }

@@ -14,7 +14,7 @@ use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::ConnectInfo;
 use axum::serve::Listener;
-use futures_util::FutureExt;
+use futures_util::{FutureExt, StreamExt, stream};
 use hyper::body::{Frame, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -45,13 +45,18 @@ const SILENT_LOOKS: u64 = 4;
 /// clients that occupy all connections do not keep an orchestrator from its probes. While those are taken as well, new
 /// connections wait in the queue of the system.
 pub(crate) async fn serve<L: Listener<Addr: 'static>>(
-    mut listener: L,
+    listener: L,
     router: Router,
     probes: Router,
     most: usize,
     ended: watch::Receiver<bool>,
 ) {
     let mut tasks = JoinSet::new();
+    // After an error, `accept` logs, waits a second and tries again. So it continues when another branch of the
+    // `select!` ends.
+    let mut incoming = pin!(stream::unfold(listener, |mut listener| async move {
+        Some((listener.accept().await, listener))
+    }));
     let (mut all, mut reserved) = (Places::new(most), Places::new(RESERVED));
     let mut end = pin!(async { _ = ended.clone().wait_for(|&ended| ended).await }.fuse());
     let mut look = tokio::time::interval(LOOK);
@@ -70,7 +75,7 @@ pub(crate) async fn serve<L: Listener<Addr: 'static>>(
                 reserved.looks += 1;
                 continue;
             }
-            accepted = listener.accept(), if !is_full => accepted,
+            Some(accepted) = incoming.next(), if !is_full => accepted,
         };
         // A client of a Unix socket has no such address.
         let client = (&client as &dyn Any).downcast_ref::<SocketAddr>().copied();

@@ -139,6 +139,9 @@ impl Site {
     /// The modes of the file of a Unix socket and of its directories decide who can connect. Requests must name an
     /// allowed [host](Builder::host), such as `localhost`.
     ///
+    /// Limits hold for each client, by its address. All clients of a listener with another kind of address than
+    /// `std::net::SocketAddr` count as one.
+    ///
     /// # Examples
     ///
     /// ```

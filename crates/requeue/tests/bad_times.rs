@@ -183,7 +183,7 @@ fn a_drain_keeps_its_deadline_by_alarms_that_go_off_early() {
     assert_eq!(clock.now(), start + secs(10));
     thread::scope(|scope| {
         let thread =
-            scope.spawn(|| queue.shut_down_with_drain().timeout(secs(10)).wait_blocking().finished);
+            scope.spawn(|| queue.shut_down_with_drain().timeout(secs(10)).blocking().finished);
         for _ in 0..10 {
             clock.wait_armed(1);
             clock.advance(secs(1));

@@ -17,7 +17,7 @@ use requeue::{Added, CustomOrder, Item, Order, Queue};
 /// The two ways in which client-go's tests shut a queue down.
 const ENDINGS: [fn(&Queue<u32>); 2] = [
     |queue| assert_eq!(queue.shut_down(), []),
-    |queue| assert!(queue.shut_down_with_drain().wait_blocking().finished),
+    |queue| assert!(queue.shut_down_with_drain().blocking().finished),
 ];
 
 /// An order that is first in, first out, and records the keys for which `touch` is called.
@@ -212,7 +212,7 @@ fn test_force_queue_shutdown_using_shut_down() {
     queue.add_all(["foo", "bar"]);
     let _items = queue.get_many(2).now();
     thread::scope(|scope| {
-        let drain = scope.spawn(|| queue.shut_down_with_drain().wait_blocking());
+        let drain = scope.spawn(|| queue.shut_down_with_drain().blocking());
         while queue.get().blocking().is_some() {}
         assert!(queue.shutting_down());
         // The test cannot see whether the drain has begun to wait. This call ends it in either

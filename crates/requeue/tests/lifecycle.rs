@@ -209,7 +209,7 @@ fn close_and_shut_down_may_be_repeated_in_any_order() {
     assert_eq!(take_all(&queue), ["a"]);
     assert!(ready(queue.shut_down_with_drain().timeout(ms(0))).finished);
     assert!(ready(queue.shut_down_with_drain()).finished);
-    assert!(queue.shut_down_with_drain().timeout(secs(1)).wait_blocking().finished);
+    assert!(queue.shut_down_with_drain().timeout(secs(1)).blocking().finished);
     assert_eq!(queue.shut_down(), [""; 0]);
 }
 
@@ -234,8 +234,8 @@ fn close_and_shut_down_may_come_from_all_threads_at_once() {
                 let queue = &queue;
                 scope.spawn(move || match how {
                     0 => queue.shut_down(),
-                    1 => queue.shut_down_with_drain().wait_blocking().dropped,
-                    2 => queue.shut_down_with_drain().timeout(secs(1)).wait_blocking().dropped,
+                    1 => queue.shut_down_with_drain().blocking().dropped,
+                    2 => queue.shut_down_with_drain().timeout(secs(1)).blocking().dropped,
                     _ => {
                         queue.close();
                         Vec::new()
@@ -317,7 +317,7 @@ fn a_drain_of_what_is_in_flight_ends_although_keys_are_ready_and_taken_at_once()
 
     let (queue, _clock) = fake();
     queue.add_all(["a", "b"]);
-    let drained = queue.shut_down_with_drain().in_flight_only().wait_blocking();
+    let drained = queue.shut_down_with_drain().in_flight_only().blocking();
     assert_eq!((drained.finished, drained.ready), (true, 2), "nothing is in flight");
 }
 
@@ -351,8 +351,7 @@ fn two_drains_at_once_both_end_in_threads() {
     let item = queue.try_get().unwrap();
     thread::scope(|scope| {
         let drains = [(); 2].map(|()| {
-            scope
-                .spawn(|| queue.shut_down_with_drain().timeout(secs(3600)).wait_blocking().finished)
+            scope.spawn(|| queue.shut_down_with_drain().timeout(secs(3600)).blocking().finished)
         });
         clock.wait_armed(2);
         item.succeed();
@@ -380,7 +379,7 @@ fn an_idle_queue_is_drained_at_once() {
     let (queue, _clock) = fake::<u8>();
     assert!(ready(queue.shut_down_with_drain()).finished);
     let (queue, _clock) = fake::<u8>();
-    assert!(queue.shut_down_with_drain().timeout(ms(0)).wait_blocking().finished);
+    assert!(queue.shut_down_with_drain().timeout(ms(0)).blocking().finished);
 }
 
 // --- Pause ---------------------------------------------------------------------------------------

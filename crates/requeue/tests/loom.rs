@@ -275,7 +275,7 @@ fn a_drain_ends_when_the_last_key_is_done_or_by_a_shutdown() {
         queue.add(1);
         let drain = {
             let queue = Arc::clone(&queue);
-            thread::spawn(move || queue.shut_down_with_drain().wait_blocking())
+            thread::spawn(move || queue.shut_down_with_drain().blocking())
         };
         let worker = {
             let queue = Arc::clone(&queue);
@@ -309,7 +309,7 @@ fn a_drain_ends_with_the_last_key_alone() {
                 }
             })
         };
-        let drained = queue.shut_down_with_drain().wait_blocking();
+        let drained = queue.shut_down_with_drain().blocking();
         assert!(drained.finished);
         worker.join().unwrap();
         assert_eq!(queue.len(), 0);

@@ -143,7 +143,7 @@ fn a_drain_that_times_out_says_what_is_ready_still() {
     let (queue, _clock) = fake();
     queue.add_all(0..10);
     let busy = queue.try_get();
-    let drained = queue.shut_down_with_drain().timeout(Duration::ZERO).wait_blocking();
+    let drained = queue.shut_down_with_drain().timeout(Duration::ZERO).blocking();
     assert_eq!((drained.finished, drained.ready, drained.in_flight), (false, 9, 1));
     drop(busy);
 }
@@ -169,7 +169,7 @@ fn a_thread_checks_by_itself_if_its_clock_does_not_wake_it() {
     queue.add_after("due", short);
     let item = queue.get().blocking().unwrap();
     assert_eq!(*item, "due");
-    assert!(!queue.shut_down_with_drain().timeout(short).wait_blocking().finished);
+    assert!(!queue.shut_down_with_drain().timeout(short).blocking().finished);
     drop(item);
 }
 

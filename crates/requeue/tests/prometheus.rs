@@ -106,9 +106,9 @@ workqueue_waiting{name="pods"} 2
 # HELP workqueue_backing_off Current number of keys that wait because their last run failed
 # TYPE workqueue_backing_off gauge
 workqueue_backing_off{name="pods"} 1
-# HELP workqueue_processing Current number of keys in flight
-# TYPE workqueue_processing gauge
-workqueue_processing{name="pods"} 1
+# HELP workqueue_in_flight Current number of keys in flight
+# TYPE workqueue_in_flight gauge
+workqueue_in_flight{name="pods"} 1
 # HELP workqueue_oldest_ready_seconds How long in seconds the oldest ready key has been ready
 # TYPE workqueue_oldest_ready_seconds gauge
 workqueue_oldest_ready_seconds{name="pods"} 1.5

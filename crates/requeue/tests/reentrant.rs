@@ -337,7 +337,7 @@ impl Subject {
         drop(poll(&mut queue.shut_down_with_drain().timeout(secs(1)), Waker::noop()));
         drop(queue.shut_down());
         drop(queue.take_dropped());
-        drop(queue.shut_down_with_drain().timeout(Duration::ZERO).wait_blocking());
+        drop(queue.shut_down_with_drain().timeout(Duration::ZERO).blocking());
         drop(poll(&mut queue.shut_down_with_drain(), Waker::noop()));
         drop(queue.get().blocking());
         drop(queue.get_many(3).blocking());

@@ -152,7 +152,7 @@ async fn blocking_calls_do_not_panic_in_a_runtime() {
     queue.add_all([1, 2]);
     let item = queue.get().blocking().unwrap();
     queue.succeed_and_get(item).blocking().unwrap().succeed();
-    assert!(queue.shut_down_with_drain().timeout(secs(1)).wait_blocking().finished);
+    assert!(queue.shut_down_with_drain().timeout(secs(1)).blocking().finished);
     assert!(queue.get().blocking().is_none());
 }
 
@@ -170,8 +170,8 @@ async fn every_blocking_form_works_in_spawn_blocking() {
         let keys: Vec<_> = items.iter().flatten().map(|item| **item).collect();
         items.into_iter().flatten().for_each(requeue::Item::succeed);
         queue.try_get().unwrap().succeed();
-        assert!(queue.shut_down_with_drain().timeout(secs(1)).wait_blocking().finished);
-        assert!(queue.shut_down_with_drain().wait_blocking().finished);
+        assert!(queue.shut_down_with_drain().timeout(secs(1)).blocking().finished);
+        assert!(queue.shut_down_with_drain().blocking().finished);
         keys
     };
     assert_eq!(tokio::task::spawn_blocking(blocking).await.unwrap(), [0, 1, 2, 3]);

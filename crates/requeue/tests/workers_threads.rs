@@ -193,7 +193,7 @@ fn a_run_that_ignores_its_cancellation_completes_after_the_workers_have_returned
         while_time_passes(&clock, move || workers.run_until(move || begins.recv().unwrap()));
     assert_eq!((drained.finished, drained.in_flight), (false, 1));
     drop(go);
-    assert!(queue.shut_down_with_drain().wait_blocking().finished);
+    assert!(queue.shut_down_with_drain().blocking().finished);
 }
 
 #[test]

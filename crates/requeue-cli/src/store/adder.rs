@@ -41,7 +41,7 @@ struct Unsaid {
     revives: bool,
 }
 
-/// Adds keys in parts. `settle` waits until all keys of the current part are added or refused.
+/// Adds keys in parts. `apply_pending` waits until all keys of the current part are added or refused.
 struct Adder {
     target: Target,
     unsaid: Unsaid,
@@ -92,7 +92,7 @@ impl Adder {
         }
     }
 
-    /// Takes a change whose key was checked. It is applied now or by [`settle`](Self::apply_pending).
+    /// Takes a change whose key was checked. It is applied now or by [`apply_pending`](Self::apply_pending).
     async fn take_change(&mut self, change: Change<'_>) -> Result<(), String> {
         match change {
             Change::Add(key, options) => {
@@ -345,14 +345,14 @@ impl Adding {
             complain(FROM_TERMINAL);
         }
         let read = read_changes(input, format, self);
-        // All records so far are added, even after a read error.
         self.finish_adds()?;
         read.map(|_| ()).map_err(|error| format!("the input cannot be read: {error}"))
     }
 
     fn finish_adds(&mut self) -> Result<(), String> {
-        self.apply_pending();
-        self.failed.take().map_or(Ok(()), Err)
+        // All records so far are added, also after a record or a read that failed.
+        let applied = self.runtime.block_on(self.adder.apply_pending());
+        applied.and(self.failed.take().map_or(Ok(()), Err))
     }
 
     fn refuse_with(&mut self, message: &str) {

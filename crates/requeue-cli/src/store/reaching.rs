@@ -41,20 +41,20 @@ impl From<ConnectError> for Unopened {
             ErrorKind::Invalid => Exit::Usage,
             _ => Exit::Failure,
         };
-        Self::new(&error, exit, error.kind() == ErrorKind::Unreachable)
+        Self::new(&error, exit, error.kind().is_temporary())
     }
 }
 
 impl From<MigrateError> for Unopened {
     fn from(error: MigrateError) -> Self {
-        Self::new(&error, Exit::Failure, error.is_temporary())
+        Self::new(&error, Exit::Failure, error.kind().is_temporary())
     }
 }
 
 impl From<OpenError> for Unopened {
     fn from(error: OpenError) -> Self {
         let exit = if error.kind() == ErrorKind::Invalid { Exit::Usage } else { Exit::Failure };
-        Self::new(&error, exit, error.is_temporary())
+        Self::new(&error, exit, error.kind().is_temporary())
     }
 }
 

@@ -512,7 +512,7 @@ fn the_subcommands_of_stores_work_on_a_run_by_its_server() {
     assert_eq!(added.code(), Some(0), "{}", added.stderr);
     until(|| {
         ask(&["status"], "").text()
-            == "ready       0\nwaiting     2\nprocessing  0\nparked      1\n"
+            == "ready       0\nwaiting     2\nin flight   0\nparked      1\n"
     });
     let status: Value = serde_json::from_str(&ask(&["status", "--json"], "").text()).expect("JSON");
     assert_eq!((&status["waiting"], &status["parked"]), (&json!(2), &json!(1)));

@@ -116,7 +116,7 @@ impl<K> BackoffLimiter<K> {
     /// use core::time::Duration;
     /// # use requeue_core as requeue;
     /// use requeue::limiter::BackoffLimiter;
-    /// use requeue::{RateLimiter, Time};
+    /// use requeue::{Time, limiter::RateLimiter};
     ///
     /// let mut limiter = BackoffLimiter::new(Duration::from_secs(1), Duration::from_secs(60));
     /// assert!(limiter.delay(&"a", Time::ZERO) >= Duration::from_millis(500));
@@ -159,7 +159,7 @@ impl<K, S> BackoffLimiter<K, S> {
     /// ```
     /// # use requeue_core as requeue;
     /// use requeue::limiter::BackoffLimiter;
-    /// use requeue::{RateLimiter, Time};
+    /// use requeue::{Time, limiter::RateLimiter};
     ///
     /// let delay = |seed| BackoffLimiter::default().seed(seed).delay(&"a", Time::ZERO);
     /// assert_eq!(delay(42), delay(42));

@@ -64,7 +64,7 @@ impl Bucket {
     /// # use requeue_core as requeue;
     /// use core::time::Duration;
     /// use requeue::limiter::Bucket;
-    /// use requeue::{RateLimiter, Time};
+    /// use requeue::{Time, limiter::RateLimiter};
     ///
     /// let first = |qps, burst| Bucket::new(qps, burst).delay(&"a", Time::ZERO);
     /// assert_eq!(first(f64::INFINITY, 0), Duration::ZERO);

@@ -45,7 +45,7 @@ impl<K> MaxOf<K> {
     /// ```
     /// # use requeue_core as requeue;
     /// use requeue::limiter::MaxOf;
-    /// use requeue::{RateLimiter, Time};
+    /// use requeue::{Time, limiter::RateLimiter};
     ///
     /// assert!(MaxOf::new(vec![]).delay(&"a", Time::ZERO).is_zero());
     /// ```

@@ -52,7 +52,7 @@ impl<K> PerKey<K, Doubling> {
     /// # use requeue_core as requeue;
     /// use core::time::Duration;
     /// use requeue::limiter::ExponentialFailure;
-    /// use requeue::{RateLimiter, Time};
+    /// use requeue::{Time, limiter::RateLimiter};
     ///
     /// let mut limiter = ExponentialFailure::new(Duration::MAX, Duration::from_secs(1));
     /// assert_eq!(limiter.delay(&"a", Time::ZERO), Duration::from_secs(1));

@@ -50,7 +50,7 @@ impl<K> PerKey<K, FastThenSlow> {
     /// # use requeue_core as requeue;
     /// use core::time::Duration;
     /// use requeue::limiter::FastSlow;
-    /// use requeue::{RateLimiter, Time};
+    /// use requeue::{Time, limiter::RateLimiter};
     ///
     /// let mut limiter = FastSlow::new(Duration::ZERO, Duration::from_secs(1), 0);
     /// assert_eq!(limiter.delay(&"a", Time::ZERO), Duration::from_secs(1));

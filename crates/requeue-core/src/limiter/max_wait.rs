@@ -39,7 +39,7 @@ impl<L> WithMaxWait<L> {
     /// # use requeue_core as requeue;
     /// use core::time::Duration;
     /// use requeue::limiter::{WithMaxWait, default_controller};
-    /// use requeue::{RateLimiter, Time};
+    /// use requeue::{Time, limiter::RateLimiter};
     ///
     /// let mut limiter = WithMaxWait::new(default_controller(), Duration::ZERO);
     /// assert!(limiter.delay(&"a", Time::ZERO).is_zero());

@@ -53,7 +53,7 @@ pub struct Config {
     pub(super) reconcile_unchanged: bool,
     pub(super) own_writes_timeout: Duration,
     pub(super) suppress_own_writes: bool,
-    rerun: InFlightPolicy,
+    in_flight_policy: InFlightPolicy,
     #[educe(Debug(ignore))]
     pub(super) rate_limiter: MakeLimiter,
     oldest_every: u32,
@@ -77,7 +77,7 @@ impl Default for Config {
             reconcile_unchanged: false,
             own_writes_timeout: Duration::from_secs(10),
             suppress_own_writes: false,
-            rerun: InFlightPolicy::After,
+            in_flight_policy: InFlightPolicy::After,
             rate_limiter: Arc::new(|| {
                 let (base, max) = (Duration::from_millis(5), Duration::from_secs(300));
                 Box::new(BackoffLimiter::with_hasher(base, max, RandomState::new()))
@@ -276,8 +276,8 @@ impl Config {
     /// let config = Config::default().in_flight_policy(InFlightPolicy::Restart { at_most: Duration::from_secs(60) });
     /// # drop(config);
     /// ```
-    pub const fn in_flight_policy(mut self, rerun: InFlightPolicy) -> Self {
-        self.rerun = rerun;
+    pub const fn in_flight_policy(mut self, policy: InFlightPolicy) -> Self {
+        self.in_flight_policy = policy;
         self
     }
 
@@ -298,12 +298,12 @@ impl Config {
 
     /// Sets the bound on how long low priorities wait.
     ///
-    /// At least one of every `handed_out` deliveries in a row is the object that has been ready
+    /// At least one of every `deliveries` deliveries in a row is the object that has been ready
     /// longest, at any priority.
     ///
     /// The default is 10. [`u32::MAX`] disables the bound.
-    pub const fn oldest_every(mut self, handed_out: u32) -> Self {
-        self.oldest_every = handed_out;
+    pub const fn oldest_every(mut self, deliveries: u32) -> Self {
+        self.oldest_every = deliveries;
         self
     }
 
@@ -342,7 +342,7 @@ impl Config {
         let mut queue = Queue::builder()
             .hasher(RandomState::new())
             .clock(TokioClock::current())
-            .in_flight_policy(self.rerun)
+            .in_flight_policy(self.in_flight_policy)
             .order(Order::Priority { oldest_every: self.oldest_every });
         if let Some(pace) = self.pace {
             queue = queue.pace(pace);

@@ -494,7 +494,7 @@ impl World {
         counts("len", queue.len(), model.len());
         counts("depth", queue.sample().depth, model.ready_and_dirty());
         counts("waiting", queue.waiting(), model.waiting());
-        counts("processing", queue.states().in_flight, model.in_flight());
+        counts("in flight", queue.states().in_flight, model.in_flight());
         counts("known", queue.records(), model.known());
         self.expect("paused", queue.is_paused(), model.is_paused());
         let histograms = queue.sample().times;

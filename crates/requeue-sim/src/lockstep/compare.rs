@@ -30,7 +30,7 @@ impl Lockstep {
         assert_eq!(states.ready, core.len(), "states");
         assert_eq!(states.ready + states.dirty, core.ready_and_dirty(), "states");
         assert_eq!(states.in_flight, model.in_flight(), "states");
-        assert_eq!(core.in_flight(), model.in_flight(), "processing");
+        assert_eq!(core.in_flight(), model.in_flight(), "in flight");
         assert_eq!(core.eligible(), model.eligible(), "eligible");
         assert_eq!(core.next_due(), model.next_due(), "next_due");
         assert_eq!(core.is_paused(), model.is_paused(), "is_paused");

@@ -172,7 +172,7 @@ fn with_threads(rng: &mut fastrand::Rng) -> Result<u64, String> {
             End::Close => queue.close(),
             End::ShutDown => drop(queue.shut_down()),
             End::Drain => {
-                drop(queue.shut_down_with_drain().timeout(Duration::from_millis(1)).wait_blocking())
+                drop(queue.shut_down_with_drain().timeout(Duration::from_millis(1)).blocking())
             }
         }
         workers.into_iter().try_for_each(thread::ScopedJoinHandle::join)

@@ -93,10 +93,15 @@ impl Shared {
                     is_unsure |= fault.kind.may_have_happened();
                     failed = Some(fault);
                 }
+                // Without an answer, the key may have been added, also if a later failure is definite.
                 Ok(Err(_)) => {
+                    is_unsure = true;
                     failed = Some(EngineError::unsure("the runtime of the queue has stopped"));
                 }
-                Err(_) => failed = Some(EngineError::late()),
+                Err(_) => {
+                    is_unsure = true;
+                    failed = Some(EngineError::late());
+                }
             }
         }
         match failed {

@@ -36,7 +36,9 @@ pub(crate) async fn check_drops(one: &Store, other: &Store, name: &str) {
 async fn check_refusals(one: &Store, other: &Store, name: &str) {
     let error = one.drop_queue(name).await.expect_err("there is no queue");
     assert!(
-        error.kind() == ErrorKind::Missing && !error.is_temporary() && error.counts().is_none(),
+        error.kind() == ErrorKind::Missing
+            && !error.kind().is_temporary()
+            && error.counts().is_none(),
         "{error:?}"
     );
     let queue = other.queue(name).open().await.expect("the queue opens");
@@ -45,7 +47,7 @@ async fn check_refusals(one: &Store, other: &Store, name: &str) {
 
     let refused = async || {
         let error = one.drop_queue(name).await.expect_err("the queue has a key");
-        assert!(error.kind() != ErrorKind::Missing && !error.is_temporary(), "{error:?}");
+        assert!(error.kind() != ErrorKind::Missing && !error.kind().is_temporary(), "{error:?}");
         let counts = error.counts().expect("keys are the reason");
         assert!(error.to_string().contains(&format!("{} in flight", counts.in_flight)), "{error}");
         numbers(&counts)
@@ -91,13 +93,13 @@ async fn check_forced(one: &Store, other: &Store, name: &str) {
     let error = queue.add_all(["d", "e"]).await.expect_err("the queue was dropped");
     assert_eq!(error.kind(), ErrorKind::Dropped, "{error:?}");
     let error = queue.counts().await.expect_err("the queue was dropped");
-    assert!(error.kind() == ErrorKind::Dropped && !error.is_temporary(), "{error:?}");
+    assert!(error.kind() == ErrorKind::Dropped && !error.kind().is_temporary(), "{error:?}");
     assert!(chain(&error).ends_with(&said), "{}", chain(&error));
     for gone in [queue.look_up("a").await.is_err(), queue.snapshot(None, None, 9).await.is_err()] {
         assert!(gone);
     }
     let error = queue.cancel("a").await.expect_err("the queue was dropped");
-    assert!(error.kind() == ErrorKind::Dropped && !error.is_temporary(), "{error:?}");
+    assert!(error.kind() == ErrorKind::Dropped && !error.kind().is_temporary(), "{error:?}");
     let error = queue.revive_all().await.expect_err("the queue was dropped");
     assert_eq!(error.kind(), ErrorKind::Dropped, "{error:?}");
     assert_eq!(within(queue.get()).await.map(|item| item.to_string()), None);

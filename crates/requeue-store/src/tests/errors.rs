@@ -92,14 +92,14 @@ async fn a_change_that_fails_after_its_first_part_may_have_happened() {
         engine.fail([Mishap::Fine, mishap]);
         let error = queue.cancel_keys(keys()).await.expect_err("the second part fails");
         assert!(error.may_have_happened(), "{mishap:?}");
-        assert_eq!(error.is_temporary(), is_temporary, "{mishap:?}");
+        assert_eq!(error.kind().is_temporary(), is_temporary, "{mishap:?}");
         assert!(queue.counts().await.expect("counted").ready <= 1, "{mishap:?}");
         // The first part is the only one.
         engine.fail([mishap]);
         let error = queue.cancel_keys(["1000"]).await.expect_err("the only part fails");
         let is_unsure = matches!(mishap, Mishap::Lost | Mishap::Unheard);
         assert_eq!(error.may_have_happened(), is_unsure, "{mishap:?}");
-        assert_eq!(error.is_temporary(), is_temporary, "{mishap:?}");
+        assert_eq!(error.kind().is_temporary(), is_temporary, "{mishap:?}");
     }
     // The key that is locked is changed after the others.
     for locked in ["a", "b"] {
@@ -107,11 +107,11 @@ async fn a_change_that_fails_after_its_first_part_may_have_happened() {
         queue.add_all(["a", "b"]).await.expect("added");
         engine.set_locked(locked, true);
         let error = queue.cancel_keys(["a", "b"]).await.expect_err("the key is locked");
-        assert!(error.may_have_happened() && error.is_temporary());
+        assert!(error.may_have_happened() && error.kind().is_temporary());
         assert!(chain(&error).ends_with("another transaction has locked the key; try again later"));
         // No other key is changed now.
         let error = queue.cancel_keys(["a", "b"]).await.expect_err("the key is locked");
-        assert!(!error.may_have_happened() && error.is_temporary());
+        assert!(!error.may_have_happened() && error.kind().is_temporary());
     }
 }
 

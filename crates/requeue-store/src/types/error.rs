@@ -194,7 +194,7 @@ pub enum ErrorKind {
     /// succeeds, even if the queue is created again.
     Dropped,
     /// No server answers at the address, or the server cannot do it now; a file cannot be opened, or is locked; or
-    /// another transaction has locked a key. This is the only kind that may disappear by itself.
+    /// another transaction has locked a key.
     Unreachable,
     /// The server rejects the user or the password, or requires one.
     Authentication,
@@ -205,6 +205,14 @@ pub enum ErrorKind {
     WrongServer,
     /// The store refuses for another reason: there is no such database, or no schema of this version, for example.
     Refused,
+}
+
+impl ErrorKind {
+    /// Returns true if the same call may succeed later without other changes.
+    #[must_use]
+    pub const fn is_temporary(self) -> bool {
+        matches!(self, Self::Unreachable)
+    }
 }
 
 /// The end of the message about a change whose answer was lost, if a second change has no further effect.
@@ -220,7 +228,6 @@ const HARMLESS_ADD: &str = " (the add may have taken effect; repeating it is har
 struct Failed {
     said: String,
     kind: ErrorKind,
-    is_temporary: bool,
     may_have_happened: bool,
     /// The numbers of keys, if they are the reason.
     counts: Option<StateCounts>,
@@ -229,23 +236,21 @@ struct Failed {
 
 impl Failed {
     fn new(kind: ErrorKind, said: impl Into<String>) -> Self {
-        let (said, is_temporary, may_have_happened) = (said.into(), false, false);
-        Self { said, kind, is_temporary, may_have_happened, counts: None, source: None }
+        Self { said: said.into(), kind, may_have_happened: false, counts: None, source: None }
     }
 
     /// `note` ends the message if the change may have been made.
     fn from_engine(said: impl Into<String>, fault: EngineError, note: &str) -> Self {
         let kind = match fault.source.downcast_ref::<Reason>() {
+            _ if fault.kind == Kind::Dropped => ErrorKind::Dropped,
             Some(reason) => reason.kind,
-            None if fault.kind == Kind::Dropped => ErrorKind::Dropped,
             None if fault.kind.is_final() => ErrorKind::Refused,
             None => ErrorKind::Unreachable,
         };
         let may_have_happened = fault.kind.may_have_happened();
         let said = said.into() + if may_have_happened { note } else { "" };
-        let is_temporary = !fault.kind.is_final();
         let source = Some(fault.source);
-        Self { is_temporary, may_have_happened, source, ..Self::new(kind, said) }
+        Self { may_have_happened, source, ..Self::new(kind, said) }
     }
 }
 
@@ -305,9 +310,6 @@ impl ConnectError {
 error! {
     /// The error of [`Store::migrate`](crate::Store::migrate): the schema was not created or updated.
     MigrateError, HARMLESS, {
-        /// Returns true if the same call may succeed later: the store cannot be reached or used now, or other
-        /// clients have locked a part of it.
-        is_temporary
         /// Returns true if the schema may have been created or updated nevertheless: the answer to a request was
         /// lost. Repeating the call is harmless.
         may_have_happened
@@ -320,11 +322,7 @@ error! {
     /// The request was [invalid](ErrorKind::Invalid), or there is [no such queue](ErrorKind::Missing) and the options
     /// [do not create it](crate::OpenOptions::must_exist). Otherwise the error has a source: the store cannot be
     /// reached, or has no schema of this version.
-    OpenError, "", {
-        /// Returns true if the same call may succeed later: the store cannot be reached or used now, or other clients
-        /// have locked a part of it.
-        is_temporary
-    }
+    OpenError, "", {}
 }
 
 impl OpenError {
@@ -344,9 +342,6 @@ error! {
     /// The queue [has keys](Self::counts), or there is [no such queue](ErrorKind::Missing). Otherwise the error
     /// has a source: the store failed.
     DropError, CHECK, {
-        /// Returns true if the same call may succeed later without other changes: the store cannot be reached or used
-        /// now, or other clients have locked a part of it.
-        is_temporary
         /// Returns true if the queue may have been dropped nevertheless: the request was sent, and its answer was
         /// lost. Check before you repeat the call: a queue of this name may have been created since.
         may_have_happened
@@ -377,10 +372,7 @@ impl DropError {
 
 error! {
     /// The error of a query: the store cannot be reached, or the queue was dropped.
-    ReadError, "", {
-        /// Returns true if the same call may succeed later: the store cannot be reached or used now.
-        is_temporary
-    }
+    ReadError, "", {}
 }
 
 error! {
@@ -390,9 +382,6 @@ error! {
     /// If it [may have happened](Self::may_have_happened), look at the key before you repeat a cancel or a revive:
     /// a second one also affects later adds and failures. Repeating a pause or a resume is harmless.
     UpdateError, CHECK, {
-        /// Returns true if the same call may succeed later: the store cannot be reached or used now, or other
-        /// clients have locked a part of it.
-        is_temporary
         /// Returns true if the change, or a part of it, may have been made nevertheless: the answer to a
         /// request was lost, or only a part succeeded.
         may_have_happened

@@ -71,7 +71,7 @@ use crate::{BuildError, Key};
 /// | `workqueue_retries_total` | counter | delayed adds, of any delay, without debounced adds |
 /// | `workqueue_waiting` | gauge | keys that wait for a due time |
 /// | `workqueue_backing_off` | gauge | those of them that back off; only of queues in memory |
-/// | `workqueue_processing` | gauge | keys in flight |
+/// | `workqueue_in_flight` | gauge | keys in flight |
 /// | `workqueue_oldest_ready_seconds` | gauge | time for which the oldest ready key has been ready |
 /// | `workqueue_coalesced_total` | counter | adds that became part of a run that was already pending |
 /// | `workqueue_paced_total` | counter | runs that the pace delayed |
@@ -402,7 +402,7 @@ const FAMILIES: [Family; 18] = [
         value: Value::Keys(|of| of.backing_off),
     },
     Family {
-        name: "workqueue_processing",
+        name: "workqueue_in_flight",
         help: "Current number of keys in flight",
         value: Value::Keys(|of| Some(of.in_flight)),
     },

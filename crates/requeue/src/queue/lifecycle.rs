@@ -204,7 +204,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// A later `shut_down` ends the wait.
     ///
-    /// Await it in a task, or call [`wait_blocking`](Drain::wait_blocking) on a thread. By default
+    /// Await it in a task, or call [`blocking`](Drain::blocking) on a thread. By default
     /// it waits without a limit; [`timeout`](Drain::timeout) sets one. client-go's
     /// `ShutDownWithDrain` waits only for keys in flight, as this does with
     /// [`in_flight_only`](Drain::in_flight_only).
@@ -350,7 +350,7 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
     /// let item = queue.try_get();
     /// let drain = queue.shut_down_with_drain().in_flight_only();
     /// drop(item);
-    /// let drained = drain.wait_blocking();
+    /// let drained = drain.blocking();
     /// assert!(drained.finished);
     /// assert_eq!(drained.ready, 1);
     /// ```
@@ -361,7 +361,7 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
     }
 
     /// Blocks this thread until the drain completes or its timeout has passed.
-    pub fn wait_blocking(mut self) -> Drained<K> {
+    pub fn blocking(mut self) -> Drained<K> {
         super::getter::THREAD.with(|waker| {
             loop {
                 match self.check_drain(waker) {

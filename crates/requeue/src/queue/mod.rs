@@ -263,8 +263,12 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         if let Some(ticket) = detached {
             return self.shared.finish_detached(&ticket);
         }
-        // Like every operation, this one makes due keys ready.
-        self.shared.read_settled(|_| false)
+        // Like every operation, this one makes due keys ready, as many as one hold of the lock may.
+        if let Ok((mut state, now)) = self.shared.lock_for(Operation::Promote, None) {
+            state.core.promote(now, LOCK_BATCH);
+            self.shared.release_lock(state);
+        }
+        false
     }
 
     /// Completes the delivery of `ticket` as client-go's `Done` does.

@@ -66,7 +66,7 @@ async fn a_transaction_that_stays_open_is_named() {
     let adding = client(&url).await;
     adding.batch_execute("begin; select requeue.add('q', 'a')").await.expect("added");
     let error = store.drop_queue("q").await.expect_err("the transaction is open");
-    assert!(error.is_temporary() && error.counts().is_none(), "{error:?}");
+    assert!(error.kind().is_temporary() && error.counts().is_none(), "{error:?}");
     let said = "queue \"q\" was not dropped: a transaction that has added keys to it is \
          still open; commit it or roll it back";
     assert_eq!(chain(&error), said);

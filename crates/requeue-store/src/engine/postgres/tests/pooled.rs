@@ -121,7 +121,7 @@ async fn a_pooler_for_single_statements_is_refused() {
             }
             Ok(store) => {
                 let error = store.queue("q").open().await.expect_err(&url);
-                assert!(!error.is_temporary(), "{url}: {}", chain(&error));
+                assert!(!error.kind().is_temporary(), "{url}: {}", chain(&error));
                 chain(&error)
             }
         };
