@@ -63,9 +63,11 @@ fn families() -> BTreeSet<String> {
         names.insert(if is_counter { format!("{}_total", &found[1]) } else { found[1].into() });
     }
     let source = read("crates/requeue-leases/src/metrics.rs");
-    let family = Regex::new(r#"(?s)encode_descriptor\(\s*"(\w+)".*?MetricType::(\w+)"#);
+    let family = Regex::new(r#"\(\s*"(\w+)",\s*(?:"[^"]*"|[A-Z_]+),\s*&self\.(\w+)"#);
     for found in family.expect("a regular expression").captures_iter(&source) {
-        let suffix = if &found[2] == "Counter" { "_total" } else { "" };
+        let is_counter =
+            Regex::new(&format!(r"\b{}: .*Counter", &found[2])).expect("a field's name");
+        let suffix = if is_counter.is_match(&source) { "_total" } else { "" };
         names.insert(format!("{}{suffix}", &found[1]));
     }
     names

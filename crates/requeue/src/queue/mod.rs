@@ -84,7 +84,7 @@ impl<T: Hash + Eq + Clone + Send + 'static> Key for T {}
 ///
 /// - Code without a lock may do anything, unless it was called from code that runs under one.
 /// - A limiter may use any queue. But while it runs, no other limiter is called: a key that fails
-///   then waits for the [longest delay](crate::limiter::RateLimiter::longest) of the limiter that was not
+///   then waits for the [longest delay](crate::limiter::RateLimiter::longest_delay) of the limiter that was not
 ///   called, and `forget` and `num_requeues` find nothing.
 /// - Calls from code that runs under a queue's lock are refused: adds return [`Added::Refused`](crate::Added::Refused),
 ///   gets and counts find nothing, and an item that is completed there stays in flight. This
