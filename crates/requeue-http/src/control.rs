@@ -58,7 +58,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Control<K> for Queue<K, S> {
     /// Forgets the failures of the key, because a backoff would hold the add.
     fn run_now(&self, key: &K, priority: i32) -> bool {
         let add = Add::now().merge(Merge::Exactly).priority(priority);
-        self.add_with(key.clone(), add) != Added::Refused
+        self.add_with(key.clone(), add).is_accepted()
     }
 
     fn pause(&self) -> bool {

@@ -215,7 +215,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
                     let added = self.control.add(key, None, 0);
                     let added = added.map_err(|error| Problem::parameter("keys", &error))?;
                     // After the add, so that a key which is refused stays parked.
-                    Ok(added != Added::Refused && history.unpark(bytes))
+                    Ok(added.is_accepted() && history.unpark(bytes))
                 }
                 _ => Ok(false),
             };
@@ -240,14 +240,14 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
     fn add_one(&self, key: K, new: &NewKey) -> Result<AddResult, Problem> {
         let added = self.control.add(key, new.delay, new.priority);
         let added = added.map_err(|error| Problem::parameter("keys", &error))?;
-        let was_parked = added != Added::Refused
+        let was_parked = added.is_accepted()
             && self.history.as_ref().is_some_and(|history| history.unpark(&new.key));
         Ok(match added {
             _ if was_parked => AddResult::Revived,
             Added::New => AddResult::New,
             Added::Dirty => AddResult::Dirty,
             Added::BackingOff => AddResult::BackingOff,
-            Added::Refused => AddResult::Refused,
+            _ if !added.is_accepted() => AddResult::Refused,
             _ => AddResult::Coalesced,
         })
     }

@@ -103,7 +103,7 @@ impl Runner {
                     self.keys.failing.forget_key(&key);
                 }
                 match self.keys.add_key(&key, options) {
-                    Added::Refused => return false,
+                    added if !added.is_accepted() => return false,
                     Added::New => *held += 1,
                     _ => {}
                 }

@@ -78,7 +78,7 @@ impl Leases {
             match queue.add(key) {
                 // A key whose command still runs here waits for the end of that command.
                 Added::New | Added::Dirty => return Some(()),
-                Added::Refused => return None,
+                added if !added.is_accepted() => return None,
                 // The key is already in the queue.
                 _ => {}
             }
