@@ -84,7 +84,7 @@ pub(crate) fn error_chain(error: &(dyn std::error::Error + 'static)) -> String {
 pub(crate) fn print_output(lines: &[u8]) -> Result<bool, Refusal> {
     match std::io::stdout().write_all(&without_controls(lines)) {
         Ok(()) => Ok(true),
-        // As after `| head`, which is no error.
+        // The reader may end early, as `head` does, which is no error.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(Refusal::failure(format!("standard output: {error}"))),
     }

@@ -211,7 +211,7 @@ impl SocketFile {
                     let why = "another process uses this socket";
                     return Err(io::Error::new(ErrorKind::AddrInUse, why));
                 }
-                // The process that bound it is dead.
+                // The process that bound the socket is dead.
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                     std::fs::remove_file(path)?;
                 }
@@ -262,7 +262,7 @@ fn complete_site<K>(
     site = site.registry(Arc::new(registry)).max_connections(most_connections(descriptors));
     match address {
         Some(address) if address.ip().is_unspecified() => {
-            // All addresses of this machine, and its name.
+            // The site answers at all addresses of this machine, and under its name.
             let system = rustix::system::uname();
             site = site.any_address().host(&system.nodename().to_string_lossy());
         }

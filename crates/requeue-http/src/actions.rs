@@ -68,7 +68,7 @@ async fn read_body<T: DeserializeOwned>(request: Request) -> Result<T, Problem> 
         let error = "send JSON, with the header `Content-Type: application/json`";
         return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, error));
     }
-    // A client must not keep a connection busy by a body that never ends.
+    // A client must not keep a connection busy with a body that never ends.
     let read = tokio::time::timeout(BODY_TIME, to_bytes(request.into_body(), BODY)).await;
     let bytes = match read {
         Ok(Ok(bytes)) => bytes,
@@ -97,7 +97,7 @@ type Site = State<Arc<SiteState>>;
 
 /// Checks the token, and returns the client.
 fn check_token(site: &SiteState, request: &Request) -> Result<Remote, Problem> {
-    // Not reached: the routes do not exist without a token.
+    // This error is never returned: without a token, the routes do not exist.
     let no_token = || Problem::new(StatusCode::NOT_FOUND, "no such path");
     site.admin.as_ref().ok_or_else(no_token)?.check_token(request)
 }
@@ -250,7 +250,8 @@ async fn act_on_matching(
             return Ok(Changed { changed: log.changed, matched: Some(matched), results: None });
         }
         let results = site.source.change_keys(action, part).await;
-        // Counted before the error is returned, so that the drop of the log reports it.
+        // The changes are counted before the error is returned, so the drop of the log reports
+        // them.
         log.changed += match &results {
             Ok(results) => count_of(results),
             Err(problem) => problem.changed,

@@ -53,7 +53,8 @@ impl AdminToken {
     }
 
     fn is_equal_to(&self, other: &[u8]) -> bool {
-        // In constant time, so that the time of the answer does not reveal a part of the token.
+        // The comparison takes constant time, so the time of the answer reveals no part of the
+        // token.
         self.0.as_bytes().ct_eq(other).into()
     }
 }
@@ -144,7 +145,7 @@ impl Admin {
     /// Checks the token of a request. Returns the address of the client, or the refusal.
     pub(crate) fn check_token(&self, request: &Request) -> Result<Remote, Problem> {
         let remote = Remote::of_request(request);
-        // Exactly one header: a proxy and this server must not read different ones.
+        // There must be exactly one header: a proxy and this server must not read different ones.
         let mut sent = request.headers().get_all(AUTHORIZATION).iter();
         let token = match (sent.next().map(|value| value.as_bytes()), sent.next()) {
             (Some(value), None) => bearer_token(value),
@@ -191,11 +192,11 @@ impl Admin {
 
     fn count_wrong(&self, remote: Remote) {
         let mut wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
-        // Bounds the memory: each address is forgotten after its window.
+        // The removal bounds the memory: each address is forgotten after its window.
         wrong.retain(|_, wrong| wrong.since.elapsed() < WINDOW);
         let place = limited_address(remote);
         if !wrong.contains_key(&place) && wrong.len() >= MOST_ADDRESSES {
-            // An attacker with many addresses keeps nobody else out.
+            // An attacker with many addresses keeps no other client out.
             let oldest = wrong.iter().min_by_key(|(_, wrong)| wrong.since).map(|(&place, _)| place);
             oldest.and_then(|oldest| wrong.remove(&oldest));
         }

@@ -293,7 +293,7 @@ impl<K> Builder<K> {
             streams: Arc::new(Semaphore::new(max_connections.div_ceil(2))),
             walks: Turns::new(max_connections),
         });
-        // The first sample, so that the dashboard is not empty for a second.
+        // The first sample is taken here. Otherwise the dashboard would be empty for a second.
         state.take_sample();
         tokio::spawn(keep_sampling(Arc::downgrade(&state)));
         Site { state }

@@ -22,7 +22,7 @@ impl Cursors {
     /// Returns a SipHash of the position, followed by the position under a mask that depends on that hash and the
     /// secret: the synthetic-IV construction.
     pub(crate) fn encrypt(&self, order: Order, position: u32) -> String {
-        // The tag depends on the order, so that a cursor of another list is refused.
+        // The tag depends on the order, so a cursor of another list is refused.
         let tag = self.0.hash_one((order, position));
         format!("{tag:016x}{:08x}", position ^ self.position_mask(tag))
     }
@@ -32,7 +32,7 @@ impl Cursors {
         let (tag, masked) = cursor.split_at_checked(16)?;
         let tag = u64::from_str_radix(tag, 16).ok()?;
         let position = u32::from_str_radix(masked, 16).ok()? ^ self.position_mask(tag);
-        // Computed again: only this process can make the tag of a position and an order.
+        // The tag is computed again: only this process can make the tag of a position and an order.
         (self.encrypt(order, position) == cursor).then_some(position)
     }
 

@@ -17,13 +17,13 @@ pub(crate) fn event_stream(
     site: Arc<SiteState>,
 ) -> Option<Sse<impl Stream<Item = Result<Event, Infallible>>>> {
     let permit = Arc::clone(&site.streams).try_acquire_owned().ok()?;
-    // Subscribing first misses no sample; at worst, one is sent twice.
+    // The subscription comes before the read: a sample may be sent twice, but none is missed.
     let ticks = site.ticks.subscribe();
     let samples = columns(&site.samples.all());
     let history = json!({ "started": site.started, "samples": samples }).to_string();
     let first = [("history", history), ("tick", site.summary_json())];
     let first = first.map(|(name, data)| Event::default().event(name).data(data));
-    // The permit is a part of the state, so that the end of the stream returns it.
+    // The permit is a part of the state, so the end of the stream returns it.
     let rest = unfold((site, permit, Some(ticks)), async |(site, permit, ticks)| {
         let (event, ticks) = site.next_event(ticks?).await?;
         Some((event, (site, permit, ticks)))

@@ -135,7 +135,7 @@ impl Inner {
             *self = Self::default();
         }
         self.last += 1;
-        // Removed and inserted again, because each run moves its key to the last place.
+        // The key is removed and inserted again, because each run moves it to the last place.
         let mut past = self.remove_key(key).unwrap_or_else(|| Past {
             runs: VecDeque::new(),
             output: String::new(),
@@ -144,7 +144,7 @@ impl Inner {
         });
         let Run { attempt, took, error, output } = run;
         let error = (outcome != Outcome::Succeeded).then(|| first_part(error, ERROR));
-        // Before the push, so that the allocation does not grow.
+        // The list is cut before the push, so its allocation does not grow.
         past.runs.truncate(RUNS - 1);
         past.runs.push_front(PastRun {
             at: unix_time(),
@@ -165,7 +165,7 @@ impl Inner {
         past.place = self.last;
         let order = if past.parked.is_some() { &mut self.parked } else { &mut self.others };
         order.insert(past.place, Arc::clone(&key));
-        // The newest keys are kept, so that an endless stream of failures has a bounded cost.
+        // Only the newest keys are kept, so an endless stream of failures has a bounded cost.
         if order.len() > KEYS
             && let Some((_, oldest)) = order.pop_first()
         {
@@ -262,7 +262,7 @@ impl History {
 
 impl fmt::Debug for History {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The lock is released before the formatter runs, which may be code of the user.
+        // The formatter may be user code, so the lock is released before it runs.
         let (keys, parked) = {
             let inner = self.lock();
             (inner.keys.len(), inner.parked.len())

@@ -13,7 +13,7 @@ use requeue::Key;
 ///
 /// For other keys, use [`Site::builder_with`](crate::Site::builder_with).
 pub trait ByteKey: Key {
-    // Hidden: `Site::builder_with` takes functions for all other keys.
+    // The methods are hidden: `Site::builder_with` takes functions for all other keys.
     /// Returns the bytes that are shown. Different keys must have different bytes.
     #[doc(hidden)]
     fn to_bytes(&self) -> Cow<'_, [u8]>;
@@ -59,7 +59,8 @@ pub(crate) const SHOWN: usize = 4096;
 
 /// Formats bytes as printable text on one line. Different bytes give different texts.
 pub(crate) fn escape_key(bytes: &[u8]) -> Cow<'_, str> {
-    // One line of printable text: a key must not control the terminal or the direction of the text.
+    // The result is one line of printable text: a key must not control the terminal or the
+    // direction of the text.
     let is_plain = |char: char| match char {
         '\\' => false,
         // A shortcut for most keys: `escape_debug` searches a table.

@@ -139,7 +139,8 @@ mod turns;
 
 pub use admin::{AdminToken, TokenError};
 pub use builder::Builder;
-// Hidden: `requeue run` and `requeue watch` change the keys of a run by it, and its methods follow their needs.
+// `Control` is hidden: `requeue run` and `requeue watch` change the keys of a run with it, and its
+// methods follow their needs.
 #[doc(hidden)]
 pub use control::Control;
 pub use history::{History, Run};

@@ -81,7 +81,8 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
 
     /// Returns true if a key is ready, waiting or in flight.
     fn is_queued(&self, bytes: &[u8]) -> bool {
-        // A key that was added again is shown by the queue. The history only knows that it was parked.
+        // The queue shows a key that was added again. The history only knows that the key was
+        // parked.
         let entry = (self.read)(bytes).and_then(|key| self.queue.look_up(&key));
         entry.is_some_and(|entry| State::of_entry(&entry) != State::Idle)
     }
@@ -214,7 +215,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
                 Action::Revive if is_parked => {
                     let added = self.control.add(key, None, 0);
                     let added = added.map_err(|error| Problem::parameter("keys", &error))?;
-                    // After the add, so that a key which is refused stays parked.
+                    // The key is added first, so a key that is refused stays parked.
                     Ok(added.is_accepted() && history.unpark(bytes))
                 }
                 _ => Ok(false),
@@ -388,7 +389,8 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
 
     fn change_keys(&self, action: Action, all: Vec<Vec<u8>>) -> Answer<'_, Vec<bool>> {
         Box::pin(async move {
-            // Until one is refused. No key is changed if one of them is invalid.
+            // All keys are read first: if one is invalid, none is changed. The loop stops at the
+            // first change that is refused.
             let keys =
                 all.iter().map(|bytes| self.read_key(bytes)).collect::<Result<Vec<_>, _>>()?;
             let mut results = Vec::with_capacity(keys.len());
@@ -402,7 +404,8 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
 
     fn add_keys(&self, new: Vec<NewKey>) -> Answer<'_, Vec<AddResult>> {
         Box::pin(async move {
-            // Until one is refused. No key is added if one of them is invalid.
+            // All keys are read first: if one is invalid, none is added. The loop stops at the
+            // first add that is refused.
             let read = new.iter().map(|new| self.read_key(&new.key));
             let keys = read.collect::<Result<Vec<_>, _>>()?;
             let mut results = Vec::with_capacity(keys.len());

@@ -107,7 +107,7 @@ async fn guard_request(State(site): Site, request: Request, next: Next) -> Respo
         Err(refusal) => refusal.into_response(),
         Ok(()) => next.run(request).await,
     };
-    // Also on errors: a page of an error must not be framed either.
+    // Errors get these headers, too: their pages must not be framed either.
     for (name, value) in HEADERS {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
@@ -116,7 +116,8 @@ async fn guard_request(State(site): Site, request: Request, next: Next) -> Respo
 
 /// Returns the refusal of a request from another site, or with a method that does not fit.
 fn check_access(site: &SiteState, request: &Request) -> Result<(), Problem> {
-    // All of them, and the one in the URI: a proxy and this server must not choose different ones.
+    // All hosts are checked, also the one in the URI: a proxy and this server must not choose
+    // different ones.
     let hosts = request.headers().get_all(header::HOST);
     let named = request.uri().authority().map(|authority| authority.as_str());
     let mut hosts = hosts.iter().map(|host| host.to_str().unwrap_or_default()).chain(named);
@@ -181,7 +182,7 @@ async fn serve_page(State(site): Site, OriginalUri(uri): OriginalUri) -> Respons
         .replace("{admin}", if site.admin.is_some() { "locked" } else { "none" })
         .replace("{hint}", &html_escaped(hint))
         .replace("{beside}", &html_escaped(&beside))
-        // Last, because a title may look like a placeholder.
+        // The title is inserted last, because it may look like a placeholder.
         .replace("{title}", &html_escaped(&site.title));
     ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], html).into_response()
 }
@@ -227,7 +228,8 @@ async fn readyz(State(site): Site) -> (StatusCode, &'static str) {
     match site.status() {
         Status::ShutDown | Status::Ended => (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n"),
         Status::Unreachable => (StatusCode::SERVICE_UNAVAILABLE, "the store cannot be reached\n"),
-        // After the states of the queue, which are certain. `ready` is code of the user.
+        // `ready` is user code. It is called last, because the other states of the queue decide
+        // without it.
         _ if !(site.settings.ready)() => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
         Status::Open | Status::Paused | Status::Closed => (StatusCode::OK, "ok\n"),
     }
@@ -251,7 +253,7 @@ async fn stream_events(State(site): Site) -> Result<Response, Problem> {
 }
 
 async fn list_keys(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
-    // Before anything is parsed: a flood of searches is refused at the lowest cost.
+    // The turn comes before the parsing, so a flood of searches is refused at the lowest cost.
     let _turn = site.take_turn().await?;
     let known = ["state", "q", "failed", "cursor", "limit", "sort", "order"];
     let params = Params::parse(query.as_deref(), &known)?;

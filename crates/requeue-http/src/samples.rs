@@ -104,7 +104,7 @@ impl Samples {
 
     pub(crate) fn push(&self, sample: Sample) {
         let mut samples = self.lock();
-        // Before the push, so that the allocation does not grow.
+        // The oldest sample is removed before the push, so the allocation does not grow.
         if samples.len() == KEPT {
             samples.pop_front();
         }

@@ -47,7 +47,7 @@ impl Section {
 
 /// Reads all sections. If the function of a section panics, the section is omitted.
 pub(crate) fn read_sections(all: &[MakeSection]) -> Vec<Section> {
-    // Code of the user. One broken table must not hide the others.
+    // The functions are user code. A panic in one of them must not hide the other tables.
     let read = |make: &MakeSection| catch_unwind(AssertUnwindSafe(make)).ok().flatten();
     all.iter().filter_map(read).collect()
 }

@@ -52,8 +52,8 @@ pub(crate) async fn serve<L: Listener<Addr: 'static>>(
     ended: watch::Receiver<bool>,
 ) {
     let mut tasks = JoinSet::new();
-    // After an error, `accept` logs, waits a second and tries again. So it continues when another branch of the
-    // `select!` ends.
+    // After an error, `accept` logs, waits a second and tries again. The stream keeps that wait
+    // when another branch of the `select!` ends.
     let mut incoming = pin!(stream::unfold(listener, |mut listener| async move {
         Some((listener.accept().await, listener))
     }));
@@ -128,7 +128,8 @@ impl Places {
     }
 
     fn find_replaceable(&self) -> Option<usize> {
-        // Silent ones first: an idle connection belongs to a client that has already sent a request.
+        // Silent connections are closed first: an idle one belongs to a client that has already
+        // sent a request.
         let silent = self.connections.iter().position(|connection| self.is_silent(connection));
         silent.or_else(|| self.connections.iter().position(|connection| connection.is_idle()))
     }
@@ -138,7 +139,7 @@ impl Places {
         if self.connections.len() >= self.most
             && let Some(other) = self.find_replaceable().and_then(|at| self.connections.remove(at))
         {
-            // It keeps a permit, so that a task which does not wait yet is notified as well.
+            // `notify_one` keeps a permit, so a task that does not wait yet is notified as well.
             other.close.notify_one();
         }
         let connection = Arc::new(Connection {
@@ -184,7 +185,8 @@ impl Connection {
         // A client that reads nothing would otherwise keep the response in memory.
         stream.set_write_timeout(Some(STALL));
         let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
-            // From the head of the request on: the connection is busy before the router sees it.
+            // The request counts from its head on: the connection is busy before the router sees
+            // the request.
             let answered = InFlight::begin_request(&self);
             let mut request = request.map(Body::new);
             if let Some(client) = client {

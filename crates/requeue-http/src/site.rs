@@ -193,7 +193,7 @@ impl Site {
     ///
     /// Call it at the end of the program. Further calls have no effect on servers.
     pub fn shutdown(&self) {
-        // A last sample, which open dashboards show after the end.
+        // Open dashboards show this last sample after the end.
         self.state.take_sample();
         self.state.ended.send_replace(true);
     }

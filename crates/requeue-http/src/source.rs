@@ -213,7 +213,7 @@ impl<T> First<T> {
     pub(crate) fn push(&mut self, rank: Rank, key: T) {
         self.seen += 1;
         self.kept.push((rank, key));
-        // Sorted only now and then: each key then costs a constant time on average.
+        // The keys are sorted only now and then, so each costs a constant time on average.
         if self.kept.len() >= 2 * self.limit + 256 {
             self.sort_and_truncate();
         }

@@ -60,7 +60,7 @@ pub(crate) struct SiteState {
 impl SiteState {
     /// Waits for a turn to search through keys.
     pub(crate) async fn take_turn(&self) -> Result<Turn<'_>, Problem> {
-        // The turn is dropped with the request, so that a client that disconnects frees it.
+        // The turn is dropped with the request, so a client that disconnects frees it.
         self.walks.wait_turn().await.ok_or_else(|| Problem::busy("too many requests for keys"))
     }
 
@@ -104,7 +104,6 @@ impl SiteState {
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let gauges = self.source.read_gauges();
             self.samples.push(Sample::new(&gauges, self.samples.last_minute(&gauges)));
-            // The JSON is not made for nobody.
             if self.ticks.receiver_count() > 0 {
                 self.ticks.send_replace(self.summary_json().into());
             }
@@ -119,7 +118,7 @@ pub(crate) async fn keep_sampling(site: Weak<SiteState>) {
     interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         interval.tick().await;
-        // A weak reference: the sampling must not keep a site alive that nobody serves.
+        // The reference is weak: the sampling must not keep a site alive that has no handle left.
         let Some(site) = site.upgrade().filter(|site| !site.has_ended()) else { return };
         site.take_sample();
     }

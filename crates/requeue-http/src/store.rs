@@ -285,7 +285,7 @@ impl Source for Stored {
                 Action::Cancel => self.queue.cancel_keys(keys).await.map_err(store_failure),
                 Action::Revive => self.queue.revive_keys(keys).await.map_err(store_failure),
                 Action::CancelRun => {
-                    // Concurrently, because the store may be far away.
+                    // The requests run concurrently, because the store may be far away.
                     let cancels = keys.into_iter().map(|key| self.queue.cancel_running(key));
                     let (mut results, mut problem) = (Vec::new(), None);
                     for run in join_all(cancels).await {
@@ -412,7 +412,8 @@ async fn keep_counting(queue: Queue, seen: Weak<Mutex<Seen>>) {
         if let Ok(Ok(counts)) = timeout(PATIENCE, queue.recent_counts()).await {
             // The age of these counts, or of newer ones.
             let age = queue.sample().and_then(|sample| sample.counts_age);
-            // Upgraded after the wait: a site that was dropped in the meantime ends this task.
+            // The reference is upgraded after the wait: a site that was dropped in the meantime
+            // ends this task.
             let Some(source) = seen.upgrade() else { return };
             lock(&source).take_counts(counts, age.unwrap_or_default());
             drop(source);

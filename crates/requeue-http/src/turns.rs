@@ -27,7 +27,7 @@ impl Turns {
 
     /// Waits for a turn. Returns `None` immediately if too many requests wait.
     pub(crate) async fn wait_turn(&self) -> Option<Turn<'_>> {
-        // First of all a place in the line, so that waiting requests are bounded.
+        // A place in the line comes first, so the number of waiting requests is bounded.
         let _of_all = self.all.try_acquire().ok()?;
         // The semaphore is never closed.
         let _one = self.at_once.acquire().await.ok()?;

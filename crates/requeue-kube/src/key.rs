@@ -121,7 +121,7 @@ fn join_parts(namespace: &str, name: &str) -> Arc<str> {
     thread_local! {
         static JOINED: RefCell<String> = const { RefCell::new(String::new()) };
     }
-    // The buffer is reused, so that only the shared text is allocated.
+    // The buffer is reused, so only the shared text is allocated.
     JOINED.with_borrow_mut(|joined| {
         joined.clear();
         for part in [namespace, "/", name] {

@@ -128,7 +128,7 @@ impl Manager {
     {
         let name = controller.effective_name();
         self.readiness.add_controller(&name, &controller.readiness());
-        // All requests of the group use one client, so that of the first controller is enough.
+        // All requests of the group use one client: the first controller's is enough.
         self.client = self.client.take().or_else(|| controller.client().cloned());
         let label = name.clone();
         let start = |managed| follow_stream(label, run(controller.set_managed(managed))).boxed();
@@ -327,7 +327,7 @@ impl Manager {
         let pass_on_stops = async {
             let graceful = any_of(stops.graceful).map(|()| stop.cancel());
             let forced = any_of(stops.forced).map(|()| force.cancel());
-            // Both are awaited: the forced stop must work during the graceful one.
+            // Both stops are awaited: the forced stop must work during the graceful one.
             future::join(graceful, forced).await;
             future::pending::<Infallible>().await
         };
@@ -348,7 +348,7 @@ impl Manager {
                     return ended;
                 }
             };
-            // From now on the controllers may reconcile. They were in standby until here.
+            // From now on the controllers may reconcile. Until here, they were in standby.
             lead.cancel();
             let (ended, is_cut_off) = tokio::select! {
                 biased;

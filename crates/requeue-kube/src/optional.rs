@@ -31,7 +31,8 @@ where
 {
     let events = stream! {
         let mut is_listed = false;
-        // The changes of the definition, and the backoff, while the kind is not served.
+        // While the kind is not served, `absence` contains the changes of its definition and the
+        // backoff.
         let mut absence = None;
         loop {
             if let Some((changes, backoff)) = &mut absence {

@@ -52,7 +52,8 @@ impl Events {
             action: what.to_owned(),
             secondary: None,
         };
-        // A separate task: Events are no part of the election, and must not delay it.
+        // The request runs in a separate task: Events are no part of the election, and must not
+        // delay it.
         tokio::spawn(async move {
             match tokio::time::timeout(PUBLISH_TIMEOUT, recorder.publish(&event, &lease)).await {
                 Ok(Ok(())) => {}

@@ -32,7 +32,8 @@ impl Lease {
             Value::Null => LeaseSpec::default(),
             spec => LeaseSpec::deserialize(spec)?,
         };
-        // Required: without a uid there is no fencing token, and two Leases with one name look the same.
+        // The uid is required: without it there is no fencing token, and two Leases with one name
+        // look the same.
         let uid = String::deserialize(&json["metadata"]["uid"])?;
         Ok(Self { json: Arc::new(json), record, uid })
     }
@@ -145,7 +146,8 @@ impl Lease {
         let now = self.renewal_time(now);
         self.with_spec(json!({
             "holderIdentity": "",
-            // As client-go: a standby that ignores the empty holder waits for a second only.
+            // client-go writes 1, too: a standby that ignores the empty holder waits for a second
+            // only.
             "leaseDurationSeconds": 1,
             "acquireTime": now,
             "renewTime": now,
@@ -163,7 +165,7 @@ impl Lease {
 
     /// Returns the complete object, with these fields of `spec` replaced.
     fn with_spec(&self, fields: Value) -> Value {
-        // A copy of the whole object: fields that this version does not know are written back.
+        // The whole object is copied: fields that this version does not know are written back.
         let mut json = Value::clone(&self.json);
         if let Value::Object(fields) = fields {
             extend_object(&mut json["spec"], fields);

@@ -38,7 +38,8 @@ pub mod membership;
 mod metrics;
 pub mod range;
 mod requests;
-// Hidden, and only with the feature `test-util`: the tests of this crate and of requeue-kube use it.
+// The module is hidden and needs the feature `test-util`: only the tests of this crate and of
+// requeue-kube use it.
 #[cfg(any(test, feature = "test-util"))]
 #[doc(hidden)]
 pub mod testing;

@@ -87,7 +87,7 @@ pub(crate) struct GroupMeters {
     pub(crate) held: Gauge,
     /// Indexed as [`REASONS`].
     pub(crate) moves: [Counter; REASONS.len()],
-    // Summed as a float: a sum of durations needs no precision below a microsecond.
+    // The sum is a float: a sum of durations needs no precision below a microsecond.
     pub(crate) unheld_seconds: Counter<f64, AtomicU64>,
 }
 

@@ -103,7 +103,7 @@ impl Shard {
     }
 }
 
-// Hidden: requeue-kube decides with them which objects a controller reconciles.
+// These methods are hidden: requeue-kube decides with them which objects a controller reconciles.
 #[doc(hidden)]
 impl Shard {
     /// Returns the shard as the parameter `shardSelector` of a list or watch, which kube-rs does not have yet.
@@ -141,7 +141,7 @@ impl Shard {
             Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) => {
                 self.contains(object.meta()).then_some(event)
             }
-            // These concern the list as a whole.
+            // These two events concern the list as a whole.
             Event::Init | Event::InitDone => Some(event),
         }
     }

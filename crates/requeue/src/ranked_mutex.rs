@@ -70,7 +70,7 @@ impl<T> RankedMutex<T> {
     #[inline(always)]
     fn lock_in_order(&self, rank: Rank) -> Result<RankedGuard<'_, T>, Reentered> {
         let held = HELD.with(Cell::get);
-        // Refused before the mutex is touched, so that this thread never waits for itself.
+        // The lock is refused before the mutex is touched, so this thread never waits for itself.
         if held >= rank {
             return Err(Reentered);
         }

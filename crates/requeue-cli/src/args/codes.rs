@@ -28,7 +28,7 @@ fn parse_range(text: &str) -> Result<RangeInclusive<i32>, &'static str> {
         "expected exit codes from 1 to 255, ranges or signals, as in 2,64-78,SIGSEGV";
     let code = |text: &str| text.parse().ok().filter(|code| (1..=255).contains(code)).ok_or(WRONG);
     if text.starts_with(|first: char| first.is_ascii_alphabetic()) {
-        // As a shell shows a command that died of a signal.
+        // A shell shows this code for a command that died of the signal.
         let code = 128 + parse_signal(text).map_err(|_| WRONG)?.as_raw();
         return Ok(code..=code);
     }

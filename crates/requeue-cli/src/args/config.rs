@@ -123,7 +123,7 @@ impl Read {
         let format = Format {
             kind: self.input,
             delimiter: if self.null { b'\0' } else { self.delimiter.unwrap_or(b'\n') },
-            // Bounds the memory for a record without an end.
+            // The limit bounds the memory for a record without an end.
             max_record: 1 << 20,
         };
         Ok((source, format))
@@ -170,7 +170,7 @@ impl Config {
         if tag.is_some() && matches!(output, Output::Inherit | Output::None) {
             return Err(Refusal::usage("--tag and --tagstring require --output lines or group"));
         }
-        // Before any key is read: each of them would fail.
+        // A missing program is reported before any key is read: every run would fail.
         command::find_program(&template)?;
         Ok(Self {
             name: own.name,

@@ -10,7 +10,7 @@ use crate::args::help::Sections;
 use crate::args::run::{Alone, Common};
 use crate::duration::parse_duration;
 
-// It has one field per flag, because clap makes the flags from the fields.
+// This struct has one field per flag, because clap makes the flags from the fields.
 #[derive(Args, Debug)]
 #[command(
     after_long_help = Sections::for_files().help_text(),
@@ -38,7 +38,7 @@ use crate::duration::parse_duration;
     mut_arg("re_add", |arg| {
         arg.help("Effect of a change of a file that backs off [default: replace]").requires("retries")
     }),
-    // Without retries, a command that fails runs again after the next change, and these have no effect.
+    // Without retries, a command that fails runs again after the next change, and these flags have no effect.
     mut_arg("base_delay", |arg| arg.requires("retries")),
     mut_arg("max_delay", |arg| arg.requires("retries")),
     mut_arg("fatal", |arg| arg.requires("retries")),

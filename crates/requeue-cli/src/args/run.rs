@@ -175,7 +175,8 @@ pub(crate) struct Read {
     pub(crate) input: Kind,
 }
 
-// The flags of every subcommand that runs commands: one field per flag, because clap makes the flags from the fields.
+// These are the flags of every subcommand that runs commands. The struct has one field per flag, because clap makes the
+// flags from the fields.
 #[derive(Args, Debug)]
 pub(crate) struct Common {
     /// The command and its arguments.

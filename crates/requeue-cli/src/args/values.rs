@@ -27,7 +27,6 @@ impl Jobs {
             Self::Unlimited => command::most_at_once(),
             Self::Percent(percent) => {
                 let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-                // At least one, even of few cores.
                 (cores.saturating_mul(percent as usize) / 100).max(1)
             }
         }
@@ -81,13 +80,13 @@ pub(crate) fn parse_rate(text: &str) -> Result<Duration, &'static str> {
     Duration::try_from_secs_f64(unit / number).map_err(|_| WRONG)
 }
 
-/// Parses "10/1m": the most starts of a key in a time. "10/m" is the same.
+/// Parses "10/1m": the most starts of a key in a time.
 pub(crate) fn parse_pace(text: &str) -> Result<Pace, &'static str> {
     const WRONG: &str = "expected 1 to 1000 starts and a time above 0, like 10/1m or 50/s";
     const { assert!(Pace::MAX_RUNS == 1000, "the message names the limit") };
     let (runs, per) = text.split_once('/').ok_or(WRONG)?;
     let is_unit = per.starts_with(|first: char| first.is_ascii_alphabetic());
-    // `10/m` means one minute.
+    // A unit without a number means one unit: `10/m` is `10/1m`.
     let per = parse_duration(&format!("{}{per}", if is_unit { "1" } else { "" }));
     let pace = Pace::new(runs.parse().map_err(|_| WRONG)?, per.map_err(|_| WRONG)?);
     pace.is_valid().then_some(pace).ok_or(WRONG)

@@ -11,7 +11,7 @@ use crate::args::names::{LeaseName, Named, Selected, parse_finalizer};
 use crate::args::run::{Alone, Common};
 use crate::duration::parse_duration;
 
-// It has one field per flag, because clap makes the flags from the fields.
+// This struct has one field per flag, because clap makes the flags from the fields.
 #[derive(Args, Debug)]
 #[command(
     after_long_help = Sections::for_watch().help_text(),

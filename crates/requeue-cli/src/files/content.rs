@@ -71,7 +71,7 @@ pub(super) fn changed_at(meta: &Meta) -> SystemTime {
 
 fn hash_file(dir: &Directory, name: &OsStr, secret: &RandomState) -> io::Result<u64> {
     const PIECE: u64 = 64 << 10;
-    // It is opened relative to the directory, so that no link can take the place of its path.
+    // The file is opened relative to the directory, so that no link can take the place of its path.
     let mut file = dir.open_file(name)?;
     let mut hasher = secret.build_hasher();
     let mut piece = Vec::new();

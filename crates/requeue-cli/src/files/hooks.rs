@@ -77,7 +77,7 @@ impl Paths {
         let mut state = self.state.lock();
         let waiting = std::mem::take(&mut state.waiting);
         state.in_run.extend(waiting);
-        // Its content may be back to that of the last run.
+        // A file whose content is back to that of the last successful run needs no run.
         state.in_run.retain(|path| is_needed(path));
         if state.in_run.is_empty() {
             return None;

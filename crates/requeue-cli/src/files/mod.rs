@@ -52,13 +52,13 @@ const MISSING: Duration = Duration::from_secs(1);
 
 /// `requeue files`.
 pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
-    // Before the first read: a file that changes during the scan counts as changed.
+    // The time is read before the first file: a file that changes during the scan counts as changed.
     let since = SystemTime::now();
     let roots = find_roots(std::mem::take(&mut flags.dirs))?;
     let paths: Vec<_> = roots.iter().map(|root| root.path.clone()).collect();
     let mut filter = Filter::new(&flags, &paths)?;
     let all = flags.all_in_one.then(|| Paths::new(if flags.null { b'\0' } else { b'\n' }));
-    // One secret for the tree and for the runs, because their hashes are compared.
+    // The tree and the runs share one secret, because their hashes are compared.
     let secret = RandomState::new();
     let given = roots.iter().map(|root| root.given.clone()).collect();
     let ran = Ran::new(secret.clone(), filter.links, given);
@@ -69,7 +69,7 @@ pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
     let (poll, is_initial) = (flags.poll.filter(|time| !time.is_zero()), flags.initial);
     let config = run_config(flags)?;
     let files = Files::open_files(&config, None)?;
-    // After they are open, because files are excluded by their identity.
+    // The files exist since they were opened, so they can be excluded by their identity.
     exclude_own(&mut filter, &config);
 
     let watch: Box<dyn Watch> = match poll {

@@ -127,7 +127,7 @@ impl Directory {
 
     /// Returns the names of its entries.
     pub(super) fn entry_names(&self) -> io::Result<HashSet<OsString>> {
-        // A new descriptor, because the one for searches cannot be listed.
+        // A second descriptor is opened, because the one for searches cannot be listed.
         let listed = openat(&self.fd, c".", READ_DIRECTORY, Mode::empty())?;
         let name = |entry: rustix::io::Result<DirEntry>| {
             entry.map(|entry| OsStr::from_bytes(entry.file_name().to_bytes()).to_owned())

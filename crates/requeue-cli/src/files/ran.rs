@@ -68,7 +68,7 @@ impl Ran {
 
     /// Compares the content with that of the last successful run. Reads the file. If it has changed, a run starts.
     pub(super) fn begin_run(&self, path: &[u8]) -> Begun {
-        // Without the lock, because a read may take long.
+        // The file is read without the lock, because a read may take long.
         let Some(now) = self.read_content(Path::new(OsStr::from_bytes(path))) else {
             // If it exists again later, it runs.
             self.forget_file(path);
@@ -88,7 +88,7 @@ impl Ran {
     /// Records that the run that began last has succeeded.
     pub(super) fn record_success(&self, path: &[u8]) {
         if let Some(last) = self.files.lock().get_mut(path) {
-            // Not the present content: it may have changed since the run began.
+            // The content at the beginning of the run counts: the present content may be newer.
             last.settled = last.in_run.take().map(|content| *content);
         }
     }

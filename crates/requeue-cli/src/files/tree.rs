@@ -266,7 +266,7 @@ impl Tree {
         let is_new = !self.dirs.contains_key(dir);
         let listed = match self.open_dir(dir, root).and_then(|opened| opened.meta()) {
             Ok(meta) => match self.claim_dir(dir, root, meta.stamp.id)? {
-                // Only now: a file that appears after the watch was added causes an event.
+                // The directory is listed after its watch was added: a file that appears later causes an event.
                 true => self.list_dir(dir, root, meta.stamp.id),
                 false => return Ok(()),
             },

@@ -51,7 +51,7 @@ pub(crate) fn parse_record(record: &[u8]) -> Result<Change<'static>, Why> {
         return Err(bad("not a JSON object".to_owned()));
     }
     let line: Line = serde_json::from_slice(record).map_err(|error| {
-        // Most records have only one line, so that the column is the position in the record.
+        // Most records have only one line, so the column is the position in the record.
         bad(format!("JSON: {error}").replace(" at line 1 column ", " at byte "))
     })?;
     let key = match (line.key, line.key_base64) {

@@ -64,7 +64,7 @@ impl Input {
 
     /// Waits until there is something to read, or reading is stopped.
     fn wait_readable(&mut self) -> io::Result<()> {
-        // Both together, because a plain read could not be stopped.
+        // One call waits for both, because a plain read could not be stopped.
         let mut fds =
             [PollFd::new(&self.file, PollFlags::IN), PollFd::new(&self.stop, PollFlags::IN)];
         match poll(&mut fds, None) {

@@ -94,7 +94,7 @@ impl<'a> Sink<'a> {
                 () = &mut grace_over => break,
             };
             self.received += new as u64;
-            // Whole lines, so that those of two commands do not mix.
+            // Only whole lines are written, so that those of two commands do not mix.
             if let Some(whole) = lines.take_whole(new)
                 && !self.put_bytes(whole).await?
             {

@@ -57,7 +57,7 @@ impl DeadLetters {
             }
         };
         record.push(self.format.delimiter);
-        // One write, so that a process that follows the file sees whole records.
+        // This is one write, so a process that follows the file sees whole records.
         file.lock().write_all(&record)
     }
 }

@@ -131,13 +131,13 @@ fn open_by_components(path: &Path, how: OFlags) -> io::Result<File> {
         }
         if is_last {
             let file = open_last(&dir, &component, how, found.as_ref())?;
-            // Again, on the open file: another user may have replaced it since the check by its name.
+            // The open file is checked, too: another user may have replaced it since the check by its name.
             check_owner(&fstat(&dir)?, &fstat(&file)?, &at)?;
             return Ok(file);
         }
         let next = openat(&dir, &component, SEARCH | OFlags::NOFOLLOW, Mode::empty())?;
         if component != ".." {
-            // The same for a directory: what counts is the one that is open.
+            // The open directory is checked: another user may have replaced it since the check by its name.
             check_owner(&fstat(&dir)?, &fstat(&next)?, &at)?;
         }
         dir = next;
@@ -159,7 +159,7 @@ fn open_last(dir: &OwnedFd, name: &OsStr, how: OFlags, found: Option<&Stat>) -> 
     let how = how | links | OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOCTTY;
     let mode = Mode::RUSR | Mode::WUSR;
     let is_trusted = found.is_some_and(|found| trusts_owner(found.st_uid, geteuid().as_raw()));
-    // Without waiting: a FIFO of another user would stop the program here.
+    // The open must not wait: a FIFO of another user would stop the program here.
     match openat(dir, name, how | OFlags::NONBLOCK, mode) {
         Err(Errno::NXIO) if is_a(FileType::Fifo) && is_trusted => {
             Ok(openat(dir, name, how, mode)?.into())

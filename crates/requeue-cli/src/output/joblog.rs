@@ -48,7 +48,7 @@ impl Joblog {
                 "--joblog: the file is that of --dead-letter; name another file",
             ));
         }
-        // Only now: a file that is refused keeps its content.
+        // The file is emptied after the checks: a file that is refused keeps its content.
         let emptied = if identity.is_some() { file.0.set_len(0) } else { Ok(()) };
         let begun = emptied.and_then(|()| file.write_all(HEADER.as_bytes()));
         begun.map_err(|error| files::open_failure("--joblog", path, &error))?;
@@ -67,7 +67,7 @@ impl Joblog {
         let at = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let took = took.as_secs_f64();
         let Log { exit, signal, sent, received } = log;
-        // One write, so that a process that follows the file sees whole lines.
+        // This is one write, so a process that follows the file sees whole lines.
         let line = format!(
             "{seq}\t:\t{at:.3}\t{took:10.3}\t{sent}\t{received}\t{exit}\t{signal}\t{command}\n"
         );

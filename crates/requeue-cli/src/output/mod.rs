@@ -82,7 +82,7 @@ impl Output {
                 LONGEST_LINE,
                 BlockingFile::of_stream(io::stdout())?,
             )),
-            // Without a buffer: a message must be seen before a crash.
+            // Standard error has no buffer: a message must be seen before a crash.
             stderr: Target::new(BlockingFile::of_stream(io::stderr())?),
             closed: closing,
             bar: None,

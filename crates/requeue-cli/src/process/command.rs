@@ -55,7 +55,7 @@ pub(crate) fn locate_program(program: &OsStr) -> Result<PathBuf, Exit> {
     if program.as_bytes().contains(&b'/') {
         return check_executable(Path::new(program));
     }
-    // The default of execvp.
+    // This is the default of execvp.
     let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/bin:/usr/bin"));
     let mut why = Exit::NotFound;
     for directory in std::env::split_paths(&path) {

@@ -61,7 +61,7 @@ impl Groups {
     ) -> io::Result<Child> {
         let _starting = self.starting.read();
         if let Some(guardian) = &self.guardian {
-            // Before the start: if this process is killed in between, the guardian looks for the command.
+            // The start is recorded first: if this process is killed in between, the guardian looks for the command.
             guardian.record_starting(slot, run)?;
         }
         let child = command.spawn().inspect_err(|_| self.mark_over(slot))?;
@@ -69,7 +69,7 @@ impl Groups {
             if let Some(guardian) = &self.guardian {
                 guardian.record_started(slot, run, leader);
             }
-            // Still under the read lock, so that a signal to all commands waits for this entry.
+            // The read lock is still held, so a signal to all commands waits for this entry.
             let mut groups = self.running.lock();
             if groups.len() < slot {
                 groups.resize_with(slot, || None);

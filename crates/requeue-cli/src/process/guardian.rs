@@ -90,7 +90,7 @@ impl Guardian {
     }
 
     fn start_another(&self, process: &mut Process) -> io::Result<()> {
-        // Counted before the start, so that a start that fails is not repeated forever.
+        // The start is counted before it is tried, so a start that fails is not repeated forever.
         process.starts += 1;
         if process.starts > MOST_STARTS {
             return Err(io::Error::other(format!("its process died {MOST_STARTS} times")));
@@ -100,7 +100,7 @@ impl Guardian {
             .arg0(NAME)
             .arg(std::process::id().to_string())
             .stdin(Stdio::piped())
-            // The table is its standard output, because exec closes all other descriptors.
+            // The table is the guardian's standard output, because exec closes all other descriptors.
             .stdout(self.table.0.try_clone()?)
             .stderr(Stdio::null())
             .process_group(0)
@@ -116,7 +116,7 @@ impl Guardian {
 
     /// Records that the command has started, with its group.
     pub(crate) fn record_started(&self, slot: usize, run: u64, leader: Pid) {
-        // The entry exists, so that the write needs no memory and does not fail.
+        // The entry exists, so the write needs no memory and does not fail.
         let _ = self.table.set_entry(slot, Entry { run, state: State::Started(leader) });
     }
 

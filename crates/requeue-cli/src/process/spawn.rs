@@ -66,7 +66,7 @@ fn prepare_command(
         .stdout(stdio())
         .stderr(stdio())
         .process_group(0);
-    // After the other variables, so that none of them brings a password back.
+    // Hidden variables are removed after the others are set: one of those could restore a password.
     for name in template.hidden.iter().chain(&[TOKEN_VARIABLE]) {
         command.env_remove(name);
     }

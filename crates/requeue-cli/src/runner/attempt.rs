@@ -97,7 +97,7 @@ impl Runner {
         } else {
             self.run_command(run, &job, &mut report).await
         };
-        // Before the completion: no other run of the key can start until then.
+        // The hook comes before the completion: no other run of the key can start until then.
         let outcome = match (outcome, &self.hooks) {
             (Outcome::Succeeded, Some(hooks)) => {
                 match self.unless_cut_off(hooks.on_success(item)).await {
@@ -270,7 +270,7 @@ impl Runner {
             // The line must come before the command's own output.
             self.output.flush().await;
         }
-        // Before the command: a guardian that is started later would not know it.
+        // The guardian starts before the command: one that is started later would not know it.
         self.ensure_guardian(Guardian::start_once).await;
         let mut pause = Duration::from_millis(10);
         let mut by_shell = false;
@@ -286,10 +286,10 @@ impl Runner {
                         self.output.say(&format!("{why}: {error}")).await;
                     }
                     let _ = tokio::time::timeout(pause, level.changed()).await;
-                    // Other commands must end first, so that frequent attempts are of no use.
+                    // A shortage lasts until other commands end, so frequent attempts do not help.
                     pause = (pause * 2).min(Duration::from_secs(1));
                 }
-                // As execvp does: the shell runs a script without a `#!` line.
+                // execvp also lets the shell run a script without a `#!` line.
                 Err(error) if spawn::is_of_no_kind(&error) && !by_shell => {
                     by_shell = true;
                     command = spawn::command_by_shell(template, stdio, run);
@@ -414,14 +414,14 @@ impl Runner {
             return Outcome::Interrupted;
         }
         let level = self.stop.level();
-        // This program has terminated the command, whatever its exit code says.
+        // This program has terminated the command, so the exit code decides nothing.
         if level >= Level::Terminating {
             return Outcome::Interrupted;
         }
         if let Some(reason) = cancelled {
             return Outcome::Cancelled(reason);
         }
-        // Another worker may have the key by now. Its outcome counts.
+        // Another worker may have the key by now, and the outcome of that worker counts.
         if lost {
             return self
                 .failed_outcome(exit, "lease lost: another worker may have the key".to_owned());

@@ -112,7 +112,7 @@ impl Runner {
                 self.tally.runs.succeeded.one_more();
                 self.halt_if_reached().await;
             }
-            // The store did not record it, and runs the key again.
+            // The store did not record the success, and runs the key again.
             Outcome::Succeeded => _ = self.tally.runs.failed.one_more(),
             Outcome::Failed { exit, why, is_final } => {
                 self.tally.runs.failed.one_more();
@@ -181,7 +181,7 @@ impl Runner {
         // Nothing runs the key again in a run that stops.
         let remedy = if self.must_halt() || self.is_stopping() { "" } else { remedy };
         let letter = DeadLetter { attempts, exit, why, priority: item.priority() };
-        // Before the key leaves the queue, so that a kill in between does not lose it.
+        // The letter is written before the key leaves the queue, so that a kill in between does not lose the key.
         let written = self.files.dead_letters.write_letter(&item, letter);
         let key = item.key().clone();
         self.keys.give_up(item);

@@ -141,7 +141,7 @@ impl Keys {
         on_wait: impl FnOnce(usize),
     ) -> usize {
         let held = || self.queue.len() + self.queue.waiting() + self.queue.states().in_flight;
-        // The lookup of the key takes a lock, and comes last.
+        // The lookup of the key comes last, because it takes a lock.
         let is_full =
             || held() >= self.max_keys && !is_stopping() && self.queue.look_up(key).is_none();
         if is_full() && self.room.is_first_wait() {
@@ -211,7 +211,7 @@ impl Keys {
 
     /// Completes a key. It runs again only if it was re-added.
     pub(super) fn succeed(&self, item: Item<'static, Key>) {
-        // Before the completion: the key may start again immediately after it, as a new one.
+        // The state of the key is removed before the completion, after which the key may start again as a new one.
         self.end_place(&item);
         self.failing.forget_key(&item);
         item.succeed();

@@ -33,7 +33,7 @@ use crate::serve::{History, Listener, Metrics};
 
 /// `requeue run`: runs a command for each key of the input.
 pub(crate) fn run(source: &Source, config: Config) -> Result<Ended, Refusal> {
-    // The input comes first, because none of the files may be the input.
+    // The input is opened first: `open_files` refuses an output file that is the input.
     let (input, stopper) = Input::open(source)?;
     let files = Files::open_files(&config, identity(&input.metadata))?;
     block_on(async {
@@ -98,7 +98,7 @@ pub(crate) async fn run_parts(
     let listener = parts.listener.take();
     let (remote, expired) = parts.remote.take().unzip();
     let runner = Arc::new(Runner::new(parts, remote, listener.as_ref().map(Listener::metrics))?);
-    // Before any key is read: a signal in between would kill this process, but not its commands.
+    // Signals are caught before any key is read: a signal in between would kill this process, but not its commands.
     let signals = Signals::new()
         .map_err(|error| Refusal::failure(format!("signals cannot be caught: {error}")))?;
     let page = match listener {
@@ -175,7 +175,7 @@ impl Runner {
         // No command is left. The guardian need not wait for the end of this process.
         self.commands.groups.guardian.iter().for_each(|guardian| guardian.end_if_idle());
         let reported = async {
-            // Without the sender, the reports end.
+            // The reports end when the sender is dropped.
             drop(done);
             if let Some(reports) = reports {
                 // Wait until every key that a claim has parked is reported.
@@ -232,7 +232,7 @@ impl Runner {
             reported.await;
             self.output.clear_progress().await;
             self.output.flush().await;
-            // After the flush: only then it is certain that all output was written.
+            // The check follows the flush, because only then is it certain that all output was written.
             if let Some(Closed::Failed(error)) = self.output.is_closed() {
                 self.report_failed(&format!("standard output: {error}")).await;
             } else if self.is_cut_off() {
@@ -280,7 +280,7 @@ impl Runner {
                     job = self.keys.next_job() => job,
                 };
                 let Some(job) = job else { break };
-                // Slots start one by one, so that a run of few keys creates few tasks.
+                // Slots start one by one, so a run of few keys creates few tasks.
                 if next.is_none() && slot < self.config.commands.jobs {
                     next = Some(Arc::clone(&self).start_slot(slot + 1));
                 }

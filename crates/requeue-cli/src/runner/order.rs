@@ -85,7 +85,7 @@ impl OutputOrder {
         run: u64,
         [stdout, stderr]: [SpooledTempFile; 2],
     ) -> io::Result<()> {
-        // The key is in flight, so that its place stays the same while this waits for the output.
+        // The key is in flight, so its place stays the same while this call waits for `held`.
         let place = self.places.lock().of_keys.get(key).copied();
         let mut held = self.held.lock().await;
         self.release_into(output, &mut held).await?;
@@ -108,7 +108,7 @@ impl OutputOrder {
 
     async fn release_into(&self, output: &Output, held: &mut Held) -> io::Result<()> {
         loop {
-            // Its own output comes first, because the place may be over already.
+            // The held output of the first place is written before the check: that place may be over already.
             held.write_place(output, held.first).await?;
             if !self.places.lock().over.remove(&held.first) {
                 return Ok(());

@@ -78,7 +78,7 @@ impl Runner {
         let states = queue.states();
         let mut parts = Vec::new();
         if self.keys.leases.is_some() || self.hooks.is_some() {
-            // The rest is in the store, or nobody knows how many changes will come.
+            // The rest is in the store, or the number of changes is unknown.
             parts.push(format!("{done} done"));
         } else {
             let (finished, left) = (done + given_up, states.total() as u64);

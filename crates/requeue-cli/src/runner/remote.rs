@@ -91,7 +91,7 @@ impl Leases {
 
     /// Releases all keys whose commands have not started, and waits until the remote queue has them back.
     pub(super) async fn release_all(&self) {
-        // Without the lock, because a release waits for the store.
+        // The lock is not held during the releases, because each of them waits for the store.
         let waiting: Vec<_> = self.waiting.lock().drain().collect();
         for (_, lease) in waiting {
             // A lost lease has ended already.

@@ -78,7 +78,7 @@ impl FailingKeys {
     ) -> Verdict {
         let mut inner = self.inner.lock();
         let before = inner.keys.get(item.key()).copied().unwrap_or_default();
-        // An add may start the key before its backoff is over. Such a failure is not another one.
+        // An add may start the key before its backoff is over. A failure of such an early run is not counted.
         let counts = now >= before.until;
         let failures = before.failures.saturating_add(counts.into());
         if self.retries.is_some_and(|retries| failures > retries) {
@@ -89,7 +89,7 @@ impl FailingKeys {
         }
         let until = if counts { now + inner.limiter.delay(item.key(), now) } else { before.until };
         inner.keys.insert(item.key().clone(), State { failures, until, last_exit });
-        // Under the lock, so that the next run, which may start immediately, finds the failure counted.
+        // The lock is held, so the next run, which may start immediately, finds the failure counted.
         let delay = until.since(now);
         item.complete(Completion::RetryAfter(delay));
         Verdict::Retried { attempt: before.failures.saturating_add(1), delay }

@@ -36,7 +36,7 @@ impl Window {
         if self.start.is_none_or(|start| now.saturating_duration_since(start) >= WINDOW) {
             (self.start, self.said) = (Some(now), 0);
         }
-        // What is not written is counted, so that the user knows of it.
+        // Omitted messages are counted, so that the user learns of them.
         let admits = self.said < MOST;
         if admits {
             self.said += 1;

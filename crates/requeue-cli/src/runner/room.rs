@@ -32,7 +32,7 @@ impl Room {
     pub(super) fn notify_changed(&self) {
         // In the single order of these accesses, either this load sees the flag, or the waiter sees the change.
         if self.is_waiting.load(Ordering::SeqCst) {
-            // The waiter holds the lock from its check to its sleep, so that the notification is not lost.
+            // The waiter holds the lock from its check to its sleep, so the notification is not lost.
             let _guard = self.lock.lock();
             self.changed.notify_all();
         }

@@ -56,13 +56,13 @@ impl Stop {
             *now = level.max(*now);
             rises
         });
-        // After the level, so that a reader that wakes up finds the run stopping.
+        // The level is raised first, so a reader that wakes up finds the run stopping.
         drop(self.input.lock().take());
     }
 
     /// Waits until the level is at least `level`.
     pub(super) async fn wait_for_level(&self, level: Level) {
-        // The sender lives as long as `self`, so that the wait does not fail.
+        // The sender lives as long as `self`, so the wait cannot fail.
         let _ = self.subscribe().wait_for(|&now| now >= level).await;
     }
 
@@ -83,7 +83,7 @@ impl Stop {
 
     /// Must be called when standard output is found closed.
     pub(super) fn cut_off(&self) {
-        // After the last command, nothing is lost.
+        // Output that is closed after the last command has lost nothing.
         self.is_cut_off.fetch_or(!self.is_over.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 

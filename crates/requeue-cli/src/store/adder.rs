@@ -108,7 +108,7 @@ impl Adder {
                 self.part.push((key, add));
             }
             Change::Cancel(key) => {
-                // An add of the same key may wait there.
+                // An add of the same key may be pending.
                 self.apply_pending().await?;
                 let cancelled = match &self.target {
                     Target::Store(queue) => {
@@ -188,7 +188,7 @@ impl Adder {
         };
         let adds = part.into_iter().map(|(key, add)| queue.add_with(key, add));
         let mut failed = None;
-        // The store sends adds that come together in one request.
+        // The store sends concurrent adds in one request.
         for added in join_all(adds).await {
             match added {
                 Ok(added) => self.counts.count_added(added),
@@ -303,7 +303,7 @@ pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
         log::show_events(complain);
         let (adder, runtime) = (Adder::new(target, unsaid), Handle::current());
         let mut adding = Adding { adder, runtime, failed: None };
-        // It waits for the input, which only a signal that ends the process interrupts.
+        // This call blocks until the input arrives. Only a signal that ends the process interrupts it.
         let added = tokio::task::block_in_place(|| match keys.is_empty() {
             true => adding.add_read(&source, format),
             false => adding.add_named(&keys, format),
@@ -350,7 +350,7 @@ impl Adding {
     }
 
     fn finish_adds(&mut self) -> Result<(), String> {
-        // All records so far are added, also after a record or a read that failed.
+        // All records so far are added, even after an invalid record or a failed read.
         let applied = self.runtime.block_on(self.adder.apply_pending());
         applied.and(self.failed.take().map_or(Ok(()), Err))
     }

@@ -239,7 +239,6 @@ async fn change_all(mut bulk: Bulk, done: &str) -> Result<Ended, Refusal> {
     let mut reported = Instant::now();
     loop {
         let mut signal = None;
-        // The step must be dropped before `changed` is read.
         let stepped = {
             let mut step = pin!(bulk.step());
             tokio::select! {
@@ -258,7 +257,7 @@ async fn change_all(mut bulk: Bulk, done: &str) -> Result<Ended, Refusal> {
                 complain(&format!("{changed} {done}"));
                 return Ok(Ended::Exit(Exit::Done));
             }
-            // The keys that are left are unchanged, so that the same command can be run again.
+            // The other keys are unchanged, so the user can run the same command again.
             (true, Some(signal)) => {
                 complain(&format!("{changed} {done}; interrupted, the other keys are unchanged"));
                 return Ok(Ended::Signal(signal));

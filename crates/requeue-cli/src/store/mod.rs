@@ -88,7 +88,7 @@ impl Place {
                     let _ = report.send(ExpiredKey { key, attempts, why: parked.error.clone() });
                 }
             });
-            // A command takes longer than a claim, so that claiming ahead would only keep keys from other workers.
+            // A command takes longer than a claim, so claiming ahead would only keep keys from other workers.
             let mut opening = with_settings(opening, re_add, parked_add)
                 .lease(lease)
                 .backoff(failures.base_delay, failures.max_delay)

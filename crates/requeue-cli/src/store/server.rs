@@ -140,7 +140,7 @@ impl Server {
             };
             let mut request = Request::builder().method(method).uri(format!("{base}{target}"));
             request = request.header(HOST, host);
-            // Reading needs no token, and what is not sent cannot leak.
+            // The token is sent with changes only: a read needs none, and a token that is not sent cannot leak.
             let token = self.token.as_ref().filter(|_| body.is_some());
             if let Some(token) = token {
                 request = request.header(CONTENT_TYPE, "application/json");
@@ -164,7 +164,8 @@ impl Server {
                 ServerUrl::Unix(path) => {
                     let stream = UnixStream::connect(path).await.map_err(|e| e.to_string())?;
                     if token.is_some() {
-                        // Of the connection, because the file at the path may be replaced after it.
+                        // The user of the connected process is checked. The file at the path may be replaced after
+                        // the connect.
                         let peer = stream.peer_cred().map_err(|e| e.to_string())?.uid();
                         check_peer(path, peer, rustix::process::geteuid().as_raw())?;
                     }

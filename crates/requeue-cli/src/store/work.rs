@@ -25,7 +25,7 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
     let (source, mut config) = Config::from_run_flags(flags)?;
     // Commands must not see the password of this process.
     config.commands.template.hidden = passwords.hidden_variables(place.store.required_url()?);
-    // The input comes first, because none of the files may be the input.
+    // The input is opened first: `open_files` refuses an output file that is the input.
     let (input, stopper) = Input::open(&source)?;
     let files = Files::open_files(&config, identity(&input.metadata))?;
     block_on(async {

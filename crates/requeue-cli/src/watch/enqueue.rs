@@ -45,7 +45,7 @@ impl Enqueuer {
     pub(crate) fn start_leading(&self) {
         let mut stands_by = self.stands_by.lock();
         *stands_by = false;
-        // Under the lock, so that changes in the meantime come after these.
+        // The lock is held, so that later changes are added after the existing objects.
         for key in self.objects.existing_keys(|_| true) {
             if self.objects.next_wish(&key).is_some_and(|wish| self.is_initial(wish)) {
                 self.add_key(&key, LOW_PRIORITY);
@@ -61,7 +61,7 @@ impl Enqueuer {
         }
         let (runner, objects) = (&self.runner, &self.objects);
         let key = change.key.to_string().into_bytes();
-        // Held until the end: the term must not begin between this check and the add.
+        // The lock is held until the end: the term must not begin between this check and the add.
         let stands_by = self.stands_by.lock();
         match change.kind {
             ChangeKind::Deleted if *stands_by => objects.forget_object(&key),

@@ -76,7 +76,7 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
         };
         let (is_over, over) = oneshot::channel();
         let mut leading = None;
-        // After the checks, so that a refused start opens no socket.
+        // The socket is opened after the checks, so a refused start opens none.
         let listener = Listener::bind_if_asked(config.serve.as_ref()).await?;
         let hooks = Some(Arc::new(hooks) as _);
         let parts = Parts { hooks, ..Parts::new(config, files, listener) };
@@ -109,9 +109,9 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
             Ok(oneshot::channel().1)
         })
         .await;
-        // No command is left that could read them.
+        // No command is left that could read the snapshots.
         snapshots.iter().for_each(|snapshots| snapshots.clear());
-        // Only now, after the last command, another replica may lead.
+        // The last command has ended, so another replica may lead from now on.
         drop(is_over);
         if let Some(leading) = leading {
             // A panic in that task has already been reported.

@@ -159,7 +159,7 @@ impl Snapshots {
 
     /// Returns a directory with the current state. The directory is complete and does not change.
     pub(crate) async fn now(&self) -> io::Result<Arc<TempDir>> {
-        // Held while the files are written, so that runs that start together share one directory.
+        // The lock is held while the files are written, so that runs that start together share one directory.
         let mut last = self.last.lock().await;
         let now: Vec<_> = self
             .stores

@@ -90,7 +90,7 @@ impl Bucket {
             return Duration::MAX;
         }
         let gained = now.since(self.last).as_secs_f64() * self.rate;
-        // A key that waits has taken its token already, so that the next one waits longer.
+        // A key that waits has taken its token already, so the next one waits longer.
         self.tokens = (self.tokens + gained).min(f64::from(self.burst)) - 1.0;
         // The time is set even if it went back. Otherwise no token would be added until it has
         // caught up.

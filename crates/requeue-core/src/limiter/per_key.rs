@@ -38,7 +38,7 @@ where
     fn delay(&mut self, key: &K, _now: Time) -> Duration {
         let failures = self.failures.get_or_default(key);
         let before = *failures;
-        // The count saturates, so that the delays of a key that always fails do not start again.
+        // The count saturates, so the delays of a key that always fails do not start again.
         *failures = before.saturating_add(1);
         self.delays.delay_after(before)
     }

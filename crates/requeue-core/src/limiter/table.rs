@@ -60,7 +60,7 @@ impl<K: Hash + Eq, V, S: BuildHasher> KeyTable<K, V, S> {
         K: Clone,
         V: Default,
     {
-        // The `Hash` of a key is user code, and runs before the table is allocated.
+        // The `Hash` of a key is user code. It runs first, so a panic allocates no table.
         let hash = self.hash_key(key);
         let noted = self.noted.get_or_insert_with(|| Box::new(KeyMap::new()));
         let slot = noted.find_or_insert(key, hash);

@@ -278,7 +278,7 @@ impl<T, I: Id> Slab<T, I> {
             self.has_shrunk = true;
             self.remove_from_roomy(number);
         }
-        // The source of compaction stays out of the list, so that no record moves into it.
+        // The source of compaction stays out of the list, so no record moves into it.
         if !self.chunks[number].is_listed && self.source != Some(Id::new(number)) {
             self.add_to_roomy(number);
         }
@@ -331,8 +331,8 @@ impl<T, I: Id> Slab<T, I> {
     /// Moves up to [`MAX_MOVES`] records of the last chunk to lower slots. After each move, calls
     /// `moved` with the old and the new slot.
     pub(crate) fn compact(&mut self, mut moved: impl FnMut(&mut Self, I, I)) {
-        // Chunks count their spare slots as live. These are given back first, so that the counts
-        // are exact.
+        // Chunks count their spare slots as live, so the spare slots are given back first. Then the
+        // counts are exact.
         while let Some(slot) = self.spare {
             let (chunk, at) = split_slot(slot);
             let Entry::Vacant { next } = self.chunks[chunk].entries[at] else { break };

@@ -232,7 +232,7 @@ impl Fair {
     fn take_out(&mut self, slot: Slot) -> GroupIndex {
         self.leave_lane(slot);
         let place = self.place_mut(slot);
-        // 0 marks the key as not ready, so that a move of its record leaves the lists alone.
+        // 0 marks the key as not ready, so a move of its record leaves the lists alone.
         let (group, ready) = (place.group, core::mem::take(&mut place.ready));
         let state = self.groups.get_mut(group);
         state.counts.ready -= 1;
@@ -288,7 +288,8 @@ impl Fair {
 
     /// Removes a ready key that is delivered.
     pub(crate) fn start_delivery(&mut self, slot: Slot) {
-        // This is read before the count changes. A delivery for the age of its key uses no turn.
+        // The aging is read before its count changes. A delivery for the age of its key uses no
+        // turn.
         let is_out_of_turn = self.aging.is_due();
         self.aging.count_delivery(self.oldest_eligible() == Some(slot));
         if self.policy.fair && !is_out_of_turn {
@@ -300,7 +301,7 @@ impl Fair {
         // The delivery is counted first, because the lane is judged by the state of its group.
         self.take_out(slot);
         let state = self.groups.get(group);
-        // The group has reached its limit. Its ready keys leave the orders in this step, so that no
+        // The group has reached its limit. Its ready keys leave the orders in this step, so no
         // later delivery visits them.
         if state.counts.in_flight == state.limit {
             self.eligible -= state.counts.ready as usize;

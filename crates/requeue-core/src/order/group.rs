@@ -43,7 +43,8 @@ impl GroupId {
     }
 
     /// Returns the number of the group.
-    // `requeue` compares groups by it. A user has the number or the name that they made the group of.
+    // `requeue` compares groups by this number. Users have the number or the name from which they
+    // made the group.
     #[doc(hidden)]
     #[must_use]
     pub const fn id(self) -> u64 {

@@ -150,7 +150,7 @@ impl GroupState {
         let credit = self.group.weight;
         let keys = List::new();
         let new = || Lane { priority, keys, eligible_since: None, turn: [None; 2], credit };
-        // The lane in place is used first, so that a group with one priority allocates no tree.
+        // The lane in place is used first, so a group with one priority allocates no tree.
         let is_here = match &self.lane {
             Some(lane) => lane.priority == priority,
             None => !self.more.contains_key(&priority),

@@ -44,7 +44,7 @@ impl ByPriority {
     /// Appends the key in `slot`, which has become ready.
     pub(crate) fn push(&mut self, records: &mut impl Ranked, slot: Slot) {
         let priority = records.priority(slot);
-        // The links are part of the new entry, so that `append` writes only to the old tail.
+        // The links are part of the new entry, so `append` writes only to the old tail.
         let place = Place { by_age: [self.by_age.tail(), None], priority };
         self.places.extend_to(slot.index() + 1, &place);
         *self.places.get_mut(slot.index()) = place;

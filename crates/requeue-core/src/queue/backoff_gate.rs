@@ -7,7 +7,7 @@ use crate::types::{Phase, Slot, Time};
 impl<K: Eq + Clone> Queue<K> {
     /// Starts the backoff of a key that is not ready. A pending run waits until `at` as well.
     pub(super) fn back_off_until(&mut self, slot: Slot, at: Time) {
-        // This is asked before the run is withdrawn, which would hide it.
+        // The rule is asked before `withdraw_run`, which hides the pending run from it.
         let postpones = rule::postpones(&self.state_of(slot), at);
         let record = self.records.get_mut(slot);
         match record.phase() {

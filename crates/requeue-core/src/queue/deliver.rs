@@ -71,8 +71,8 @@ impl<K: Eq + Clone> Queue<K> {
                 groups.skip_key(slot);
             }
             popped.dropped.push(key);
-            // The caller releases its lock between two calls, so that a long series of skips blocks
-            // nobody.
+            // The caller releases its lock between two calls, so a long series of skips does not
+            // block other threads.
             if popped.dropped.len() == MAX_SKIPPED {
                 popped.again = true;
                 return popped;
@@ -107,7 +107,7 @@ impl<K: Eq + Clone> Queue<K> {
     #[inline(always)]
     pub fn finish(&mut self, ticket: &Ticket, how: Finish, now: Time) -> Option<Finished<K>> {
         self.promote_due(now);
-        // Due keys were first: one of them may be this key, which is dirty then.
+        // `promote_due` comes first: if this key was due, it is dirty now.
         if let Some((key, worked)) = self.finish_fast(ticket, how, now) {
             let key = Some(key);
             return Some(Finished { key, lost: false, ready: false, was_dirty: false, worked });
@@ -190,7 +190,7 @@ impl<K: Eq + Clone> Queue<K> {
         let order_key = self.key_if(slot, || plan.makes_ready && copies);
         let freed = if copies { self.key_to_free(slot) } else { None };
 
-        // The plan has the end of the backoff. The epoch ends with this completion.
+        // `plan` contains the end of the backoff, and this epoch ends with the completion.
         self.backing_off.remove(&epoch);
         self.count_completion(how, &plan, was_dirty);
         let asked = finish.asked();
@@ -215,8 +215,7 @@ impl<K: Eq + Clone> Queue<K> {
                 }
             }
         }
-        // The group gets its place back before the key is enqueued, so that the key may be
-        // eligible.
+        // The group gets its place back before the key is enqueued, so the key may be eligible.
         self.free_group(slot, freed);
         let worked = self.start_next(slot, &plan, was_dirty, asked.priority, now, order_key);
         // A count of failures would keep the record, although the key never runs again.
@@ -235,7 +234,7 @@ impl<K: Eq + Clone> Queue<K> {
             // earlier.
             self.stamp_time(slot, now);
         }
-        // This comes last: no statement may use the slot of a removed record.
+        // The release comes last: no statement may use the slot of a removed record.
         let (key, lost) = (self.release_if_stateless(slot), plan.is_lost);
         Finished { key, lost, ready, was_dirty, worked }
     }

@@ -48,7 +48,7 @@ impl<K: Eq + Clone> Queue<K> {
         let slot = self
             .records
             .insert_with(|| Record::new(key, hash, add, due.is_some(), tail, free.position()));
-        // The place is still free, because it borrows the index since the search.
+        // The place is still free: `free` has borrowed the index since the search.
         free.put_slot(hash, slot);
         self.admit_new(slot, add, due, group, now);
         Ok((Added::New, None))

@@ -58,7 +58,8 @@ impl<K: Eq + Clone> Queue<K> {
             let Ready::Custom(custom) = &mut self.ready else { return false };
             let Some(slot) = custom.by_age.skipped_of(group) else { return false };
             let key = self.records.get(slot).key.clone();
-            // The copy was made first. If it panics, the key stays among the skipped ones.
+            // The clone is made before the lists change: if it panics, the key stays among the
+            // skipped ones.
             custom.by_age.unskip_key(slot);
             custom.push(key);
         }
@@ -70,7 +71,7 @@ impl<K: Eq + Clone> Queue<K> {
     pub fn group_states(&self, group: GroupId) -> StateCounts {
         let Some(groups) = self.ready.groups() else { return StateCounts::default() };
         let counts = groups.counts(group);
-        // After a shutdown, the waiting keys are only on their way out.
+        // After a shutdown, the waiting keys are being dropped.
         let (waiting, backing_off) = match self.ending {
             Ending::ShutDown => (0, 0),
             _ => (counts.waiting - counts.backing_off, counts.backing_off),

@@ -82,7 +82,8 @@ pub const BUCKETS: [f64; 12] = [
 ];
 
 /// The longest duration of each bucket, in nanoseconds.
-// It is not computed: a product of a bound and 1e9 is rounded, and two of them would be too large.
+// The table is written out, because a product with 1e9 is rounded and would be too large for two
+// bounds.
 const LONGEST: [u64; BUCKETS.len()] = [
     10,
     100,
@@ -136,7 +137,7 @@ impl Histogram {
 
     /// Returns the histogram of the durations that were added after `earlier`, a copy of this
     /// histogram.
-    // For the dashboard and the reports of `requeue`, which show a period.
+    // Only the dashboard and the reports of `requeue` need this method, because they show a period.
     ///
     /// # Examples
     ///
@@ -218,7 +219,7 @@ impl Histogram {
     }
 
     /// Adds a duration.
-    // For `requeue-store`, whose queues have the same histograms.
+    // Only `requeue-store` needs this method, because its queues have the same histograms.
     ///
     /// # Examples
     ///

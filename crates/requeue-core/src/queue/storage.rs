@@ -49,7 +49,7 @@ impl<K: Eq + Clone> Queue<K> {
         if let Some(groups) = self.ready.groups_mut() {
             groups.leave_group(slot);
         }
-        // One flag stands for both kinds of work, so that most removals test one byte.
+        // One flag stands for both kinds of work, so most removals test one byte.
         if self.records.take_needs_care() {
             self.compact_and_truncate();
         }

@@ -108,7 +108,7 @@ impl<K: Eq + Clone> Queue<K> {
                     self.backing_off.remove(&record.epoch());
                 }
                 self.enter_depth(slot);
-                // The key is dirty already, so that the cancelled run is followed by the next one.
+                // The key is dirty already, so the next run follows the cancelled one.
                 if self.restarts.is_some() {
                     self.restart_run(slot, now);
                 }
@@ -202,7 +202,7 @@ impl<K: Eq + Clone> Queue<K> {
             record = self.records.get_mut(slot);
         }
         debug_assert!(self.timers.bound(slot).is_none(), "a ready key has no bound");
-        // The number of a delivery is the count of deliveries up to it, so that no number is used twice.
+        // The number of a delivery is the count of deliveries up to it, so no number is used twice.
         self.counters.totals.deliveries += 1;
         let epoch = self.counters.totals.deliveries;
         record.start_delivery(epoch);

@@ -139,7 +139,7 @@ pub fn complete<S: KeyState>(
         false => (pending_start(is_dirty), None, None),
     };
     let start = match start {
-        // A release undoes the start of its run, so that the pace does not count it.
+        // A release undoes the start of its run, so the pace does not count it.
         Start::Now if !matches!(how, How::Release(_)) => {
             key.paced(now).map_or(Start::Now, Start::Paced)
         }

@@ -173,7 +173,7 @@ impl Add {
             When::After(delay) => now + delay,
             When::At(time) => time,
         };
-        // A time that has come is now, so that no timer is set for it.
+        // A time that has come counts as now, so no timer is set for it.
         (due > now).then_some(due)
     }
 

@@ -77,8 +77,9 @@ use crate::{ObjectKey, ObjectQueue, relist};
 ///
 /// Some reconcilers create generations themselves. They change a `spec`, or write the status of a
 /// CustomResourceDefinition that has no `status` subresource, where every write creates a
-/// generation. These objects back off, too: an object that ran before its time and failed waits for
-/// the whole of its next delay. Its backoff starts again only once until the object succeeds.
+/// generation. These objects back off, too: if an object runs before its delay has passed and that
+/// run fails, no change of the object shortens its next delay. Its backoff starts again only once
+/// until the object succeeds.
 ///
 /// An object can be given up: by [`max_retries`](Config::max_retries), by [`Action::terminal`], or
 /// by an error policy's [`Action::await_change`]. Its failure counts like any other. A reconciler's
@@ -661,7 +662,8 @@ where
                 enqueuer.learn_owner(&key, &owner.uid);
                 (key, None)
             };
-            // If shards change, those of other owners are dropped when they are added.
+            // The shards may change meanwhile. `call_if_held` then drops the owners in other
+            // shards.
             owners.map(target).collect()
         };
         self.add_watch(watched.into_source(Role::Owned, owners))

@@ -134,7 +134,8 @@ impl Enqueuer {
     /// Connects the queue with the shards that are held, if they change while the controller runs.
     pub(super) fn attach_shards(self: &Arc<Self>) {
         let Some(ownership) = self.ownership() else { return };
-        // Weak references: the handle of the shards outlives the controller, and must not keep it.
+        // The references are weak: the handle of the shards outlives the controller, and must not
+        // keep it.
         let forget = Arc::downgrade(self);
         let regroup = Arc::downgrade(self);
         ownership.attach_controller(

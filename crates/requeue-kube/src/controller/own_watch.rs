@@ -141,7 +141,7 @@ impl ShardFilter {
             (Some(ownership), _) => {
                 let key = ObjectKey::from_meta(meta);
                 let uid = meta.uid.as_deref().unwrap_or_default();
-                // The shard is learned first. Without it, the add that follows would be dropped.
+                // The shard is learned first: an add for an object in an unknown shard is dropped.
                 let learned = ownership.learn_shard(&key, uid);
                 let is_held = matches!(learned, Learned::Held | Learned::Moved);
                 // A released shard is selected until the next request of the watch.

@@ -217,7 +217,8 @@ impl Ownership {
             }
         }
         if changes {
-            // This comes after the states: a watch that sees the number must see the gained shards.
+            // The number is sent after the states change: a watch that sees it must see the gained
+            // shards.
             self.0.gains.send_replace(gain);
         }
     }
@@ -239,8 +240,8 @@ impl Ownership {
     ) -> impl Future<Output = ()> + Send + 'static {
         let mut left = Vec::new();
         let mut shards = self.0.shards.write();
-        // This is where a release begins. `call_if_held` and `begin` hold the same lock, so no add and no start
-        // of a run follows.
+        // The release begins here. `call_if_held` and `begin_run` take the same lock, so no add and
+        // no start of a run follows.
         for shard in released.into_iter().filter(|&shard| shard < self.count()) {
             match &mut shards.states[shard as usize] {
                 State::Free | State::Left => {}
@@ -256,7 +257,7 @@ impl Ownership {
         // This comes after the pause: no further key of these groups is delivered.
         let groups = left.iter().filter_map(|&shard| self.group_of_shard(shard));
         let completed: Vec<_> = groups.map(|group| group.none_in_flight()).collect();
-        // The future owns a handle, so that it can be awaited after the controller has ended.
+        // The future owns a handle, so it can be awaited after the controller has ended.
         let this = self.clone();
         async move {
             this.0.runs.wait_for_none(&left).await;
@@ -273,7 +274,7 @@ impl Ownership {
         lost: impl IntoIterator<Item = u32>,
     ) -> impl Future<Output = ()> + Send + 'static {
         let lost: Vec<u32> = lost.into_iter().collect();
-        // This comes first: a key that was delivered, but does not run yet, will not run.
+        // The release comes first: a key that was delivered, but does not run yet, will not run.
         let released = self.release(lost.clone());
         if let Some(controller) = self.0.controller.get() {
             let runs = self.0.runs.keys_of(&lost);
@@ -312,7 +313,8 @@ impl Ownership {
             for &shard in &left {
                 shards.states[shard as usize] = State::Dropping { gained: false };
             }
-            // The walk runs without the lock. `Dropping` keeps the shards from being gained meanwhile.
+            // The walk runs without the lock. `Dropping` records a gain that arrives meanwhile, and
+            // the gain takes effect after the walk.
             drop(shards);
             // The rate limiter may be user code.
             if catch_unwind(AssertUnwindSafe(|| self.drop_keys(&left))).is_err() {
@@ -377,7 +379,7 @@ impl Ownership {
         let attached = self.0.controller.set(Attached { queue, forget, regroup });
         // A release would not wait for the runs of a second controller.
         assert!(attached.is_ok(), "two controllers have one handle of their shards");
-        // The states are locked, so that no gain or release comes between these two steps.
+        // The states are locked, so no gain or release comes between these two steps.
         for (shard, state) in (0..).zip(&shards.states) {
             if *state != State::Free {
                 self.pause_group(shard);
@@ -394,7 +396,7 @@ impl Ownership {
     /// until the result is dropped. `None` if the replica does not hold the shard, if the shard is not
     /// listed yet, or if an event will show another object. The key runs after the list or the event.
     pub(super) fn begin_run(&self, key: &ObjectKey, uid: Option<&str>) -> Option<InFlight> {
-        // `release` holds this lock, so that no run begins after it.
+        // `release` takes this lock, so no run begins after it.
         let shards = self.0.shards.read();
         let places = &self.0.places;
         let shard = places.with_shard_of(key, uid, |shard| {

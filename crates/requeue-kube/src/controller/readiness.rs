@@ -69,7 +69,7 @@ impl Readiness {
     /// It can be dropped and called again.
     pub async fn ready(&self) {
         for (_, lists) in self.lists() {
-            // It cannot fail: the sender is in `lists`.
+            // The wait cannot fail: the sender is in `lists`.
             _ = lists.0.subscribe().wait_for(BTreeMap::is_empty).await;
         }
     }
@@ -96,7 +96,7 @@ impl Lists {
     }
 
     pub(super) fn mark_listed(&self, number: usize) {
-        // Later lists of the same watch must wake nobody.
+        // Later lists of the same watch must wake no task.
         self.0.send_if_modified(|waiting| waiting.remove(&number).is_some());
     }
 }

@@ -85,7 +85,7 @@ async fn run_and_release<K: OwnKind, R: Reconcile<K>>(
         right.release_lease().await;
     }
     if let Err(error) = ended {
-        // This is the last item, so it waits for space in the stream.
+        // The error is the last item, so it waits for space in the stream.
         _ = results.send(Err(Error::RunnerError(error))).await;
     }
 }
@@ -176,7 +176,7 @@ async fn run_controller<K: OwnKind, R: Reconcile<K>>(
 fn show_start(series: &Arc<Series>, metrics: Option<Metrics>, on_start: Option<OnStart>) {
     metrics.iter().for_each(|metrics| metrics.show_series(series));
     if let Some(use_queue) = on_start {
-        // The callback comes before the watches, so that it sees the queue without keys.
+        // The callback comes before the watches, so it sees the queue without keys.
         use_queue(series.queue.clone());
     }
 }
@@ -381,13 +381,13 @@ impl Watches {
                 others: Arc::clone(&others),
                 handling: None,
             };
-            // Both come before the watch begins, so that its first list cannot be missed.
+            // The watch is registered before it begins, so its first list cannot be missed.
             lists.expect_list(number, source.name);
             enqueuer.writes.add_watch(source.kind, number);
             let follow = (source.follow)(following);
             let follow = async move {
                 let ended = follow.await;
-                // Without these receivers, the watch of the own kind sees that no other is left.
+                // The watch of the own kind waits until all these receivers are dropped.
                 drop(other);
                 ended
             };

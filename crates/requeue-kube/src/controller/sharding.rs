@@ -181,7 +181,7 @@ impl Group {
             None => Rule::Hash(self.shards.field()),
         };
         let ownership = Ownership::new(self.shards.size(), rule);
-        // It is set only here: a controller starts once.
+        // `set` cannot fail: a controller starts once.
         _ = held.0.ownership.set(ownership.clone());
         self.parts.lock().push(held);
         ownership
@@ -195,7 +195,6 @@ impl Group {
         let joined = self.shards.join_by(self.client, joining).await;
         let membership = joined.map_err(RunnerError::from_membership)?;
         for held in &parts {
-            // It is set only here: a controller starts once.
             _ = held.0.group.set(membership.observer().clone());
         }
         Ok(Sharding::begin(membership, Arc::new(Parts(parts))))
@@ -210,7 +209,7 @@ pub(crate) async fn abandon_join(
     forced: impl Future<Output = ()>,
 ) {
     let Some(joining) = joining else { return };
-    // A separate task, because the process continues to leave after the time limit.
+    // The process leaves in a separate task, which continues after the time limit.
     let left = tokio::spawn(joining.leave().in_current_span());
     tokio::select! {
         biased;

@@ -80,7 +80,7 @@ impl Metrics {
 
     pub(crate) fn show_series(&self, series: &Arc<Series>) {
         let mut controllers = self.0.controllers.lock();
-        // Weak references: the series of a controller end with it, not with the registry.
+        // The references are weak: the series of a controller end with it, not with the registry.
         controllers.retain(|_, series| series.strong_count() > 0);
         controllers.insert(series.name.clone(), Arc::downgrade(series));
     }

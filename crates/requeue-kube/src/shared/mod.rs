@@ -324,7 +324,8 @@ where
         let events = stream! {
             subscription.shared.begin_watch();
             loop {
-                // Both are read under one lock. Otherwise the last events could be lost at the end.
+                // The events and the end are read under one lock. Otherwise the last events could
+                // be lost.
                 let (events, end) = {
                     let mut fanout = subscription.shared.lock_fanout();
                     (fanout.take_events(subscription.number), fanout.end)

@@ -172,7 +172,8 @@ impl Config {
     /// Returns the time limit of a request. A leader's request ends with its lease, if that is
     /// earlier.
     pub(crate) fn request_limit(&self) -> Duration {
-        // Half of the deadline: a renewal whose request hangs still has a second attempt.
+        // The limit is half of the deadline: a renewal whose request hangs still has a second
+        // attempt.
         (self.renew_deadline / 2).max(Duration::from_secs(1))
     }
 

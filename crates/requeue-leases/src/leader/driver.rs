@@ -73,7 +73,7 @@ impl Driver {
 
     /// Handles a request to renew now, or to release.
     fn handle_wake(&mut self) {
-        // A wake carries no value, so that several of them can coalesce. The view has the reason.
+        // A wake carries no value, so several of them can coalesce. The view has the reason.
         let release = self.shared.view.borrow().led.as_ref().is_some_and(|led| led.released);
         if release { self.election.release() } else { self.election.renew_now() }
     }
@@ -89,7 +89,7 @@ impl Driver {
         }
         let holder = self.election.holder().map(str::to_owned);
         let times = self.election.right_times();
-        // One update for both, so that no observer combines a new holder with an earlier right.
+        // One update changes both, so no observer combines a new holder with an earlier right.
         self.shared.view.send_modify(|view| {
             if view.holder != holder {
                 tracing::info!(lease = self.shared.lease, leader = ?holder, "the lease has another holder");

@@ -166,7 +166,7 @@ impl Election {
     /// expires.
     pub(crate) fn right_times(&self) -> Option<(Time, Time)> {
         match &self.role {
-            // Counted from the sending and not from the response, which may be late.
+            // The right counts from the sending and not from the response, which may be late.
             Role::Leader(held) => Some((held.renewed, held.renewed + self.config.renew_deadline)),
             Role::Follower | Role::Ended(_) => None,
         }

@@ -55,7 +55,8 @@ impl LeaderElector {
         let host = config.host.clone().unwrap_or_else(clock::host_name);
         let shared = Shared {
             lease: format!("{}/{}", config.namespace, config.name),
-            // Unique: a process that starts again on a host must not take the term of its predecessor for its own.
+            // The identity is unique: a process that starts again on a host must not mistake the
+            // term of its predecessor for its term.
             identity: format!("{host}_{}", uuid::Uuid::new_v4()),
             config,
             clock,
@@ -158,10 +159,11 @@ impl LeaderElector {
         let leadership = Leadership {
             token: Arc::clone(&token),
             shared: Arc::clone(&shared),
-            // The drop of the last clone cancels `let_go`, on which the release waits.
+            // The drop of the last clone cancels `let_go`, for which the release waits.
             _hold: Arc::new(shared.let_go.clone().drop_guard()),
         };
-        // A separate task: work that is busy between two `await`s must not delay a renewal.
+        // The renewals run in a separate task: work that is busy between two `await`s must not
+        // delay them.
         let task = tokio::spawn({
             let shared = Arc::clone(&shared);
             async move {

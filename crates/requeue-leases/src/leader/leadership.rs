@@ -125,12 +125,13 @@ impl Shared {
     pub(super) async fn wait_for<T>(&self, mut what: impl FnMut(&Led) -> Option<T>) -> T {
         let mut view = self.view.subscribe();
         loop {
-            // Marked as seen before the check, so that a change after the check wakes this loop.
+            // The state is marked as seen before the check, so a change after the check wakes this
+            // loop.
             let it = view.borrow_and_update().led.as_ref().and_then(&mut what);
             if let Some(it) = it {
                 return it;
             }
-            // It cannot fail: the sender is in `self`.
+            // The wait cannot fail: the sender is in `self`.
             let _ = view.changed().await;
         }
     }
@@ -255,7 +256,8 @@ impl Leadership {
     /// }
     /// ```
     pub async fn confirm(&self) -> Result<(), LeadershipLost> {
-        // Before the request: a renewal that was sent earlier proves nothing about the time of this call.
+        // The clock is read before the request: a renewal that was sent earlier proves nothing
+        // about the time of this call.
         let since = self.shared.clock.now();
         self.shared.wake.notify_one();
         self.shared

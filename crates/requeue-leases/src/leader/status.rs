@@ -63,7 +63,8 @@ impl Status {
     pub fn check(&self) -> Result<(), Overdue> {
         let view = self.0.view.borrow();
         let Some(led) = &view.led else { return Ok(()) };
-        // The last renewal counts: other replicas may lead one lease after it.
+        // The time counts from the last renewal: another replica may lead one lease duration after
+        // it.
         let since = self.0.clock.now().since(led.renewed);
         if self.0.let_go.is_cancelled() || since <= self.0.config.lease_duration + TOLERANCE {
             return Ok(());

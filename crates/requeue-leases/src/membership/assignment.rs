@@ -58,7 +58,7 @@ impl Assignment {
     pub(super) fn set_holder(&mut self, shard: usize, holder: Option<Arc<str>>) {
         let slot = &mut self.0[shard];
         if holder.is_some() {
-            // The number never decreases, so that an earlier token is never valid again.
+            // The number never decreases, so an earlier token is never valid again.
             slot.number = slot.number.saturating_add(1);
         }
         slot.holder = holder;
@@ -80,7 +80,7 @@ impl Assignment {
 
     fn annotations(&self) -> Map<String, Value> {
         let mut holders: Vec<_> = self.0.iter().filter_map(|slot| slot.holder.as_deref()).collect();
-        // Sorted, so that equal assignments have equal texts.
+        // The holders are sorted, so equal assignments have equal texts.
         holders.sort_unstable();
         holders.dedup();
         let slot = |slot: &Slot| {

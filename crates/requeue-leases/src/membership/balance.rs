@@ -29,7 +29,7 @@ pub(super) fn desired_holders(assignment: &Assignment, live: &[Arc<str>]) -> Vec
     for (member, name) in live.iter().enumerate() {
         let mut own: Vec<_> =
             (0..slots.len()).filter(|shard| held_by(&slots[*shard], name)).collect();
-        // The number of the shard decides between equal scores, so that all replicas sort alike.
+        // The number of the shard decides between equal scores, so all replicas sort alike.
         own.sort_by_key(|shard| (std::cmp::Reverse(scores.score_of(member, *shard)), *shard));
         own.truncate(quotas[member]);
         free[member] -= own.len();

@@ -118,12 +118,14 @@ impl<'a> Driver<'a> {
         loop {
             let right = self.term.as_ref().and_then(|(_, leadership)| leadership.right_until());
             let step = self.group.poll(self.clock.now(), right, Timestamp::now());
-            // Before the next wait, so that a shard which is about to be given away does not look held.
+            // The state is published before the next wait. A shard that is about to be given away
+            // then does not look held.
             self.publish_state();
             let until = match step {
                 Step::Call(call) => {
                     let requests = self.requests.clone();
-                    // Not awaited here: events and commands must not wait for a slow response.
+                    // The call is not awaited here: events and commands must not wait for a slow
+                    // response.
                     self.call = async move { requests.make_call(call).await }.boxed().fuse();
                     continue;
                 }
@@ -158,7 +160,7 @@ impl<'a> Driver<'a> {
                     let leadership = term.leadership().clone_uncounted();
                     self.term = Some((term, leadership));
                     if let Some(joined) = joined.take() {
-                        // It fails if the join was dropped, which also stops this membership.
+                        // The send fails if the join was dropped, which also stops this membership.
                         let _ = joined.send(self.member.to_string());
                     }
                 }
@@ -292,7 +294,7 @@ impl<'a> Driver<'a> {
 
     async fn end_with(&mut self, end: End) -> Result<(), MembershipError> {
         let group = &self.config.name;
-        // First of all: no shard may look held while the rest takes its time.
+        // `hold_nothing` comes first: no shard may look held while the rest takes its time.
         self.hold_nothing();
         match end {
             End::Left => {

@@ -139,8 +139,9 @@ impl Group {
                 self.group = Some(group);
             }
         }
-        // This is where rule 1 is enforced. It comes before everything else, and is final: others may
-        // have taken the shards over as soon as the right has ended, whatever the watch still shows.
+        // Rule 1 is enforced here. The check comes before everything else, and is final: others may
+        // have taken the shards over as soon as the right has ended, even if the watch does not
+        // show it yet.
         if self.is_member() && right.is_none_or(|right| now >= right) {
             self.phase = Phase::Ended(End::Lost);
         }
@@ -335,7 +336,7 @@ impl Group {
         self.idle_until = Time::ZERO;
         let slots = before.iter().flat_map(|before| before.assignment.slots());
         for (old, new) in slots.zip(group.assignment.slots()) {
-            // The writer is not the former holder, so it knew that the former holder is dead.
+            // A writer that is not the former holder reassigns a shard only if that holder is dead.
             if let Some(holder) = old.holder.as_deref()
                 && new.holder != old.holder
                 && group.writer() != Some(holder)

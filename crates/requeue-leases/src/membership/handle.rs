@@ -106,7 +106,7 @@ impl ShardGroup {
         client: Client,
         joining: &mut Option<Joining>,
     ) -> Result<Membership, MembershipError> {
-        // In this order, so that nothing is written for a member that can never work.
+        // The checks come before the join, so nothing is written for a member that can never work.
         self.check()?;
         rights::review_permissions(&client, &self.lease.namespace).await?;
         let joined = joining.insert(Joining::begin_join(self, client)).wait_until_joined().await;
@@ -124,7 +124,8 @@ pub struct Joining {
 
 impl Joining {
     fn begin_join(group: ShardGroup, client: Client) -> Self {
-        // Unbounded: a consumer that is slow must not keep the driver from renewing.
+        // The channels are unbounded: a consumer that is slow must not keep the driver from
+        // renewing.
         let (send_change, changes) = mpsc::unbounded_channel();
         let (commands, receive_command) = mpsc::unbounded_channel();
         let (send_joined, joined) = oneshot::channel();

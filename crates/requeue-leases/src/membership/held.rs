@@ -149,7 +149,8 @@ impl Right for HeldShard {
     /// Reads the group object, because the member Lease says nothing about the holder of a shard.
     fn confirm(&self) -> BoxFuture<'_, Result<(), LeadershipLost>> {
         Box::pin(async move {
-            // Before the command: an earlier read proves nothing about the time of this call.
+            // The clock is read before the command is sent: an earlier read proves nothing about
+            // the time of this call.
             let since = self.leadership.now();
             let _ = self.commands.send(Command::Confirm);
             let mut view = self.view.clone();

@@ -217,7 +217,7 @@ impl Members {
     pub(super) fn end_list(&mut self, now: Time) -> bool {
         let unlisted = self.seen.iter().filter(|(_, member)| member.unlisted);
         let unlisted: Vec<_> = unlisted.map(|(name, _)| Arc::clone(name)).collect();
-        // Not `any`, which would stop at the first change.
+        // `any` would stop at the first change.
         unlisted.iter().fold(false, |changed, name| self.mark_absent(name, now) | changed)
     }
 

@@ -189,7 +189,8 @@ impl Driver {
         shards.retain(|shard| self.releasing.get(shard) == Some(&number));
         shards.iter().for_each(|shard| _ = self.releasing.remove(shard));
         self.work.forget(&shards);
-        // Last: as soon as the shards are drained, another member may act on them.
+        // The drain is reported last: as soon as the shards are drained, another member may act on
+        // them.
         self.membership.drained(shards);
     }
 }

@@ -53,7 +53,7 @@ impl Observer {
     /// Returns the state of the group as this process has last seen it.
     #[must_use]
     pub fn status(&self) -> GroupStatus {
-        // Before the lock of the view, which the driver needs.
+        // The clock is read before the view is locked, because the driver needs that lock.
         let now = self.clock.now();
         let view = self.view.borrow();
         let shards = view.holders.iter().enumerate().map(|(shard, holder)| ShardStatus {

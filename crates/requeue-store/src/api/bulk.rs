@@ -287,7 +287,7 @@ impl Queue {
     async fn try_change(&self, change: Change, keys: Vec<Key>) -> Answer<Vec<bool>> {
         let mut changed = vec![false; keys.len()];
         let mut order: Vec<usize> = (0..keys.len()).collect();
-        // In the order of the keys, so that the batches of two calls do not lock in different orders.
+        // Keys are sorted, so that the batches of two calls do not lock in different orders.
         order.sort_by_key(|&n| &keys[n]);
         // If the caller passes a key twice, it is changed once.
         order.dedup_by_key(|n| &keys[*n]);
@@ -393,8 +393,7 @@ impl Bulk {
     pub async fn step(&mut self) -> Result<bool, UpdateError> {
         let stepped = match &self.stage {
             Stage::Walk(from) => {
-                // The position stays until the step has succeeded, so that a failed or dropped step is
-                // repeated.
+                // The position stays until the step has succeeded, so a failed or dropped step is repeated.
                 let from = from.clone();
                 self.walk_step(from).await
             }

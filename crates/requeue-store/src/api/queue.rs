@@ -32,7 +32,7 @@ impl Queue {
     pub(crate) fn new(engine: Arc<dyn Engine>, place: Place, options: Options) -> Self {
         let shared = Shared::new(engine, place, options);
         let (getters, come) = mpsc::unbounded_channel();
-        // A weak handle, so that the task ends with the last handle of the queue.
+        // The task has a weak handle, so it ends with the last handle of the queue.
         tokio::spawn(claim_loop::serve_getters(Arc::downgrade(&shared), come));
         Self { shared, getters }
     }

@@ -68,7 +68,7 @@ impl Queue {
 
     async fn note_pause(&self, entries: &mut [Entry]) -> Result<(), ReadError> {
         let is_ready = |entry: &Entry| entry.state == State::Ready;
-        // A pause affects ready keys only, so that most reads need no second request.
+        // A pause affects ready keys only, so most reads need no second request.
         if entries.iter().any(is_ready) && self.is_paused().await? {
             entries.iter_mut().for_each(|entry| entry.paused = is_ready(entry));
         }

@@ -92,7 +92,7 @@ impl Wish for Adding {
         for adding in locked.extract_if(.., |adding: &mut Self| adding.deadline <= now) {
             adding.send_answer(Err(EngineError::locked()));
         }
-        // Nobody learns of these answers any longer, so the keys need not be tried again.
+        // The callers of these adds have gone, so the keys need not be tried again.
         locked.retain(|adding| !adding.reply.is_closed());
         locked
     }

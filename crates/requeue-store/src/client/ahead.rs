@@ -124,7 +124,8 @@ impl Ahead {
 
     /// Records the result of a claim: its duration, its keys, and the number of keys that it asked for.
     pub(crate) fn note_claimed(&mut self, took: Duration, items: Vec<Item>, of: usize) {
-        // An average over about four claims: a single slow commit must not enlarge the horizon much.
+        // The latency is an average over about four claims: a single slow commit must not enlarge the
+        // horizon much.
         self.latency = if self.latency.is_zero() { took } else { (3 * self.latency + took) / 4 };
         // One claim that finds fewer keys than requested ends the backlog: other processes may wait for keys.
         self.full = if items.len() < of { 0 } else { self.full.saturating_add(1) };

@@ -75,8 +75,8 @@ impl<T: Wish> Batcher<T> {
         let (sender, mut come) = mpsc::unbounded_channel();
         let aside = Arc::new(LockedKeys::new(Arc::clone(&engine), Arc::clone(&place)));
         let beside = Arc::clone(&aside);
-        // The number of batches in flight is limited, so that requests gather in larger batches while the
-        // engine is busy.
+        // The number of batches in flight is limited, so requests gather in larger batches while the engine
+        // is busy.
         let turns = Arc::new(Semaphore::new(engine.max_batches()));
         tokio::spawn(async move {
             let mut batch = Vec::new();

@@ -105,8 +105,8 @@ impl Wish for Finishing {
         let first = batch.first().map(|first| first.end.key.clone());
         let part = || Part::Shard(first.as_ref().map_or(0, |key| engine.shard_of(&place, key)));
         loop {
-            // Their leases have expired. The engine may have delivered these keys to other workers, and would
-            // refuse them.
+            // The leases of these completions have expired. The engine may have delivered the keys to other
+            // workers, and would refuse the completions.
             for lost in batch.extract_if(.., |finishing| finishing.lease.send_deadline().is_none())
             {
                 lost.send_failure(&place, fault.as_ref());
@@ -125,8 +125,7 @@ impl Wish for Finishing {
             };
             let why = match place.answer_by(deadline, part, finished).await {
                 Ok(held) => return answer(&engine, &place, batch, held),
-                // The next request skips locked keys, so that they do not delay the completions of other
-                // keys.
+                // The next request skips locked keys, which must not delay the completions of other keys.
                 Err(why) if why.kind == Kind::Locked && tried == Tried::No => {
                     tried = Tried::InVain;
                     continue;

@@ -342,7 +342,7 @@ impl Item {
     fn send_completion(&self, shared: &Shared, how: Finish, reply: Option<Reply>) {
         let (out, meters, worked) = (&self.out, &shared.place.meters, self.since.elapsed());
         let Some(lease) = shared.leases.begin_completion(out.epoch) else {
-            // The store has counted the expiry as a failure, whatever the worker reports now.
+            // The store has counted the expiry as a failure. The report of the worker has no effect.
             meters.lost(worked, self.is_cancelled());
             if let Some(reply) = reply {
                 // The caller may have been dropped.

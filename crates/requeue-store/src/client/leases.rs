@@ -193,7 +193,8 @@ impl Leases {
             match renewed {
                 Renewed::Yes | Renewed::Cancelled => {
                     if let Some(held) = all.get_mut(epoch) {
-                        // Counted from before the request, because the engine counts from a later time.
+                        // The lease counts from before the request, because the engine counts from a later
+                        // time.
                         held.deadline = since + self.lease;
                         if *renewed == Renewed::Cancelled {
                             held.cancelled.cancel();
@@ -295,7 +296,7 @@ impl Cancels {
     async fn poll_changed(&mut self, engine: &dyn Engine, place: &Place) -> bool {
         sleep_until(self.next).await;
         let found = timeout_at(self.next + ANSWERING, engine.cancel_signal(place)).await;
-        // Set after the answer: a slow store must not be polled without a pause.
+        // The time is set after the answer: a slow store must not be polled without a pause.
         self.next = Instant::now() + POLL;
         // Renewals report an outage.
         let Ok(Ok(found)) = found else { return false };

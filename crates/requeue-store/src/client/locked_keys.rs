@@ -62,7 +62,7 @@ impl<T: Wish> LockedKeys<T> {
         for what in left {
             all.by_key.entry(what.key().clone()).or_default().push(what);
         }
-        // Set under the same lock as the requests, so that exactly one task serves them.
+        // The flag is set under the same lock as the requests, so that exactly one task serves them.
         let was_served = std::mem::replace(&mut all.is_served, true);
         drop(all);
         if !was_served {
@@ -85,7 +85,7 @@ impl<T: Wish> LockedKeys<T> {
             }
             let mut all = lock(&self.waiting);
             if all.by_key.is_empty() {
-                // Under the lock: a request that is put aside after this starts another task.
+                // The lock is held: a request that is put aside later starts another task.
                 all.is_served = false;
                 return;
             }

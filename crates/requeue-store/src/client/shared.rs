@@ -48,7 +48,7 @@ impl Shared {
             place,
             options,
             leases,
-            // Its value stays when there is no receiver, so that a late subscriber sees the shutdown.
+            // The value stays when there is no receiver, so a late subscriber sees the shutdown.
             shutdown: watch::Sender::new(Shutdown::No),
             counts: Cache::new(),
             longest: Cache::new(),

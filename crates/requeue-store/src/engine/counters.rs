@@ -89,7 +89,7 @@ impl Counters {
     /// Returns a sample that includes the keys of the store, which were counted `ago` before now. `held`
     /// lists how long this process has had each of its keys.
     pub(crate) fn sample(&self, counts: StateCounts, ago: Duration, held: Vec<Duration>) -> Sample {
-        // A copy, so that the lock is released before the keys in flight are summed up.
+        // This is a copy, so the lock is released before the keys in flight are summed up.
         let mut sample = *lock(&self.0);
         let number = |keys: u64| usize::try_from(keys).unwrap_or(usize::MAX);
         sample.depth = number(counts.ready + counts.dirty);

@@ -117,8 +117,8 @@ impl Place {
         let now = Instant::now();
         let mut state = lock(&self.outage.state);
         state.failing.insert(part, now);
-        // The lock orders this. A reader without the lock may miss it once, and the next answer then ends the
-        // outage.
+        // Relaxed: all writers hold the lock. A reader without the lock may miss this value once; the next
+        // answer then ends the outage.
         self.outage.is_on.store(true, Ordering::Relaxed);
         // A store that fails in short turns is in one outage, and is not reported for each turn.
         let continues = state.ended.is_some_and(|ended| now - ended < SETTLED);
@@ -161,7 +161,7 @@ impl Place {
         state.ended = Some(now);
         let since = state.since.take();
         let was_known = std::mem::take(&mut state.is_known);
-        // Taken under the lock, and logged after it: a subscriber of `tracing` may be slow.
+        // The value is read under the lock, and logged after it: a subscriber of `tracing` may be slow.
         let was_gone = std::mem::take(&mut state.was_gone);
         drop(state);
         if let (true, Some(since)) = (was_known, since) {

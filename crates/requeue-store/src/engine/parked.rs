@@ -39,7 +39,7 @@ impl Place {
     pub(crate) fn report_parked(&self, parked: &ParkedKey) {
         let (queue, ParkedKey { key, failures, error, .. }) = (&self.name, parked);
         tracing::warn!(target: "requeue_store::parked", queue, %key, failures, error, "parked");
-        // After the event, so that a panic of the function does not hide the report.
+        // The function is called after the event, so its panic does not hide the report.
         if let Some(report) = &self.on_parked.0
             && catch_unwind(AssertUnwindSafe(|| report(parked))).is_err()
         {

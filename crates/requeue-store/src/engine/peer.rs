@@ -131,7 +131,7 @@ async fn identify_peer(host: &str, port: u16) -> Result<Peer, Unconnected> {
     /// An HTTP request, which Redis reads as a command with too few arguments.
     const GET: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 
-    // If nobody listens, the first attempt shows it, and no other greeting is sent.
+    // If no server listens, the first attempt fails, and no other greeting is sent.
     let first = connect_any(host, port).await?;
     let mut greeted = JoinSet::new();
     greeted.spawn(greet_peer(first, SSL_REQUEST.to_vec(), |said| match said {

@@ -132,7 +132,7 @@ fn no_error_prints_its_source_which_it_returns() {
 #[test]
 fn all_types_of_errors_are_held_to_that() {
     let text = include_str!("../types/error.rs");
-    // The enums, and the uses of the macro: a name, a comma and the end of the message.
+    // The text has the enums, and the uses of the macro: a name, a comma and the end of the message.
     let enums = text.lines().filter_map(|line| line.strip_prefix("pub enum "));
     let by_macro = text.split("\nerror! {").skip(1).flat_map(str::lines).map(str::trim);
     let names = enums.chain(by_macro).filter_map(|line| line.split([' ', ',']).next());

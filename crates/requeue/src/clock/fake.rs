@@ -109,7 +109,7 @@ impl FakeClock {
     }
 
     /// Returns the time of the next armed alarm, or `None` if no alarm is armed.
-    // Hidden, because it is for the simulations of this workspace.
+    // Only the simulations of this workspace need this method, so it is hidden.
     #[doc(hidden)]
     #[must_use]
     pub fn next_alarm(&self) -> Option<Time> {
@@ -150,7 +150,7 @@ impl FakeClock {
     /// Runs `future` to completion on this thread, and moves the clock to the next alarm whenever
     /// the future waits.
     ///
-    /// It is meant for futures that wait on this clock alone: hours pass in microseconds, with the
+    /// It is meant for futures that wait only for this clock: hours pass in microseconds, with the
     /// same result in every run.
     ///
     /// # Panics
@@ -163,7 +163,8 @@ impl FakeClock {
         let waker = waker_fn(move || flag.store(true, Ordering::Release));
         let mut future = pin!(future);
         loop {
-            // Acquire: the poll sees the writes of the thread that has woken it.
+            // The acquire half lets the poll see the writes of the thread that has woken it. The
+            // release half has no effect.
             while woken.swap(false, Ordering::AcqRel) {
                 if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker))
                 {

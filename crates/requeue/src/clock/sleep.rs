@@ -41,7 +41,7 @@ pub struct Sleep<'a, C: Clock + ?Sized> {
 
 impl<C: Clock + ?Sized> Sleep<'_, C> {
     /// Makes the future wait for `at`, and disarms the alarm for the previous time.
-    // Hidden, because it is for the loops of `wait`.
+    // Only the loops of `wait` need this method, so it is hidden.
     #[doc(hidden)]
     pub fn reset(&mut self, at: Time) {
         self.at = at;

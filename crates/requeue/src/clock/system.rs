@@ -114,7 +114,7 @@ impl TimerThread {
         let key = state.timers.insert(at, waker);
         let is_first = state.timers.first_deadline() == Some(key);
         drop(state);
-        // The thread sleeps until the deadline that was the first before.
+        // The thread still sleeps until the former first deadline.
         if is_first {
             self.earlier.notify_one();
         }

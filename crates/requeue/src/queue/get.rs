@@ -368,7 +368,7 @@ impl<'q, K: Key, S: BuildHasher> SucceedAndGet<'q, K, S> {
     }
 
     /// Completes the delivery, and takes the next key if that needs no other hold of the lock.
-    // Inlined with the drops of its fields, so that no empty field costs an instruction.
+    // The function is inlined with the drops of its fields, so no empty field costs an instruction.
     #[inline(always)]
     fn complete_item(mut self) -> Option<Item<'q, K>> {
         let shared = self.get.shared_state();

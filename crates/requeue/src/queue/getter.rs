@@ -184,7 +184,7 @@ impl<K: Key> Shared<K> {
             item.succeed();
             return None;
         }
-        // The limiter's lock ranks below the queue's, so it is never taken under it.
+        // The limiter is called before the queue is locked: the limiter's lock has the lower rank.
         self.limiter.forget_key(&item);
         // It is dropped after the lock is released, even if a key's `clone` panics under the lock.
         let mut completed = Completed::new();
@@ -263,7 +263,7 @@ impl<'q, K: Key, S: BuildHasher> Getter<'q, K, S> {
         self.leave_waiters();
         self.kind = Kind::Thread;
         let shared = &self.queue.shared;
-        // All waits of a thread share one waker, so that a listed getter is recognized.
+        // All waits of a thread share one waker, so a listed getter is recognized.
         THREAD.with(|waker| {
             loop {
                 match self.check_or_wait(waker) {
@@ -322,7 +322,7 @@ impl<'q, K: Key, S: BuildHasher> Getter<'q, K, S> {
                 return Ok(taken);
             }
             if state.waiters.start_spinning(&mut self.place, self.kind, self.until_final) {
-                // Cleared under the lock, so that it misses no key that comes later.
+                // The flag is cleared under the lock, so it misses no key that comes later.
                 shared.go.store(false, Ordering::Relaxed);
                 shared.release_lock(state);
                 return Err(Pause::Spin);
@@ -363,7 +363,7 @@ impl<K: Key, S: BuildHasher> Future for Getter<'_, K, S> {
     type Output = Option<Delivery<K>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        // A task without budget takes no key, so that the tasks beside it run.
+        // A task without budget takes no key, so the tasks beside it run.
         #[cfg(feature = "tokio")]
         let budget = std::task::ready!(tokio::task::coop::poll_proceed(cx));
         match self.check_or_wait(cx.waker()) {
@@ -398,7 +398,7 @@ impl<K: Key> Shared<K> {
     /// a thread is the most expensive part of an add.
     fn spin_briefly(&self) {
         for _ in 0..SPINS {
-            // Only a hint: after the spin, the thread checks under the lock.
+            // The flag is only a hint: after the spin, the thread checks under the lock.
             if self.go.load(Ordering::Relaxed) {
                 return;
             }

@@ -85,7 +85,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// assert_eq!(queue.len(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    // Hidden, because it is for requeue-kube, whose shards are groups.
+    // The method is hidden: only requeue-kube needs it, because its shards are groups.
     #[doc(hidden)]
     pub fn cancel_groups(
         &self,

@@ -62,7 +62,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// assert_eq!(queue.ready_and_dirty_by_priority(1), [(-100, 1)]);
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
-    // Hidden, because it is for the metrics of requeue-kube.
+    // Only the metrics of requeue-kube need this method, so it is hidden.
     #[doc(hidden)]
     #[must_use]
     pub fn ready_and_dirty_by_priority(&self, limit: usize) -> Vec<(i32, usize)> {
@@ -249,7 +249,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// assert_eq!(running.iter().map(|entry| entry.key).collect::<Vec<_>>(), ["a", "b"]);
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
-    // Hidden, because it is for the dashboard of requeue-http.
+    // Only the dashboard of requeue-http needs this method, so it is hidden.
     #[doc(hidden)]
     #[must_use]
     pub fn entries_in_flight(&self, skip: usize, limit: usize) -> Option<Vec<Entry<K>>> {
@@ -316,7 +316,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 }
 
 impl<K: Key> Shared<K> {
-    /// Makes all due keys ready, in slices, and keeps the lock.
+    /// Makes all due keys ready in slices, and releases the lock between them. Returns the locked
+    /// state after the last slice, and its time.
     pub(super) fn lock_settled(&self) -> Option<(RankedGuard<'_, State<K>>, Time)> {
         loop {
             let (mut state, now) = self.lock_for(Operation::Promote, None).ok()?;

@@ -261,7 +261,8 @@ impl<'q, K: Key> Item<'q, K> {
     /// assert!(queue.try_get().is_some());
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
-    // Hidden, because it is for the program `requeue`, which may find that a run need not start.
+    // Only the program `requeue` needs this method, so it is hidden: the program may find that a
+    // run need not start.
     #[doc(hidden)]
     pub fn uncount_start(&self) {
         if let Some((owner, _)) = &self.live
@@ -275,7 +276,7 @@ impl<'q, K: Key> Item<'q, K> {
     /// from its delivery, for a worker that begins some time after it has taken the key.
     ///
     /// It has no effect in a queue without a pace.
-    // Hidden, for the same reason.
+    // Only the program `requeue` needs this method, so it is hidden.
     #[doc(hidden)]
     pub fn count_start(&self) {
         let Some((owner, _)) = &self.live else { return };
@@ -419,7 +420,6 @@ impl<'q, K: Key> Item<'q, K> {
 
     fn finish_with(&mut self, how: Finish) {
         let Some((owner, key)) = &self.live else { return };
-        // See `complete_with`.
         owner.finish_delivery(&self.ticket, how, None, key);
         self.drop_contents();
     }
@@ -579,7 +579,7 @@ impl<K: Key> Shared<K> {
     /// Completes the deliveries of the items that borrow from this queue.
     fn succeed_all(&self, items: &mut [Item<'_, K>]) {
         let is_ours = |item: &Item<'_, K>| matches!(&item.live, Some((Owner::Borrowed(of), _)) if std::ptr::eq(*of, self));
-        // The limiter's lock ranks below the queue's, so it is never taken under it.
+        // The limiter is called before the queue is locked: the limiter's lock has the lower rank.
         for item in items.iter().filter(|item| is_ours(item)) {
             self.limiter.forget_key(item);
         }

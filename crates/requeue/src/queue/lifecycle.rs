@@ -38,7 +38,7 @@ pub struct Drained<K> {
 
 impl<K> Drained<K> {
     /// Creates a report. It is `finished` if no key is ready or in flight.
-    // Hidden, because it is for requeue-store.
+    // Only requeue-store needs this function, so it is hidden.
     #[doc(hidden)]
     #[must_use]
     pub const fn new(ready: usize, in_flight: usize, dropped: Vec<K>) -> Self {
@@ -312,7 +312,8 @@ pub struct Drain<'q, K: Key, S: BuildHasher = foldhash::fast::RandomState> {
 
 impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
     fn new(queue: &'q Queue<K, S>) -> Self {
-        // Read before the shutdown, so that a `shut_down` that comes during it ends this drain.
+        // The count is read before the shutdown, so a `shut_down` that comes during it ends this
+        // drain.
         let shut_downs = queue.shared.lock().map_or(0, |state| state.shut_downs);
         let dropped = queue.end_queue(false);
         Self {

@@ -265,7 +265,7 @@ impl<K: Key> Shared<K> {
         if state.hint != hint {
             state.hint = hint;
             // Relaxed, because the state decides: an old hint only costs time. An equal hint is not
-            // stored again, so that adding threads keep it in their caches.
+            // stored again, so adding threads keep it in their caches.
             self.hint.store(hint, Ordering::Relaxed);
         }
         if state.waiters.is_spinning() && state.core.eligible() > 0 {
@@ -284,7 +284,8 @@ impl<K: Key> Shared<K> {
         if self.facts.restarts {
             return self.release_and_wake_restarted(state);
         }
-        // Counted under the lock, and reported without it, because hooks are user code.
+        // The events are counted under the lock and reported without it, because hooks are user
+        // code.
         let events = self.hooks.as_ref().map(|hooks| (hooks, state.unreported_events()));
         if state.waiters.is_empty() && state.drainers.is_empty() {
             drop(state);
@@ -364,7 +365,7 @@ impl<K: Key> Shared<K> {
             }
             let due = state.core.next_due().filter(|&due| due < state.due_alarm.armed);
             let (Some(due), true) = (due, state.needs_alarm()) else { return };
-            // Set before the lock is released, so that one thread arms at a time.
+            // These values are set before the lock is released, so one thread arms at a time.
             state.due_alarm.armed = due;
             (state.due_alarm.arming, state.due_alarm.arm_again) = (true, false);
             drop(state);
@@ -457,7 +458,8 @@ impl<K: Key> Shared<K> {
         if let Some(watch) = &mut state.watch
             && watch.alarm.is_none()
         {
-            // `watch_tasks` handles it. Otherwise the two methods could call each other without end.
+            // `watch_tasks` handles the alarm. Otherwise the two methods could call each other
+            // without end.
             watch.fired = true;
             return;
         }

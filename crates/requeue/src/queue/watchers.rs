@@ -34,8 +34,8 @@ impl Watcher {
 
     /// Returns true if `waker` will be woken, and has not been yet.
     pub(super) fn will_wake(&self, waker: &Waker) -> bool {
-        // Read without the lock. A poll that misses the store has begun before the waker is called, and
-        // the waker polls the task again.
+        // The flag is read without the lock. A poll that misses the store has begun before the
+        // waker is called, and the waker polls the task again.
         !self.is_woken.load(Ordering::Acquire) && self.waker.will_wake(waker)
     }
 }

@@ -134,7 +134,7 @@ pub fn handle_crash(payload: Box<dyn Any + Send>) {
     let crash = Crash(&*payload);
     #[cfg(feature = "tokio")]
     tracing::error!(panic = crash.message().unwrap_or("no message"), "observed a panic");
-    // Copied, because a handler may add or remove handlers.
+    // The list is copied, because a handler may add or remove handlers.
     let called = lock_handlers().clone();
     for handler in called {
         quietly(|| handler(&crash));

@@ -49,7 +49,8 @@ pub fn parallelize_until(
     let crashed = AtomicBool::new(false);
     let take_chunks = || {
         loop {
-            // Relaxed: the counter only hands out numbers, and the join of the threads orders the work.
+            // Relaxed: the counter only gives out numbers, and the join of the threads orders the
+            // work.
             let taken = next.fetch_add(1, Ordering::Relaxed);
             if taken >= chunks {
                 return;

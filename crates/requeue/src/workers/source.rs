@@ -14,7 +14,7 @@ use crate::{CancelReason, Completion, Drained, Item, Key, Queue};
 
 /// A queue from which [`Workers`](super::Workers) take keys: a queue of this crate, or one of
 /// requeue-store.
-// Hidden, because it follows the needs of the workers and of the store.
+// The trait is hidden, because it follows the needs of the workers and of the store.
 #[doc(hidden)]
 pub trait WorkQueue: Clone + Send + Sync + 'static {
     /// The type of the keys.
@@ -48,7 +48,7 @@ pub trait WorkQueue: Clone + Send + Sync + 'static {
 }
 
 /// A key in flight. If it is dropped before its completion, the run has failed.
-// Hidden, because it is a part of `WorkQueue`.
+// The trait is hidden, because it is a part of `WorkQueue`.
 #[doc(hidden)]
 pub trait WorkItem: Send + Sized + 'static {
     /// The type of the key.
@@ -83,7 +83,7 @@ pub trait WorkItem: Send + Sized + 'static {
 }
 
 /// The numbers of a delivery, which a handler sees in its [`Context`](super::Context).
-// Hidden, because it is a part of `WorkItem`.
+// The struct is hidden, because it is a part of `WorkItem`.
 #[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Delivery {

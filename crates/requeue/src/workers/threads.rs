@@ -190,7 +190,7 @@ where
             waiting.wait_until_ended(drain_timeout, false);
         }
         if waiting.running > 0 {
-            // The flag is set before the unpark, so that a thread that wakes up sees it.
+            // The flag is set before the unpark, so a thread that wakes up sees it.
             stop.cancel();
             started.iter().for_each(|thread| thread.thread().unpark());
             waiting.wait_until_ended(Some(grace), false);

@@ -26,7 +26,7 @@ impl RunToken {
 
     /// Cancels the run. The first reason counts, but the queue's replaces that of the workers.
     pub(super) fn cancel(&self, reason: CancelReason) {
-        // The reason is stored before the token is cancelled, so that a run that sees the cancellation
+        // The reason is stored before the token is cancelled, so a run that sees the cancellation
         // finds its reason.
         let mut first = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
         if matches!(*first, None | Some(CancelReason::TimedOut)) {

@@ -180,7 +180,7 @@ impl Index {
         let Some(last) = self.segments.pop() else { return };
         self.update_bounds();
         let into = self.segments.len() - self.half as usize;
-        // If many hashes are alike, `insert` doubles the segment, so that every key fits.
+        // If many hashes are alike, `insert` doubles the segment, so every key fits.
         for slot in last.slots() {
             self.segments[into].insert(records, slot);
         }
@@ -220,8 +220,7 @@ impl Index {
                 seen += 1;
                 visit(slot);
             }
-            // A segment that was split has one more bit in common, so that it covers half as many
-            // ranks.
+            // A segment that was split has one more bit in common, so it covers half as many ranks.
             let split = at >= self.half as usize || at + (self.half as usize) < self.segments.len();
             let shift = 32 - (self.half.ilog2() + u32::from(split));
             let end = ((u64::from(from) >> shift) + 1) << shift;

@@ -241,7 +241,7 @@ impl Segment {
         self.left += 1;
     }
 
-    // The search is out of line, so that most removals save no registers for it.
+    // The search is out of line, so most removals save no registers for it.
     #[cold]
     fn remove_overflowed(&mut self, hash: u32, slot: Slot) {
         self.take_slot(hash, |it| it == slot);
@@ -253,7 +253,7 @@ impl Segment {
         let (found, place, slot) = self.search(hash, is)?;
         bucket::clear_place(self.bucket_mut(found), place);
         self.left += 1;
-        // The buckets before it counted the slot as overflowed.
+        // The buckets before `found` counted the slot as overflowed.
         let mut at = self.first_bucket(hash);
         while at != found {
             bucket::remove_overflow(self.bucket_mut(at));

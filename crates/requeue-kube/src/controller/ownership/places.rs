@@ -98,7 +98,7 @@ impl Places {
         Self {
             count,
             rule,
-            // A random hasher: users cannot choose names that all share one part and its lock.
+            // The hasher is random: users cannot choose names that all share one part and its lock.
             known: Known { parts, hasher: RandomState::new() },
             moved: Mutex::default(),
             forgetting: Mutex::default(),
@@ -183,7 +183,7 @@ impl Places {
         let before = known.get(key).copied().filter(|&before| before != shard);
         match (is_held(shard), before) {
             (true, None) => {
-                // The part stays locked, so that a run which begins now counts for the new shard.
+                // The part stays locked, so a run that begins now counts for the new shard.
                 if known.insert(key.clone(), shard).is_none() {
                     new(shard);
                 }

@@ -97,7 +97,7 @@ impl Group {
                 _ => {}
             }
         }
-        // Kept for the writes that follow, until an event changes its inputs.
+        // The result is kept for the writes that follow, until an event changes its inputs.
         self.desired = Some(desired);
         self.report_change(kept, Change::Gained);
         self.report_change(release, Change::Release);
@@ -152,7 +152,8 @@ impl Group {
             };
             self.local[shard] = next;
         }
-        // Losses first: runs of a shard that came back are cancelled before it is gained again.
+        // Losses are reported first: runs of a shard that came back are cancelled before it is
+        // gained again.
         self.report_change(lost, Change::Lost);
         self.report_change(moved, Change::Moved);
         self.report_change(gained, Change::Gained);

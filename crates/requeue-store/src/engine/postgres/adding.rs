@@ -137,7 +137,7 @@ where
         let Batch { keys, afters, hows, priorities, reasons, mosts, .. } = &asked;
         let sql = "select requeue.add_each($1, $2, $3, $4, $5, $6, $7)";
         let params = with_types(&[&queue, keys, afters, hows, priorities, reasons, mosts]);
-        // Not prepared: behind a pooler, the next statement may run in another session.
+        // The statement is not prepared: behind a pooler, the next one may run in another session.
         let row = client.query_typed_one(sql, &params).await?;
         for (n, answer) in batch.into_iter().zip(asked.read_answers(&row)?) {
             added[n] = answer;

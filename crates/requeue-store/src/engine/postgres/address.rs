@@ -142,7 +142,7 @@ impl Address {
         };
         let trust = options.required_trust(config.get_ssl_mode()).map_err(bad)?;
         if !matches!(trust, Trust::Anybody) {
-            // Otherwise the driver falls back to a connection without TLS if the server has none.
+            // In its default mode, the driver connects without TLS to a server that offers no TLS.
             config.ssl_mode(SslMode::Require);
             listen.iter_mut().for_each(|listen| {
                 listen.ssl_mode(SslMode::Require);

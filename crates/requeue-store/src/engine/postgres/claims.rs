@@ -138,7 +138,7 @@ impl Claims {
             }
             let is_due = known.watermark.is_suspect() || known.is_whole_due;
             let scans = is_due && !known.is_scanning && !is_each_whole;
-            // Set under the lock of the check, so that only one task scans a queue.
+            // The flag is set under the lock of the check, so that only one task scans a queue.
             known.is_scanning |= scans;
             scans
         });
@@ -167,9 +167,10 @@ impl Claims {
         if self.0.with_queue(queue.id, |known| now + poll <= known.said_until) {
             return Ok(false);
         }
-        // The server keeps this for longer than one poll, so that most claims need not repeat it.
+        // The server keeps this for longer than one poll, so most claims need not repeat it.
         self.0.sessions.announce_wait(queue, poll + SAID).await?;
-        // Counted from before the request: the server counts from a later time, and forgets later.
+        // The time counts from before the request: the server counts from a later time, and so forgets
+        // later.
         self.0.with_queue(queue.id, |known| known.said_until = now + poll + SAID);
         Ok(true)
     }
@@ -238,7 +239,7 @@ impl Scan {
         let tells = shared.with_queue(*queue, |known| match scanned {
             Ok((found, lease)) => {
                 if floors == LOWEST {
-                    // The pause grows with the scan, so that a large table is not scanned all the time.
+                    // The pause grows with the scan, so a large table is not scanned all the time.
                     known.whole_at = began + shared.every.max(took * WHOLE_SHARE);
                     known.lease_at = lease.map(|lease| Instant::now() + lease);
                 } else {

@@ -186,7 +186,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> AsyncRead for Guarded<S
                 *filter = None;
                 return Pin::new(inner).poll_read(cx, buf);
             }
-            // A separate buffer, because the driver must not see a byte before it was checked.
+            // The bytes go to a separate buffer, because the driver must not see a byte before it was
+            // checked.
             let mut more = [0; 1024];
             let mut more = ReadBuf::new(&mut more);
             ready!(Pin::new(&mut *inner).poll_read(cx, &mut more))?;

@@ -116,7 +116,8 @@ async fn run_listener(wakes: Weak<QueueWakes>, config: Config, tls: Connector) {
             Ok((client, mut connection)) => {
                 // After a connection that worked, the next loss begins with a short delay.
                 (delay, told_at) = (RetryDelay::new(), None);
-                // A weak handle: the connection must not keep the wakes of a closed store alive.
+                // The task has a weak handle: the connection must not keep the wakes of a closed store
+                // alive.
                 let heard = wakes.clone();
                 let driven = tokio::spawn(async move {
                     while let Some(message) = poll_fn(|cx| connection.poll_message(cx)).await {
@@ -179,8 +180,7 @@ async fn listen_to_queues(wakes: &Weak<QueueWakes>, client: &Client) {
             strong.wake_getters(queue);
             strong.note_cancel(queue);
         }
-        // `notify_one` stores a permit, so that a queue that was added since the keys were read is not
-        // missed.
+        // `notify_one` stores a permit, so a queue that was added since the keys were read is not missed.
         strong.more.notified().await;
     }
 }

@@ -35,7 +35,7 @@ fn read_private(file: &Path) -> Option<String> {
     {
         use std::os::unix::fs::PermissionsExt;
 
-        // As libpq does: another user could have written the file, and so choose the password.
+        // libpq also ignores such a file: another user could have written it, and so chosen the password.
         if fs::metadata(file).ok()?.permissions().mode() & 0o077 != 0 {
             tracing::warn!(file = %file.display(), "the password file is ignored, because \
                 other users can access it; change its mode to 0600");

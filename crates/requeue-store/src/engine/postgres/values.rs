@@ -24,7 +24,7 @@ pub(super) fn entry_columns() -> String {
             .to_owned(),
         "error" => "left(k.error, 4096)".to_owned(),
         name if column.is_text => format!("k.{name}"),
-        // One type for all numbers, so that the decoder need not know the type of each column.
+        // All numbers have one type, so the decoder need not know the type of each column.
         name => format!("k.{name}::bigint"),
     });
     format!("{columns}, k.key, n.t")

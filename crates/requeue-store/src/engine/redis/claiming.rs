@@ -55,7 +55,7 @@ impl Redis {
             );
         }
         for item in &mut claimed.items {
-            // Shards count independently, so that two of them may have used the same token.
+            // Shards count independently, so two of them may have used the same token.
             item.epoch = epoch_of(item.epoch, number, shards.len());
         }
         Ok(claimed)
@@ -183,7 +183,7 @@ async fn in_time<T>(
 ) -> Answer<T> {
     let ran = timeout(limit, ran).await;
     let ran = ran.unwrap_or_else(|_| Err(EngineError::late()));
-    // The time is the last failure, so that the shard is asked again after a rest.
+    // The time is the last failure, so the shard is asked again after a rest.
     *lock(&shard.silent) = ran.is_err().then(Instant::now);
     ran
 }

@@ -66,7 +66,7 @@ impl Redis {
             }
         }
         let nodes = Arc::clone(&self.nodes);
-        // A separate task, so that a caller that goes away leaves no shard sealed.
+        // This runs in a separate task, so a caller that goes away leaves no shard sealed.
         let dropping = tokio::spawn(async move {
             if is_dropping {
                 // An earlier drop was interrupted.
@@ -183,7 +183,7 @@ impl Dropping<'_> {
         raise.arg(last_epoch);
         let raised = self.nodes.run_script(names::slot(names::FLOOR), &raise);
         raised.await.map_err(|fault| EngineError { kind: Kind::Absent, ..fault })?;
-        // Another drop may have taken over the seals and removed them, so that adds have succeeded since.
+        // Another drop may have taken over the seals and removed them. Adds may have succeeded since.
         if began.elapsed() > LIMIT {
             return Err(EngineError::absent("the shards did not answer in time"));
         }

@@ -63,7 +63,7 @@ pub(super) fn unknown_format() -> EngineError {
 /// scripts write at their end, after which nothing can fail.
 fn reported_kind(error: &RedisError) -> Option<Kind> {
     // Older servers report the codes of scripts in the text.
-    // The server is not the one that serves, or serves nobody at the moment.
+    // The server is not the one that serves, or serves no client at the moment.
     const ABSENT: [&str; 8] = [
         "LOADING",
         "CLUSTERDOWN",

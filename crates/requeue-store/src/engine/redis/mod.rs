@@ -130,8 +130,8 @@ impl Redis {
 
     /// Connects with a custom clock. `clock` defines a Lua function `now`.
     async fn connect_with(options: Options, clock: &str) -> Answer<Self> {
-        // The driver does not choose a provider. One that the program has installed is kept.
-        // This fails if there is one, which is as good.
+        // The driver chooses no TLS provider. `install_default` fails if the program has installed one,
+        // which is then used.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let Options { seeds, wait, shards, accepts_eviction } = options;
         let addresses: Vec<_> = seeds.iter().map(|seed| seed.addr().to_string()).collect();
@@ -274,7 +274,7 @@ impl Engine for Redis {
         let begin = woken.unwrap_or_else(|| self.turn.fetch_add(1, Ordering::Relaxed));
         let claimed = self.claim_shards(queue, begin, claim).await;
         if let Some(waiting) = waiting {
-            // This also applies if the claim fails. The task that waits for tokens has time to discover
+            // A failed claim counts as empty, too. The task that waits for tokens then has time to discover
             // the server that now has the shard.
             let is_waited_for = !claim.poll.is_zero();
             let is_empty = claimed.as_ref().map_or(true, |claimed| claimed.items.is_empty());

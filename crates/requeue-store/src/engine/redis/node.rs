@@ -115,8 +115,7 @@ impl Node {
         {
             return Err(EngineError { kind: *kind, source: said.clone().into() });
         }
-        // The lock is held meanwhile, so that a server that comes back gets one connection, not one per
-        // caller.
+        // The lock is held meanwhile, so a server that comes back gets one connection, not one per caller.
         let new = self.connect(ANSWERING).await;
         let new = new.inspect_err(|fault| {
             *last = Some((Instant::now(), fault.kind, fault.source.to_string()));
@@ -192,7 +191,7 @@ impl Node {
     /// A `WAIT` delays the commands behind it. So a connection for adds is not checked itself. Instead,
     /// another connection is checked, and the connection for adds is replaced in case it is broken.
     pub(super) async fn is_there(&self, wire: usize) -> Option<bool> {
-        // The swap lets one task through. It publishes no other data, so that a relaxed order suffices.
+        // The swap lets one task through. It publishes no other data, so a relaxed order suffices.
         if self.doubted.swap(true, Ordering::Relaxed) {
             return None;
         }
@@ -205,7 +204,7 @@ impl Node {
         };
         let is_there = timeout(GREETING, greeted).await.unwrap_or(false);
         if is_held_up {
-            // Its answers may hang behind a `WAIT`, so that the next command gets a new connection.
+            // The answers of this connection may hang behind a `WAIT`, so the next command gets a new one.
             *lock(&self.wires[wire].open) = None;
         }
         self.doubted.store(false, Ordering::Relaxed);

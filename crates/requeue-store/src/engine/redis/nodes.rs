@@ -97,7 +97,8 @@ impl Nodes {
     }
 
     async fn look_now(&self) -> Answer<()> {
-        // Held during the requests: callers that arrive meanwhile wait for the new map and use it.
+        // The lock is held during the requests: callers that arrive meanwhile wait for the new map and use
+        // it.
         let mut asked = self.asked.lock().await;
         if asked.is_some_and(|asked| asked.elapsed() < ASKING) {
             return Ok(());
@@ -130,7 +131,7 @@ impl Nodes {
                 break;
             }
         }
-        // Also after a failure: callers must not all ask a cluster that is down.
+        // The time is set after a failure, too: callers must not all ask a cluster that is down.
         *asked = Some(Instant::now());
         match best {
             Some(map) => {

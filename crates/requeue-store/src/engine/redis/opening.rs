@@ -157,8 +157,8 @@ impl Redis {
             let Record { settings, shards: count, generation, is_new, is_made, is_dropping } =
                 record;
             was_made |= is_made;
-            // Read before the marks: a later drop raises the floor, and then no mark of this queue is
-            // restored.
+            // The floor is read before the marks: a later drop raises the floor, and then no mark of this
+            // queue is restored.
             let floor = self.read_floor().await?;
             let of = Arc::new(Identity { name: name.to_owned(), generation, floor });
             let shards = Arc::new(names::shards(&of, count));
@@ -248,7 +248,7 @@ impl Redis {
         }
         let mut is_marked = true;
         for shard in shards {
-            // Mark all of them, even if one has no mark any longer: the next attempt finds the others
+            // All shards are marked, even if one has lost its mark: the next attempt finds the others
             // complete.
             is_marked &= self.complete_mark(shard, "confirm").await?;
         }

@@ -32,7 +32,8 @@ impl Redis {
         let nodes = Arc::clone(&self.nodes);
         let (queue, shards) = (queue.name.clone(), Arc::clone(shards));
         report_repair(&queue, 0, dropped);
-        // One repair of a shard at a time in this process. Repairs by other processes are harmless, but slow.
+        // At most one task of this process repairs a shard. Repairs by other processes are harmless, but
+        // slow.
         if !shards[number].is_repaired.swap(true, Ordering::Relaxed) {
             tokio::spawn(async move {
                 let shard = &shards[number];

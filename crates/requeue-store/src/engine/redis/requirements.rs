@@ -21,7 +21,7 @@ const SAYING: Duration = Duration::from_secs(3);
 /// evicts keys, unless that is accepted.
 pub(super) async fn examine_servers(masters: Vec<Arc<Node>>, accepts_eviction: bool) -> Answer<()> {
     let asked = masters.iter().map(async |node| {
-        // Set before the question, so that updates of the map at the same time ask once.
+        // The flag is set before the question, so that updates of the map at the same time ask once.
         if node.is_examined.swap(true, Ordering::Relaxed) {
             return Ok(());
         }

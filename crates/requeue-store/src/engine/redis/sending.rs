@@ -33,7 +33,7 @@ impl Redis {
         }
         let mut wait = cmd("WAIT");
         wait.arg(self.wait).arg(limit.as_millis() as u64);
-        // The server handles them in this order, on one connection: it waits for the writes of the script.
+        // Both commands use one connection, and the script runs first, so `WAIT` covers its writes.
         let mut answers = self.send_script(shard, line, call, &[call, &wait]).await?;
         let replicas = answers.pop().ok_or_else(unknown_format).and_then(values::number)?;
         let replicas = replicas.try_into().map_err(|_| unknown_format())?;

@@ -87,7 +87,8 @@ impl Waiting {
                     // The wish is taken together with the token, so that two tokens do not wake the same
                     // claim.
                     if self.wanted.send_if_modified(std::mem::take) {
-                        // Stored before the wake. The channel of the wake orders it for the claimer.
+                        // The number is stored before the wake. The channel of the wake orders it for the
+                        // claimer.
                         self.shard.store(number, Ordering::Relaxed);
                         self.woken.send_modify(|woken| *woken += 1);
                     } else {

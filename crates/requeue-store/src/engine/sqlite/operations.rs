@@ -64,8 +64,8 @@ impl Work<'_> {
         if Dropped::keeps(&counts, keys_too) {
             return Ok((Dropped::HasKeys(counts), queue.id));
         }
-        // The row of the queue goes first, in a short transaction. A crash after it leaves keys that nobody
-        // can find, and `migrate` removes them.
+        // The row of the queue goes first, in a short transaction. After a crash, its keys are unreachable
+        // until `migrate` removes them.
         self.connection.execute("delete from queues where id = ?1", [queue.id])?;
         Ok((Dropped::Yes(counts), queue.id))
     }
@@ -109,7 +109,7 @@ impl Work<'_> {
         claim: &Claim,
         is_paused: bool,
     ) -> Result<Claimed> {
-        // First, so that this claim can deliver keys whose leases have expired, if their backoff is zero.
+        // Leases expire first, so that this claim can deliver their keys if the backoff is zero.
         let parked = self.expire_leases(queue, claim)?;
         if is_paused {
             let next = self.next_lease(queue)?.map(|at| until(self.now, at));

@@ -66,7 +66,7 @@ pub(super) fn migrate(transaction: &Connection, steps: Steps) -> rusqlite::Resul
     } else {
         return Ok(());
     }
-    // In the same transaction as the tables: a crash leaves neither or both.
+    // The version is written in the same transaction as the tables: a crash leaves neither or both.
     transaction.pragma_update(None, "user_version", VERSION)
 }
 

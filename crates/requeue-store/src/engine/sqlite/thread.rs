@@ -92,7 +92,7 @@ impl Thread {
         clock: Clock,
     ) -> Answer<(Self, Option<[Self; 2]>)> {
         let mut writer = Server::open(path, TransactionBehavior::Immediate, Arc::clone(&clock))?;
-        // Only then does a commit wait for the disk, and only then is it worth waiting to share one.
+        // With `Full`, each commit waits for the disk, so it is worth waiting to share one.
         writer.syncs = synchronous == Synchronous::Full;
         // The readers open the file after the writer has created its log.
         let has_log = writer.begin(synchronous)?;
@@ -229,7 +229,7 @@ impl Server {
     fn begin(&self, synchronous: Synchronous) -> Answer<bool> {
         let set_up = || {
             let mut has_log = false;
-            // Read first: a file of another program must not get a log.
+            // The kind of the file is read first: a file of another program must not get a log.
             let found = self.found()?;
             if found != Found::Foreign {
                 has_log = self.connection.pragma_update_and_check(
@@ -384,7 +384,7 @@ impl Server {
         // Also report the operations that were not run.
         replies.extend(operations.map(|operation| (operation.run)(None).1));
         if is_writer && committed.as_ref().is_err_and(is_short_of_space) {
-            // Before the answers: a caller that repeats its request then finds the space.
+            // Space is made before the answers: a caller that repeats its request then finds it.
             self.make_space(grows);
         }
         // Callers are answered after the commit only: an acknowledged change must survive a crash of this
@@ -414,7 +414,7 @@ impl Server {
 
     /// Runs a checkpoint. Returns true if the whole log was written to the file.
     fn run_checkpoint(&self, how: &str) -> rusqlite::Result<bool> {
-        // The thread runs no operation during a checkpoint, so that it must not wait long for readers.
+        // The thread runs no operation during a checkpoint, so it must not wait long for readers.
         self.connection.busy_timeout(SHORT_PATIENCE)?;
         let sql = format!("pragma wal_checkpoint({how})");
         let is_held_up = self.connection.query_row(&sql, [], |row| row.get::<_, bool>(0));
@@ -465,7 +465,7 @@ impl Server {
             });
             migrated.map_err(|error| fault(&self.path, &error))?;
         }
-        // No step is missing now, so that this does not migrate again.
+        // No step is missing now, so this does not migrate again.
         self.check(&[])
     }
 }

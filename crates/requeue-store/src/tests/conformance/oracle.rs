@@ -59,7 +59,7 @@ pub(crate) async fn check(rig: &dyn Rig, name: &str, readd_policy: ReaddPolicy, 
         is_paused: false,
     };
     for step in steps {
-        // No two steps happen at the same time, so that the order by age is unique.
+        // No two steps happen at the same time, so the order by age is unique.
         pair.now += 1;
         if let Step::Pass(micros) = step {
             pair.now += i64::try_from(*micros).expect("a short time");

@@ -68,7 +68,7 @@ impl Rig {
             format!("cut-{names}")
         };
         let poll = Duration::from_millis(100);
-        // With `Replace`, an add ends a backoff, so that the next step gets the key.
+        // With `Replace`, an add ends a backoff, so the next step gets the key.
         let opening = store.queue(&name).readd_policy(ReaddPolicy::Replace);
         let direct = opening.poll(poll).open().await.expect("the queue opens");
         let proxy = Proxy::start(server.language, server.port);

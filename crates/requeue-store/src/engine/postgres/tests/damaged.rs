@@ -199,7 +199,7 @@ async fn a_key_that_is_too_long_is_not_written() {
     let queue = engine.open_queue("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
     let ask = crate::engine::Ask { key: "short".into(), add: crate::Add::now(), adds: 1 };
     engine.add_keys(&queue, vec![ask]).await.expect("added");
-    // Text that repeats is compressed, so that the index accepts it.
+    // Text that repeats is compressed, so the index accepts it.
     let key = |bytes: u32| format!("convert_to(repeat('k', {bytes}), 'UTF8')");
     let added = async |function: &str, bytes: u32| {
         let sql = format!(

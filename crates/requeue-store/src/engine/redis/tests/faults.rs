@@ -129,7 +129,7 @@ async fn the_rights_that_are_documented_are_enough_and_needed() {
     assert!(queue.revive("a").await.expect("revived"));
     assert_eq!(queue.snapshot(None, None, 9).await.expect("the page is read").len(), 2);
     assert_eq!(drained(&queue).await, ["a", "b"]);
-    // A client that lacks one of these commands cannot open the queue, so that no script fails after it has
+    // A client that lacks one of these commands cannot open the queue, so no script fails after it has
     // begun to write.
     let needed = RIGHTS.split_whitespace().filter(|right| right.starts_with('+'));
     let elsewhere = ["+blpop", "+wait", "+cluster|slots", "+cluster|info", "+script|load", "+info"];
