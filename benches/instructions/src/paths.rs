@@ -101,7 +101,7 @@ fn worker(queue: &Queue<u64>, times: usize) {
     let mut item = queue.try_get();
     counted(times, |key| {
         black_box(queue.add(key as u64));
-        item = black_box(item.take().and_then(|item| queue.succeed_and_get(item).now()));
+        item = black_box(item.take().and_then(|item| queue.succeed_and_try_get(item)));
     });
 }
 

@@ -209,7 +209,7 @@ fn a_panic_in_clone_while_the_next_key_is_taken_leaves_it_where_it_is() {
         setup.add([1, 2]);
         let item = setup.queue.try_get().unwrap();
         setup.orders.panic_in_clone.store(true, Ordering::Relaxed);
-        assert!(panics(|| setup.queue.succeed_and_get(item).now().is_some()));
+        assert!(panics(|| setup.queue.succeed_and_try_get(item).is_some()));
         setup.orders.panic_in_clone.store(false, Ordering::Relaxed);
         assert_eq!((setup.queue.states().in_flight, setup.queue.totals().failures), (0, 0));
         assert_eq!(setup.take_all(), [2]);

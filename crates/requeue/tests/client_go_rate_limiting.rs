@@ -144,7 +144,7 @@ fn each_way_to_end_a_run_has_its_effect_on_the_limiters_count() {
         ("requeue_after", 0, |_, item| item.complete(Completion::RequeueAfter(secs(1)))),
         ("give_up", 0, |_, item| item.complete(Completion::GiveUp)),
         ("succeed_all", 0, |_, item| Item::succeed_all([item])),
-        ("succeed_and_get", 0, |queue, item| drop(queue.succeed_and_get(item).now())),
+        ("succeed_and_get", 0, |queue, item| drop(queue.succeed_and_try_get(item))),
         ("forget, done", 0, |queue, item| {
             queue.forget(item.key());
             item.done();

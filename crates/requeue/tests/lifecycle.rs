@@ -308,7 +308,7 @@ fn a_drain_of_what_is_in_flight_ends_although_keys_are_ready_and_taken_at_once()
     let (wakes, waker) = Wakes::new();
     let mut drain = drain.in_flight_only();
     assert!(poll(&mut drain, &waker).is_pending());
-    let second = queue.succeed_and_get(first).now();
+    let second = queue.succeed_and_try_get(first);
     assert!(second.is_some());
     assert_eq!(wakes.count(), 1);
     queue.shut_down();

@@ -332,7 +332,7 @@ fn get_and_done_receive_the_key_however_it_is_taken_and_however_it_ends() {
         |_, item| item.done(),
         |_, item| drop(item),
         |_, item| Item::succeed_all([item]),
-        |queue, item| drop(queue.succeed_and_get(item).now()),
+        |queue, item| drop(queue.succeed_and_try_get(item)),
         |queue, item| {
             let (_, ticket) = item.into_parts();
             assert!(queue.done_ticket(ticket));

@@ -304,7 +304,7 @@ impl Subject {
         item().done();
         let (_, ticket) = item().into_parts();
         queue.done_ticket(ticket);
-        drop(queue.succeed_and_get(item()).now());
+        drop(queue.succeed_and_try_get(item()));
         drop(poll(&mut queue.succeed_and_get(item()), Waker::noop()));
         drop(item());
 

@@ -59,7 +59,7 @@ fn events(queue: &Queue<u32>, clock: &FakeClock, seed: u64, at_once: bool) -> Ve
             6..=8 if !held.is_empty() => {
                 let item = held.pop_front().unwrap();
                 let next = if at_once {
-                    queue.succeed_and_get(item).now()
+                    queue.succeed_and_try_get(item)
                 } else {
                     item.succeed();
                     queue.try_get()
@@ -97,7 +97,7 @@ fn failures_are_forgotten() {
     clock.advance(secs(1));
     let item = queue.try_get().unwrap();
     assert_eq!((item.attempt(), queue.num_requeues(&"a")), (2, 1));
-    assert!(queue.succeed_and_get(item).now().is_none());
+    assert!(queue.succeed_and_try_get(item).is_none());
     assert_eq!((queue.num_requeues(&"a"), queue.records()), (0, 0));
 }
 
@@ -107,7 +107,7 @@ fn a_key_that_was_added_meanwhile_is_the_next() {
     queue.add("a");
     let item = queue.try_get().unwrap();
     queue.add("a");
-    assert_eq!(queue.succeed_and_get(item).now().as_deref(), Some(&"a"));
+    assert_eq!(queue.succeed_and_try_get(item).as_deref(), Some(&"a"));
 }
 
 #[test]
@@ -116,10 +116,10 @@ fn an_item_of_another_queue_succeeds_there() {
     one.add("a");
     other.add("b");
     let item = one.try_get().unwrap();
-    let next = other.succeed_and_get(item).now().unwrap();
+    let next = other.succeed_and_try_get(item).unwrap();
     assert_eq!((*next, one.states().in_flight, other.states().in_flight), ("b", 0, 1));
     // The same with an owned item.
-    let next = one.succeed_and_get(next.into_owned()).now();
+    let next = one.succeed_and_try_get(next.into_owned());
     assert!(next.is_none());
     assert_eq!(other.records(), 0);
 }
@@ -171,7 +171,7 @@ fn threads_and_tasks_pass_a_key_on_from_one_to_the_next() {
                 if *item < 1_000 {
                     queue.add(*item + 2);
                 }
-                next = queue.succeed_and_get(item).blocking();
+                next = queue.succeed_and_try_get(item).or_else(|| queue.get().blocking());
             }
         };
         let as_task = || {

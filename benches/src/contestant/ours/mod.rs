@@ -163,7 +163,9 @@ impl<K: Key> Subject<K> for Worker<'_, K> {
     #[inline]
     fn take(&mut self) {
         self.item = match self.item.take() {
-            Some(item) => self.queue.succeed_and_get(item).blocking(),
+            Some(item) => {
+                self.queue.succeed_and_try_get(item).or_else(|| self.queue.get().blocking())
+            }
             None => self.queue.get().blocking(),
         };
         black_box(self.item.as_deref());
@@ -199,7 +201,7 @@ impl<K: Key> Shared<K> for Queue<K> {
         let mut next = self.get().blocking();
         while let Some(item) = next {
             each(&item);
-            next = self.succeed_and_get(item).blocking();
+            next = self.succeed_and_try_get(item).or_else(|| self.get().blocking());
         }
     }
 

@@ -26,7 +26,6 @@ mod exponential;
 mod fast_slow;
 mod max_wait;
 mod per_key;
-// The trait is public at the root of the crate only, so it has one path.
 pub(crate) mod rate_limiter;
 mod table;
 

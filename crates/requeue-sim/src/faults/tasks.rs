@@ -203,7 +203,7 @@ impl Held {
                 Poll::Pending => next.await,
             }
         } else {
-            let next = world.queue.succeed_and_get(item).now();
+            let next = world.queue.succeed_and_try_get(item);
             succeeded(key);
             next
         };

@@ -120,7 +120,7 @@ fn work(queue: &Queue<String>, item: Item<'_, String>, rng: &mut fastrand::Rng) 
     let mut next = Some(item);
     while let Some(item) = next.take() {
         match rng.u32(..12) {
-            0..4 => next = queue.succeed_and_get(item).now(),
+            0..4 => next = queue.succeed_and_try_get(item),
             4..8 => item.succeed(),
             8 => item.retry(),
             9 => item.complete(Completion::RequeueAfter(Duration::from_micros(rng.u64(..500)))),

@@ -106,8 +106,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// lock and with one reading of the clock.
     ///
     /// The delivery is completed when the future is first polled, or dropped. An item of another
-    /// queue succeeds in that queue. [`SucceedAndGet::now`] and [`SucceedAndGet::blocking`] take the
-    /// next key without a task.
+    /// queue succeeds in that queue. [`succeed_and_try_get`](Self::succeed_and_try_get) takes the next
+    /// key without a task.
     ///
     /// # Cancel safety
     ///
@@ -132,6 +132,36 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     #[inline]
     pub fn succeed_and_get<'q>(&'q self, item: Item<'q, K>) -> SucceedAndGet<'q, K, S> {
         SucceedAndGet { item: Some(item), get: self.get() }
+    }
+
+    /// Completes a delivery with [`succeed`](Item::succeed), and takes the next ready key without waiting, in most cases
+    /// under one hold of the lock.
+    ///
+    /// On a thread, `queue.succeed_and_try_get(item).or_else(|| queue.get().blocking())` waits for the next key.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::Queue;
+    ///
+    /// let queue = Queue::new();
+    /// queue.add_all(["a", "b"]);
+    /// let mut keys = Vec::new();
+    /// let mut next = queue.try_get();
+    /// while let Some(item) = next {
+    ///     keys.push(*item);
+    ///     next = queue.succeed_and_try_get(item);
+    /// }
+    /// assert_eq!((keys, queue.is_idle()), (vec!["a", "b"], true));
+    /// ```
+    // This is not a method of `SucceedAndGet`, which would copy the item into a future and out of it.
+    #[must_use = "an item that is dropped unfinished counts as failed"]
+    #[inline]
+    pub fn succeed_and_try_get(&self, item: Item<'_, K>) -> Option<Item<'_, K>> {
+        match self.shared.succeed_and_take(item) {
+            Some(taken) => Some(Item::new_borrowed(&self.shared, taken)),
+            None => self.try_get(),
+        }
     }
 }
 
@@ -330,50 +360,6 @@ impl<'q, K: Key, S: BuildHasher> Future for SucceedAndGet<'q, K, S> {
             }
         }
         Pin::new(&mut self.get).poll(cx)
-    }
-}
-
-impl<'q, K: Key, S: BuildHasher> SucceedAndGet<'q, K, S> {
-    /// Completes the delivery, and takes the next ready key, without waiting.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use requeue::Queue;
-    ///
-    /// let queue = Queue::new();
-    /// queue.add_all(["a", "b"]);
-    /// let mut keys = Vec::new();
-    /// let mut next = queue.try_get();
-    /// while let Some(item) = next {
-    ///     keys.push(*item);
-    ///     next = queue.succeed_and_get(item).now();
-    /// }
-    /// assert_eq!((keys, queue.is_idle()), (vec!["a", "b"], true));
-    /// ```
-    #[must_use = "an item that is dropped unfinished counts as failed"]
-    #[inline]
-    pub fn now(self) -> Option<Item<'q, K>> {
-        let queue = self.get.inner.queue;
-        self.complete_item().or_else(|| queue.try_get())
-    }
-
-    /// Completes the delivery, waits for the next key, and blocks this thread, as [`Get::blocking`]
-    /// does.
-    #[must_use = "an item that is dropped unfinished counts as failed"]
-    #[inline]
-    pub fn blocking(self) -> Option<Item<'q, K>> {
-        let queue = self.get.inner.queue;
-        self.complete_item().or_else(|| queue.get().blocking())
-    }
-
-    /// Completes the delivery, and takes the next key if that needs no other hold of the lock.
-    // The function is inlined with the drops of its fields, so no empty field costs an instruction.
-    #[inline(always)]
-    fn complete_item(mut self) -> Option<Item<'q, K>> {
-        let shared = self.get.shared_state();
-        let taken = shared.succeed_and_take(self.item.take()?)?;
-        Some(Item::new_borrowed(shared, taken))
     }
 }
 
