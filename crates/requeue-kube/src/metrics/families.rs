@@ -22,7 +22,8 @@ pub(super) struct Sample<'a> {
 
 impl<'a> Sample<'a> {
     pub(super) fn read_series(series: &'a Series) -> Self {
-        Self { series, depths: series.depths_by_priority(), queue: series.queue.sample() }
+        let queue = series.queue.sample();
+        Self { series, depths: series.depths_by_priority(queue.depth), queue }
     }
 }
 

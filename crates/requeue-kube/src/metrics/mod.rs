@@ -123,8 +123,8 @@ impl Series {
         })
     }
 
-    /// Returns the depth for each value of the label `priority`.
-    fn depths_by_priority(&self) -> Vec<(String, usize)> {
+    /// Returns the depth for each value of the label `priority`. `total` is the depth of all priorities.
+    fn depths_by_priority(&self, total: usize) -> Vec<(String, usize)> {
         // One more than the limit, to detect that it is exceeded.
         let depths: BTreeMap<_, _> =
             self.queue.ready_and_dirty_by_priority(MOST_PRIORITIES + 1).into_iter().collect();
@@ -134,7 +134,7 @@ impl Series {
         priorities.exceeded |= priorities.seen.len() > MOST_PRIORITIES;
         if priorities.exceeded {
             priorities.seen.clear();
-            return vec![("exceeded_cardinality_limit".to_owned(), self.queue.sample().depth)];
+            return vec![("exceeded_cardinality_limit".to_owned(), total)];
         }
         // Priority 0, which every change has, is present from the start.
         priorities.seen.insert(0);
