@@ -113,8 +113,9 @@ impl Manager {
     /// # use k8s_openapi::api::core::v1::ConfigMap;
     /// # use requeue_kube::{Controller, Manager, controller::Action, policy};
     /// # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
-    /// # let (manager, maps): (&mut Manager, Controller<ConfigMap>) = todo!();
+    /// # let _ = |manager: &mut Manager, maps: Controller<ConfigMap>| {
     /// manager.add(maps, |maps| maps.run(reconcile, policy::backoff, Arc::new(())));
+    /// # };
     /// ```
     pub fn add<K, E, S>(
         &mut self,
@@ -148,10 +149,11 @@ impl Manager {
     /// # use requeue_kube::{Controller, Manager};
     /// use requeue_kube::controller::Watched;
     ///
-    /// # let (manager, maps, secrets): (&mut Manager, Controller<ConfigMap>, Api<Secret>) = todo!();
+    /// # let _ = |manager: &mut Manager, maps: Controller<ConfigMap>, secrets: Api<Secret>| {
     /// let secrets = manager.watch(secrets, watcher::Config::default());
     /// let maps = maps.watch_owned(Watched::shared(&secrets));
     /// let of_secrets = Controller::for_shared(&secrets);
+    /// # };
     /// ```
     pub fn watch<K>(&mut self, api: Api<K>, wc: watcher::Config) -> SharedWatch<K>
     where
@@ -296,8 +298,7 @@ impl Manager {
     ///
     /// ```no_run
     /// # use requeue_kube::Manager;
-    /// # let _ = async {
-    /// # let manager: Manager = todo!();
+    /// # let _ = async |manager: Manager| {
     /// manager.shutdown_on_signal().run().await?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # };

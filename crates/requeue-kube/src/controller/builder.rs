@@ -197,12 +197,13 @@ where
     /// use kube::runtime::{WatchStreamExt, reflector, watcher};
     /// use requeue_kube::Controller;
     ///
-    /// # let api: Api<ConfigMap> = todo!();
+    /// # let _ = |api: Api<ConfigMap>| {
     /// let (reader, writer) = reflector::store();
     /// let events = watcher(api, watcher::Config::default())
     ///     .modify(|map: &mut ConfigMap| map.metadata.managed_fields = None)
     ///     .reflect(writer);
     /// let controller = Controller::for_stream(events, reader);
+    /// # };
     /// ```
     pub fn for_stream(
         events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
@@ -302,9 +303,10 @@ where
     ///
     /// use requeue_kube::controller::Config;
     ///
-    /// # let controller: Controller<ConfigMap> = todo!();
+    /// # let _ = |controller: Controller<ConfigMap>| {
     /// let config = Config::default().concurrency(8).reconcile_timeout(Duration::from_secs(60));
     /// let controller = controller.with_config(config);
+    /// # };
     /// ```
     pub fn with_config(mut self, config: Config) -> Self {
         self.parts.config = config;
@@ -344,10 +346,11 @@ where
     /// # use requeue_kube::Controller;
     /// use requeue_kube::range::Shard;
     ///
-    /// # let api: Api<ConfigMap> = todo!();
+    /// # let _ = |api: Api<ConfigMap>| {
     /// let shard = Shard::new(0, 4)?;
     /// let controller = Controller::new(api, watcher::Config::default()).shard(shard);
     /// # Ok::<(), requeue_kube::ConfigError>(())
+    /// # };
     /// ```
     pub const fn shard(mut self, shard: Shard) -> Self {
         self.parts.sharding.shard = Some(shard);
@@ -515,10 +518,11 @@ where
     /// # use k8s_openapi::api::core::v1::ConfigMap;
     /// # use kube::runtime::reflector::ObjectRef;
     /// # use requeue_kube::Controller;
-    /// # let controller: Controller<ConfigMap> = todo!();
+    /// # let _ = |controller: Controller<ConfigMap>| {
     /// let store = controller.store();
     /// // In the reconciler, without a request to the API server:
     /// let other: Option<Arc<ConfigMap>> = store.get(&ObjectRef::new("settings").within("default"));
+    /// # };
     /// ```
     pub fn store(&self) -> Store<K> {
         self.parts.own.store.clone()
@@ -534,9 +538,10 @@ where
     /// use prometheus_client::registry::Registry;
     /// use requeue_kube::metrics::Metrics;
     ///
-    /// # let controller: Controller<ConfigMap> = todo!();
+    /// # let _ = |controller: Controller<ConfigMap>| {
     /// let mut registry = Registry::default();
     /// let controller = controller.name("settings").metrics(&Metrics::register(&mut registry));
+    /// # };
     /// ```
     pub fn metrics(mut self, metrics: &Metrics) -> Self {
         self.parts.observers.metrics = Some(metrics.clone());
@@ -552,9 +557,10 @@ where
     /// ```no_run
     /// # use k8s_openapi::api::core::v1::ConfigMap;
     /// # use requeue_kube::Controller;
-    /// # let controller: Controller<ConfigMap> = todo!();
+    /// # let _ = |controller: Controller<ConfigMap>| {
     /// let (send, queue) = std::sync::mpsc::channel();
     /// let controller = controller.queue_on_start(move |queue| _ = send.send(queue));
+    /// # };
     /// ```
     pub fn queue_on_start(mut self, f: impl FnOnce(ObjectQueue) + Send + 'static) -> Self {
         self.parts.observers.on_start = Some(Box::new(f));
@@ -592,9 +598,10 @@ where
     /// use kube::runtime::{Predicate, predicates};
     /// use requeue_kube::Controller;
     ///
-    /// # let controller: Controller<ConfigMap> = todo!();
+    /// # let _ = |controller: Controller<ConfigMap>| {
     /// let predicate = Predicate::<ConfigMap>::combine(predicates::generation, predicates::finalizers);
     /// let controller = controller.filter(predicate);
+    /// # };
     /// ```
     pub fn filter(mut self, predicate: impl Predicate<K> + Send + 'static) -> Self {
         self.parts.own.predicate = Some(Box::new(predicate));
@@ -639,9 +646,10 @@ where
     /// use kube::runtime::predicates;
     /// use requeue_kube::controller::Watched;
     ///
-    /// # let (controller, secrets): (Controller<ConfigMap>, Api<Secret>) = todo!();
+    /// # let _ = |controller: Controller<ConfigMap>, secrets: Api<Secret>| {
     /// let secrets = Watched::metadata(secrets, watcher::Config::default());
     /// let controller = controller.watch_owned(secrets.filter(predicates::labels));
+    /// # };
     /// ```
     #[expect(private_bounds, reason = "only the constructors of `Watched` name sources")]
     pub fn watch_owned<Child, S>(self, watched: Watched<Child, S>) -> Self
@@ -737,11 +745,12 @@ where
     /// use requeue_kube::controller::Watched;
     /// use requeue_kube::shared::SharedWatch;
     ///
-    /// # let (controller, pods): (Controller<ConfigMap>, &SharedWatch<Pod>) = todo!();
+    /// # let _ = |controller: Controller<ConfigMap>, pods: &SharedWatch<Pod>| {
     /// let controller = controller.watch_mapped(Watched::shared(pods), |pod| {
     ///     let namespace = pod.metadata.namespace.as_ref()?;
     ///     Some(ObjectRef::new("settings").within(namespace))
     /// });
+    /// # };
     /// ```
     #[expect(private_bounds, reason = "only the constructors of `Watched` name sources")]
     pub fn watch_mapped<Other, S, I>(
@@ -801,8 +810,7 @@ where
     /// # use requeue_kube::controller::Action;
     /// # use requeue_kube::{Controller, policy};
     /// # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { Ok(Action::await_change()) }
-    /// # let _ = async {
-    /// # let controller: Controller<ConfigMap> = todo!();
+    /// # let _ = async |controller: Controller<ConfigMap>| {
     /// let stream = controller.shutdown_on_signal().run(reconcile, policy::backoff, Arc::new(()));
     /// stream.for_each(async |result| println!("{result:?}")).await;
     /// # };
@@ -864,8 +872,7 @@ where
     ///     Ok(Action::await_change())
     /// }
     ///
-    /// # let _ = async {
-    /// # let controller: Controller<ConfigMap> = todo!();
+    /// # let _ = async |controller: Controller<ConfigMap>| {
     /// let store = Arc::new(controller.store());
     /// controller.run_refs(reconcile, policy::backoff, store).for_each(async |_| {}).await;
     /// # };

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 /// use requeue_kube::Controller;
 ///
 /// # fn serve(_: impl Fn() -> Result<(), String>) {}
-/// # let api: kube::Api<ConfigMap> = todo!();
+/// # let _ = |api: kube::Api<ConfigMap>| {
 /// let controller = Controller::new(api, Default::default());
 /// let readiness = controller.readiness();
 /// // In the handler of `/readyz`:
@@ -24,6 +24,7 @@ use tokio::sync::watch;
 ///     watches if watches.is_empty() => Ok(()),
 ///     watches => Err(format!("waiting for the first list of {}", watches.join(", "))),
 /// });
+/// # };
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Readiness(Arc<Mutex<Vec<(String, Lists)>>>);

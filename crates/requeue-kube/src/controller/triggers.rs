@@ -34,13 +34,14 @@ where
     ///
     /// use futures_util::stream;
     ///
-    /// # let controller: Controller<ConfigMap> = todo!();
+    /// # let _ = |controller: Controller<ConfigMap>| {
     /// // A comparison of all objects every hour.
     /// let hours = stream::unfold((), async |()| {
     ///     tokio::time::sleep(Duration::from_secs(3600)).await;
     ///     Some(((), ()))
     /// });
     /// let controller = controller.reconcile_all_on(hours);
+    /// # };
     /// ```
     pub fn reconcile_all_on(mut self, trigger: impl Stream<Item = ()> + Send + 'static) -> Self {
         let store = self.store();
@@ -71,10 +72,11 @@ where
     /// use futures_util::stream;
     /// use kube::runtime::reflector::ObjectRef;
     ///
-    /// # let controller: Controller<ConfigMap> = todo!();
+    /// # let _ = |controller: Controller<ConfigMap>| {
     /// // For example the names in a stream of webhooks.
     /// let names = stream::iter(["a", "b"].map(|name| ObjectRef::new(name).within("default")));
     /// let controller = controller.reconcile_on(names);
+    /// # };
     /// ```
     pub fn reconcile_on<R>(mut self, trigger: impl Stream<Item = R> + Send + 'static) -> Self
     where
@@ -109,10 +111,11 @@ where
     /// # use requeue_kube::Controller;
     /// use tokio_util::sync::CancellationToken;
     ///
-    /// # let controller: Controller<ConfigMap> = todo!();
+    /// # let _ = |controller: Controller<ConfigMap>| {
     /// let stop = CancellationToken::new();
     /// let controller = controller.graceful_shutdown_on(stop.clone().cancelled_owned());
     /// // Later: `stop.cancel()`.
+    /// # };
     /// ```
     pub fn graceful_shutdown_on(
         mut self,
@@ -141,8 +144,7 @@ where
     /// # use requeue_kube::controller::Action;
     /// # use requeue_kube::{Controller, policy};
     /// # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { Ok(Action::await_change()) }
-    /// # let _ = async {
-    /// # let controller: Controller<ConfigMap> = todo!();
+    /// # let _ = async |controller: Controller<ConfigMap>| {
     /// let stream = controller.shutdown_on_signal().run(reconcile, policy::backoff, Arc::new(()));
     /// stream.for_each(async |result| println!("{result:?}")).await;
     /// println!("all runs have ended");
@@ -180,8 +182,7 @@ where
     /// use requeue_kube::leader::LeaderElector;
     ///
     /// # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
-    /// # let _ = async {
-    /// # let (client, elector, stop): (Client, LeaderElector, CancellationToken) = todo!();
+    /// # let _ = async |client: Client, elector: LeaderElector, stop: CancellationToken| {
     /// let lead = CancellationToken::new();
     /// let mut work = pin!(
     ///     Controller::new(Api::<ConfigMap>::all(client), watcher::Config::default())

@@ -145,11 +145,12 @@ impl<O: Resource> Watched<O, Events<O>> {
     /// # use requeue_kube::Controller;
     /// use requeue_kube::controller::Watched;
     ///
-    /// # let (controller, api): (Controller<ConfigMap>, Api<Secret>) = todo!();
+    /// # let _ = |controller: Controller<ConfigMap>, api: Api<Secret>| {
     /// let (secrets, writer) = reflector::store();
     /// let events = watcher(api, watcher::Config::default()).reflect(writer);
     /// // The reconciler reads `secrets`.
     /// let controller = controller.watch_owned(Watched::stream(events));
+    /// # };
     /// ```
     pub fn stream(events: impl Stream<Item = watcher::Result<Event<O>>> + Send + 'static) -> Self
     where

@@ -284,8 +284,7 @@ impl Writes {
     /// use kube::api::{Api, PostParams};
     /// use requeue_kube::controller::Writes;
     ///
-    /// # let _ = async {
-    /// # let (secrets, writes): (Api<Secret>, Writes) = todo!();
+    /// # let _ = async |secrets: Api<Secret>, writes: Writes| {
     /// writes.record(&secrets.create(&PostParams::default(), &Secret::default()).await?);
     /// # Ok::<(), kube::Error>(())
     /// # };
@@ -325,8 +324,7 @@ impl Writes {
     /// use kube::api::{Api, DeleteParams};
     /// use requeue_kube::controller::Writes;
     ///
-    /// # let _ = async {
-    /// # let (secrets, writes): (Api<Secret>, Writes) = todo!();
+    /// # let _ = async |secrets: Api<Secret>, writes: Writes| {
     /// writes.record_deletion(&secrets.delete("a", &DeleteParams::default()).await?);
     /// # Ok::<(), kube::Error>(())
     /// # };

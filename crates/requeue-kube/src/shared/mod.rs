@@ -223,10 +223,11 @@ where
     /// use kube::runtime::{WatchStreamExt, watcher};
     /// use requeue_kube::shared::SharedWatch;
     ///
-    /// # let api: Api<ConfigMap> = todo!();
+    /// # let _ = |api: Api<ConfigMap>| {
     /// let events = watcher(api, watcher::Config::default())
     ///     .modify(|map: &mut ConfigMap| map.metadata.managed_fields = None);
     /// let maps = SharedWatch::from_stream(events, ());
+    /// # };
     /// ```
     pub fn from_stream(
         events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
@@ -263,8 +264,9 @@ where
     /// # use requeue_kube::shared::SharedWatch;
     /// use kube::runtime::reflector::ObjectRef;
     ///
-    /// # let maps: &SharedWatch<ConfigMap> = todo!();
+    /// # let _ = |maps: &SharedWatch<ConfigMap>| {
     /// let settings = maps.store().get(&ObjectRef::new("settings").within("default"));
+    /// # };
     /// ```
     #[must_use]
     pub fn store(&self) -> Store<K> {
