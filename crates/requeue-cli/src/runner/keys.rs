@@ -141,7 +141,7 @@ impl Keys {
         on_wait: impl FnOnce(usize),
     ) -> usize {
         let held = || self.queue.len() + self.queue.waiting() + self.queue.states().in_flight;
-        // The lookup of the key comes last, because it takes a lock.
+        // The lookup of the key comes last: most calls need none.
         let is_full =
             || held() >= self.max_keys && !is_stopping() && self.queue.look_up(key).is_none();
         if is_full() && self.room.is_first_wait() {
