@@ -111,18 +111,18 @@ impl Guardian {
 
     /// Records that the command of this slot and run is about to start.
     pub(crate) fn record_starting(&self, slot: usize, run: u64) -> io::Result<()> {
-        self.table.set_entry(slot, Entry { run, state: State::Starting })
+        self.table.set_entry(slot, run, None)
     }
 
     /// Records that the command has started, with its group.
     pub(crate) fn record_started(&self, slot: usize, run: u64, leader: Pid) {
         // The entry exists, so the write needs no memory and does not fail.
-        let _ = self.table.set_entry(slot, Entry { run, state: State::Started(leader) });
+        let _ = self.table.set_entry(slot, run, Some(leader));
     }
 
     /// Records that the slot's run is over: the guardian no longer kills its processes.
     pub(crate) fn record_over(&self, slot: usize) {
-        let _ = self.table.set_entry(slot, Entry::default());
+        let _ = self.table.set_entry(slot, FREE, None);
     }
 
     /// Ends the guardian if no command is in flight, and waits for its exit. Not every container has a first process
@@ -147,49 +147,12 @@ fn this_program() -> io::Result<PathBuf> {
 #[derive(Debug)]
 struct Table(File);
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Entry {
-    run: u64,
-    state: State,
-}
+/// The run of a free slot. Runs are numbered from 1.
+const FREE: u64 = 0;
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum State {
-    #[default]
-    Free,
-    Starting,
-    Started(Pid),
-}
-
-/// The size of an entry in bytes: 8 for the run, 4 for the leader, 4 for the state.
+/// The size of an entry in bytes: 8 for the run, 4 for the leader, which is 0 until the command has started, and 4 that
+/// are not used. No entry crosses a page, so a kill of the parent cannot leave half of one.
 const SIZE: usize = 16;
-
-impl Entry {
-    fn encode(self) -> [u8; SIZE] {
-        let (state, leader) = match self.state {
-            State::Free => (0, 0),
-            State::Starting => (1, 0),
-            State::Started(leader) => (2, leader.as_raw_pid()),
-        };
-        let mut bytes = [0; SIZE];
-        bytes[..8].copy_from_slice(&self.run.to_ne_bytes());
-        bytes[8..12].copy_from_slice(&leader.to_ne_bytes());
-        bytes[12..].copy_from_slice(&i32::to_ne_bytes(state));
-        bytes
-    }
-
-    fn decode(bytes: &[u8]) -> Option<Self> {
-        let (run, rest) = bytes.split_first_chunk()?;
-        let (leader, rest) = rest.split_first_chunk()?;
-        let (state, _) = rest.split_first_chunk()?;
-        let state = match (i32::from_ne_bytes(*state), Pid::from_raw(i32::from_ne_bytes(*leader))) {
-            (1, _) => State::Starting,
-            (2, Some(leader)) => State::Started(leader),
-            _ => return None,
-        };
-        Some(Self { run: u64::from_ne_bytes(*run), state })
-    }
-}
 
 impl Table {
     #[cfg(target_os = "linux")]
@@ -205,15 +168,23 @@ impl Table {
     }
 
     /// Writes the entry of a slot. Slots are numbered from 1.
-    fn set_entry(&self, slot: usize, entry: Entry) -> io::Result<()> {
-        self.0.write_all_at(&entry.encode(), ((slot - 1) * SIZE) as u64)
+    fn set_entry(&self, slot: usize, run: u64, leader: Option<Pid>) -> io::Result<()> {
+        let mut entry = [0; SIZE];
+        entry[..8].copy_from_slice(&run.to_ne_bytes());
+        entry[8..12].copy_from_slice(&Pid::as_raw(leader).to_ne_bytes());
+        self.0.write_all_at(&entry, ((slot - 1) * SIZE) as u64)
     }
 
-    /// Returns the entries that are not free.
-    fn used_entries(&self) -> io::Result<Vec<Entry>> {
+    /// Returns the runs in flight, with the leaders of those whose command has started.
+    fn used_entries(&self) -> io::Result<Vec<(u64, Option<Pid>)>> {
         let mut bytes = vec![0; usize::try_from(self.0.metadata()?.len()).unwrap_or(0)];
         self.0.read_exact_at(&mut bytes, 0)?;
-        Ok(bytes.chunks_exact(SIZE).filter_map(Entry::decode).collect())
+        let decode = |entry: &[u8]| {
+            let (run, rest) = entry.split_first_chunk()?;
+            let leader = Pid::from_raw(i32::from_ne_bytes(*rest.first_chunk()?));
+            Some((u64::from_ne_bytes(*run), leader)).filter(|&(run, _)| run != FREE)
+        };
+        Ok(bytes.chunks_exact(SIZE).filter_map(decode).collect())
     }
 }
 
@@ -255,11 +226,10 @@ fn wait_for_end(mut pipe: impl Read) -> io::Result<()> {
 /// Kills the commands that the parent has left behind.
 fn kill_commands(table: &Table, parent: &str) -> io::Result<()> {
     let mut starting = Vec::new();
-    for entry in table.used_entries()? {
-        match entry.state {
-            State::Started(leader) => kill_group(leader),
-            State::Starting => starting.push(entry.run),
-            State::Free => {}
+    for (run, leader) in table.used_entries()? {
+        match leader {
+            Some(leader) => kill_group(leader),
+            None => starting.push(run),
         }
     }
     // An exec closes the pipe a moment before it sets the environment. A command that failed to start is never
@@ -315,12 +285,12 @@ mod tests {
     fn an_entry_is_read_as_it_was_written() {
         let table = Table::new().unwrap();
         assert_eq!(table.used_entries().unwrap(), []);
-        let started = Entry { run: u64::MAX, state: State::Started(Pid::INIT) };
-        let starting = Entry { run: 7, state: State::Starting };
-        table.set_entry(1, starting).unwrap();
-        table.set_entry(3, started).unwrap();
+        let (starting, started) = ((7, None), (u64::MAX, Some(Pid::INIT)));
+        for (slot, (run, leader)) in [(1, starting), (3, started)] {
+            table.set_entry(slot, run, leader).unwrap();
+        }
         assert_eq!(table.used_entries().unwrap(), [starting, started]);
-        table.set_entry(1, Entry::default()).unwrap();
+        table.set_entry(1, FREE, None).unwrap();
         assert_eq!(table.used_entries().unwrap(), [started]);
     }
 
