@@ -89,9 +89,9 @@ impl Finalizer {
                 "resourceVersion": metadata.resource_version,
                 "finalizers": finalizers,
             } });
-            let patch = Patch::Merge(patch);
-            let patched =
-                self.answer_of("patch", namespace, merge_patch(&api, name, &patch)).await?;
+            let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+            let patched = api.patch_metadata(name, &params, &patch);
+            let patched = self.answer_of("patch", namespace, patched).await?;
             if !matches!(patched, Answer::Raced) {
                 return Ok(());
             }
@@ -126,12 +126,4 @@ enum Answer<T> {
     Gone,
     /// The object has changed since it was seen.
     Raced,
-}
-
-async fn merge_patch(
-    api: &Api<DynamicObject>,
-    name: &str,
-    patch: &Patch<serde_json::Value>,
-) -> kube::Result<()> {
-    api.patch_metadata(name, &PatchParams::default(), patch).await.map(|_| ())
 }
