@@ -136,15 +136,6 @@ fn ignored_mask() -> u64 {
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// Returns the name of a signal that stops the run.
-pub(crate) const fn stop_signal_name(signal: i32) -> &'static str {
-    match signal {
-        SIGINT => "SIGINT",
-        SIGHUP => "SIGHUP",
-        _ => "SIGTERM",
-    }
-}
-
 /// Parses the number of a signal, or its name with or without `SIG`.
 pub(crate) fn parse_signal(text: &str) -> Result<rustix::process::Signal, &'static str> {
     let name = text.to_ascii_uppercase();

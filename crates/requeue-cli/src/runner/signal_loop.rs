@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::Signal;
+use signal_hook::low_level::signal_name;
 use tokio::time::{Instant, sleep_until};
 
 use crate::output::summary::counted;
@@ -66,7 +67,7 @@ impl Runner {
 
     /// Reports the effect of a signal on the commands in flight.
     fn report_signal(&self, signal: i32, level: Level, running: usize) {
-        let name = signals::stop_signal_name(signal);
+        let name = signal_name(signal).unwrap_or("SIGTERM");
         let commands = counted(running as u64, "command");
         self.output.hint(&match level {
             Level::Running => return,
