@@ -4,6 +4,7 @@ mod list;
 mod time;
 
 use std::net::Ipv6Addr;
+use std::ops::RangeInclusive;
 
 use requeue_cli::fuzz_api;
 
@@ -21,7 +22,7 @@ pub fn values(data: &[u8]) {
     match kind {
         b't' => time::read(text),
         b'p' => time::rate(text),
-        b'j' => same(text, &fuzz_api::jobs(text), jobs(text)),
+        b'j' => jobs_are_expected(text),
         b'r' => same(text, &fuzz_api::retries(text), retries(text)),
         b'd' => same(text, &fuzz_api::delimiter(text), delimiter(text)),
         b'c' => list::codes(text),
@@ -48,15 +49,31 @@ fn number(text: &str) -> Option<u128> {
     })
 }
 
-fn jobs(text: &str) -> Option<String> {
+/// Checks that a number of jobs is the expected one, or refused with a message.
+fn jobs_are_expected(text: &str) {
+    let (read, expected) = (fuzz_api::jobs(text), jobs(text));
+    let is_expected = match (&read, &expected) {
+        (Ok(read), Some(expected)) => expected.contains(read),
+        (Err(said), None) => !said.is_empty(),
+        _ => false,
+    };
+    assert!(is_expected, "{text:?}: {read:?}, not {expected:?}");
+}
+
+fn jobs(text: &str) -> Option<RangeInclusive<usize>> {
     let (digits, is_percent) =
         text.strip_suffix('%').map_or((text, false), |percent| (percent, true));
-    let number = u32::try_from(number(digits)?).ok()?;
+    let number = u32::try_from(number(digits)?).ok()? as usize;
     match (number, is_percent) {
-        (0, false) => Some("Unlimited".to_owned()),
+        // Depends on the limit on open files.
+        (0, false) => Some(1..=1000),
         (0, true) => None,
-        (_, false) => Some(format!("Number({number})")),
-        (_, true) => Some(format!("Percent({number})")),
+        (_, false) => Some(number..=number),
+        (_, true) => {
+            let cores = std::thread::available_parallelism().map_or(1, usize::from);
+            let share = (cores.saturating_mul(number) / 100).max(1);
+            Some(share..=share)
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Span, SpanRelativeTo};
 
 /// Parses "1.5s", "2m", "1h 30m", "1d", "2w", or a number of seconds. A day has 24 hours.
-pub(crate) fn parse_duration(text: &str) -> Result<Duration, &'static str> {
+pub fn parse_duration(text: &str) -> Result<Duration, &'static str> {
     const WRONG: &str =
         "expected a time like 1.5s, 500ms, 2m, 1h30m, 1d or 2w, or a number of seconds";
     // Plain numbers come first, because jiff requires a unit.

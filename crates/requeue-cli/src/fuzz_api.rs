@@ -6,14 +6,18 @@ use std::time::Duration;
 
 use requeue::Merge;
 
-use crate::args::codes::Codes;
-use crate::args::halt::MayHalt;
-use crate::args::values::{Jobs, Retries, parse_delimiter, parse_rate};
+use crate::args::codes::parse_codes;
+use crate::args::halt::parse_halt;
+use crate::args::values::parse_retries;
+pub use crate::args::values::{
+    parse_delimiter as delimiter, parse_jobs as jobs, parse_rate as rate,
+};
+pub use crate::duration::parse_duration as duration;
 use crate::input::json::Written;
 use crate::input::{Bad, Change, Format, Kind, Records};
+pub use crate::key::shown;
 use crate::process::template::{Tag, Template};
-use crate::serve::Address;
-use crate::{duration, key};
+use crate::serve::parse_address;
 
 /// The change that a record asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,7 +41,7 @@ pub fn read(
     // Reading from memory does not fail.
     while let Ok(Some(record)) = records.next_record() {
         let record = record.map(<[u8]>::to_vec);
-        let number = records.last_number();
+        let number = records.number;
         let asked = record.and_then(|record| match format.parse_change(&record) {
             Ok(Change::Add(key, options)) => Ok(Asked::Add {
                 key: key.to_vec(),
@@ -60,45 +64,25 @@ pub fn written(key: &[u8], priority: i32) -> Vec<u8> {
     written.to_bytes()
 }
 
-/// Parses a duration.
-pub fn duration(text: &str) -> Result<Duration, &'static str> {
-    duration::parse_duration(text)
-}
-
-/// Parses a delimiter.
-pub fn delimiter(text: &str) -> Result<u8, &'static str> {
-    parse_delimiter(text)
-}
-
-/// Parses a rate. Returns the time from one start to the next.
-pub fn rate(text: &str) -> Result<Duration, &'static str> {
-    parse_rate(text)
-}
-
 /// Parses a number of retries; `None` means no limit.
 pub fn retries(text: &str) -> Result<Option<u32>, &'static str> {
-    text.parse().map(|Retries(retries)| retries)
+    parse_retries(text).map(|retries| retries.0)
 }
 
 /// Parses a list of exit codes. Returns those from 0 to `among` - 1.
 pub fn codes(text: &str, among: i32) -> Result<Vec<i32>, &'static str> {
-    let codes: Codes = text.parse()?;
+    let codes = parse_codes(text)?;
     Ok((0..among).filter(|&exit| codes.contain(exit)).collect())
-}
-
-/// Parses a number of jobs. Returns its `Debug` text.
-pub fn jobs(text: &str) -> Result<String, &'static str> {
-    text.parse().map(|jobs: Jobs| format!("{jobs:?}"))
 }
 
 /// Parses the value of `--halt`. Returns its `Debug` text.
 pub fn halt(text: &str) -> Result<String, &'static str> {
-    text.parse().map(|MayHalt(halt)| format!("{halt:?}"))
+    parse_halt(text).map(|halt| format!("{:?}", halt.0))
 }
 
 /// Parses the address of the dashboard. Returns its `Debug` text.
 pub fn address(text: &str) -> Result<String, &'static str> {
-    text.parse().map(|address: Address| format!("{address:?}"))
+    parse_address(text).map(|address| format!("{address:?}"))
 }
 
 /// Returns the program and the arguments that run for a key.
@@ -114,9 +98,4 @@ pub fn filled(
 /// Returns the text at the beginning of each line of a command's output.
 pub fn tag(text: &OsStr, mark: Option<&OsStr>, key: &[u8]) -> Result<Vec<u8>, String> {
     Tag::from_text(text, mark).map(|tag| tag.text_for(key)).map_err(|refusal| refusal.message)
-}
-
-/// Formats a key as printable text on one line.
-pub fn shown(key: &[u8]) -> String {
-    key::shown(key)
 }

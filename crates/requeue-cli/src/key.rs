@@ -22,7 +22,7 @@ pub(crate) fn escaped(bytes: &[u8]) -> String {
 }
 
 /// Formats bytes as printable text on one line.
-pub(crate) fn shown(bytes: &[u8]) -> String {
+pub fn shown(bytes: &[u8]) -> String {
     escape(bytes, &['\\'])
 }
 

@@ -39,14 +39,7 @@ fn write_pages(command: Command, dir: &Path) -> io::Result<()> {
     for command in command.get_subcommands() {
         write_pages(command.clone(), dir)?;
     }
-    let sections = match command.get_name() {
-        "run" => Some(Sections::for_run()),
-        "files" => Some(Sections::for_files()),
-        #[cfg(feature = "kube")]
-        "watch" => Some(Sections::for_watch()),
-        "work" => Some(Sections::for_work()),
-        _ => None,
-    };
+    let sections = Sections::for_subcommand(command.get_name());
     // The generator omits the text of a flag that the short help hides and that has no long text.
     let command = command.mut_args(|arg| arg.hide_short_help(false));
     let man = Man::new(command).source(concat!("requeue ", env!("CARGO_PKG_VERSION")));

@@ -10,10 +10,10 @@ use rustix::process::Signal;
 
 use crate::args::codes::Codes;
 use crate::args::halt::{Halt, MayHalt};
-use crate::args::help;
+use crate::args::help::Sections;
 use crate::args::pacing::Pacing;
 use crate::args::run::{self as args, Alone, Common, Flags, Output, Read, Stdin, Summary};
-use crate::args::values::{Jobs, Retries};
+use crate::args::values::{Retries, share_of_cores};
 use crate::exit::Refusal;
 use crate::input::source::Source;
 use crate::input::{Format, Kind};
@@ -31,7 +31,8 @@ pub(crate) struct Config {
     pub(crate) commands: CommandConfig,
     pub(crate) pacing: Pacing,
     pub(crate) failures: FailureConfig,
-    pub(crate) files: FilePaths,
+    pub(crate) dead_letter: Option<PathBuf>,
+    pub(crate) joblog: Option<PathBuf>,
     pub(crate) progress: args::Progress,
     pub(crate) summary: Summary,
     pub(crate) serve: Option<Serve>,
@@ -69,12 +70,6 @@ pub(crate) struct FailureConfig {
     /// Exit codes that are not retried.
     pub(crate) fatal: Codes,
     pub(crate) halt: Option<Halt>,
-}
-
-#[derive(Debug)]
-pub(crate) struct FilePaths {
-    pub(crate) dead_letter: Option<PathBuf>,
-    pub(crate) joblog: Option<PathBuf>,
 }
 
 /// The configuration that differs between the subcommands that run commands.
@@ -177,7 +172,7 @@ impl Config {
             input: own.input,
             commands: CommandConfig {
                 template,
-                jobs: common.jobs.unwrap_or(Jobs::Percent(100)).job_count(),
+                jobs: common.jobs.unwrap_or_else(|| share_of_cores(100)),
                 limits: Limits {
                     timeout: common.timeout.filter(|timeout| !timeout.is_zero()),
                     signal: common.signal.unwrap_or(Signal::TERM),
@@ -193,7 +188,8 @@ impl Config {
             },
             pacing,
             failures,
-            files: FilePaths { dead_letter: common.dead_letter, joblog: common.joblog },
+            dead_letter: common.dead_letter,
+            joblog: common.joblog,
             progress: common.progress,
             summary: common.summary,
             serve: alone.dashboard.serve_settings()?,
@@ -221,9 +217,9 @@ fn parse_template(
         }
         (None, command) if command.is_empty() => {
             let name = own.name;
+            let example = Sections::for_subcommand(name).map_or("", |sections| sections.example);
             return Err(Refusal::usage(format!(
-                "no COMMAND; `requeue {name} --help` describes it, for example: {}",
-                help::shortest_example(name)
+                "no COMMAND; `requeue {name} --help` describes it, for example: {example}"
             )));
         }
         (None, command) => Template::from_words(command, mark)?,

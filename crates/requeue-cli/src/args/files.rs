@@ -13,7 +13,7 @@ use crate::duration::parse_duration;
 // This struct has one field per flag, because clap makes the flags from the fields.
 #[derive(Args, Debug)]
 #[command(
-    after_long_help = Sections::for_files().help_text(),
+    after_long_help = Sections::help_text("files"),
     override_usage = "requeue files DIR... [OPTIONS] -- COMMAND [ARG]...\n       \
                       requeue files DIR... [OPTIONS] -c SCRIPT",
     disable_help_flag = true,

@@ -1,7 +1,5 @@
 //! `--halt`, with the syntax of GNU parallel: stops the run once a number of keys has failed or completed.
 
-use std::str::FromStr;
-
 use crate::process::signals::Level;
 
 /// Stops the run once a number of keys has failed, succeeded or completed.
@@ -54,39 +52,36 @@ impl Halt {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct MayHalt(pub(crate) Option<Halt>);
 
-impl FromStr for MayHalt {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const WRONG: &str = "expected `never`, or `now` or `soon` with `fail`, `success` or `done` \
-                             and a number or percentage, as in now,fail=1 or soon,done=20%";
-        if text == "never" {
-            return Ok(Self(None));
-        }
-        let (when, why) = text.split_once(',').ok_or(WRONG)?;
-        let (what, often) = why.split_once('=').ok_or(WRONG)?;
-        let number = |text: &str| text.parse().ok().filter(|&number| number > 0).ok_or(WRONG);
-        Ok(Self(Some(Halt {
-            level: match when {
-                "soon" => Level::Stopping,
-                "now" => Level::Terminating,
-                _ => return Err(WRONG),
-            },
-            what: match what {
-                "fail" => What::Fail,
-                "success" => What::Success,
-                "done" => What::Done,
-                _ => return Err(WRONG),
-            },
-            often: match often.strip_suffix('%') {
-                None => Often::Times(number(often)?),
-                Some(percent) => match number(percent)? {
-                    percent @ 1..=100 => Often::Percent(percent),
-                    _ => return Err(WRONG),
-                },
-            },
-        })))
+/// Parses the value of `--halt`.
+pub(crate) fn parse_halt(text: &str) -> Result<MayHalt, &'static str> {
+    const WRONG: &str = "expected `never`, or `now` or `soon` with `fail`, `success` or `done` \
+                         and a number or percentage, as in now,fail=1 or soon,done=20%";
+    if text == "never" {
+        return Ok(MayHalt(None));
     }
+    let (when, why) = text.split_once(',').ok_or(WRONG)?;
+    let (what, often) = why.split_once('=').ok_or(WRONG)?;
+    let number = |text: &str| text.parse().ok().filter(|&number| number > 0).ok_or(WRONG);
+    Ok(MayHalt(Some(Halt {
+        level: match when {
+            "soon" => Level::Stopping,
+            "now" => Level::Terminating,
+            _ => return Err(WRONG),
+        },
+        what: match what {
+            "fail" => What::Fail,
+            "success" => What::Success,
+            "done" => What::Done,
+            _ => return Err(WRONG),
+        },
+        often: match often.strip_suffix('%') {
+            None => Often::Times(number(often)?),
+            Some(percent) => match number(percent)? {
+                percent @ 1..=100 => Often::Percent(percent),
+                _ => return Err(WRONG),
+            },
+        },
+    })))
 }
 
 #[cfg(test)]
@@ -94,7 +89,7 @@ mod tests {
     use super::*;
 
     fn halt(text: &str) -> Halt {
-        text.parse::<MayHalt>().unwrap().0.unwrap()
+        parse_halt(text).unwrap().0.unwrap()
     }
 
     #[test]
@@ -114,7 +109,7 @@ mod tests {
         }
         assert_eq!(halt("now,fail=1"), Halt::FAIL_FAST);
         assert_eq!(halt("soon,fail=1").level, Level::Stopping);
-        assert_eq!("never".parse(), Ok(MayHalt(None)));
+        assert_eq!(parse_halt("never"), Ok(MayHalt(None)));
         for text in [
             "",
             "soon",
@@ -125,7 +120,7 @@ mod tests {
             "now,fail=0%",
             "now,fail=101%",
         ] {
-            assert!(text.parse::<MayHalt>().is_err(), "{text}");
+            assert!(parse_halt(text).is_err(), "{text}");
         }
     }
 }

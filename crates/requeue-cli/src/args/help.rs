@@ -117,24 +117,22 @@ const ENVIRONMENT_FILES: [Item; 2] = [
     ),
 ];
 
-const EXITS: [Item; 9] = [
+const EXITS: [Item; 10] = [
     ("0", "all keys succeeded"),
     ("1", "a key was given up"),
     ("2", "the command line is wrong"),
     ("3", "a record of the input is not a key"),
     ("4", "stopped by --halt or --fail-fast"),
+    (
+        "5",
+        "the API server has no such resource, or does not allow us to list, watch or (with --finalizer) patch \
+         it (HTTP status 401, 403, 404)",
+    ),
     ("125", "requeue failed"),
     ("126", "the command cannot be executed"),
     ("127", "the command was not found"),
     ("141", "the reader of standard output closed it before all keys were done (SIGPIPE)"),
 ];
-
-#[cfg(feature = "kube")]
-const EXIT_DENIED: Item = (
-    "5",
-    "the API server has no such resource, or does not allow us to list, watch or (with --finalizer) patch \
-     it (HTTP status 401, 403, 404)",
-);
 
 const SIGNALS: [Item; 5] = [
     (
@@ -178,49 +176,47 @@ const EXAMPLES_WORK: [&str; 2] = [
     "requeue add --store sqlite:jobs.db --queue mail --after 1h alice bob",
 ];
 
-/// Returns the shortest example of a subcommand that runs commands.
-pub(crate) fn shortest_example(subcommand: &str) -> &'static str {
-    match subcommand {
-        "files" => EXAMPLES_FILES[0],
-        #[cfg(feature = "kube")]
-        "watch" => EXAMPLES_WATCH[0],
-        "work" => EXAMPLES_WORK[0],
-        _ => EXAMPLES_RUN[1],
-    }
-}
-
 /// The part of a subcommand's reference that is not about its flags.
 pub(crate) struct Sections {
     environment: Vec<Item>,
     exits: Vec<Item>,
     pub(crate) examples: &'static [&'static str],
+    /// A short one of the examples.
+    pub(crate) example: &'static str,
 }
 
 impl Sections {
-    pub(crate) fn for_run() -> Self {
-        let environment = [&ENVIRONMENT[..], &[ENVIRONMENT_STORE]].concat();
-        Self { environment, exits: EXITS.to_vec(), examples: &EXAMPLES_RUN }
-    }
-
-    pub(crate) fn for_files() -> Self {
-        let environment = [&ENVIRONMENT_FILES[..], &ENVIRONMENT].concat();
-        Self { environment, exits: without_input(), examples: &EXAMPLES_FILES }
-    }
-
-    pub(crate) fn for_work() -> Self {
-        let Self { mut environment, .. } = Self::for_run();
+    /// Returns the part of a subcommand that runs commands; `None` for another one.
+    pub(crate) fn for_subcommand(name: &str) -> Option<Self> {
+        let (mut environment, examples, example) = match name {
+            "run" => {
+                let environment = [&ENVIRONMENT[..], &[ENVIRONMENT_STORE]].concat();
+                (environment, &EXAMPLES_RUN[..], EXAMPLES_RUN[1])
+            }
+            "files" => {
+                let environment = [&ENVIRONMENT_FILES[..], &ENVIRONMENT].concat();
+                (environment, &EXAMPLES_FILES[..], EXAMPLES_FILES[0])
+            }
+            #[cfg(feature = "kube")]
+            "watch" => {
+                let environment = [&ENVIRONMENT_WATCH[..], &ENVIRONMENT].concat();
+                (environment, &EXAMPLES_WATCH[..], EXAMPLES_WATCH[0])
+            }
+            "work" => {
+                let environment = [&ENVIRONMENT[..], &[ENVIRONMENT_STORE]].concat();
+                (environment, &EXAMPLES_WORK[..], EXAMPLES_WORK[0])
+            }
+            _ => return None,
+        };
         // The last failure may have been on another machine, and a store does not keep its exit code.
-        environment.retain(|(name, _)| *name != "REQUEUE_LAST_EXIT");
-        Self { environment, exits: without_input(), examples: &EXAMPLES_WORK }
-    }
-
-    #[cfg(feature = "kube")]
-    pub(crate) fn for_watch() -> Self {
-        let environment = [&ENVIRONMENT_WATCH[..], &ENVIRONMENT].concat();
-        let mut exits = without_input();
-        exits.push(EXIT_DENIED);
-        exits.sort_by_key(|(code, _)| code.parse::<u8>().ok());
-        Self { environment, exits, examples: &EXAMPLES_WATCH }
+        environment.retain(|(variable, _)| name != "work" || *variable != "REQUEUE_LAST_EXIT");
+        let mut exits = EXITS.to_vec();
+        exits.retain(|(code, _)| match *code {
+            "3" => name == "run",
+            "5" => name == "watch",
+            _ => true,
+        });
+        Some(Self { environment, exits, examples, example })
     }
 
     /// The title of each list, and its items.
@@ -228,10 +224,11 @@ impl Sections {
         [("Environment", &self.environment), ("Exit status", &self.exits), ("Signals", &SIGNALS)]
     }
 
-    /// The text for the end of `--help`.
-    pub(crate) fn help_text(&self) -> String {
+    /// Returns the text for the end of the `--help` of a subcommand.
+    pub(crate) fn help_text(name: &str) -> String {
         let mut text = String::new();
-        for (title, items) in self.titled_lists() {
+        let Some(sections) = Self::for_subcommand(name) else { return text };
+        for (title, items) in sections.titled_lists() {
             text += &format!("{title}:\n");
             for (name, meaning) in items {
                 let indented = format!("\n{:INDENT$}", "");
@@ -240,13 +237,8 @@ impl Sections {
             }
             text += "\n";
         }
-        text + "Examples:\n  " + &self.examples.join("\n  ")
+        text + "Examples:\n  " + &sections.examples.join("\n  ")
     }
-}
-
-/// The exit codes of a subcommand that reads no input.
-fn without_input() -> Vec<Item> {
-    EXITS.into_iter().filter(|(code, _)| *code != "3").collect()
 }
 
 /// The width of help texts in columns. Reading the width of the terminal would need one more dependency.

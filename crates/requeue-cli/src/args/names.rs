@@ -1,7 +1,5 @@
 //! Names of Kubernetes objects, as values of flags of `requeue watch`.
 
-use std::str::FromStr;
-
 /// Checks the name of a finalizer: a domain and a name, as Kubernetes requires.
 pub(crate) fn parse_finalizer(text: &str) -> Result<String, &'static str> {
     const WRONG: &str = "expected a domain of yours and a name, as in example.com/cleanup";
@@ -11,74 +9,49 @@ pub(crate) fn parse_finalizer(text: &str) -> Result<String, &'static str> {
 }
 
 /// `NAME=RESOURCE`: the name of a snapshot's file, and its content.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Named {
-    pub(crate) name: String,
-    pub(crate) resource: String,
-}
+pub(crate) type Named = (String, String);
 
-impl FromStr for Named {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const WRONG: &str =
-            "expected a name of letters, digits and -_. and a resource, as in maps=configmaps";
-        let (name, resource) = text.split_once('=').ok_or(WRONG)?;
-        // The name of a file has at most 255 bytes. Its extension takes some of them.
-        let is_name = name.len() <= 200 && is_within_alphanumerics(name, is_name_byte);
-        let is_good = is_name && !resource.is_empty();
-        let (name, resource) = (name.to_owned(), resource.to_owned());
-        is_good.then_some(Self { name, resource }).ok_or(WRONG)
-    }
+/// Parses the value of `--snapshot`.
+pub(crate) fn parse_named(text: &str) -> Result<Named, &'static str> {
+    const WRONG: &str =
+        "expected a name of letters, digits and -_. and a resource, as in maps=configmaps";
+    let (name, resource) = text.split_once('=').ok_or(WRONG)?;
+    // The name of a file has at most 255 bytes. Its extension takes some of them.
+    let is_name = name.len() <= 200 && is_within_alphanumerics(name, is_name_byte);
+    let is_good = is_name && !resource.is_empty();
+    is_good.then(|| (name.to_owned(), resource.to_owned())).ok_or(WRONG)
 }
 
 /// `RESOURCE[/NAME]`.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Selected {
-    pub(crate) resource: String,
-    pub(crate) name: Option<String>,
-}
+pub(crate) type Selected = (String, Option<String>);
 
-impl FromStr for Selected {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const WRONG: &str =
-            "expected a resource, or a resource and a name, as in configmaps/settings";
-        let (resource, name) = match text.split_once('/') {
-            Some((resource, name)) => (resource, Some(name)),
-            None => (text, None),
-        };
-        // Names of roles have colons. Characters with a meaning in a field selector are refused.
-        let is_allowed = |byte: u8| is_name_byte(byte) || byte == b':';
-        let is_good = !resource.is_empty()
-            && name.is_none_or(|name| !name.is_empty() && name.bytes().all(is_allowed));
-        let (resource, name) = (resource.to_owned(), name.map(str::to_owned));
-        is_good.then_some(Self { resource, name }).ok_or(WRONG)
-    }
+/// Parses the value of `--all-on`.
+pub(crate) fn parse_selected(text: &str) -> Result<Selected, &'static str> {
+    const WRONG: &str = "expected a resource, or a resource and a name, as in configmaps/settings";
+    let (resource, name) = match text.split_once('/') {
+        Some((resource, name)) => (resource, Some(name)),
+        None => (text, None),
+    };
+    // Names of roles have colons. Characters with a meaning in a field selector are refused.
+    let is_allowed = |byte: u8| is_name_byte(byte) || byte == b':';
+    let is_good = !resource.is_empty()
+        && name.is_none_or(|name| !name.is_empty() && name.bytes().all(is_allowed));
+    is_good.then(|| (resource.to_owned(), name.map(str::to_owned))).ok_or(WRONG)
 }
 
 /// `[NAMESPACE/]NAME` of a Lease.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct LeaseName {
-    pub(crate) namespace: Option<String>,
-    pub(crate) name: String,
-}
+pub(crate) type LeaseName = (Option<String>, String);
 
-impl FromStr for LeaseName {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const WRONG: &str =
-            "expected the name of a Lease, as in my-controller or default/my-controller";
-        let (namespace, name) = match text.split_once('/') {
-            Some((namespace, name)) => (Some(namespace), name),
-            None => (None, text),
-        };
-        let is_good = is_subdomain(name) && namespace.is_none_or(is_subdomain);
-        let (namespace, name) = (namespace.map(str::to_owned), name.to_owned());
-        is_good.then_some(Self { namespace, name }).ok_or(WRONG)
-    }
+/// Parses the value of `--leader-election`.
+pub(crate) fn parse_lease(text: &str) -> Result<LeaseName, &'static str> {
+    const WRONG: &str =
+        "expected the name of a Lease, as in my-controller or default/my-controller";
+    let (namespace, name) = match text.split_once('/') {
+        Some((namespace, name)) => (Some(namespace), name),
+        None => (None, text),
+    };
+    let is_good = is_subdomain(name) && namespace.is_none_or(is_subdomain);
+    is_good.then(|| (namespace.map(str::to_owned), name.to_owned())).ok_or(WRONG)
 }
 
 /// Returns true for a DNS subdomain, which is a valid domain and the name of most objects.
@@ -105,33 +78,25 @@ mod tests {
 
     #[test]
     fn snapshots_and_selections_have_a_resource_and_a_name() {
-        let named = "a-1.b=deploy.apps".parse::<Named>().unwrap();
-        assert_eq!((&*named.name, &*named.resource), ("a-1.b", "deploy.apps"));
+        assert_eq!(parse_named("a-1.b=deploy.apps"), Ok(("a-1.b".into(), "deploy.apps".into())));
         for text in ["", "a", "=cm", "a=", "../a=cm", "a/b=cm", ".a=cm", "a b=cm"] {
-            assert!(text.parse::<Named>().is_err(), "{text}");
+            assert!(parse_named(text).is_err(), "{text}");
         }
-        let selected = |text: &str| {
-            let Selected { resource, name } = text.parse().ok()?;
-            Some((resource, name))
-        };
-        assert_eq!(selected("cm"), Some(("cm".into(), None)));
+        assert_eq!(parse_selected("cm"), Ok(("cm".into(), None)));
         let name = "system:node".to_owned();
-        assert_eq!(selected("clusterroles/system:node"), Some(("clusterroles".into(), Some(name))));
+        let selected = ("clusterroles".into(), Some(name));
+        assert_eq!(parse_selected("clusterroles/system:node"), Ok(selected));
         for text in ["", "/", "/a", "cm/", "cm/a/b", "cm/a,b", "cm/a=b"] {
-            assert_eq!(selected(text), None, "{text}");
+            assert!(parse_selected(text).is_err(), "{text}");
         }
     }
 
     #[test]
     fn a_lease_may_have_a_namespace() {
-        let lease = |text: &str| {
-            let LeaseName { namespace, name } = text.parse().ok()?;
-            Some((namespace, name))
-        };
-        assert_eq!(lease("a-b"), Some((None, "a-b".into())));
-        assert_eq!(lease("a/b.c"), Some((Some("a".into()), "b.c".into())));
+        assert_eq!(parse_lease("a-b"), Ok((None, "a-b".into())));
+        assert_eq!(parse_lease("a/b.c"), Ok((Some("a".into()), "b.c".into())));
         for text in ["", "/", "a/", "/a", "a/b/c", "A", "a_b"] {
-            assert_eq!(lease(text), None, "{text}");
+            assert!(parse_lease(text).is_err(), "{text}");
         }
     }
 

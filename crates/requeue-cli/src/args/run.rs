@@ -12,22 +12,24 @@ use clap::{ArgAction, Args, ValueEnum, ValueHint};
 use requeue::{InFlightPolicy, Pace, ReaddPolicy};
 use rustix::process::Signal;
 
-use crate::args::codes::Codes;
-use crate::args::halt::MayHalt;
+use crate::args::codes::{Codes, parse_codes};
+use crate::args::halt::{MayHalt, parse_halt};
 use crate::args::help::Sections;
-use crate::args::values::{Jobs, Retries, parse_delimiter, parse_pace, parse_rate, parse_rerun};
+use crate::args::values::{
+    Retries, parse_delimiter, parse_jobs, parse_pace, parse_rate, parse_rerun, parse_retries,
+};
 use crate::duration::{Debounce, parse_debounce, parse_duration};
 use crate::exit::Refusal;
 use crate::input::Kind;
 use crate::process::signals::parse_signal;
-use crate::serve::{Address, Serve, admin_token};
+use crate::serve::{Address, Serve, admin_token, parse_address};
 
 /// The variable with the default of `--store`.
 pub(crate) const STORE_VARIABLE: &str = "REQUEUE_STORE";
 
 #[derive(Args, Debug)]
 #[command(
-    after_long_help = Sections::for_run().help_text(),
+    after_long_help = Sections::help_text("run"),
     override_usage = "requeue run [OPTIONS] [--] COMMAND [ARG]...\n       \
                       requeue run [OPTIONS] -c SCRIPT",
     disable_help_flag = true
@@ -199,9 +201,9 @@ pub(crate) struct Common {
     /// Concurrent commands, or N% of the cores [default: 100%]
     ///
     /// 0 means as many as the limit on open files allows, and 1000 at most.
-    #[arg(short, long, value_name = "N", help_heading = "Command")]
+    #[arg(short, long, value_name = "N", value_parser = parse_jobs, help_heading = "Command")]
     #[arg(short_alias = 'P', alias = "max-procs")]
-    pub(crate) jobs: Option<Jobs>,
+    pub(crate) jobs: Option<usize>,
 
     /// Terminate a command after TIME, as a failure
     ///
@@ -238,7 +240,7 @@ pub(crate) struct Common {
     pub(crate) burst: Option<u32>,
 
     /// Retries of a failed key, or inf [default: 5]
-    #[arg(long, value_name = "N", help_heading = "Failure")]
+    #[arg(long, value_name = "N", value_parser = parse_retries, help_heading = "Failure")]
     pub(crate) retries: Option<Retries>,
 
     /// Delay before the first retry; it doubles with each failure [default: 1s]
@@ -257,7 +259,8 @@ pub(crate) struct Common {
     pub(crate) re_add: Option<ReaddPolicy>,
 
     /// Exit codes and signals that are not retried, as in 2,64-78,SIGSEGV
-    #[arg(long, value_name = "CODES", help_heading = "Failure", hide_short_help = true)]
+    #[arg(long, value_name = "CODES", value_parser = parse_codes, help_heading = "Failure")]
+    #[arg(hide_short_help = true)]
     pub(crate) fatal: Option<Codes>,
 
     /// Append keys that are given up to FILE
@@ -270,7 +273,8 @@ pub(crate) struct Common {
     ///
     /// WHEN is never, or now or soon, with fail, success or done, and a number or a percentage. With soon,
     /// commands in flight complete; with now, they are terminated.
-    #[arg(long, value_name = "WHEN", help_heading = "Failure", hide_short_help = true)]
+    #[arg(long, value_name = "WHEN", value_parser = parse_halt, help_heading = "Failure")]
+    #[arg(hide_short_help = true)]
     pub(crate) halt: Option<MayHalt>,
 
     /// Stop at the first failed attempt, without retries
@@ -378,7 +382,7 @@ pub(crate) struct Dashboard {
     ///
     /// It also has Prometheus metrics at /metrics, and a JSON API. It has no password, and is read-only
     /// without --serve-admin. PORT alone is on loopback.
-    #[arg(long, value_name = "PORT", help_heading = "Output")]
+    #[arg(long, value_name = "PORT", value_parser = parse_address, help_heading = "Output")]
     serve: Option<Address>,
 
     #[command(flatten)]

@@ -15,10 +15,10 @@ use crate::args::help::Sections;
 use crate::args::run::{
     self as args, AdminFlags, Common, Dashboard, Passwords, Read, STORE_VARIABLE, Stdin, Summary,
 };
-use crate::args::values::ServerUrl;
+use crate::args::values::{ServerUrl, parse_server};
 use crate::duration::{Debounce, parse_debounce, parse_duration};
 use crate::exit::Refusal;
-use crate::serve::Address;
+use crate::serve::{Address, parse_address};
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct StoreUrl {
@@ -28,6 +28,11 @@ pub(crate) struct StoreUrl {
     #[arg(long, value_name = "URL", help_heading = "Queue")]
     #[arg(env = STORE_VARIABLE, hide_env = true)]
     pub(crate) store: Option<String>,
+
+    /// At the start, wait until the store is ready, for TIME at most
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true)]
+    #[arg(value_parser = parse_duration, help_heading = "Queue", hide_short_help = true)]
+    pub(crate) wait: Option<Option<Duration>>,
 }
 
 impl StoreUrl {
@@ -49,22 +54,11 @@ pub(crate) struct Place {
     /// Name of the queue in the store
     #[arg(long, value_name = "NAME", default_value = "default", help_heading = "Queue")]
     pub(crate) queue: String,
-
-    #[command(flatten)]
-    pub(crate) wait: Wait,
-}
-
-#[derive(Args, Clone, Copy, Debug, Default)]
-pub(crate) struct Wait {
-    /// At the start, wait until the store is ready, for TIME at most
-    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true)]
-    #[arg(value_parser = parse_duration, help_heading = "Queue", hide_short_help = true)]
-    pub(crate) wait: Option<Option<Duration>>,
 }
 
 #[derive(Args, Debug)]
 #[command(
-    after_long_help = Sections::for_work().help_text(),
+    after_long_help = Sections::help_text("work"),
     override_usage = "requeue work --store URL [OPTIONS] [--] COMMAND [ARG]...\n       \
                       requeue work --store URL [OPTIONS] -c SCRIPT",
     disable_help_flag = true,
@@ -194,9 +188,6 @@ pub(crate) struct QueuesFlags {
     /// Print a JSON object for each queue
     #[arg(long)]
     pub(crate) json: bool,
-
-    #[command(flatten)]
-    pub(crate) wait: Wait,
 }
 
 #[derive(Args, Debug)]
@@ -211,9 +202,6 @@ pub(crate) struct DropFlags {
     /// Remove the keys too, even those in flight or parked
     #[arg(long)]
     pub(crate) force: bool,
-
-    #[command(flatten)]
-    pub(crate) wait: Wait,
 }
 
 #[derive(Args, Debug)]
@@ -224,9 +212,6 @@ pub(crate) struct PauseFlags {
 
     #[command(flatten)]
     pub(crate) store: StoreUrl,
-
-    #[command(flatten)]
-    pub(crate) wait: Wait,
 
     #[command(flatten)]
     pub(crate) server: ServerFlags,
@@ -296,7 +281,7 @@ pub(crate) struct ServeFlags {
     /// PORT, ADDR:PORT or unix:PATH
     ///
     /// PORT alone is on loopback. 0 takes a free port.
-    #[arg(value_name = "PORT", default_value = "8080")]
+    #[arg(value_name = "PORT", value_parser = parse_address, default_value = "8080")]
     pub(crate) address: Address,
 
     #[command(flatten)]
@@ -389,7 +374,8 @@ pub(crate) struct ServerFlags {
     /// Process with --serve-admin instead of a store: http://HOST:PORT or unix:PATH
     ///
     /// The token is the content of --token-file, or of the variable REQUEUE_TOKEN. --store and --queue are ignored.
-    #[arg(long, value_name = "URL", help_heading = "Queue", hide_short_help = true)]
+    #[arg(long, value_name = "URL", value_parser = parse_server, help_heading = "Queue")]
+    #[arg(hide_short_help = true)]
     pub(crate) server: Option<ServerUrl>,
 
     /// File with the token for --server [default: $REQUEUE_TOKEN]
@@ -411,8 +397,5 @@ pub(crate) enum StoreCommand {
         /// Create this queue too, before its first add
         #[arg(long, value_name = "NAME")]
         queue: Vec<String>,
-
-        #[command(flatten)]
-        wait: Wait,
     },
 }

@@ -2,7 +2,6 @@
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use requeue::{InFlightPolicy, Pace};
@@ -10,62 +9,41 @@ use requeue::{InFlightPolicy, Pace};
 use crate::duration::parse_duration;
 use crate::process::command;
 
-/// The number of commands that run at the same time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Jobs {
-    Number(NonZeroUsize),
-    /// Limited only by the number of open files.
-    Unlimited,
-    /// A percentage of the cores.
-    Percent(u32),
-}
-
-impl Jobs {
-    pub(crate) fn job_count(self) -> usize {
-        match self {
-            Self::Number(jobs) => jobs.get(),
-            Self::Unlimited => command::most_at_once(),
-            Self::Percent(percent) => {
-                let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-                (cores.saturating_mul(percent as usize) / 100).max(1)
-            }
-        }
+/// Parses the number of commands that run at the same time. 0 means as many as the limit on open files allows.
+pub fn parse_jobs(text: &str) -> Result<usize, &'static str> {
+    const WRONG: &str = "expected a number, 0 for no limit, or a percentage of the cores";
+    if let Some(percent) = text.strip_suffix('%') {
+        let percent = percent.parse().ok().filter(|&percent| percent > 0).ok_or(WRONG)?;
+        return Ok(share_of_cores(percent));
+    }
+    match text.parse::<u32>().map_err(|_| WRONG)? {
+        0 => Ok(command::most_at_once()),
+        jobs => Ok(jobs as usize),
     }
 }
 
-impl FromStr for Jobs {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const WRONG: &str = "expected a number, 0 for no limit, or a percentage of the cores";
-        if let Some(percent) = text.strip_suffix('%') {
-            let percent = percent.parse().ok().filter(|&percent| percent > 0).ok_or(WRONG)?;
-            return Ok(Self::Percent(percent));
-        }
-        let jobs = text.parse::<u32>().map_err(|_| WRONG)?;
-        Ok(NonZeroUsize::new(jobs as usize).map_or(Self::Unlimited, Self::Number))
-    }
+/// Returns this percentage of the cores, at least 1.
+pub(crate) fn share_of_cores(percent: u32) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    (cores.saturating_mul(percent as usize) / 100).max(1)
 }
 
 /// The number of runs after the first; `None`: no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Retries(pub(crate) Option<u32>);
 
-impl FromStr for Retries {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "inf" => Ok(Self(None)),
-            number => {
-                number.parse().map(|n| Self(Some(n))).map_err(|_| "expected a number, or `inf`")
-            }
+/// Parses a number of retries, or `inf`.
+pub(crate) fn parse_retries(text: &str) -> Result<Retries, &'static str> {
+    match text {
+        "inf" => Ok(Retries(None)),
+        number => {
+            number.parse().map(|n| Retries(Some(n))).map_err(|_| "expected a number, or `inf`")
         }
     }
 }
 
 /// Parses "10/s": the interval between two starts.
-pub(crate) fn parse_rate(text: &str) -> Result<Duration, &'static str> {
+pub fn parse_rate(text: &str) -> Result<Duration, &'static str> {
     const WRONG: &str = "expected a number above 0 per second, or one like 10/s, 90/m or 1000/h";
     let (number, unit) = match text.split_once('/') {
         None | Some((_, "s")) => (text.strip_suffix("/s").unwrap_or(text), 1.0),
@@ -93,7 +71,7 @@ pub(crate) fn parse_pace(text: &str) -> Result<Pace, &'static str> {
 }
 
 /// Parses the delimiter of records: a byte or an escape of C, as xargs does.
-pub(crate) fn parse_delimiter(text: &str) -> Result<u8, &'static str> {
+pub fn parse_delimiter(text: &str) -> Result<u8, &'static str> {
     const WRONG: &str =
         "expected one byte, or an escape: \\n, \\t, \\0, \\x1e, or octal as in \\036";
     let number = |digits: &str, radix| {
@@ -148,28 +126,22 @@ pub(crate) enum ServerUrl {
     Unix(PathBuf),
 }
 
-impl FromStr for ServerUrl {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
-            return Ok(Self::Unix(path.into()));
-        }
-        let Some(rest) = text.strip_prefix("http://") else {
-            return Err(
-                "expected http://HOST:PORT or unix:PATH; for a server with TLS, use a tunnel",
-            );
-        };
-        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        let is_valid = !authority.is_empty() && !authority.contains(['@', ' ', '?', '#']);
-        let is_path =
-            path.bytes().all(|byte| byte.is_ascii_graphic()) && !path.contains(['?', '#']);
-        if !is_valid || !is_path {
-            return Err("expected http://HOST:PORT or unix:PATH, without a user and a query");
-        }
-        let (authority, path) = (authority.to_owned(), path.trim_end_matches('/').to_owned());
-        Ok(Self::Tcp { authority, path })
+/// Parses the address of a server.
+pub(crate) fn parse_server(text: &str) -> Result<ServerUrl, &'static str> {
+    if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
+        return Ok(ServerUrl::Unix(path.into()));
     }
+    let Some(rest) = text.strip_prefix("http://") else {
+        return Err("expected http://HOST:PORT or unix:PATH; for a server with TLS, use a tunnel");
+    };
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let is_valid = !authority.is_empty() && !authority.contains(['@', ' ', '?', '#']);
+    let is_path = path.bytes().all(|byte| byte.is_ascii_graphic()) && !path.contains(['?', '#']);
+    if !is_valid || !is_path {
+        return Err("expected http://HOST:PORT or unix:PATH, without a user and a query");
+    }
+    let (authority, path) = (authority.to_owned(), path.trim_end_matches('/').to_owned());
+    Ok(ServerUrl::Tcp { authority, path })
 }
 
 #[cfg(test)]
@@ -204,12 +176,13 @@ mod tests {
 
     #[test]
     fn jobs_are_a_number_no_limit_or_a_share_of_the_cores() {
-        assert_eq!("3".parse(), Ok(Jobs::Number(NonZeroUsize::new(3).unwrap())));
-        assert_eq!("0".parse(), Ok(Jobs::Unlimited));
-        assert_eq!("50%".parse(), Ok(Jobs::Percent(50)));
-        assert!(Jobs::Percent(1).job_count() >= 1);
+        assert_eq!(parse_jobs("3"), Ok(3));
+        assert_eq!(parse_jobs("0"), Ok(command::most_at_once()));
+        assert_eq!(parse_jobs("50%"), Ok(share_of_cores(50)));
+        assert_eq!(share_of_cores(300), 3 * share_of_cores(100));
+        assert!(share_of_cores(1) >= 1);
         for text in ["", "-1", "%", "0%", "x", "1.5"] {
-            assert!(text.parse::<Jobs>().is_err(), "{text}");
+            assert!(parse_jobs(text).is_err(), "{text}");
         }
     }
 

@@ -7,14 +7,16 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 
 use crate::args::help::Sections;
-use crate::args::names::{LeaseName, Named, Selected, parse_finalizer};
+use crate::args::names::{
+    LeaseName, Named, Selected, parse_finalizer, parse_lease, parse_named, parse_selected,
+};
 use crate::args::run::{Alone, Common};
 use crate::duration::parse_duration;
 
 // This struct has one field per flag, because clap makes the flags from the fields.
 #[derive(Args, Debug)]
 #[command(
-    after_long_help = Sections::for_watch().help_text(),
+    after_long_help = Sections::help_text("watch"),
     override_usage = "requeue watch RESOURCE [OPTIONS] [--] COMMAND [ARG]...\n       \
                       requeue watch RESOURCE [OPTIONS] -c SCRIPT",
     disable_help_flag = true,
@@ -81,11 +83,13 @@ pub(crate) struct Flags {
     pub(crate) owns: Vec<String>,
 
     /// Run for all objects when an object of this resource changes
-    #[arg(long, value_name = "RESOURCE[/NAME]", help_heading = "Events", hide_short_help = true)]
+    #[arg(long, value_name = "RESOURCE[/NAME]", value_parser = parse_selected)]
+    #[arg(help_heading = "Events", hide_short_help = true)]
     pub(crate) all_on: Vec<Selected>,
 
     /// Objects of this resource as a JSON list, in $REQUEUE_SNAPSHOTS/NAME.json
-    #[arg(long, value_name = "NAME=RESOURCE", help_heading = "Command", hide_short_help = true)]
+    #[arg(long, value_name = "NAME=RESOURCE", value_parser = parse_named)]
+    #[arg(help_heading = "Command", hide_short_help = true)]
     pub(crate) snapshot: Vec<Named>,
 
     #[command(flatten)]
@@ -124,8 +128,8 @@ pub(crate) struct AccessFlags {
 #[derive(Args, Debug)]
 pub(crate) struct LeaderFlags {
     /// Run commands only while this process holds this Lease
-    #[arg(long, value_name = "[NAMESPACE/]NAME", help_heading = "Replicas")]
-    #[arg(hide_short_help = true)]
+    #[arg(long, value_name = "[NAMESPACE/]NAME", value_parser = parse_lease)]
+    #[arg(help_heading = "Replicas", hide_short_help = true)]
     pub(crate) leader_election: Option<LeaseName>,
 
     /// Time without a renewal after which another replica takes over

@@ -1,14 +1,13 @@
 //! The events that the system reports, and the watches that cause them.
 
 use std::collections::BTreeMap;
-use std::fmt::Debug;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use notify::event::{AccessKind, AccessMode, EventKind, ModifyKind};
-use notify::{Error, ErrorKind, Event, RecommendedWatcher, RecursiveMode, Watcher};
+use notify::{Error, ErrorKind, Event, Watcher};
 use parking_lot::{Condvar, Mutex};
 
 /// Events that have not been handled yet.
@@ -104,50 +103,13 @@ pub(super) enum NotWatched {
     Failed(io::Error),
 }
 
-/// Watches directories, each without the directories in it.
-pub(super) trait Watch: Debug + Send {
-    fn watch(&mut self, dir: &Path) -> Result<(), NotWatched>;
+/// Returns a watcher without watches. The drop of the watcher before it ends the watches of that one.
+pub(super) type NewWatcher = Box<dyn Fn() -> Result<Box<dyn Watcher + Send>, Error> + Send>;
 
-    /// Ends a watch. Does nothing if there is none.
-    fn unwatch(&mut self, dir: &Path);
-
-    /// Ends all watches.
-    fn reset(&mut self) -> Result<(), NotWatched>;
-}
-
-/// Watches by the system: inotify on Linux.
-#[derive(Debug)]
-pub(super) struct SystemWatch {
-    inbox: Arc<Inbox>,
-    watcher: RecommendedWatcher,
-}
-
-impl SystemWatch {
-    pub(super) fn new(inbox: &Arc<Inbox>) -> Result<Self, NotWatched> {
-        Ok(Self { inbox: Arc::clone(inbox), watcher: new_watcher(inbox)? })
-    }
-}
-
-fn new_watcher(inbox: &Arc<Inbox>) -> Result<RecommendedWatcher, NotWatched> {
+/// Returns a watcher of the system, which is inotify on Linux. Its events go to the inbox.
+pub(super) fn system_watcher(inbox: &Arc<Inbox>) -> Result<Box<dyn Watcher + Send>, Error> {
     let inbox = Arc::clone(inbox);
-    Ok(notify::recommended_watcher(move |event| inbox.push_event(event))?)
-}
-
-impl Watch for SystemWatch {
-    fn watch(&mut self, dir: &Path) -> Result<(), NotWatched> {
-        Ok(self.watcher.watch(dir, RecursiveMode::NonRecursive)?)
-    }
-
-    fn unwatch(&mut self, dir: &Path) {
-        // The watch of a directory that was removed or renamed has ended already.
-        let _ = self.watcher.unwatch(dir);
-    }
-
-    fn reset(&mut self) -> Result<(), NotWatched> {
-        // The drop of the old watcher ends its watches.
-        self.watcher = new_watcher(&self.inbox)?;
-        Ok(())
-    }
+    Ok(Box::new(notify::recommended_watcher(move |event| inbox.push_event(event))?))
 }
 
 impl From<Error> for NotWatched {
@@ -159,22 +121,6 @@ impl From<Error> for NotWatched {
             ErrorKind::PathNotFound => Self::Failed(io::ErrorKind::NotFound.into()),
             _ => Self::Failed(io::Error::other(error.to_string())),
         }
-    }
-}
-
-/// No watches: with `--poll`, the whole tree is read again and again.
-#[derive(Debug)]
-pub(super) struct NoWatch;
-
-impl Watch for NoWatch {
-    fn watch(&mut self, _: &Path) -> Result<(), NotWatched> {
-        Ok(())
-    }
-
-    fn unwatch(&mut self, _: &Path) {}
-
-    fn reset(&mut self) -> Result<(), NotWatched> {
-        Ok(())
     }
 }
 

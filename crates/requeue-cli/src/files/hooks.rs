@@ -26,20 +26,8 @@ pub(super) struct FileHooks {
     pub(super) inbox: Arc<Inbox>,
     /// With `--deleted`.
     pub(super) runs_deleted: bool,
-    /// With `--clear`.
-    pub(super) clear: Option<Clear>,
-}
-
-/// The state of `--clear`: true if the next run clears the terminal.
-#[derive(Debug, Default)]
-pub(super) struct Clear(AtomicBool);
-
-impl Clear {
-    /// Must be called when a change comes while nothing runs or is ready.
-    pub(super) fn after_pause(&self) {
-        // The flag guards no other data.
-        self.0.store(true, Ordering::Relaxed);
-    }
+    /// With `--clear`: true if the next run clears the terminal.
+    pub(super) clear: Option<AtomicBool>,
 }
 
 /// The files that changed, for a run for all of them.
@@ -58,9 +46,8 @@ struct State {
 }
 
 impl Paths {
-    pub(super) const fn new(terminator: u8) -> Self {
-        let state = State { waiting: BTreeSet::new(), in_run: BTreeSet::new() };
-        Self { terminator, state: Mutex::new(state) }
+    pub(super) fn new(terminator: u8) -> Self {
+        Self { terminator, state: Mutex::default() }
     }
 
     /// Adds a file to the next run. Returns false, and has no effect, if its path would look like several paths.
@@ -122,8 +109,9 @@ impl FileHooks {
 
     fn prepare_input(&self, key: &[u8]) -> Option<RunInput> {
         let input = self.input_of(key)?;
-        let is_first = |Clear(next): &Clear| next.swap(false, Ordering::Relaxed);
-        let clears = self.clear.as_ref().is_some_and(|clear| is_first(clear) || self.all.is_some());
+        // The flag guards no other data.
+        let is_first = |next: &AtomicBool| next.swap(false, Ordering::Relaxed);
+        let clears = self.clear.as_ref().is_some_and(|next| is_first(next) || self.all.is_some());
         Some(RunInput { clears, ..input })
     }
 

@@ -16,9 +16,11 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
+use notify::NullWatcher;
 use requeue::ReaddPolicy;
 use tokio::sync::oneshot;
 
@@ -27,9 +29,9 @@ use crate::args::files::Flags;
 use crate::args::values::Retries;
 use crate::duration::Debounce;
 use crate::exit::{Ended, Refusal};
-use crate::files::events::{Events, Inbox, NoWatch, NotWatched, SystemWatch, Watch};
+use crate::files::events::{Events, Inbox, NewWatcher, NotWatched, system_watcher};
 use crate::files::filter::Filter;
-use crate::files::hooks::{ALL, Clear, FileHooks, Paths};
+use crate::files::hooks::{ALL, FileHooks, Paths};
 use crate::files::ran::Ran;
 use crate::files::tree::{Change, Full, Kind, Root, Tree};
 use crate::input::{self, AddOptions};
@@ -64,7 +66,7 @@ pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
     let ran = Ran::new(secret.clone(), filter.links, given);
     let inbox = Arc::new(Inbox::default());
     let runs_deleted = flags.deleted;
-    let clear = (flags.clear && io::stdout().is_terminal()).then(Clear::default);
+    let clear = (flags.clear && io::stdout().is_terminal()).then(AtomicBool::default);
     let hooks = Arc::new(FileHooks { all, ran, inbox: Arc::clone(&inbox), runs_deleted, clear });
     let (poll, is_initial) = (flags.poll.filter(|time| !time.is_zero()), flags.initial);
     let config = run_config(flags)?;
@@ -72,11 +74,13 @@ pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
     // The files exist since they were opened, so they can be excluded by their identity.
     exclude_own(&mut filter, &config);
 
-    let watch: Box<dyn Watch> = match poll {
-        Some(_) => Box::new(NoWatch),
-        None => Box::new(SystemWatch::new(&inbox).map_err(no_watch)?),
+    let events = Arc::clone(&inbox);
+    let new_watcher: NewWatcher = match poll {
+        // The whole tree is read again and again.
+        Some(_) => Box::new(|| Ok(Box::new(NullWatcher))),
+        None => Box::new(move || system_watcher(&events)),
     };
-    let mut tree = Tree::new(roots, filter, watch, secret);
+    let mut tree = Tree::new(roots, filter, new_watcher, secret).map_err(no_watch)?;
     let changes = tree.first_scan(since).map_err(|full| Refusal::failure(too_many(&full)))?;
     let changes = match is_initial {
         true => {
@@ -137,8 +141,7 @@ fn run_config(flags: Flags) -> Result<Config, Refusal> {
 
 /// Excludes the files that this program writes: each run would be a reason for the next.
 fn exclude_own(filter: &mut Filter, config: &Config) {
-    let paths = &config.files;
-    for path in [&paths.dead_letter, &paths.joblog].into_iter().flatten() {
+    for path in [&config.dead_letter, &config.joblog].into_iter().flatten() {
         filter.exclude_file(fs::metadata(path).ok());
     }
     for stream in [io::stdout().as_fd(), io::stderr().as_fd()] {
@@ -233,7 +236,8 @@ impl Follower {
         if let Some(clear) = &self.hooks.clear
             && self.runner.is_idle()
         {
-            clear.after_pause();
+            // The change comes after a pause.
+            clear.store(true, Ordering::Relaxed);
         }
         for Change { path, kind } in changes {
             let path = path.as_os_str().as_bytes();

@@ -12,14 +12,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, Dir, DirEntry, FileType, Mode, OFlags, Stat, fstat, openat, statat};
 use rustix::io::Errno;
 
+use crate::output::files::SEARCH;
+
 /// `NONBLOCK`: the opening of a FIFO would otherwise wait for a writer.
 const READ: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
 const READ_DIRECTORY: OFlags = READ.union(OFlags::DIRECTORY);
-/// A directory on the way to a file may be one that cannot be listed.
-#[cfg(any(target_os = "android", target_os = "freebsd", target_os = "linux"))]
-const SEARCH: OFlags = READ_DIRECTORY.union(OFlags::PATH);
-#[cfg(not(any(target_os = "android", target_os = "freebsd", target_os = "linux")))]
-const SEARCH: OFlags = READ_DIRECTORY;
 
 /// The treatment of symbolic links to files and directories.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -14,8 +14,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use notify::{RecursiveMode, Watcher};
+
 use crate::files::content::{Content, changed_at};
-use crate::files::events::{Events, NotWatched, Watch};
+use crate::files::events::{Events, NewWatcher, NotWatched};
 use crate::files::filter::{Filter, has_rules};
 use crate::files::open::{Directory, Id, Meta};
 use crate::key::escaped;
@@ -63,11 +65,12 @@ struct Dir {
 }
 
 /// The watched files and directories.
-#[derive(Debug)]
 pub(super) struct Tree {
     roots: Vec<Root>,
     filter: Filter,
-    watch: Box<dyn Watch>,
+    new_watcher: NewWatcher,
+    /// Watches the directories, each without the directories in it.
+    watcher: Box<dyn Watcher + Send>,
     dirs: HashMap<PathBuf, Dir>,
     /// The path of each directory. Two paths of one directory would share one watch.
     ids: HashMap<Id, PathBuf>,
@@ -101,13 +104,14 @@ impl Tree {
     pub(super) fn new(
         roots: Vec<Root>,
         filter: Filter,
-        watch: Box<dyn Watch>,
+        new_watcher: NewWatcher,
         secret: RandomState,
-    ) -> Self {
-        Self {
+    ) -> Result<Self, NotWatched> {
+        Ok(Self {
             roots,
             filter,
-            watch,
+            watcher: new_watcher()?,
+            new_watcher,
             dirs: HashMap::new(),
             ids: HashMap::new(),
             secret,
@@ -117,7 +121,7 @@ impl Tree {
             warned: HashSet::new(),
             warnings: Vec::new(),
             changes: Vec::new(),
-        }
+        })
     }
 
     // --- What the caller asks for ------------------------------------------------------------------
@@ -148,8 +152,8 @@ impl Tree {
         }
         if events.overflow {
             // The events may have told of directories whose watches ended, or that took the place of others.
-            match self.watch.reset() {
-                Ok(()) => {}
+            match (self.new_watcher)().map_err(NotWatched::from) {
+                Ok(watcher) => self.watcher = watcher,
                 Err(NotWatched::Full) => return Err(Full(0)),
                 Err(NotWatched::Failed(error)) => self.warnings.push(error.to_string()),
             }
@@ -158,7 +162,9 @@ impl Tree {
             self.adds_watches_again = false;
             return changes;
         }
-        self.reload_if_rules_changed(&events);
+        if events.paths.keys().any(|path| path.file_name().is_some_and(has_rules)) {
+            self.filter.reload_rules();
+        }
         let mut entered: Option<PathBuf> = None;
         for (path, is_replaced) in events.paths {
             // The scan of a directory came after its events, and after those of its files.
@@ -345,10 +351,11 @@ impl Tree {
         let known = self.dirs.get(dir).map(|dir| dir.id);
         if let Some(before) = known.filter(|before| *before != id) {
             self.ids.remove(&before);
-            self.watch.unwatch(dir);
+            self.end_watch(dir);
         }
         if known != Some(id) || self.adds_watches_again {
-            match self.watch.watch(dir) {
+            let watched = self.watcher.watch(dir, RecursiveMode::NonRecursive);
+            match watched.map_err(NotWatched::from) {
                 Ok(()) => {}
                 Err(NotWatched::Full) => return Err(Full(self.dirs.len())),
                 Err(NotWatched::Failed(error)) => {
@@ -379,6 +386,11 @@ impl Tree {
         Ok(true)
     }
 
+    fn end_watch(&mut self, dir: &Path) {
+        // The watch of a directory that was removed or renamed has ended already.
+        let _ = self.watcher.unwatch(dir);
+    }
+
     /// Forgets a directory if it belongs to this root.
     fn forget_in(&mut self, root: usize, dir: &Path, is_gone: bool) {
         if self.dirs.get(dir).is_some_and(|dir| dir.root == root) {
@@ -405,7 +417,7 @@ impl Tree {
             self.warned.remove(dir.as_os_str().as_bytes());
             let Some(known) = self.dirs.remove(&dir) else { continue };
             self.forgotten += 1;
-            self.watch.unwatch(&dir);
+            self.end_watch(&dir);
             self.ids.remove(&known.id);
             stack.extend(known.dirs.iter().map(|name| dir.join(name)));
             if is_gone {
@@ -503,7 +515,7 @@ impl Tree {
     ) {
         let dir = &opened.path;
         let path = dir.join(name);
-        let before = self.known_file(dir, name);
+        let before = self.dirs.get(dir).and_then(|dir| dir.files.get(name));
         if trust == Trust::Metadata && before.is_some_and(|before| before.is_certainly(meta)) {
             return;
         }
@@ -521,10 +533,6 @@ impl Tree {
         if has_changed {
             self.push_change(root, &path, Kind::Changed { before });
         }
-    }
-
-    fn known_file(&self, dir: &Path, name: &OsStr) -> Option<&Content> {
-        self.dirs.get(dir)?.files.get(name)
     }
 
     /// Returns true if the file was known.
@@ -550,13 +558,6 @@ impl Tree {
     fn shown_path(&self, root: usize, path: &Path) -> PathBuf {
         let root = &self.roots[root];
         root.given.join(path.strip_prefix(&root.path).unwrap_or(path))
-    }
-
-    fn reload_if_rules_changed(&mut self, events: &Events) {
-        let is_rule = |path: &PathBuf| path.file_name().is_some_and(has_rules);
-        if events.paths.keys().any(is_rule) {
-            self.filter.reload_rules();
-        }
     }
 
     fn warn_of(&mut self, dir: &Path, error: &io::Error) {

@@ -116,13 +116,10 @@ pub(crate) fn read_changes(
             return Ok(false);
         }
         if is_valid {
-            match format
-                .parse_change(records.last_record())
-                .and_then(|change| sink.take_change(change))
-            {
+            match format.parse_change(&records.record).and_then(|change| sink.take_change(change)) {
                 Ok(true) => {}
                 Ok(false) => return Ok(false),
-                Err(why) => sink.refuse_record(&Bad { number: records.last_number(), why }),
+                Err(why) => sink.refuse_record(&Bad { number: records.number, why }),
             }
         }
     }
@@ -132,7 +129,9 @@ pub(crate) fn read_changes(
 pub(crate) struct Records<R> {
     pub(crate) from: R,
     format: Format,
-    number: u64,
+    /// The number of the last record.
+    pub(crate) number: u64,
+    /// The last record.
     record: Vec<u8>,
     has_ended: bool,
 }
@@ -147,16 +146,6 @@ impl<R: Read> Records<BufReader<R>> {
 impl<R: BufRead> Records<R> {
     pub(crate) const fn new(from: R, format: Format) -> Self {
         Self { from, format, number: 0, record: Vec::new(), has_ended: false }
-    }
-
-    /// Returns the number of the last record.
-    pub(crate) const fn last_number(&self) -> u64 {
-        self.number
-    }
-
-    /// Returns the last record.
-    pub(crate) fn last_record(&self) -> &[u8] {
-        &self.record
     }
 
     /// Reads the next record; skips empty ones. Returns `None` at the end.
@@ -217,7 +206,7 @@ mod tests {
         let mut all = Vec::new();
         while let Some(record) = records.next_record().unwrap() {
             let record = record.map(<[u8]>::to_vec);
-            let number = records.last_number();
+            let number = records.number;
             all.push(record.and_then(|record| match format.parse_change(&record) {
                 Ok(Change::Add(key, _)) => Ok(key.to_vec()),
                 Ok(Change::Cancel(_)) => unreachable!("no line cancels"),

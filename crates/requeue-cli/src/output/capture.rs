@@ -20,15 +20,6 @@ const IN_MEMORY: usize = 1 << 20;
 /// The number of bytes of the end of a stream that are kept for the dashboard.
 const TAIL: usize = 4 << 10;
 
-/// The parts of a stream that are kept until the end of the run.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Keeps {
-    /// With `--output group`.
-    pub(crate) all: bool,
-    /// The end of the output, for the dashboard.
-    pub(crate) tail: bool,
-}
-
 /// The destination of one stream of a command.
 #[derive(Debug)]
 pub(crate) struct Sink<'a> {
@@ -39,7 +30,7 @@ pub(crate) struct Sink<'a> {
     tag: Option<Vec<u8>>,
     is_in_line: bool,
     /// The output so far, with `--output group`.
-    kept: Option<SpooledTempFile>,
+    pub(crate) kept: Option<SpooledTempFile>,
     /// The end of the output, for the dashboard.
     tail: Option<Vec<u8>>,
     /// The number of bytes that were read.
@@ -47,16 +38,18 @@ pub(crate) struct Sink<'a> {
 }
 
 impl<'a> Sink<'a> {
-    /// Long output that is kept is in an unnamed file.
+    /// With `keeps_all`, keeps the output for `--output group`; long output is in an unnamed file. With `keeps_tail`, keeps
+    /// the end of the output for the dashboard.
     pub(crate) fn new(
         output: &'a Output,
         stream: Stream,
         source: u64,
         tag: Option<Vec<u8>>,
-        keeps: Keeps,
+        keeps_all: bool,
+        keeps_tail: bool,
     ) -> Self {
-        let kept = keeps.all.then(|| SpooledTempFile::new(IN_MEMORY));
-        let tail = keeps.tail.then(Vec::new);
+        let kept = keeps_all.then(|| SpooledTempFile::new(IN_MEMORY));
+        let tail = keeps_tail.then(Vec::new);
         Self { output, stream, source, tag, is_in_line: false, kept, tail, received: 0 }
     }
 
@@ -64,11 +57,6 @@ impl<'a> Sink<'a> {
     pub(crate) fn tail(&self) -> String {
         let tail = self.tail.as_deref().unwrap_or_default();
         String::from_utf8_lossy(&tail[tail.len().saturating_sub(TAIL)..]).into_owned()
-    }
-
-    /// Returns the kept output.
-    pub(crate) fn into_kept(self) -> Option<SpooledTempFile> {
-        self.kept
     }
 
     /// Passes on the bytes of `from` until its end, or until [`GRACE`] after `exited`.

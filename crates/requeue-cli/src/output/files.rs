@@ -22,9 +22,9 @@ use crate::output::blocking_file::BlockingFile;
 
 /// A directory on the way to a file may be one that cannot be listed.
 #[cfg(any(target_os = "android", target_os = "freebsd", target_os = "linux"))]
-const SEARCH: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+pub(crate) const SEARCH: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 #[cfg(not(any(target_os = "android", target_os = "freebsd", target_os = "linux")))]
-const SEARCH: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC);
+pub(crate) const SEARCH: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC);
 
 /// The device and inode of a file.
 pub(crate) type Identity = (u64, u64);

@@ -28,13 +28,6 @@ pub(crate) struct Log {
     pub(crate) received: u64,
 }
 
-impl Log {
-    /// Returns the log of a command that could not be started.
-    pub(crate) fn not_started(exit: i32) -> Self {
-        Self { exit, ..Self::default() }
-    }
-}
-
 impl Joblog {
     pub(crate) fn create(
         path: &Path,

@@ -1,7 +1,7 @@
 //! The counts of a run, and its summary.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
@@ -62,22 +62,14 @@ impl Durations {
     }
 }
 
-/// Quantiles of the durations of runs, in seconds.
-#[derive(Serialize)]
-struct Percentiles {
-    p50: f64,
-    p90: f64,
-    p99: f64,
-    max: f64,
-}
-
 impl Serialize for Durations {
+    /// Serializes quantiles and the maximum, in seconds.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let took = self.0.lock();
-        let seconds = |micros: u64| micros as f64 / 1e6;
-        let [p50, p90, p99] =
-            [0.5, 0.9, 0.99].map(|quantile| seconds(took.value_at_quantile(quantile)));
-        Percentiles { p50, p90, p99, max: seconds(took.max()) }.serialize(serializer)
+        let quantiles = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)];
+        let quantiles = quantiles.map(|(name, quantile)| (name, took.value_at_quantile(quantile)));
+        let all = quantiles.into_iter().chain([("max", took.max())]);
+        serializer.collect_map(all.map(|(name, micros)| (name, micros as f64 / 1e6)))
     }
 }
 
@@ -110,10 +102,8 @@ pub(crate) struct Runs {
 }
 
 /// The counts of a run. The JSON summary has a property for each.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(crate) struct Tally {
-    #[serde(skip)]
-    pub(crate) started: Instant,
     #[serde(flatten)]
     pub(crate) adds: Adds,
     #[serde(flatten)]
@@ -132,20 +122,6 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    pub(crate) fn new() -> Self {
-        Self {
-            started: Instant::now(),
-            adds: Adds::default(),
-            runs: Runs::default(),
-            given_up: Count::default(),
-            bad_input: Count::default(),
-            cancelled: Count::default(),
-            unfinished: Count::default(),
-            halted: AtomicBool::new(false),
-            failed: AtomicBool::new(false),
-        }
-    }
-
     /// Takes the counts of a queue in memory, so that the summary, the API and the metrics agree.
     pub(crate) fn take_adds(&self, counts: &Totals) {
         self.adds.accepted.set(counts.adds);
@@ -172,7 +148,7 @@ impl Tally {
         }
     }
 
-    pub(crate) fn text_summary(&self) -> String {
+    pub(crate) fn text_summary(&self, elapsed: Duration) -> String {
         let Self { adds, runs, given_up, bad_input, cancelled, unfinished, .. } = self;
         let mut text = format!(
             "{}, {}, {} coalesced, {}, {} given up",
@@ -196,10 +172,10 @@ impl Tally {
                 text += &format!(", {} {what}", count.get());
             }
         }
-        text + " in " + &shown(self.started.elapsed())
+        text + " in " + &shown(elapsed)
     }
 
-    pub(crate) fn json_summary(&self) -> String {
+    pub(crate) fn json_summary(&self, elapsed: Duration) -> String {
         /// The counts, and the duration of the run in seconds.
         #[derive(Serialize)]
         struct Report<'a> {
@@ -207,7 +183,7 @@ impl Tally {
             tally: &'a Tally,
             elapsed: f64,
         }
-        let elapsed = self.started.elapsed().as_millis() as f64 / 1000.0;
+        let elapsed = elapsed.as_millis() as f64 / 1000.0;
         // Serializing numbers does not fail.
         serde_json::to_string(&Report { tally: self, elapsed }).unwrap_or_default()
     }

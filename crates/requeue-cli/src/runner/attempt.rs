@@ -19,7 +19,7 @@ use crate::duration::format_exact;
 use crate::exit::Exit;
 use crate::key::{Key, escaped};
 use crate::output::Stream;
-use crate::output::capture::{self, Keeps, Sink};
+use crate::output::capture::{self, Sink};
 use crate::output::joblog::Log;
 use crate::process::command;
 use crate::process::groups::{self, Reaped};
@@ -30,8 +30,9 @@ use crate::process::spawn::{self, NewStdio, Run};
 use crate::process::timeout::{Timer, Watchdog};
 use crate::runner::Runner;
 use crate::runner::order;
-use crate::runner::outcome::{Outcome, Report};
+use crate::runner::outcome::Outcome;
 use crate::runner::remote::Job;
+use crate::serve;
 
 /// Moves the cursor to the first line, and clears the terminal. Lines that have left it can still be scrolled to.
 const CLEAR: &[u8] = b"\x1b[H\x1b[2J";
@@ -72,16 +73,16 @@ impl Runner {
     /// Runs the command of a delivered key, and completes the run.
     pub(super) async fn run_attempt(&self, job: Job, slot: usize) {
         let item = &job.item;
-        let mut report = Report { attempt: self.attempt_of(&job), ..Report::default() };
+        let record = serve::Run::new(self.attempt_of(&job));
         let input = match self.unless_cut_off(self.prepare_input(&job)).await {
             Some(Ok(Some(input))) => input,
             // A run is no longer needed.
             Some(Ok(None)) => return self.keys.succeed(job.item),
             Some(Err(why)) => {
                 let outcome = self.report_failure(item, why).await;
-                return self.end_run(job, outcome, report).await;
+                return self.end_run(job, outcome, record).await;
             }
-            None => return self.end_run(job, Outcome::Interrupted, report).await,
+            None => return self.end_run(job, Outcome::Interrupted, record).await,
         };
         let (past, adds) = self.keys.record_start(&job);
         let seq = self.commands.seq.one_more();
@@ -91,11 +92,11 @@ impl Runner {
             // The command may write to the terminal itself.
             self.output.flush().await;
         }
-        let outcome = if self.config.commands.dry_run {
+        let (outcome, record) = if self.config.commands.dry_run {
             self.print_command(run).await;
-            Outcome::Succeeded
+            (Outcome::Succeeded, record)
         } else {
-            self.run_command(run, &job, &mut report).await
+            self.run_command(run, &job, record).await
         };
         // The hook comes before the completion: no other run of the key can start until then.
         let outcome = match (outcome, &self.hooks) {
@@ -108,7 +109,7 @@ impl Runner {
             }
             (outcome, _) => outcome,
         };
-        self.end_run(job, outcome, report).await;
+        self.end_run(job, outcome, record).await;
     }
 
     /// Prints the command, with `--dry-run`.
@@ -190,31 +191,37 @@ impl Runner {
         Outcome::Failed { exit: Some(exit), why, is_final }
     }
 
-    async fn run_command(&self, run: Run<'_>, job: &Job, report: &mut Report) -> Outcome {
+    /// Runs the command. Returns its outcome, and its record for the dashboard.
+    async fn run_command(
+        &self,
+        run: Run<'_>,
+        job: &Job,
+        mut record: serve::Run,
+    ) -> (Outcome, serve::Run) {
         let mut level = self.stop.subscribe();
         let Some(child) = self.spawn_child(run, &mut level).await else {
-            return Outcome::Interrupted;
+            return (Outcome::Interrupted, record);
         };
         let (at, start) = (SystemTime::now(), Instant::now());
-        let (ended, log) = match child {
+        let (outcome, log) = match child {
             Ok(child) => {
                 let mut finished = self.wait_for_child(child, run, job, level).await;
-                report.took = Some(start.elapsed());
-                report.stderr = std::mem::take(&mut finished.stderr);
+                record = record.took(start.elapsed()).output(std::mem::take(&mut finished.stderr));
                 self.tally.runs.durations.add(start.elapsed());
                 let log = finished.joblog_entry();
                 (self.outcome_of(run, finished).await, log)
             }
-            Err(error) => match command::exit_of(&error) {
-                Some(exit) => {
-                    (self.without_program(run.key, exit).await, Log::not_started(exit as i32))
-                }
-                None if spawn::is_hopeless(&error) => {
-                    let why = error.to_string();
-                    (Outcome::Failed { exit: None, why, is_final: true }, Log::not_started(126))
-                }
-                None => (self.failed_outcome(126, error.to_string()), Log::not_started(126)),
-            },
+            Err(error) => {
+                let (outcome, exit) = match command::exit_of(&error) {
+                    Some(exit) => (self.without_program(run.key, exit).await, exit as i32),
+                    None if spawn::is_hopeless(&error) => {
+                        let why = error.to_string();
+                        (Outcome::Failed { exit: None, why, is_final: true }, 126)
+                    }
+                    None => (self.failed_outcome(126, error.to_string()), 126),
+                };
+                (outcome, Log { exit, ..Log::default() })
+            }
         };
         if let Some(joblog) = &self.files.joblog {
             let command = spawn::command_line(&self.config.commands.template, run.key);
@@ -222,7 +229,7 @@ impl Runner {
                 self.report_failed(&format!("--joblog: {error}")).await;
             }
         }
-        ended
+        (outcome, record)
     }
 
     /// Ends a run whose program does not exist or cannot be executed. It is not retried. If the program does not depend
@@ -370,7 +377,7 @@ impl Runner {
             }
         }
         let (received, stderr) = (out.received + err.received, err.tail());
-        if let (Some(out), Some(err)) = (out.into_kept(), err.into_kept()) {
+        if let (Some(out), Some(err)) = (out.kept, err.kept) {
             tokio::select! {
                 () = self.write_kept(run, [out, err]) => {}
                 () = self.exited_and_killing(exited) => {}
@@ -387,11 +394,9 @@ impl Runner {
 
     fn new_sink(&self, stream: Stream, run: Run<'_>) -> Sink<'_> {
         let tag = self.config.commands.tag.as_ref().map(|tag| tag.text_for(run.key));
-        let keeps = Keeps {
-            all: self.config.commands.output == args::Output::Group,
-            tail: stream == Stream::Stderr && self.history.is_some(),
-        };
-        Sink::new(&self.output, stream, run.seq, tag, keeps)
+        let keeps_all = self.config.commands.output == args::Output::Group;
+        let keeps_tail = stream == Stream::Stderr && self.history.is_some();
+        Sink::new(&self.output, stream, run.seq, tag, keeps_all, keeps_tail)
     }
 
     /// Waits until the process of a run has exited and the level is `Killing`.

@@ -16,18 +16,18 @@ use crate::output::summary::counted;
 use crate::process::signals::Level;
 use crate::runner::Runner;
 use crate::runner::launch::ReaderEnd;
-use crate::runner::outcome::{Outcome, Report};
-use crate::runner::remote::{self, ExpiredKey, ExpiredKeys, Job, Lease};
+use crate::runner::outcome::Outcome;
+use crate::runner::remote::{self, ExpiredKeys, Job, Lease};
 use crate::runner::retries::Verdict;
 use crate::runner::retry_reports::Again;
-use crate::serve::History;
+use crate::serve::{History, Run};
 
 impl Runner {
     /// Completes a run.
-    pub(super) async fn end_run(&self, job: Job, outcome: Outcome, report: Report) {
+    pub(super) async fn end_run(&self, job: Job, outcome: Outcome, record: Run) {
         let Job { item, lease } = job;
         if let Some(lease) = lease {
-            return self.end_lease(item, lease, outcome, report).await;
+            return self.end_lease(item, lease, outcome, record).await;
         }
         match outcome {
             Outcome::Interrupted => item.complete(Completion::Release),
@@ -39,7 +39,7 @@ impl Runner {
                 self.tally.runs.succeeded.one_more();
                 let key = item.key().clone();
                 self.keys.succeed(item);
-                self.record_run(|history| history.succeeded(&key, report.into_run("")));
+                self.record_run(|history| history.succeeded(&key, record));
                 self.halt_if_reached().await;
             }
             Outcome::Failed { exit: Some(exit), why, is_final: false } => {
@@ -49,24 +49,24 @@ impl Runner {
                     let (key, attempt) =
                         (item.key().clone(), self.keys.failing.past_of(&item).attempt);
                     self.keys.give_up(item);
-                    self.record_run(|history| history.failed(&key, report.into_run(&why)));
+                    self.record_run(|history| history.failed(&key, record.error(&why)));
                     return self.report_retry(&key, attempt, &why, Again::Added).await;
                 }
                 let key = item.key().clone();
                 match self.keys.failing.count_failure(item, exit, self.keys.queue.now()) {
                     Verdict::Retried { attempt, delay } => {
-                        self.record_run(|history| history.failed(&key, report.into_run(&why)));
+                        self.record_run(|history| history.failed(&key, record.error(&why)));
                         self.report_retry(&key, attempt, &why, Again::After(delay)).await;
                     }
                     Verdict::GivenUp { item, attempts } => {
-                        self.give_up(item, attempts, Some(exit), &why, report).await;
+                        self.give_up(item, attempts, Some(exit), &why, record).await;
                     }
                 }
             }
             Outcome::Failed { exit, why, .. } => {
                 self.tally.runs.failed.one_more();
                 let attempts = self.keys.failing.past_of(&item).attempt;
-                self.give_up(item, attempts, exit, &why, report).await;
+                self.give_up(item, attempts, exit, &why, record).await;
             }
         }
     }
@@ -88,7 +88,7 @@ impl Runner {
         item: Item<'static, Key>,
         lease: Lease,
         outcome: Outcome,
-        report: Report,
+        record: Run,
     ) {
         let (attempts, priority) = (lease.attempt(), lease.priority().into());
         let recorded = tokio::select! {
@@ -108,7 +108,7 @@ impl Runner {
             Outcome::Interrupted => _ = self.tally.unfinished.one_more(),
             Outcome::Cancelled(reason) => self.report_cancelled(&key, reason).await,
             Outcome::Succeeded if is_recorded => {
-                self.record_run(|history| history.succeeded(&key, report.into_run("")));
+                self.record_run(|history| history.succeeded(&key, record));
                 self.tally.runs.succeeded.one_more();
                 self.halt_if_reached().await;
             }
@@ -117,8 +117,8 @@ impl Runner {
             Outcome::Failed { exit, why, is_final } => {
                 self.tally.runs.failed.one_more();
                 self.record_run(|history| match is_parked {
-                    true => history.gave_up(&key, report.into_run(&why)),
-                    false => history.failed(&key, report.into_run(&why)),
+                    true => history.gave_up(&key, record.error(&why)),
+                    false => history.failed(&key, record.error(&why)),
                 });
                 if is_parked {
                     let letter = DeadLetter { attempts, exit, why: &why, priority };
@@ -146,9 +146,9 @@ impl Runner {
                 found = expired.recv() => found,
                 _ = &mut done => None,
             };
-            let Some(ExpiredKey { key, attempts, why }) = found else { return };
-            let report = Report { attempt: attempts, ..Report::default() };
-            self.record_run(|history| history.gave_up(&key, report.into_run(&why)));
+            let Some((key, attempts, why)) = found else { return };
+            let record = Run::new(attempts);
+            self.record_run(|history| history.gave_up(&key, record.error(&why)));
             let letter = DeadLetter { attempts, exit: None, why: &why, priority: 0 };
             self.report_parked(&key, letter).await;
         }
@@ -174,7 +174,7 @@ impl Runner {
         attempts: u32,
         exit: Option<i32>,
         why: &str,
-        report: Report,
+        record: Run,
     ) {
         self.tally.given_up.one_more();
         let remedy = self.hooks.as_ref().map_or("", |hooks| hooks.on_give_up(&item));
@@ -185,7 +185,7 @@ impl Runner {
         let written = self.files.dead_letters.write_letter(&item, letter);
         let key = item.key().clone();
         self.keys.give_up(item);
-        self.record_run(|history| history.gave_up(&key, report.into_run(why)));
+        self.record_run(|history| history.gave_up(&key, record.error(why)));
         self.report_given_up(&key, ("given up", remedy), letter, written).await;
     }
 
@@ -235,7 +235,7 @@ impl Runner {
         // The reader stops by itself. It may still be adding keys to the store.
         let _ = reader_end.await;
         leases.release_all().await;
-        if leases.remote().is_dropped() {
+        if leases.remote.is_dropped() {
             self.tally.mark_failed();
         }
         self.keys.queue.shut_down();
@@ -262,7 +262,7 @@ impl Runner {
     pub(super) fn is_cut_off(&self) -> bool {
         let is_from_input = self.keys.leases.is_none() && self.hooks.is_none();
         let all_done =
-            is_from_input && self.stop.has_read_all() && self.tally.unfinished.get() == 0;
+            is_from_input && self.keys.has_input_ended() && self.tally.unfinished.get() == 0;
         self.stop.is_cut_off() && !all_done
     }
 

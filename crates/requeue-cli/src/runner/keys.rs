@@ -7,7 +7,6 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use requeue::{Add, Added, Completion, Item};
 use requeue_store::Queue;
@@ -98,17 +97,14 @@ impl Keys {
         if self.has_input_ended() {
             return None;
         }
-        self.times.debounce_window(|| self.window_wait(key))
+        self.times.debounce_window(|| {
+            let entry = self.queue.look_up(key).filter(|entry| entry.bound.is_some())?;
+            Some(entry.due?.since(self.queue.now()))
+        })
     }
 
-    fn has_input_ended(&self) -> bool {
+    pub(super) fn has_input_ended(&self) -> bool {
         self.input_ended.load(Ordering::SeqCst)
-    }
-
-    /// Returns the time until the end of the wait of a key for further debounced adds.
-    fn window_wait(&self, key: &[u8]) -> Option<Duration> {
-        let entry = self.queue.look_up(key).filter(|entry| entry.bound.is_some())?;
-        Some(entry.due?.since(self.queue.now()))
     }
 
     fn queue_add(&self, key: &[u8], add: Add) -> Added {
@@ -140,7 +136,7 @@ impl Keys {
         is_stopping: impl Fn() -> bool,
         on_wait: impl FnOnce(usize),
     ) -> usize {
-        let held = || self.queue.len() + self.queue.waiting() + self.queue.states().in_flight;
+        let held = || self.queue.states().total();
         // The lookup of the key comes last: most calls need none.
         let is_full =
             || held() >= self.max_keys && !is_stopping() && self.queue.look_up(key).is_none();
@@ -164,7 +160,7 @@ impl Keys {
         match &self.leases {
             None => self.queue.close(),
             // The queue of the store ends when no key of any process is left.
-            Some(leases) => leases.remote().shut_down_when_idle(),
+            Some(leases) => leases.remote.shut_down_when_idle(),
         }
         // A slot that waits for its turn must see that no key is left.
         self.rate.iter().for_each(Rate::notify_changed);

@@ -2,11 +2,11 @@
 
 use std::io::{self, PipeWriter};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 use requeue_store::Queue;
 use rustix::process::Signal;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{SetOnce, oneshot};
 use tokio::task::JoinHandle;
 
 use crate::args::config::Config;
@@ -16,11 +16,10 @@ use crate::input::source::{Input, Source};
 use crate::output::dead_letters::DeadLetters;
 use crate::output::files::{Identity, identity};
 use crate::output::joblog::Joblog;
-use crate::output::summary::{Count, Tally};
+use crate::output::summary::Tally;
 use crate::output::{Closed, Output, Stream};
 use crate::process::groups::Groups;
 use crate::process::guardian::Guardian;
-use crate::process::pausable_clock::PausableClock;
 use crate::process::signals::{Level, Signals};
 use crate::runner::hooks::Hooks;
 use crate::runner::keys::Keys;
@@ -58,10 +57,9 @@ pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> R
 impl Files {
     /// Opens the files before any input is read. None of them may be the input.
     pub(crate) fn open_files(config: &Config, input: Option<Identity>) -> Result<Self, Refusal> {
-        let paths = &config.files;
-        let dead_letters =
-            DeadLetters::open(config.input.format, paths.dead_letter.as_deref(), input)?;
-        let joblog = paths.joblog.as_deref();
+        let dead_letter = config.dead_letter.as_deref();
+        let dead_letters = DeadLetters::open(config.input.format, dead_letter, input)?;
+        let joblog = config.joblog.as_deref();
         let joblog = joblog.map(|path| Joblog::create(path, input, &dead_letters)).transpose()?;
         Ok(Self { dead_letters, joblog })
     }
@@ -97,7 +95,8 @@ pub(crate) async fn run_parts(
 ) -> Result<Ended, Refusal> {
     let listener = parts.listener.take();
     let (remote, expired) = parts.remote.take().unzip();
-    let runner = Arc::new(Runner::new(parts, remote, listener.as_ref().map(Listener::metrics))?);
+    let runner =
+        Arc::new(Runner::new(parts, remote, listener.as_ref().map(|listener| &listener.metrics))?);
     // Signals are caught before any key is read: a signal in between would kill this process, but not its commands.
     let signals = Signals::new()
         .map_err(|error| Refusal::failure(format!("signals cannot be caught: {error}")))?;
@@ -124,17 +123,13 @@ impl Runner {
         // A dry run starts nothing that could be left behind.
         let guardian = (!config.commands.dry_run).then(Guardian::new).transpose();
         let guardian = guardian.map_err(|error| Refusal::failure(error.to_string()))?;
-        let commands = Commands {
-            groups: Groups::with_guardian(guardian),
-            clock: PausableClock::default(),
-            seq: Count::default(),
-            was_short: AtomicBool::new(false),
-        };
+        let commands = Commands { groups: Groups::with_guardian(guardian), ..Commands::default() };
         let output = Output::start().map_err(|error| Refusal::failure(error.to_string()))?;
-        let (stop, tally) = (Stop::new(stopper), Tally::new());
+        let (stop, tally) = (Stop::new(stopper), Tally::default());
         let reports = RetryReports::default();
         let history = metrics.map(|_| History::new());
         Ok(Self {
+            started: Instant::now(),
             config,
             keys,
             commands,
@@ -145,7 +140,7 @@ impl Runner {
             tally,
             files,
             history,
-            has_record: watch::Sender::default(),
+            has_record: SetOnce::new(),
         })
     }
 
@@ -209,9 +204,8 @@ impl Runner {
         }
         // Clients of a dashboard can add keys before the first record.
         if self.config.serve.is_none() {
-            let mut has_record = self.has_record.subscribe();
             let has_record = tokio::select! {
-                known = has_record.wait_for(Option::is_some) => known.is_ok_and(|it| *it == Some(true)),
+                has_record = self.has_record.wait() => *has_record,
                 () = self.stop.wait_for_level(Level::Stopping) => false,
             };
             if !has_record {
@@ -243,10 +237,11 @@ impl Runner {
             if self.keys.leases.is_none() {
                 self.tally.take_adds(&self.keys.queue.totals());
             }
+            let elapsed = self.started.elapsed();
             match self.config.summary {
-                Summary::Text => self.output.say(&self.tally.text_summary()).await,
+                Summary::Text => self.output.say(&self.tally.text_summary(elapsed)).await,
                 Summary::Json => {
-                    let json = self.tally.json_summary() + "\n";
+                    let json = self.tally.json_summary(elapsed) + "\n";
                     self.output.write(Stream::Stderr, 0, json.into_bytes()).await;
                 }
                 Summary::None => {}

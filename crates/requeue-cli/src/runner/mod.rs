@@ -25,9 +25,9 @@ mod stop;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tokio::sync::watch;
+use tokio::sync::SetOnce;
 
 use crate::args::config::Config;
 use crate::output::Output;
@@ -47,6 +47,7 @@ use crate::serve::History;
 /// The state that the slots, the reader and the signal loop share.
 #[derive(Debug)]
 pub(crate) struct Runner {
+    started: Instant,
     config: Config,
     keys: Keys,
     commands: Commands,
@@ -59,11 +60,11 @@ pub(crate) struct Runner {
     /// The runs that the dashboard shows; `None` without one.
     history: Option<History>,
     /// True after the first record of the input, false after the end of an input without records.
-    has_record: watch::Sender<Option<bool>>,
+    has_record: SetOnce<bool>,
 }
 
 /// The commands in flight.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Commands {
     groups: Groups,
     /// The clock of their time limits.

@@ -1,10 +1,6 @@
 //! The outcome of a run, for queues in memory and in a store.
 
-use std::time::Duration;
-
 use requeue::{CancelReason, Completion};
-
-use crate::serve::Run;
 
 /// The outcome of a run.
 #[derive(Clone, Debug)]
@@ -21,26 +17,6 @@ pub(crate) enum Outcome {
     Cancelled(CancelReason),
     /// The end of the program interrupted the run. This is neither a success nor a failure.
     Interrupted,
-}
-
-/// A run, for the dashboard.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Report {
-    pub(crate) attempt: u32,
-    /// `None` if no command was started.
-    pub(crate) took: Option<Duration>,
-    /// The end of the command's standard error.
-    pub(crate) stderr: String,
-}
-
-impl Report {
-    pub(crate) fn into_run(self, error: &str) -> Run {
-        let run = Run::new(self.attempt).error(error).output(self.stderr);
-        match self.took {
-            Some(took) => run.took(took),
-            None => run,
-        }
-    }
 }
 
 impl Outcome {

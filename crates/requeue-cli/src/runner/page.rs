@@ -25,7 +25,7 @@ impl Runner {
         }
         match &self.keys.leases {
             Some(leases) => {
-                let site = store_site(leases.remote()).detail(move |key| of.slot_detail(key));
+                let site = store_site(&leases.remote).detail(move |key| of.slot_detail(key));
                 listener.serve(title, self.dress_site(site), output).await
             }
             None => {

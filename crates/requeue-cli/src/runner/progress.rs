@@ -74,7 +74,7 @@ impl Runner {
         let done = tally.runs.succeeded.get();
         let failed = tally.runs.failed.get();
         let given_up = tally.given_up.get();
-        let rate = meter.runs_per_second(tally.started, Instant::now(), done + failed);
+        let rate = meter.runs_per_second(self.started, Instant::now(), done + failed);
         let states = queue.states();
         let mut parts = Vec::new();
         if self.keys.leases.is_some() || self.hooks.is_some() {
@@ -82,13 +82,13 @@ impl Runner {
             parts.push(format!("{done} done"));
         } else {
             let (finished, left) = (done + given_up, states.total() as u64);
-            let is_total = self.stop.has_read_all();
+            let is_total = self.keys.has_input_ended();
             let more = if is_total { "" } else { "+" };
             parts.push(format!("{finished}/{}{more} done", finished + left));
             // Without the total, an estimate would be too low.
             let left = if is_total { left } else { 0 };
             parts.extend(
-                time_left(tally.started.elapsed(), finished, left)
+                time_left(self.started.elapsed(), finished, left)
                     .map(|left| format!("about {} left", format_exact(left))),
             );
         }

@@ -16,21 +16,18 @@ pub(crate) struct LocalSink {
     runner: Arc<Runner>,
     /// An upper bound of the held keys. Only the reader thread adds keys.
     held: usize,
-    has_taken: bool,
 }
 
 impl LocalSink {
     pub(crate) fn new(runner: &Arc<Runner>) -> Self {
-        Self { runner: Arc::clone(runner), held: 0, has_taken: false }
+        Self { runner: Arc::clone(runner), held: 0 }
     }
 }
 
 impl ChangeSink for LocalSink {
     fn take_change(&mut self, change: Change<'_>) -> Result<bool, Why> {
-        if !self.has_taken {
-            self.has_taken = true;
-            self.runner.has_record.send_replace(Some(true));
-        }
+        // Only the first record has an effect.
+        let _ = self.runner.has_record.set(true);
         Ok(self.runner.take_change(change, &mut self.held))
     }
 
@@ -69,7 +66,7 @@ fn read_input(runner: &Runner, input: Input, sink: &mut dyn ChangeSink) {
         runner.output.say_blocking(FROM_TERMINAL);
     }
     match read_changes(input, runner.config.input.format, sink) {
-        Ok(true) => runner.end_of_input(),
+        Ok(true) => runner.keys.end_of_input(),
         Ok(false) => {}
         Err(error) => {
             runner.tally.mark_failed();
@@ -127,11 +124,6 @@ impl Runner {
         self.keys.failing.forget_key(key);
     }
 
-    fn end_of_input(&self) {
-        self.stop.read_all();
-        self.keys.end_of_input();
-    }
-
     pub(crate) fn complain_of(&self, bad: &Bad) {
         self.tally.bad_input.one_more();
         self.output.say_blocking(&bad.to_string());
@@ -144,10 +136,7 @@ struct Close<'a>(&'a Runner);
 impl Drop for Close<'_> {
     fn drop(&mut self) {
         self.0.keys.close_queue();
-        self.0.has_record.send_if_modified(|has_record| {
-            let is_new = has_record.is_none();
-            has_record.get_or_insert(false);
-            is_new
-        });
+        // This has no effect after a record.
+        let _ = self.0.has_record.set(false);
     }
 }

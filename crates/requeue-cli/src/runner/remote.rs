@@ -31,16 +31,9 @@ pub(super) async fn complete_lease(
     completed.map(|completed| completed.parked).map_err(|error| error_chain(&error))
 }
 
-/// A key that this process has parked without a run: the lease of its last run expired.
-#[derive(Debug)]
-pub(crate) struct ExpiredKey {
-    pub(crate) key: Key,
-    pub(crate) attempts: u32,
-    pub(crate) why: String,
-}
-
-/// The keys that claims park.
-pub(crate) type ExpiredKeys = mpsc::UnboundedReceiver<ExpiredKey>;
+/// The keys that this process has parked without a run, because the lease of their last run expired. Each has its number
+/// of attempts, and the reason.
+pub(crate) type ExpiredKeys = mpsc::UnboundedReceiver<(Key, u32, String)>;
 
 /// A key in flight.
 #[derive(Debug)]
@@ -53,17 +46,13 @@ pub(crate) struct Job {
 /// The leases of the keys in the local queue. Each slot leases a key into that queue, and takes a key from it.
 #[derive(Debug)]
 pub(crate) struct Leases {
-    remote: Queue,
+    pub(super) remote: Queue,
     waiting: Mutex<HashMap<Key, Lease>>,
 }
 
 impl Leases {
     pub(super) fn new(remote: Queue) -> Self {
         Self { remote, waiting: Mutex::default() }
-    }
-
-    pub(super) const fn remote(&self) -> &Queue {
-        &self.remote
     }
 
     /// Leases a key into the local queue. Returns `None` when there will be no more keys.

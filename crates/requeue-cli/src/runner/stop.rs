@@ -11,7 +11,7 @@ use crate::exit::Exit;
 use crate::process::signals::Level;
 
 /// The state of the stop. The level only rises.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Stop {
     level: watch::Sender<Level>,
     /// The first signal. The program dies of it at the end.
@@ -20,8 +20,6 @@ pub(super) struct Stop {
     pub(super) no_program: OnceLock<Exit>,
     /// Stops the reading of the input when it is dropped.
     input: Mutex<Option<PipeWriter>>,
-    /// The input was read to its end.
-    has_read_all: AtomicBool,
     /// The last command has completed.
     is_over: AtomicBool,
     /// Standard output was closed before the run was over.
@@ -30,15 +28,7 @@ pub(super) struct Stop {
 
 impl Stop {
     pub(super) fn new(input: Option<PipeWriter>) -> Self {
-        Self {
-            level: watch::Sender::default(),
-            signal: OnceLock::new(),
-            no_program: OnceLock::new(),
-            input: Mutex::new(input),
-            has_read_all: AtomicBool::new(false),
-            is_over: AtomicBool::new(false),
-            is_cut_off: AtomicBool::new(false),
-        }
+        Self { input: Mutex::new(input), ..Self::default() }
     }
 
     pub(super) fn level(&self) -> Level {
@@ -66,18 +56,9 @@ impl Stop {
         let _ = self.subscribe().wait_for(|&now| now >= level).await;
     }
 
-    /// Must be called when the input was read to its end.
-    pub(super) fn read_all(&self) {
-        // The flag guards no other data.
-        self.has_read_all.store(true, Ordering::Relaxed);
-    }
-
-    pub(super) fn has_read_all(&self) -> bool {
-        self.has_read_all.load(Ordering::Relaxed)
-    }
-
     /// Must be called when the last command has completed.
     pub(super) fn mark_over(&self) {
+        // The flags guard no other data.
         self.is_over.store(true, Ordering::Relaxed);
     }
 

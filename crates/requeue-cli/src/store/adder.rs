@@ -32,19 +32,11 @@ use crate::runner::Runner;
 /// The maximum number of keys that are added in one request.
 const PART: usize = 256;
 
-/// The values for records without these fields.
-#[derive(Clone, Copy, Debug, Default)]
-struct Unsaid {
-    after: Duration,
-    debounce: Option<Debounce>,
-    priority: Priority,
-    revives: bool,
-}
-
 /// Adds keys in parts. `apply_pending` waits until all keys of the current part are added or refused.
 struct Adder {
     target: Target,
-    unsaid: Unsaid,
+    /// The values for records that do not say them.
+    unsaid: AddOptions,
     part: Vec<(Key, Add)>,
     /// With a server, the keys of the part as it names them.
     named: ServerPart<AddedKey>,
@@ -77,7 +69,7 @@ struct Counts {
 }
 
 impl Adder {
-    fn new(target: Target, unsaid: Unsaid) -> Self {
+    fn new(target: Target, unsaid: AddOptions) -> Self {
         let (part, named) = (Vec::with_capacity(PART), ServerPart::new());
         Self { target, unsaid, part, named, counts: Counts::default() }
     }
@@ -139,41 +131,41 @@ impl Adder {
                 return Err(why);
             }
         }
-        let priority = match options.priority {
-            0 => self.unsaid.priority.into(),
-            priority => priority,
-        };
-        let after = options.after.unwrap_or(self.unsaid.after);
+        let AddOptions { after, priority, revive, .. } = self.with_defaults(options);
         let NamedKey { key, key_base64 } = named_key(key);
-        let after = (!after.is_zero()).then_some(after.as_secs_f64());
-        let revive = options.revive.unwrap_or(self.unsaid.revives);
+        let after = after.filter(|after| !after.is_zero()).map(|after| after.as_secs_f64());
+        let revive = revive.unwrap_or_default();
         match self.named.push_key(AddedKey { key, key_base64, after, priority, revive }, PART) {
             Some(keys) => self.send_part(keys).await,
             None => Ok(()),
         }
     }
 
+    /// Fills in what a record does not say. The due time of a record replaces both `--after` and `--debounce`.
+    fn with_defaults(&self, options: AddOptions) -> AddOptions {
+        let unsaid = self.unsaid;
+        AddOptions {
+            debounce: options.debounce.or(unsaid.debounce.filter(|_| options.after.is_none())),
+            after: options.after.or(unsaid.after),
+            priority: if options.priority == 0 { unsaid.priority } else { options.priority },
+            revive: options.revive.or(unsaid.revive),
+            ..options
+        }
+    }
+
     fn add_of(&self, options: AddOptions) -> Add {
-        let merge = match options.merge {
+        let AddOptions { after, debounce, merge, priority, revive } = self.with_defaults(options);
+        let merge = match merge {
             requeue::Merge::Latest => Merge::Latest,
             requeue::Merge::Exactly => Merge::Exactly,
             _ => Merge::Earliest,
         };
-        let priority = if options.priority == 0 {
-            self.unsaid.priority
-        } else {
-            Priority::from(options.priority)
-        };
-        // The due time of a record replaces both defaults.
-        let debounce =
-            options.debounce.or(self.unsaid.debounce.filter(|_| options.after.is_none()));
         let add = match debounce {
             Some(Debounce { quiet, most }) => Add::debounce(quiet).at_most(most),
-            None => Add::after(options.after.unwrap_or(self.unsaid.after)),
+            None => Add::after(after.unwrap_or_default()),
         };
-        let add = add.merge(merge);
-        let add = add.priority(priority);
-        if options.revive.unwrap_or(self.unsaid.revives) { add.revive() } else { add }
+        let add = add.merge(merge).priority(Priority::from(priority));
+        if revive == Some(true) { add.revive() } else { add }
     }
 
     /// Waits until all keys that were taken are added.
@@ -236,7 +228,7 @@ impl Reading {
     /// Must be called in a runtime.
     pub(crate) fn new(runner: &Arc<Runner>, queue: Queue) -> Self {
         // In a queue in memory, too, an add of a key that was given up runs it again.
-        let unsaid = Unsaid { revives: true, ..Unsaid::default() };
+        let unsaid = AddOptions { revive: Some(true), ..AddOptions::default() };
         let (runner, adder) = (Arc::clone(runner), Adder::new(Target::Store(queue), unsaid));
         Self { runner, adder, runtime: Handle::current() }
     }
@@ -293,7 +285,8 @@ pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
     let started = Instant::now();
     let re_add = re_add(when_early)?;
     let (source, format) = read.source_and_format()?;
-    let unsaid = Unsaid { after: after.unwrap_or_default(), debounce, priority, revives: revive };
+    let (priority, revive) = (priority.into(), Some(revive));
+    let unsaid = AddOptions { after, debounce, priority, revive, ..AddOptions::default() };
     block_on(async {
         let how = |opening| with_settings(opening, re_add, parked_add);
         let target = match server {

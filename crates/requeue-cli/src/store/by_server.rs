@@ -13,6 +13,7 @@ use requeue_http::api::{
 };
 use requeue_store::{State, StateCounts};
 
+use super::keys::key_line;
 use super::server::{Part, Server};
 use super::text::{Times, report_each, status_json, status_text};
 use crate::args::store::{
@@ -105,7 +106,7 @@ pub(super) async fn keys(server: &Server, flags: &KeysFlags) -> Result<Ended, Re
                 let why = "a key is too long to be read from a server; use --store";
                 return Err(Refusal::failure(format!("--server: {why}")));
             }
-            let lines: Vec<u8> = keys.iter().flat_map(|row| key_line(row, flags.json)).collect();
+            let lines: Vec<u8> = keys.iter().flat_map(|row| row_line(row, flags.json)).collect();
             if !print_output(&lines)? {
                 return Ok(Ended::Exit(Exit::Done));
             }
@@ -123,40 +124,28 @@ const MOST_PAGES: u32 = 1_000_000;
 
 /// Returns an error if the list of a server seems to have no end.
 fn check_next(cursor: &str, next: &str, pages: u32) -> Result<(), &'static str> {
-    match () {
-        () if next == cursor => {
-            Err("the server sends the same page again and again; check the URL")
-        }
-        () if pages >= MOST_PAGES => {
-            Err("the list has over a million pages; read the store itself with --store")
-        }
-        () => Ok(()),
+    if next == cursor {
+        Err("the server sends the same page again and again; check the URL")
+    } else if pages >= MOST_PAGES {
+        Err("the list has over a million pages; read the store itself with --store")
+    } else {
+        Ok(())
     }
 }
 
-fn key_line(row: &Row, is_json: bool) -> Vec<u8> {
-    let at = row.due_in.and_then(|due| {
-        let due = SignedDuration::try_from_secs_f64(due).ok()?;
-        Timestamp::now().checked_add(due).ok()
-    });
-    let at = at.map(|at| at.to_string());
-    let state = own_name(row.state);
-    let mut line = if is_json {
-        let base64 = row.key_base64.as_deref().unwrap_or_default();
-        let bytes = STANDARD.decode(base64).unwrap_or_else(|_| row.key.clone().into());
-        let mut written = Written::of_key(&bytes);
-        written.priority = row.priority;
-        written.attempts = Some(row.failures);
-        written.state = Some(state);
-        written.at = at;
-        written.why = row.error.as_deref();
-        written.to_bytes()
-    } else {
-        let why = shown(row.error.as_deref().unwrap_or_default().as_bytes());
-        // The key is escaped already, if the server is an honest one.
-        let (key, at) = (printable(&row.key), at.unwrap_or_default());
-        format!("{key}\t{state}\t{at}\t{}\t{why}", row.failures).into_bytes()
-    };
+fn row_line(row: &Row, is_json: bool) -> Vec<u8> {
+    let due = row.due_in.and_then(|due| SignedDuration::try_from_secs_f64(due).ok());
+    let at = due.and_then(|due| Timestamp::now().checked_add(due).ok());
+    let base64 = row.key_base64.as_deref().unwrap_or_default();
+    let bytes = STANDARD.decode(base64).unwrap_or_else(|_| row.key.clone().into());
+    let mut record = Written::of_key(&bytes);
+    record.priority = row.priority;
+    record.attempts = Some(row.failures);
+    record.state = Some(own_name(row.state));
+    record.at = at.map(|at| at.to_string());
+    record.why = row.error.as_deref();
+    // The key is escaped already, if the server is an honest one.
+    let mut line = key_line(&printable(&row.key), &record, is_json);
     line.push(b'\n');
     line
 }

@@ -24,17 +24,11 @@ pub(crate) fn keys(flags: &KeysFlags) -> Result<Ended, Refusal> {
         let queue = flags.place.to_look_at().await?;
         list_keys(&queue, flags.state, |entry| {
             let at = entry.due.and_then(|due| Timestamp::now().checked_add(due).ok());
-            let at = at.map(|at| at.to_string());
-            if flags.json {
-                let mut written = to_record(entry);
-                (written.state, written.at) = (Some(state_name(entry.state)), at);
-                written.why = entry.error.as_deref();
-                return written.to_bytes();
-            }
-            let (key, state, failures) =
-                (shown(&entry.key), state_name(entry.state), entry.failures);
-            let (at, why) = (at.unwrap_or_default(), shown_error(entry));
-            format!("{key}\t{state}\t{at}\t{failures}\t{why}").into_bytes()
+            let mut record = to_record(entry);
+            record.state = Some(state_name(entry.state));
+            record.at = at.map(|at| at.to_string());
+            record.why = entry.error.as_deref();
+            key_line(&shown(&entry.key), &record, flags.json)
         })
         .await
     })
@@ -117,6 +111,17 @@ pub(super) async fn next_page(
     let page = queue.snapshot(state, after.as_ref(), PAGE).await.map_err(store_refusal)?;
     *after = page.last().map(|entry| entry.key.clone());
     Ok(Some(page).filter(|page| !page.is_empty()))
+}
+
+/// Returns the output of `requeue keys` for a key, without the newline. `key` is its printable form.
+pub(super) fn key_line(key: &str, record: &Written<'_>, is_json: bool) -> Vec<u8> {
+    if is_json {
+        return record.to_bytes();
+    }
+    let (state, at) = (record.state.unwrap_or_default(), record.at.as_deref().unwrap_or_default());
+    let failures = record.attempts.unwrap_or_default();
+    let why = shown(record.why.unwrap_or_default().as_bytes());
+    format!("{key}\t{state}\t{at}\t{failures}\t{why}").into_bytes()
 }
 
 fn to_record(entry: &Entry) -> Written<'_> {

@@ -13,9 +13,8 @@ use serde::Serialize;
 use tokio::time::timeout;
 
 use super::keys::next_page;
-use super::reaching::open_patiently;
 use super::text::{report_each, status_json, status_text};
-use super::{block_on, by_server, connect_to_look, store_refusal};
+use super::{block_on, by_server, store_refusal};
 use crate::args::store::{
     CancelFlags, DropFlags, PauseFlags, Place, QueuesFlags, ReviveFlags, StatusFlags, state_name,
 };
@@ -42,10 +41,8 @@ pub(crate) fn queues(flags: &QueuesFlags) -> Result<Ended, Refusal> {
         re_add: &'static str,
         parked_add: &'static str,
     }
-    let url = flags.store.required_url()?;
     block_on(async {
-        let open = async || connect_to_look(url, String::new).await;
-        let store = open_patiently(flags.wait.wait, open).await?;
+        let store = flags.store.to_look_at().await?;
         let mut text = String::new();
         for found in store.queues().await.map_err(store_refusal)? {
             let QueueInfo { name: queue, is_empty, is_paused, .. } = found;
@@ -71,11 +68,9 @@ pub(crate) fn queues(flags: &QueuesFlags) -> Result<Ended, Refusal> {
 
 /// `requeue drop`.
 pub(crate) fn drop_queue(flags: &DropFlags) -> Result<Ended, Refusal> {
-    let DropFlags { queue, store, force, wait } = flags;
-    let url = store.required_url()?;
+    let DropFlags { queue, store, force } = flags;
     block_on(async {
-        let open = async || connect_to_look(url, String::new).await;
-        let store = open_patiently(wait.wait, open).await?;
+        let store = store.to_look_at().await?;
         let dropped = match force {
             true => store.force_drop_queue(queue).await,
             false => store.drop_queue(queue).await.map(|()| StateCounts::default()),
@@ -101,7 +96,7 @@ pub(crate) fn drop_queue(flags: &DropFlags) -> Result<Ended, Refusal> {
 
 /// `requeue pause` and `requeue resume`.
 pub(crate) fn set_paused(flags: PauseFlags, paused: bool) -> Result<Ended, Refusal> {
-    let PauseFlags { queue, store, wait, server } = flags;
+    let PauseFlags { queue, store, server } = flags;
     block_on(async {
         let done = if paused { "paused" } else { "resumed" };
         let name = match server.open_server()? {
@@ -109,7 +104,7 @@ pub(crate) fn set_paused(flags: PauseFlags, paused: bool) -> Result<Ended, Refus
             None => {
                 // The flags need a queue or a server.
                 let queue = queue.unwrap_or_default();
-                let place = Place { store, queue, wait };
+                let place = Place { store, queue };
                 let queue = place.to_look_at().await?;
                 let set = if paused { queue.pause().await } else { queue.resume().await };
                 set.map_err(store_refusal)?;

@@ -22,12 +22,12 @@ use tokio::sync::mpsc;
 use self::reaching::{Unopened, open_patiently};
 use self::server::Server;
 use crate::args::config::Config;
-use crate::args::store::{Place, ServerFlags};
+use crate::args::store::{Place, ServerFlags, StoreUrl};
 use crate::exit::{Refusal, error_chain};
 use crate::key::Key;
 use crate::process::spawn::TOKEN_VARIABLE;
 use crate::runner::launch;
-use crate::runner::remote::{ExpiredKey, ExpiredKeys};
+use crate::runner::remote::ExpiredKeys;
 use crate::serve::Metrics;
 use crate::token::read_token;
 
@@ -65,6 +65,14 @@ impl ServerFlags {
     }
 }
 
+impl StoreUrl {
+    /// Opens the store without creating its file.
+    async fn to_look_at(&self) -> Result<Store, Refusal> {
+        let url = self.required_url()?;
+        open_patiently(self.wait, async || connect_to_look(url, "").await).await
+    }
+}
+
 impl Place {
     /// Opens the queue for a worker with these settings. With `creates`, creates it if it does not exist.
     async fn to_work_on(
@@ -83,9 +91,9 @@ impl Place {
             let opening = opening.on_parked(move |parked| {
                 // If a run completed the lease, that run reports the key.
                 if parked.lease_expired {
-                    let (key, attempts) = (Key::from(&*parked.key), parked.failures);
+                    let key = Key::from(&*parked.key);
                     // At the end, the receiver may be gone.
-                    let _ = report.send(ExpiredKey { key, attempts, why: parked.error.clone() });
+                    let _ = report.send((key, parked.failures, parked.error.clone()));
                 }
             });
             // A command takes longer than a claim, so claiming ahead would only keep keys from other workers.
@@ -107,17 +115,15 @@ impl Place {
         if creates {
             return Ok((self.to_change(how).await?, expired));
         }
-        let hint = || {
-            let queue = self.queue.maybe_quote();
-            format!("; `requeue add --queue {queue}` or --create creates it")
-        };
-        Ok((self.to_find(how, hint).await?, expired))
+        let queue = self.queue.maybe_quote();
+        let hint = format!("; `requeue add --queue {queue}` or --create creates it");
+        Ok((self.to_find(how, &hint).await?, expired))
     }
 
     /// Opens the queue. Creates it, and its file, if it does not exist.
     async fn to_change(&self, how: impl Fn(OpenOptions) -> OpenOptions) -> Result<Queue, Refusal> {
         let url = self.store.required_url()?;
-        open_patiently(self.wait.wait, async || {
+        open_patiently(self.store.wait, async || {
             // Each attempt connects again, because the connection itself may be what fails.
             let store = connect_store(url).await?;
             if sqlite_file(url).is_some() {
@@ -130,24 +136,24 @@ impl Place {
 
     /// Opens a queue that exists.
     async fn to_look_at(&self) -> Result<Queue, Refusal> {
-        self.to_find(|opening| opening, String::new).await
+        self.to_find(|opening| opening, "").await
     }
 
     /// Opens a queue that exists. `hint` ends the error message, and says how to create it.
     async fn to_find(
         &self,
         how: impl Fn(OpenOptions) -> OpenOptions,
-        hint: impl Fn() -> String,
+        hint: &str,
     ) -> Result<Queue, Refusal> {
         let url = self.store.required_url()?;
-        open_patiently(self.wait.wait, async || {
-            let store = connect_to_look(url, &hint).await?;
+        open_patiently(self.store.wait, async || {
+            let store = connect_to_look(url, hint).await?;
             let opened = how(store.queue(&self.queue)).must_exist().open().await;
             opened.map_err(|error| {
                 let is_missing = error.kind() == ErrorKind::Missing;
                 let mut unopened = Unopened::from(error);
                 if is_missing {
-                    unopened.refusal.message += &hint();
+                    unopened.refusal.message += hint;
                 }
                 unopened
             })
@@ -189,11 +195,11 @@ async fn connect_store(url: &str) -> Result<Store, Unopened> {
 }
 
 /// Connects to a store without creating a file. `hint` ends the error message, and says how to create it.
-async fn connect_to_look(url: &str, hint: impl Fn() -> String) -> Result<Store, Unopened> {
+async fn connect_to_look(url: &str, hint: &str) -> Result<Store, Unopened> {
     // An address with a wrong option must be reported first: its file name would be wrong too.
     Store::check(url)?;
     if sqlite_file(url).is_some_and(|path| !path.exists() && path != Path::new(MEMORY)) {
-        return Err(Refusal::failure(format!("{url}: no such file{}", hint())).into());
+        return Err(Refusal::failure(format!("{url}: no such file{hint}")).into());
     }
     connect_store(url).await
 }

@@ -24,8 +24,10 @@ pub(super) struct Unopened {
 }
 
 impl Unopened {
-    fn new(error: &(dyn Error + 'static), exit: Exit, is_temporary: bool) -> Self {
-        Self { refusal: Refusal { exit, message: error_chain(error) }, is_temporary }
+    fn new(kind: ErrorKind, error: &(dyn Error + 'static)) -> Self {
+        let exit = if kind == ErrorKind::Invalid { Exit::Usage } else { Exit::Failure };
+        let refusal = Refusal { exit, message: error_chain(error) };
+        Self { refusal, is_temporary: kind.is_temporary() }
     }
 }
 
@@ -37,24 +39,19 @@ impl From<Refusal> for Unopened {
 
 impl From<ConnectError> for Unopened {
     fn from(error: ConnectError) -> Self {
-        let exit = match error.kind() {
-            ErrorKind::Invalid => Exit::Usage,
-            _ => Exit::Failure,
-        };
-        Self::new(&error, exit, error.kind().is_temporary())
+        Self::new(error.kind(), &error)
     }
 }
 
 impl From<MigrateError> for Unopened {
     fn from(error: MigrateError) -> Self {
-        Self::new(&error, Exit::Failure, error.kind().is_temporary())
+        Self::new(error.kind(), &error)
     }
 }
 
 impl From<OpenError> for Unopened {
     fn from(error: OpenError) -> Self {
-        let exit = if error.kind() == ErrorKind::Invalid { Exit::Usage } else { Exit::Failure };
-        Self::new(&error, exit, error.kind().is_temporary())
+        Self::new(error.kind(), &error)
     }
 }
 

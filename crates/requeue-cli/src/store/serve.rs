@@ -11,8 +11,8 @@ use crate::serve::{Listener, store_site};
 pub(crate) fn serve(flags: &ServeFlags) -> Result<Ended, Refusal> {
     block_on(async {
         let listener = Listener::bind(&flags.admin.settings_at(flags.address.clone())?).await?;
-        let metrics = listener.metrics();
-        let queue = flags.place.to_find(|opening| opening.metrics(metrics), String::new).await?;
+        let metrics = &listener.metrics;
+        let queue = flags.place.to_find(|opening| opening.metrics(metrics), "").await?;
         let output = Output::start().map_err(|error| Refusal::failure(error.to_string()))?;
         log::show_on(&output);
         let title = format!("requeue: {}", flags.place.queue);

@@ -1,5 +1,6 @@
 //! `--server`: talks to a process with `--serve-admin` instead of to a store.
 
+use std::error::Error;
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -133,7 +134,7 @@ impl Server {
         target: &str,
         body: Option<Vec<u8>>,
     ) -> Result<(StatusCode, Bytes), Refusal> {
-        let answer = async {
+        let exchange = async {
             let (host, base) = match &self.url {
                 ServerUrl::Tcp { authority, path } => (&**authority, &**path),
                 ServerUrl::Unix(_) => ("localhost", ""),
@@ -147,7 +148,7 @@ impl Server {
                 request = request.header(AUTHORIZATION, format!("Bearer {token}"));
             }
             let body = Bytes::from(body.unwrap_or_default());
-            let request = request.body(Full::new(body)).map_err(|e| e.to_string())?;
+            let request = request.body(Full::new(body))?;
             match &self.url {
                 ServerUrl::Tcp { authority, .. } => {
                     let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| {
@@ -155,26 +156,26 @@ impl Server {
                     });
                     let address =
                         if has_port { authority.clone() } else { format!("{authority}:80") };
-                    let stream = TcpStream::connect(address).await.map_err(|e| e.to_string())?;
+                    let stream = TcpStream::connect(address).await?;
                     if token.is_some() {
-                        self.warn_of_clear_text(stream.peer_addr().map_err(|e| e.to_string())?);
+                        self.warn_of_clear_text(stream.peer_addr()?);
                     }
                     exchange_messages(stream, request).await
                 }
                 ServerUrl::Unix(path) => {
-                    let stream = UnixStream::connect(path).await.map_err(|e| e.to_string())?;
+                    let stream = UnixStream::connect(path).await?;
                     if token.is_some() {
                         // The user of the connected process is checked. The file at the path may be replaced after
                         // the connect.
-                        let peer = stream.peer_cred().map_err(|e| e.to_string())?.uid();
+                        let peer = stream.peer_cred()?.uid();
                         check_peer(path, peer, rustix::process::geteuid().as_raw())?;
                     }
                     exchange_messages(stream, request).await
                 }
             }
         };
-        match tokio::time::timeout(PATIENCE, answer).await {
-            Ok(answer) => answer.map_err(|why| self.refusal(&why)),
+        match tokio::time::timeout(PATIENCE, exchange).await {
+            Ok(answer) => answer.map_err(|why| self.refusal(&why.to_string())),
             Err(_) => Err(self.refusal("no answer in time")),
         }
     }
@@ -274,16 +275,15 @@ fn others_can_write(peer: u32, owner: u32, mode: u32) -> bool {
 async fn exchange_messages(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     request: Request<Full<Bytes>>,
-) -> Result<(StatusCode, Bytes), String> {
-    let shook = http1::handshake(TokioIo::new(stream)).await;
-    let (mut sender, connection) = shook.map_err(|error| error.to_string())?;
+) -> Result<(StatusCode, Bytes), Box<dyn Error + Send + Sync>> {
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);
-    let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
+    let response = sender.send_request(request).await?;
     let status = response.status();
     let body = Limited::new(response.into_body(), ANSWER).collect().await.map_err(|error| {
         match error.is::<LengthLimitError>() {
-            true => format!("the answer is over {} MiB; check the URL", ANSWER >> 20),
-            false => error.to_string(),
+            true => format!("the answer is over {} MiB; check the URL", ANSWER >> 20).into(),
+            false => error,
         }
     })?;
     Ok((status, body.to_bytes()))
@@ -296,6 +296,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::args::values::parse_server;
 
     #[test]
     fn the_token_is_for_this_user_for_root_and_from_root_for_a_user_whose_path_is_safe() {
@@ -377,12 +378,12 @@ mod tests {
             ("http://[::1]:80/queue/", tcp("[::1]:80", "/queue")),
             ("unix:a b", ServerUrl::Unix("a b".into())),
         ] {
-            assert_eq!(text.parse(), Ok(url), "{text}");
+            assert_eq!(parse_server(text), Ok(url), "{text}");
         }
         for text in
             ["", "localhost:8080", "https://a", "http://", "http://a@b", "http://a/?q=1", "unix:"]
         {
-            assert!(text.parse::<ServerUrl>().is_err(), "{text}");
+            assert!(parse_server(text).is_err(), "{text}");
         }
     }
 }

@@ -7,7 +7,7 @@ use super::reaching::open_patiently;
 use super::{block_on, connect_store, re_add};
 use crate::args::config::{Config, Subcommand};
 use crate::args::run::{Alone, Flags, Through};
-use crate::args::store::{Place, StoreCommand, StoreUrl, Wait, WorkFlags};
+use crate::args::store::{Place, StoreCommand, StoreUrl, WorkFlags};
 use crate::exit::{Ended, Exit, Refusal};
 use crate::input::source::Input;
 use crate::output::files::identity;
@@ -20,7 +20,7 @@ use crate::serve::Listener;
 /// `requeue run --store`: adds the keys of the input to a store, and works on its queue.
 pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
     let Through { store, queue, lease, wait, passwords } = flags.through.clone();
-    let place = Place { store: StoreUrl { store }, queue, wait: Wait { wait } };
+    let place = Place { store: StoreUrl { store, wait }, queue };
     let re_add = re_add(flags.common.re_add)?;
     let (source, mut config) = Config::from_run_flags(flags)?;
     // Commands must not see the password of this process.
@@ -30,7 +30,7 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
     let files = Files::open_files(&config, identity(&input.metadata))?;
     block_on(async {
         let listener = Listener::bind_if_asked(config.serve.as_ref()).await?;
-        let metrics = listener.as_ref().map(Listener::metrics);
+        let metrics = listener.as_ref().map(|listener| &listener.metrics);
         // This subcommand adds keys itself, and therefore creates the queue.
         let (queue, expired) =
             place.to_work_on(true, lease, (re_add, None), None, &config, metrics).await?;
@@ -56,7 +56,7 @@ pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
     let files = Files::open_files(&config, None)?;
     block_on(async {
         let listener = Listener::bind_if_asked(config.serve.as_ref()).await?;
-        let metrics = listener.as_ref().map(Listener::metrics);
+        let metrics = listener.as_ref().map(|listener| &listener.metrics);
         let queue = place.to_work_on(create, lease, (re_add, parked_add), worker, &config, metrics);
         let (queue, expired) = queue.await?;
         if until_empty {
@@ -74,14 +74,14 @@ pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
 
 /// `requeue store init`.
 pub(crate) fn init_store(command: &StoreCommand) -> Result<Ended, Refusal> {
-    let StoreCommand::Init { store, queue: queues, wait } = command;
+    let StoreCommand::Init { store, queue: queues } = command;
     let url = store.required_url()?;
     block_on(async {
-        open_patiently(wait.wait, async || {
-            let store = connect_store(url).await?;
-            store.migrate().await?;
+        open_patiently(store.wait, async || {
+            let opened = connect_store(url).await?;
+            opened.migrate().await?;
             for queue in queues {
-                store.queue(queue).open().await?;
+                opened.queue(queue).open().await?;
             }
             Ok(())
         })

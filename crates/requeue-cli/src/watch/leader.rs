@@ -27,18 +27,18 @@ impl Candidate {
     /// Prepares the election; `None` without `--leader-election`.
     pub(crate) async fn new(access: &Access, flags: LeaderFlags) -> Result<Option<Self>, Refusal> {
         let LeaderFlags { leader_election, lease_duration, renew_deadline, retry_period } = flags;
-        let Some(lease) = leader_election else { return Ok(None) };
-        let namespace = lease.namespace.as_deref().unwrap_or(access.default_namespace());
-        let config = Config::new(namespace, &lease.name)
+        let Some((namespace, name)) = leader_election else { return Ok(None) };
+        let namespace = namespace.as_deref().unwrap_or(access.default_namespace());
+        let config = Config::new(namespace, &name)
             .lease_duration(lease_duration)
             .renew_deadline(renew_deadline)
             .retry_period(retry_period);
         let elector = LeaderElector::new(access.election_client(&config)?, config);
         let elector = elector.map_err(|e| Refusal::usage(format!("--leader-election: {e}")))?;
-        access.try_lease(namespace, &lease.name).await?;
+        access.try_lease(namespace, &name).await?;
         // Another replica may start commands when the Lease has expired.
         let grace = (lease_duration - renew_deadline) / 2;
-        Ok(Some(Self { elector, lease: format!("{namespace}/{}", lease.name), grace }))
+        Ok(Some(Self { elector, lease: format!("{namespace}/{name}"), grace }))
     }
 
     pub(crate) fn status(&self) -> Status {

@@ -137,7 +137,7 @@ fn check_flags(flags: &Flags) -> Result<(), Refusal> {
     if let Some((flag, _)) = given.iter().find(|(_, is_given)| *is_given && !wants(On::Apply)) {
         return Err(Refusal::usage(format!("{flag} requires --on apply")));
     }
-    let mut names: Vec<_> = flags.snapshot.iter().map(|snapshot| &snapshot.name).collect();
+    let mut names: Vec<_> = flags.snapshot.iter().map(|(name, _)| name).collect();
     names.sort_unstable();
     if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
         let name = twice[0];

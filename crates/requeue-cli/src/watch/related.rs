@@ -36,7 +36,7 @@ impl Related {
         for resource in owns {
             owned.push(access.find_listable(resource, &ListParams::default()).await?);
         }
-        for Selected { resource, name } in all_on {
+        for (resource, name) in all_on {
             let field_selector = name.as_ref().map(|name| format!("metadata.name={name}"));
             let params = ListParams { field_selector, ..ListParams::default() };
             for_all.push((access.find_listable(resource, &params).await?, params));

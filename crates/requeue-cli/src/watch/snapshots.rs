@@ -128,7 +128,7 @@ impl Snapshots {
             return Ok(None);
         }
         let mut stores = Vec::new();
-        for Named { name, resource } in all {
+        for (name, resource) in all {
             let resource = access.find_listable(&resource, &ListParams::default()).await?;
             stores.push(Arc::new(Store::new(name, resource)));
         }

@@ -1,12 +1,12 @@
 //! Tests with real directories, and events that the tests feed.
 
-use std::fmt;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::UNIX_EPOCH;
 
 use clap::Parser;
+use notify::{Config, EventHandler, WatcherKind};
 use tempfile::TempDir;
 
 use super::*;
@@ -45,12 +45,6 @@ struct Fake {
     calls: Arc<Mutex<Calls>>,
 }
 
-impl fmt::Debug for Fake {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Fake")
-    }
-}
-
 impl Fake {
     fn call(&self, kind: char, dir: &Path) -> String {
         let inside = dir.strip_prefix(&self.root).unwrap_or(dir);
@@ -58,14 +52,22 @@ impl Fake {
     }
 }
 
-impl Watch for Fake {
-    fn watch(&mut self, dir: &Path) -> Result<(), NotWatched> {
+impl Watcher for Fake {
+    fn new<F: EventHandler>(_: F, _: Config) -> notify::Result<Self> {
+        unreachable!("the tests construct it")
+    }
+
+    fn kind() -> WatcherKind {
+        WatcherKind::NullWatcher
+    }
+
+    fn watch(&mut self, dir: &Path, _: RecursiveMode) -> notify::Result<()> {
         let mut calls = self.calls.lock().unwrap();
         if calls.denied.as_deref() == Some(dir) {
-            return Err(NotWatched::Failed(ErrorKind::PermissionDenied.into()));
+            return Err(notify::Error::io(ErrorKind::PermissionDenied.into()));
         }
         if calls.most.is_some_and(|most| calls.watched().len() >= most) {
-            return Err(NotWatched::Full);
+            return Err(notify::Error::new(notify::ErrorKind::MaxFilesWatch));
         }
         let call = self.call('+', dir);
         calls.all.push(call);
@@ -75,13 +77,9 @@ impl Watch for Fake {
         Ok(())
     }
 
-    fn unwatch(&mut self, dir: &Path) {
+    fn unwatch(&mut self, dir: &Path) -> notify::Result<()> {
         let call = self.call('-', dir);
         self.calls.lock().unwrap().all.push(call);
-    }
-
-    fn reset(&mut self) -> Result<(), NotWatched> {
-        self.calls.lock().unwrap().all.push("reset".to_owned());
         Ok(())
     }
 }
@@ -117,8 +115,15 @@ impl Fixture {
         let filter = Filter::new(&flags, &paths).unwrap();
         let calls = Arc::<Mutex<Calls>>::default();
         let root = fs::canonicalize(dir.path()).unwrap();
-        let watch = Box::new(Fake { root, calls: Arc::clone(&calls) });
-        Self { dir, tree: Tree::new(roots, filter, watch, RandomState::new()), calls }
+        let new_calls = Arc::clone(&calls);
+        let new_watcher: NewWatcher = Box::new(move || {
+            new_calls.lock().unwrap().all.push("reset".to_owned());
+            Ok(Box::new(Fake { root: root.clone(), calls: Arc::clone(&new_calls) }))
+        });
+        let tree = Tree::new(roots, filter, new_watcher, RandomState::new()).ok().unwrap();
+        // The first watcher resets nothing.
+        calls.lock().unwrap().all.clear();
+        Self { dir, tree, calls }
     }
 
     /// Starts, and returns the files that changed after a time that no file has.
