@@ -188,26 +188,18 @@ pub(crate) struct Sections {
 impl Sections {
     /// Returns the part of a subcommand that runs commands; `None` for another one.
     pub(crate) fn for_subcommand(name: &str) -> Option<Self> {
-        let (mut environment, examples, example) = match name {
-            "run" => {
-                let environment = [&ENVIRONMENT[..], &[ENVIRONMENT_STORE]].concat();
-                (environment, &EXAMPLES_RUN[..], EXAMPLES_RUN[1])
-            }
-            "files" => {
-                let environment = [&ENVIRONMENT_FILES[..], &ENVIRONMENT].concat();
-                (environment, &EXAMPLES_FILES[..], EXAMPLES_FILES[0])
-            }
+        let (own, examples, example): (&[Item], &'static [&str], &str) = match name {
+            "run" => (&[], &EXAMPLES_RUN, EXAMPLES_RUN[1]),
+            "work" => (&[], &EXAMPLES_WORK, EXAMPLES_WORK[0]),
+            "files" => (&ENVIRONMENT_FILES, &EXAMPLES_FILES, EXAMPLES_FILES[0]),
             #[cfg(feature = "kube")]
-            "watch" => {
-                let environment = [&ENVIRONMENT_WATCH[..], &ENVIRONMENT].concat();
-                (environment, &EXAMPLES_WATCH[..], EXAMPLES_WATCH[0])
-            }
-            "work" => {
-                let environment = [&ENVIRONMENT[..], &[ENVIRONMENT_STORE]].concat();
-                (environment, &EXAMPLES_WORK[..], EXAMPLES_WORK[0])
-            }
+            "watch" => (&ENVIRONMENT_WATCH, &EXAMPLES_WATCH, EXAMPLES_WATCH[0]),
             _ => return None,
         };
+        let mut environment = [own, &ENVIRONMENT].concat();
+        if matches!(name, "run" | "work") {
+            environment.push(ENVIRONMENT_STORE);
+        }
         // The last failure may have been on another machine, and a store does not keep its exit code.
         environment.retain(|(variable, _)| name != "work" || *variable != "REQUEUE_LAST_EXIT");
         let mut exits = EXITS.to_vec();

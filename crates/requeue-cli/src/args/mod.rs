@@ -18,7 +18,7 @@ use std::path::PathBuf;
 
 use clap::builder::styling::Styles;
 use clap::error::ErrorKind;
-use clap::{ArgAction, Command, CommandFactory, FromArgMatches, Parser};
+use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 use clap_complete::Shell;
 
 /// Run a command per key: deduplicated, one at a time, retried with backoff
@@ -47,18 +47,13 @@ impl Cli {
     pub(crate) fn of_process() -> Result<Self, clap::Error> {
         Self::try_parse().or_else(|error| match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-                let matches = help::with_wrapped_lines(Self::with_all_flags()).try_get_matches()?;
+                let mut command = Self::command();
+                command.build();
+                let matches = help::with_wrapped_lines(command).try_get_matches()?;
                 Self::from_arg_matches(&matches)
             }
             _ => Err(error),
         })
-    }
-
-    /// Returns the command with the flags of all subcommands.
-    pub(crate) fn with_all_flags() -> Command {
-        let mut command = Self::command();
-        command.build();
-        command
     }
 }
 

@@ -75,13 +75,8 @@ impl Pacing {
         needs(flags.group_jobs.is_some() && without_groups, "--group-jobs", "--group-by")?;
 
         let some = |time: Option<Duration>| time.filter(|time| !time.is_zero());
-        let groups = match &flags.group_by {
-            None => None,
-            Some(pattern) => Some(
-                Regex::new(pattern)
-                    .map_err(|error| Refusal::usage(format!("--group-by: {error}")))?,
-            ),
-        };
+        let groups = flags.group_by.as_deref().map(Regex::new).transpose();
+        let groups = groups.map_err(|error| Refusal::usage(format!("--group-by: {error}")))?;
         Ok(Self {
             times: Times {
                 delay: some(flags.delay),

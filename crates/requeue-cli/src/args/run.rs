@@ -7,7 +7,6 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum, ValueHint};
 use requeue::{InFlightPolicy, Pace, ReaddPolicy};
 use rustix::process::Signal;
@@ -16,7 +15,8 @@ use crate::args::codes::{Codes, parse_codes};
 use crate::args::halt::{MayHalt, parse_halt};
 use crate::args::help::Sections;
 use crate::args::values::{
-    Retries, parse_delimiter, parse_jobs, parse_pace, parse_rate, parse_rerun, parse_retries,
+    Retries, named_values, parse_delimiter, parse_jobs, parse_pace, parse_rate, parse_rerun,
+    parse_retries,
 };
 use crate::duration::{Debounce, parse_debounce, parse_duration};
 use crate::exit::Refusal;
@@ -254,8 +254,8 @@ pub(crate) struct Common {
     pub(crate) max_delay: Option<Duration>,
 
     /// Effect of an add on a waiting key: hold, replace or keep-both [default: hold]
-    #[arg(long, value_parser = re_add_policies(), value_name = "HOW", hide_possible_values = true)]
-    #[arg(help_heading = "Failure", hide_short_help = true)]
+    #[arg(long, value_parser = named_values(&RE_ADD), value_name = "HOW")]
+    #[arg(hide_possible_values = true, help_heading = "Failure", hide_short_help = true)]
     pub(crate) re_add: Option<ReaddPolicy>,
 
     /// Exit codes and signals that are not retried, as in 2,64-78,SIGSEGV
@@ -436,13 +436,11 @@ pub(crate) enum Order {
 }
 
 /// The values of `--re-add`.
-pub(crate) fn re_add_policies() -> impl TypedValueParser<Value = ReaddPolicy> {
-    PossibleValuesParser::new(["hold", "replace", "keep-both"]).map(|name| match &*name {
-        "replace" => ReaddPolicy::Replace,
-        "keep-both" => ReaddPolicy::KeepBoth,
-        _ => ReaddPolicy::Hold,
-    })
-}
+pub(crate) const RE_ADD: [(&str, ReaddPolicy); 3] = [
+    ("hold", ReaddPolicy::Hold),
+    ("replace", ReaddPolicy::Replace),
+    ("keep-both", ReaddPolicy::KeepBoth),
+];
 
 /// The destination of the output of commands.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]

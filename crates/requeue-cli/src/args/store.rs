@@ -13,9 +13,9 @@ use requeue_store::{ParkedAdd, Priority, State};
 
 use crate::args::help::Sections;
 use crate::args::run::{
-    self as args, AdminFlags, Common, Dashboard, Passwords, Read, STORE_VARIABLE, Stdin, Summary,
+    AdminFlags, Common, Dashboard, Passwords, RE_ADD, Read, STORE_VARIABLE, Stdin, Summary,
 };
-use crate::args::values::{ServerUrl, parse_server};
+use crate::args::values::{ServerUrl, named_values, parse_server};
 use crate::duration::{Debounce, parse_debounce, parse_duration};
 use crate::exit::Refusal;
 use crate::serve::{Address, parse_address};
@@ -132,8 +132,8 @@ pub(crate) struct AddFlags {
     pub(crate) debounce: Option<Debounce>,
 
     /// Priority: low, normal, high
-    #[arg(long, value_parser = priority_values(), value_name = "HOW", default_value = "normal")]
-    #[arg(help_heading = "Adds", hide_possible_values = true)]
+    #[arg(long, value_parser = named_values(&PRIORITIES), value_name = "HOW")]
+    #[arg(default_value = "normal", help_heading = "Adds", hide_possible_values = true)]
     pub(crate) priority: Priority,
 
     /// Revive parked keys, even if the queue keeps them parked
@@ -150,7 +150,7 @@ pub(crate) struct AddFlags {
     /// Effect of an add on a key that backs off: hold or replace [default: hold]
     ///
     /// A setting of the queue: its first add or worker fixes it. Queues in a store do not have `keep-both`.
-    #[arg(long, value_parser = args::re_add_policies(), value_name = "HOW")]
+    #[arg(long, value_parser = named_values(&RE_ADD), value_name = "HOW")]
     #[arg(hide_possible_values = true, help_heading = "Adds", hide_short_help = true)]
     pub(crate) re_add: Option<ReaddPolicy>,
 
@@ -172,13 +172,8 @@ fn parked_add_values() -> impl TypedValueParser<Value = ParkedAdd> {
 }
 
 /// The values of `--priority`.
-fn priority_values() -> impl TypedValueParser<Value = Priority> {
-    PossibleValuesParser::new(["low", "normal", "high"]).map(|name| match &*name {
-        "low" => Priority::Low,
-        "high" => Priority::High,
-        _ => Priority::Normal,
-    })
-}
+const PRIORITIES: [(&str, Priority); 3] =
+    [("low", Priority::Low), ("normal", Priority::Normal), ("high", Priority::High)];
 
 #[derive(Args, Debug)]
 pub(crate) struct QueuesFlags {
@@ -255,7 +250,8 @@ pub(crate) struct KeysFlags {
     /// Only keys in this state
     ///
     /// STATE is ready, waiting, in_flight, parked or damaged.
-    #[arg(long, value_parser = state_values(), value_name = "STATE", hide_possible_values = true)]
+    #[arg(long, value_parser = named_values(&STATES), value_name = "STATE")]
+    #[arg(hide_possible_values = true)]
     pub(crate) state: Option<State>,
 
     /// Print JSON objects that `requeue add --input json` reads
@@ -332,7 +328,7 @@ pub(crate) struct CancelFlags {
     /// the run after it.
     #[arg(
         long,
-        value_parser = state_values(),
+        value_parser = named_values(&STATES),
         value_name = "STATE",
         requires = "all",
         conflicts_with = "keys",
@@ -359,14 +355,6 @@ const STATES: [(&str, State); 5] = [
 /// Returns the name of a state.
 pub(crate) fn state_name(state: State) -> &'static str {
     STATES.iter().find(|(_, known)| *known == state).map_or("unknown", |(name, _)| name)
-}
-
-fn state_values() -> impl TypedValueParser<Value = State> {
-    PossibleValuesParser::new(STATES.map(|(name, _)| name)).map(|name| {
-        let found = STATES.iter().find(|(known, _)| *known == name);
-        // The parser has checked the name.
-        found.map_or(State::Ready, |(_, state)| *state)
-    })
 }
 
 #[derive(Args, Clone, Debug)]

@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use requeue::{InFlightPolicy, Pace};
 
 use crate::duration::parse_duration;
@@ -40,6 +41,16 @@ pub(crate) fn parse_retries(text: &str) -> Result<Retries, &'static str> {
             number.parse().map(|n| Retries(Some(n))).map_err(|_| "expected a number, or `inf`")
         }
     }
+}
+
+/// Parses one of these names.
+pub(crate) fn named_values<T: Clone + Send + Sync + 'static>(
+    values: &'static [(&'static str, T)],
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(values.iter().map(|(name, _)| *name)).try_map(|name| {
+        let found = values.iter().find(|(known, _)| *known == name);
+        found.map(|(_, value)| value.clone()).ok_or("not one of the names")
+    })
 }
 
 /// Parses "10/s": the interval between two starts.
