@@ -33,11 +33,10 @@ enum Message {
         source: u64,
         bytes: Vec<u8>,
     },
-    /// The output of a run, with `--output group`.
+    /// The standard output and error of a run, with `--output group`.
     Kept {
         source: u64,
-        stdout: SpooledTempFile,
-        stderr: SpooledTempFile,
+        kept: [SpooledTempFile; 2],
     },
     /// The progress line, which stays below all other lines; `None` removes it.
     Progress(Option<String>),
@@ -106,13 +105,8 @@ impl Output {
     }
 
     /// Writes the kept output of run number `source`.
-    pub(crate) async fn write_kept(
-        &self,
-        source: u64,
-        stdout: SpooledTempFile,
-        stderr: SpooledTempFile,
-    ) {
-        let _ = self.messages.send(Message::Kept { source, stdout, stderr }).await;
+    pub(crate) async fn write_kept(&self, source: u64, kept: [SpooledTempFile; 2]) {
+        let _ = self.messages.send(Message::Kept { source, kept }).await;
     }
 
     /// Shows the progress line, and replaces the one before. Drops it if the queue is full.
@@ -229,7 +223,7 @@ impl Writer {
                 Message::Text { stream: Stream::Stderr, source, bytes } => {
                     self.write_stderr(source, &bytes);
                 }
-                Message::Kept { source, stdout, stderr } => {
+                Message::Kept { source, kept: [stdout, stderr] } => {
                     let written = pass_pieces(stdout, |piece| self.write_stdout(source, piece))
                         .and_then(|()| {
                             pass_pieces(stderr, |piece| self.write_stderr(source, piece))

@@ -37,13 +37,9 @@ struct Group {
     starved: Option<Signal>,
 }
 
-/// The exit of a leader that was waited for.
-#[derive(Debug)]
-pub(crate) struct Reaped {
-    pub(crate) status: io::Result<ExitStatus>,
-    /// The signal that stopped it, if it was killed because it tried to use the terminal.
-    pub(crate) starved: Option<Signal>,
-}
+/// The status of a leader that has exited, and the signal that stopped it if it was killed because it tried to use the
+/// terminal.
+pub(crate) type Reaped = (io::Result<ExitStatus>, Option<Signal>);
 
 impl Groups {
     pub(crate) fn with_guardian(guardian: Option<Guardian>) -> Self {
@@ -88,7 +84,7 @@ impl Groups {
             let mut groups = self.running.lock();
             wait.as_mut().poll(context).map(|status| {
                 let group = groups.get_mut(slot - 1).and_then(Option::take);
-                Reaped { status, starved: group.and_then(|group| group.starved) }
+                (status, group.and_then(|group| group.starved))
             })
         })
         .await
@@ -265,7 +261,7 @@ mod tests {
                         let key = Key::from(&b"k"[..]);
                         let mut child = groups.start_command(slot, 1, &key, &mut sleep).unwrap();
                         groups.end_command(slot, Signal::KILL);
-                        runtime.block_on(groups.wait_for_command(slot, &mut child)).status.unwrap();
+                        runtime.block_on(groups.wait_for_command(slot, &mut child)).0.unwrap();
                     }
                 });
             }

@@ -22,7 +22,7 @@ use crate::output::Stream;
 use crate::output::capture::{self, Sink};
 use crate::output::joblog::Log;
 use crate::process::command;
-use crate::process::groups::{self, Reaped};
+use crate::process::groups;
 use crate::process::guardian::Guardian;
 use crate::process::run_input::RunInput;
 use crate::process::signals::Level;
@@ -129,8 +129,7 @@ impl Runner {
         let written = match &self.keys.order {
             Some(order) => order.write_or_hold(&self.output, run.key, run.seq, output).await,
             None => {
-                let [stdout, stderr] = output;
-                self.output.write_kept(run.seq, stdout, stderr).await;
+                self.output.write_kept(run.seq, output).await;
                 Ok(())
             }
         };
@@ -368,7 +367,7 @@ impl Runner {
                 () = self.exited_and_killing(exited.clone()) => None,
             }
         };
-        let (Reaped { status, starved }, ended) = tokio::join!(process, pipes);
+        let ((status, starved), ended) = tokio::join!(process, pipes);
         let mut sent = 0;
         if let Some((fed, out, err)) = ended {
             sent = fed;

@@ -83,7 +83,7 @@ impl OutputOrder {
         output: &Output,
         key: &[u8],
         run: u64,
-        [stdout, stderr]: [SpooledTempFile; 2],
+        kept: [SpooledTempFile; 2],
     ) -> io::Result<()> {
         // The key is in flight, so its place stays the same while this call waits for `held`.
         let place = self.places.lock().of_keys.get(key).copied();
@@ -91,10 +91,10 @@ impl OutputOrder {
         self.release_into(output, &mut held).await?;
         match place {
             Some(place) if place > held.first => {
-                tokio::task::block_in_place(|| held.hold_output(place, run, [stdout, stderr]))
+                tokio::task::block_in_place(|| held.hold_output(place, run, kept))
             }
             _ => {
-                output.write_kept(run, stdout, stderr).await;
+                output.write_kept(run, kept).await;
                 Ok(())
             }
         }
@@ -152,8 +152,8 @@ impl Held {
     /// Writes the output of a place. The last output of all returns the space of the file.
     async fn write_place(&mut self, output: &Output, place: u64) -> io::Result<()> {
         for piece in self.outputs.remove(&place).unwrap_or_default() {
-            let [stdout, stderr] = tokio::task::block_in_place(|| self.read_piece(&piece))?;
-            output.write_kept(piece.run, stdout, stderr).await;
+            let kept = tokio::task::block_in_place(|| self.read_piece(&piece))?;
+            output.write_kept(piece.run, kept).await;
         }
         // The file would otherwise grow until the end of the run.
         if self.outputs.is_empty() {
