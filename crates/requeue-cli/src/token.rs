@@ -15,14 +15,11 @@ pub(crate) fn read_token(file: Option<&Path>) -> Result<String, Refusal> {
             let refused = |error| Refusal::usage(format!("--token-file {name}: {error}"));
             std::fs::read_to_string(path).map_err(refused)?
         }
-        None => match std::env::var(TOKEN_VARIABLE) {
-            Ok(text) if !text.is_empty() => text,
-            _ => {
-                return Err(Refusal::usage(format!(
-                    "no token; pass --token-file FILE, or set {TOKEN_VARIABLE}"
-                )));
-            }
-        },
+        None => {
+            let text = std::env::var(TOKEN_VARIABLE).ok().filter(|text| !text.is_empty());
+            let missing = || format!("no token; pass --token-file FILE, or set {TOKEN_VARIABLE}");
+            text.ok_or_else(|| Refusal::usage(missing()))?
+        }
     };
     // Editors end a file with a newline.
     Ok(text.trim().to_owned())

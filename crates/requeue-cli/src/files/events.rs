@@ -103,7 +103,7 @@ pub(super) enum NotWatched {
     Failed(io::Error),
 }
 
-/// Returns a watcher without watches. The drop of the watcher before it ends the watches of that one.
+/// Creates a watcher, which watches nothing yet.
 pub(super) type NewWatcher = Box<dyn Fn() -> Result<Box<dyn Watcher + Send>, Error> + Send>;
 
 /// Returns a watcher of the system, which is inotify on Linux. Its events go to the inbox.

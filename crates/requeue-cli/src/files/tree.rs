@@ -153,6 +153,7 @@ impl Tree {
         if events.overflow {
             // The events may have told of directories whose watches ended, or that took the place of others.
             match (self.new_watcher)().map_err(NotWatched::from) {
+                // The drop of the old watcher ends its watches.
                 Ok(watcher) => self.watcher = watcher,
                 Err(NotWatched::Full) => return Err(Full(0)),
                 Err(NotWatched::Failed(error)) => self.warnings.push(error.to_string()),

@@ -38,8 +38,8 @@ pub(crate) struct Sink<'a> {
 }
 
 impl<'a> Sink<'a> {
-    /// With `keeps_all`, keeps the output for `--output group`; long output is in an unnamed file. With `keeps_tail`, keeps
-    /// the end of the output for the dashboard.
+    /// With `keeps_all`, keeps the output for `--output group`; long output is in an unnamed file. With `keeps_tail`,
+    /// keeps the end of the output for the dashboard.
     pub(crate) fn new(
         output: &'a Output,
         stream: Stream,

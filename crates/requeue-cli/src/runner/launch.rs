@@ -125,21 +125,18 @@ impl Runner {
         let guardian = guardian.map_err(|error| Refusal::failure(error.to_string()))?;
         let commands = Commands { groups: Groups::with_guardian(guardian), ..Commands::default() };
         let output = Output::start().map_err(|error| Refusal::failure(error.to_string()))?;
-        let (stop, tally) = (Stop::new(stopper), Tally::default());
-        let reports = RetryReports::default();
-        let history = metrics.map(|_| History::new());
         Ok(Self {
             started: Instant::now(),
             config,
             keys,
             commands,
             hooks,
-            stop,
+            stop: Stop::new(stopper),
             output,
-            reports,
-            tally,
+            reports: RetryReports::default(),
+            tally: Tally::default(),
             files,
-            history,
+            history: metrics.map(|_| History::new()),
             has_record: SetOnce::new(),
         })
     }
@@ -183,15 +180,14 @@ impl Runner {
             Exit::Failure => Exit::Failure,
             exit => self.stop.no_program.get().copied().unwrap_or(exit),
         };
-        match (self.stop.signal.get(), exit) {
-            (Some(&signal), _) => Ended::Signal(signal),
-            (
-                None,
-                exit @ (Exit::Failure | Exit::NotExecutable | Exit::NotFound | Exit::Halted),
-            ) => Ended::Exit(exit),
+        let is_serious =
+            matches!(exit, Exit::Failure | Exit::NotExecutable | Exit::NotFound | Exit::Halted);
+        match self.stop.signal.get() {
+            Some(&signal) => Ended::Signal(signal),
+            None if is_serious => Ended::Exit(exit),
             // The program dies of SIGPIPE, as other programs in a pipe do.
-            (None, _) if self.is_cut_off() => Ended::Signal(Signal::PIPE.as_raw()),
-            (None, exit) => Ended::Exit(exit),
+            None if self.is_cut_off() => Ended::Signal(Signal::PIPE.as_raw()),
+            None => Ended::Exit(exit),
         }
     }
 

@@ -31,8 +31,8 @@ pub(super) async fn complete_lease(
     completed.map(|completed| completed.parked).map_err(|error| error_chain(&error))
 }
 
-/// The keys that this process has parked without a run, because the lease of their last run expired. Each has its number
-/// of attempts, and the reason.
+/// The keys that this process has parked without a run, because the lease of their last run expired. Each has its
+/// number of attempts, and the reason.
 pub(crate) type ExpiredKeys = mpsc::UnboundedReceiver<(Key, u32, String)>;
 
 /// A key in flight.

@@ -398,13 +398,11 @@ impl Counts {
                     (self.revived, "revived"),
                     (self.parked, "left parked (--revive revives them)"),
                 ];
-                let listed = |counts: &[(usize, &str)]| -> Vec<String> {
-                    let counts = counts.iter().filter(|(count, _)| *count > 0);
-                    counts.map(|(count, what)| format!("{count} {what}")).collect()
-                };
+                let given = answers.iter().filter(|(count, _)| *count > 0);
+                let listed: Vec<_> = given.map(|(count, what)| format!("{count} {what}")).collect();
                 let mut text = counted(self.adds as u64, "add");
                 if self.adds > 0 {
-                    text += &format!(": {}", listed(&answers).join(", "));
+                    text += &format!(": {}", listed.join(", "));
                 }
                 if self.cancelled > 0 {
                     text += &format!(", {} cancelled", self.cancelled);

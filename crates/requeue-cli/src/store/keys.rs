@@ -41,15 +41,14 @@ pub(crate) fn parked(flags: &ParkedFlags) -> Result<Ended, Refusal> {
         list_keys(&queue, Some(State::Parked), |entry| {
             let at = entry.since.and_then(|since| Timestamp::now().checked_sub(since).ok());
             let at = at.map(|at| at.to_string());
+            let why = entry.error.as_deref().unwrap_or_default();
             if flags.json {
-                let mut written = to_record(entry);
-                written.why = Some(entry.error.as_deref().unwrap_or_default());
-                written.given_up_at = at;
-                return written.to_bytes();
+                let mut record = to_record(entry);
+                (record.why, record.given_up_at) = (Some(why), at);
+                return record.to_bytes();
             }
-            let (key, failures) = (shown(&entry.key), entry.failures);
-            let (at, why) = (at.unwrap_or_default(), shown_error(entry));
-            format!("{key}\t{failures}\t{at}\t{why}").into_bytes()
+            let (key, at, why) = (shown(&entry.key), at.unwrap_or_default(), shown(why.as_bytes()));
+            format!("{key}\t{}\t{at}\t{why}", entry.failures).into_bytes()
         })
         .await
     })
@@ -129,8 +128,4 @@ fn to_record(entry: &Entry) -> Written<'_> {
     written.priority = entry.priority.into();
     written.attempts = Some(entry.failures);
     written
-}
-
-fn shown_error(entry: &Entry) -> String {
-    shown(entry.error.as_deref().unwrap_or_default().as_bytes())
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use jiff::{Timestamp, Unit};
 use requeue_store::{Entry, State, StateCounts};
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::args::store::state_name;
 use crate::duration;
@@ -37,11 +38,6 @@ pub(super) fn status_json(
     damaged_keys: &[Entry],
 ) -> String {
     #[derive(Serialize)]
-    struct Damaged<'a> {
-        key: String,
-        why: &'a str,
-    }
-    #[derive(Serialize)]
     struct Status<'a> {
         ready: u64,
         waiting: u64,
@@ -51,7 +47,7 @@ pub(super) fn status_json(
         damaged: u64,
         /// The first damaged keys.
         #[serde(skip_serializing_if = "Vec::is_empty")]
-        damaged_keys: Vec<Damaged<'a>>,
+        damaged_keys: Vec<Value>,
         /// In seconds.
         oldest_ready: Option<f64>,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -79,9 +75,9 @@ pub(super) fn status_json(
         }
     }
     let in_flight_keys = in_flight_keys.map(|entries| entries.iter().map(written).collect());
-    let damaged_keys = damaged_keys.iter().map(|entry| Damaged {
-        key: shown(&entry.key),
-        why: entry.error.as_deref().unwrap_or_default(),
+    let damaged_keys = damaged_keys.iter().map(|entry| {
+        let why = entry.error.as_deref().unwrap_or_default();
+        json!({ "key": shown(&entry.key), "why": why })
     });
     let damaged_keys = damaged_keys.collect();
     let StateCounts { ready, waiting, in_flight, dirty, parked, damaged, oldest_ready, .. } =

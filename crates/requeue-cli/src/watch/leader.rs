@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use requeue_kube::leader::{Config, LeaderElector, Status, Term};
+use requeue_kube::leader::{Config, LeaderElector, Term};
 use tokio::sync::oneshot;
 
 use super::access::Access;
@@ -16,7 +16,7 @@ use crate::runner::Runner;
 
 /// A process on standby.
 pub(crate) struct Candidate {
-    elector: LeaderElector,
+    pub(super) elector: LeaderElector,
     /// The namespace and name of the Lease.
     lease: String,
     /// The time from SIGTERM to SIGKILL for commands after the term is lost.
@@ -39,10 +39,6 @@ impl Candidate {
         // Another replica may start commands when the Lease has expired.
         let grace = (lease_duration - renew_deadline) / 2;
         Ok(Some(Self { elector, lease: format!("{namespace}/{name}"), grace }))
-    }
-
-    pub(crate) fn status(&self) -> Status {
-        self.elector.status()
     }
 
     /// Waits on standby, and then leads until the run is `over`.

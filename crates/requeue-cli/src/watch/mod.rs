@@ -72,7 +72,7 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
             objects: Arc::clone(&objects),
             finalizer: keeper.map(|name| Finalizer::new(name, &access, &resource)),
             snapshots: snapshots.clone(),
-            leading: candidate.as_ref().map(Candidate::status),
+            leading: candidate.as_ref().map(|candidate| candidate.elector.status()),
         };
         let (is_over, over) = oneshot::channel();
         let mut leading = None;
