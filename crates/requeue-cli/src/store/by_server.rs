@@ -13,9 +13,8 @@ use requeue_http::api::{
 };
 use requeue_store::{State, StateCounts};
 
-use super::keys::key_line;
 use super::server::{Part, Server};
-use super::text::{Times, report_each, status_json, status_text};
+use super::text::{Times, key_line, report_each, status_json, status_text};
 use crate::args::store::{
     CancelFlags, ExplainFlags, KeysFlags, ReviveFlags, StatusFlags, state_name,
 };

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use jiff::Timestamp;
 use requeue_store::{Entry, Key, Queue, State};
 
-use super::text::Times;
+use super::text::{Times, key_line};
 use super::{block_on, by_server, store_refusal};
 use crate::args::store::{ExplainFlags, KeysFlags, ParkedFlags, state_name};
 use crate::exit::{Ended, Exit, Refusal, print_output};
@@ -110,17 +110,6 @@ pub(super) async fn next_page(
     let page = queue.snapshot(state, after.as_ref(), PAGE).await.map_err(store_refusal)?;
     *after = page.last().map(|entry| entry.key.clone());
     Ok(Some(page).filter(|page| !page.is_empty()))
-}
-
-/// Returns the output of `requeue keys` for a key, without the newline. `key` is its printable form.
-pub(super) fn key_line(key: &str, record: &Written<'_>, is_json: bool) -> Vec<u8> {
-    if is_json {
-        return record.to_bytes();
-    }
-    let (state, at) = (record.state.unwrap_or_default(), record.at.as_deref().unwrap_or_default());
-    let failures = record.attempts.unwrap_or_default();
-    let why = shown(record.why.unwrap_or_default().as_bytes());
-    format!("{key}\t{state}\t{at}\t{failures}\t{why}").into_bytes()
 }
 
 fn to_record(entry: &Entry) -> Written<'_> {

@@ -98,6 +98,17 @@ pub(super) fn status_json(
     serde_json::to_string(&status).unwrap_or_default() + "\n"
 }
 
+/// Returns the output of `requeue keys` for a key, without the newline. `key` is its printable form.
+pub(super) fn key_line(key: &str, record: &Written<'_>, is_json: bool) -> Vec<u8> {
+    if is_json {
+        return record.to_bytes();
+    }
+    let (state, at) = (record.state.unwrap_or_default(), record.at.as_deref().unwrap_or_default());
+    let failures = record.attempts.unwrap_or_default();
+    let why = shown(record.why.unwrap_or_default().as_bytes());
+    format!("{key}\t{state}\t{at}\t{failures}\t{why}").into_bytes()
+}
+
 /// The times of a key, relative to now.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Times {
