@@ -21,6 +21,8 @@ pub(super) struct Filter {
     builders: Vec<WalkBuilder>,
     /// One per root. They keep the rules that they have read.
     matchers: Vec<IncrementalIgnore>,
+    /// The number of forgotten directories whose rules the matchers keep in vain.
+    pub(super) forgotten: usize,
     /// With their dots.
     extensions: Vec<Vec<u8>>,
     /// Files that this program writes. A change of them must not start a run.
@@ -44,7 +46,8 @@ impl Filter {
         let extensions = flags.extensions.iter().map(with_dot).collect();
         let (own, bad_rules) = (Vec::new(), Vec::new());
         let links = if flags.follow { Links::Followed } else { Links::Ignored };
-        let mut filter = Self { builders, matchers: Vec::new(), extensions, own, bad_rules, links };
+        let (matchers, forgotten) = (Vec::new(), 0);
+        let mut filter = Self { builders, matchers, forgotten, extensions, own, bad_rules, links };
         filter.reload_rules();
         Ok(filter)
     }
@@ -56,6 +59,7 @@ impl Filter {
 
     /// Forgets the rules. They are read again when they are needed.
     pub(super) fn reload_rules(&mut self) {
+        self.forgotten = 0;
         self.matchers = self.builders.iter().flat_map(WalkBuilder::build_matchers).collect();
     }
 

@@ -79,8 +79,6 @@ pub(super) struct Tree {
     since: Option<SystemTime>,
     /// All watches are added again.
     adds_watches_again: bool,
-    /// The number of directories whose rules the filter keeps in vain.
-    forgotten: usize,
     warned: HashSet<Vec<u8>>,
     warnings: Vec<String>,
     changes: Vec<Change>,
@@ -117,7 +115,6 @@ impl Tree {
             secret,
             since: None,
             adds_watches_again: false,
-            forgotten: 0,
             warned: HashSet::new(),
             warnings: Vec::new(),
             changes: Vec::new(),
@@ -417,7 +414,7 @@ impl Tree {
         while let Some(dir) = stack.pop() {
             self.warned.remove(dir.as_os_str().as_bytes());
             let Some(known) = self.dirs.remove(&dir) else { continue };
-            self.forgotten += 1;
+            self.filter.forgotten += 1;
             self.end_watch(&dir);
             self.ids.remove(&known.id);
             stack.extend(known.dirs.iter().map(|name| dir.join(name)));
@@ -430,8 +427,7 @@ impl Tree {
             }
         }
         // The filter keeps the rules of directories that are gone. Clearing it costs reads, and so happens rarely.
-        if self.forgotten > self.dirs.len() + 1000 {
-            self.forgotten = 0;
+        if self.filter.forgotten > self.dirs.len() + 1000 {
             self.filter.reload_rules();
         }
     }
