@@ -1,9 +1,9 @@
 //! The samples of the queue: one per second, for the last 15 minutes.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use requeue::Histogram;
 use requeue::metrics::Times;
 use serde_json::{Map, Value};
@@ -80,14 +80,10 @@ const STEP: Duration = Duration::from_secs(5);
 const MINUTE: Duration = Duration::from_secs(60);
 
 impl Samples {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Sample>> {
-        self.samples.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the durations of the last minute, or since the start of the site.
     pub(crate) fn last_minute(&self, gauges: &Gauges) -> LastMinute {
         let Some(now) = gauges.times else { return LastMinute::default() };
-        let mut times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut times = self.times.lock();
         while times.get(1).is_some_and(|(at, _)| at.elapsed() >= MINUTE) {
             times.pop_front();
         }
@@ -103,7 +99,7 @@ impl Samples {
     }
 
     pub(crate) fn push(&self, sample: Sample) {
-        let mut samples = self.lock();
+        let mut samples = self.samples.lock();
         // The oldest sample is removed before the push, so the allocation does not grow.
         if samples.len() == KEPT {
             samples.pop_front();
@@ -112,12 +108,12 @@ impl Samples {
     }
 
     pub(crate) fn all(&self) -> Vec<Sample> {
-        self.lock().iter().copied().collect()
+        self.samples.lock().iter().copied().collect()
     }
 
     /// Returns the rates over the last ten seconds.
     pub(crate) fn rates(&self) -> Rates {
-        let samples = self.lock();
+        let samples = self.samples.lock();
         let Some(last) = samples.back() else { return Rates::default() };
         let before = samples[samples.len().saturating_sub(11)];
         let took = last.t - before.t;
