@@ -299,8 +299,6 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
             given_up: sample.given_up,
             panics: sample.panics,
             times: self.keeps_times.then_some(sample.times),
-            oldest_ready: sample.times.oldest_ready,
-            longest_running: sample.times.longest_running,
         }
     }
 

@@ -261,8 +261,6 @@ pub(crate) struct Gauges {
     pub(crate) panics: u64,
     /// `None` if the queue does not keep times.
     pub(crate) times: Option<Times>,
-    pub(crate) oldest_ready: Duration,
-    pub(crate) longest_running: Duration,
 }
 
 impl Gauges {

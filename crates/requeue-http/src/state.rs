@@ -74,7 +74,6 @@ impl SiteState {
 
     pub(crate) fn summary_json(&self) -> String {
         let gauges = self.source.read_gauges();
-        let times = gauges.times.is_some();
         serde_json::to_string(&Summary {
             title: self.title.clone(),
             queue: self.source.name().map(str::to_owned),
@@ -84,9 +83,9 @@ impl SiteState {
             rates: self.samples.rates(),
             given_up: gauges.given_up,
             panics: gauges.panics,
-            times,
-            oldest_ready: times.then(|| seconds(gauges.oldest_ready)),
-            longest_running: times.then(|| seconds(gauges.longest_running)),
+            times: gauges.times.is_some(),
+            oldest_ready: gauges.times.map(|times| seconds(times.oldest_ready)),
+            longest_running: gauges.times.map(|times| seconds(times.longest_running)),
             longest: self.source.longest_running(10),
             jobs: self
                 .settings

@@ -193,7 +193,9 @@ impl Source for Stored {
             counts.unwrap_or_default();
         let number = |keys: u64| usize::try_from(keys).unwrap_or(usize::MAX);
         let longest = seen.longest_now().next().and_then(|key| key.since);
-        let of_this_process = self.queue.sample().unwrap_or_default();
+        let mut of_this_process = self.queue.sample().unwrap_or_default();
+        // The run that is the oldest may be one of another process.
+        of_this_process.times.longest_running = longest.unwrap_or_default();
         Gauges {
             ready: number(ready),
             waiting: number(waiting),
@@ -207,8 +209,6 @@ impl Source for Stored {
             given_up: of_this_process.given_up,
             panics: of_this_process.panics,
             times: Some(of_this_process.times),
-            oldest_ready: of_this_process.times.oldest_ready,
-            longest_running: longest.unwrap_or_default(),
         }
     }
 
