@@ -229,6 +229,8 @@ impl<K> Entry<K> {
     /// assert_eq!(entry.waits_for_pace(now), Some((pace, now + Duration::from_secs(5))));
     /// ```
     #[must_use]
+    // Only the dashboard of requeue-http needs this method, so it is hidden.
+    #[doc(hidden)]
     pub fn waits_for_pace(&self, now: Time) -> Option<(Pace, Time)> {
         let until = self.around.paced_until.filter(|&until| until > now)?;
         let waits = self.phase == Phase::Idle && self.due.is_some_and(|due| due <= until);
