@@ -2,13 +2,12 @@
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use axum::http::StatusCode;
 use requeue::{Added, Cursor, Entry, Key, Phase, Queue};
 
-use crate::api::{Action, AddResult, KeyPage, Row, State, Status};
+use crate::api::{Action, AddResult, KeyPage, Row, Sample, State, Status};
 use crate::control::Control;
 use crate::cursors::{Cursors, Order};
 use crate::history::{History, Past};
@@ -285,20 +284,20 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
             }
             history.parked_count()
         });
-        let (states, sample) = (self.queue.states(), self.queue.sample());
+        let states = self.queue.states();
         Gauges {
-            ready: states.ready,
-            waiting: states.waiting,
-            backing_off: Some(states.backing_off),
-            running: states.in_flight,
-            dirty: states.dirty,
-            parked,
-            damaged: None,
-            counts_age: Some(Duration::ZERO),
-            counts: sample.totals,
-            given_up: sample.given_up,
-            panics: sample.panics,
-            times: self.keeps_times.then_some(sample.times),
+            counts: Sample {
+                ready: states.ready,
+                waiting: states.waiting,
+                backing_off: Some(states.backing_off),
+                running: states.in_flight,
+                dirty: states.dirty,
+                parked,
+                counts_age: Some(0.0),
+                ..Sample::default()
+            },
+            process: self.queue.sample(),
+            keeps_times: self.keeps_times,
         }
     }
 

@@ -40,29 +40,23 @@ impl LastMinute {
 
 impl Sample {
     pub(crate) fn new(gauges: &Gauges, last_minute: LastMinute) -> Self {
-        let Gauges { counts, .. } = gauges;
-        let times = gauges.times.unwrap_or_default();
+        let Gauges { counts, process, .. } = gauges;
+        let others = [counts.backing_off, counts.parked, counts.damaged].into_iter().flatten();
+        let (totals, times) = (process.totals, process.times);
         let summed = |sum: u128| sum as f64 / 1e9;
         Self {
             t: unix_time(),
-            keys: gauges.keys(),
-            ready: gauges.ready,
-            waiting: gauges.waiting,
-            backing_off: gauges.backing_off,
-            running: gauges.running,
-            dirty: gauges.dirty,
-            parked: gauges.parked,
-            damaged: gauges.damaged,
-            counts_age: gauges.counts_age.map(seconds),
-            adds: counts.adds,
-            coalesced: counts.coalesced,
-            runs: counts.deliveries,
-            failures: counts.failures,
+            keys: counts.ready + counts.waiting + counts.running + others.sum::<usize>(),
+            adds: totals.adds,
+            coalesced: totals.coalesced,
+            runs: totals.deliveries,
+            failures: totals.failures,
             queued: times.queued.count(),
             queued_seconds: summed(times.queued.sum),
             worked: times.worked.count(),
             worked_seconds: summed(times.worked.sum),
             last_minute,
+            ..*counts
         }
     }
 }
@@ -82,7 +76,10 @@ const MINUTE: Duration = Duration::from_secs(60);
 impl Samples {
     /// Returns the durations of the last minute, or since the start of the site.
     pub(crate) fn last_minute(&self, gauges: &Gauges) -> LastMinute {
-        let Some(now) = gauges.times else { return LastMinute::default() };
+        if !gauges.keeps_times {
+            return LastMinute::default();
+        }
+        let now = gauges.process.times;
         let mut times = self.times.lock();
         while times.get(1).is_some_and(|(at, _)| at.elapsed() >= MINUTE) {
             times.pop_front();

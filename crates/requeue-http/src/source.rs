@@ -5,10 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use requeue::Totals;
-use requeue::metrics::Times;
 
-use crate::api::{Action, AddResult, KeyPage, Named, Row, State, Status};
+use crate::api::{Action, AddResult, KeyPage, Named, Row, Sample, State, Status};
 use crate::control::Control;
 use crate::history::History;
 use crate::params::{Params, Problem};
@@ -240,35 +238,14 @@ impl<T> First<T> {
 
 // --- Numbers ---------------------------------------------------------------------------------
 
-/// The numbers at a point in time. Each field is one that [`Sample`](crate::api::Sample) or the summary shows.
+/// The numbers at a point in time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Gauges {
-    pub(crate) ready: usize,
-    pub(crate) waiting: usize,
-    /// `None` if the queue counts them as waiting.
-    pub(crate) backing_off: Option<usize>,
-    pub(crate) running: usize,
-    /// Running keys that run once more.
-    pub(crate) dirty: usize,
-    /// `None` if nothing records parked keys.
-    pub(crate) parked: Option<usize>,
-    /// `None` if the queue has no such state.
-    pub(crate) damaged: Option<usize>,
-    /// The time since these keys were counted; `None` if the store has not counted them yet.
-    pub(crate) counts_age: Option<Duration>,
-    pub(crate) counts: Totals,
-    pub(crate) given_up: u64,
-    pub(crate) panics: u64,
-    /// `None` if the queue does not keep times.
-    pub(crate) times: Option<Times>,
-}
-
-impl Gauges {
-    /// Returns the number of all keys: the sum of the states.
-    pub(crate) fn keys(&self) -> usize {
-        let some = [self.backing_off, self.parked, self.damaged];
-        self.ready + self.waiting + self.running + some.into_iter().flatten().sum::<usize>()
-    }
+    /// The numbers of keys by state, and their age. The other fields are empty.
+    pub(crate) counts: Sample,
+    /// The numbers of this process. In a queue of a store, the longest running key can be one of another process.
+    pub(crate) process: requeue::metrics::Sample,
+    pub(crate) keeps_times: bool,
 }
 
 /// A text to search for in keys as they are shown. ASCII letters match in upper and lower case.

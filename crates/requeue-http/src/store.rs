@@ -12,7 +12,7 @@ use requeue_store::{Add, Added, CancelledRun, Entry, Key, Priority, Queue, State
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::api::{Action, AddResult, KeyPage, Row, State as RowState, Status};
+use crate::api::{Action, AddResult, KeyPage, Row, Sample, State as RowState, Status};
 use crate::history::History;
 use crate::keys::{escape_key, from_base64, to_base64};
 use crate::params::Problem;
@@ -20,6 +20,7 @@ use crate::source::{
     Begin, Column, DetailOf, First, Found, Gauges, LOOKS, NewKey, Rank, Selection, Sort, Source,
     Walk, Walked, count_of, detail_of,
 };
+use crate::time::seconds;
 
 const EVERY: Duration = Duration::from_secs(1);
 /// The time limit of a request to the store.
@@ -192,23 +193,22 @@ impl Source for Stored {
         let StateCounts { ready, waiting, in_flight, dirty, parked, damaged, .. } =
             counts.unwrap_or_default();
         let number = |keys: u64| usize::try_from(keys).unwrap_or(usize::MAX);
+        let mut process = self.queue.sample().unwrap_or_default();
         let longest = seen.longest_now().next().and_then(|key| key.since);
-        let mut of_this_process = self.queue.sample().unwrap_or_default();
-        // The run that is the oldest may be one of another process.
-        of_this_process.times.longest_running = longest.unwrap_or_default();
+        process.times.longest_running = longest.unwrap_or_default();
         Gauges {
-            ready: number(ready),
-            waiting: number(waiting),
-            backing_off: None,
-            running: number(in_flight),
-            dirty: number(dirty),
-            parked: Some(number(parked)),
-            damaged: Some(number(damaged)),
-            counts_age: at.map(|at| at.elapsed()),
-            counts: of_this_process.totals,
-            given_up: of_this_process.given_up,
-            panics: of_this_process.panics,
-            times: Some(of_this_process.times),
+            counts: Sample {
+                ready: number(ready),
+                waiting: number(waiting),
+                running: number(in_flight),
+                dirty: number(dirty),
+                parked: Some(number(parked)),
+                damaged: Some(number(damaged)),
+                counts_age: at.map(|at| seconds(at.elapsed())),
+                ..Sample::default()
+            },
+            process,
+            keeps_times: true,
         }
     }
 
