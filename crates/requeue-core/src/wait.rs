@@ -23,8 +23,6 @@ mod source;
 
 pub use self::backoff::Backoff;
 #[cfg(feature = "wait")]
-pub use self::manager::{
-    BackoffManager, DelayFunc, DelayWithReset, ExponentialBackoffManager, JitteredBackoffManager,
-};
+pub use self::manager::{BackoffManager, ExponentialBackoffManager, JitteredBackoffManager};
 pub(crate) use self::source::saturating_nanos;
 pub use self::source::{JitterSource, jitter};

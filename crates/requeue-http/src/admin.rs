@@ -1,15 +1,14 @@
 //! The token of the actions, and the limit on wrong ones.
 
 use std::collections::HashMap;
-use std::error::Error;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::extract::{ConnectInfo, Request};
 use axum::http::StatusCode;
 use axum::http::header::{AUTHORIZATION, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use parking_lot::Mutex;
 use subtle::ConstantTimeEq;
 
 use crate::params::Problem;
@@ -66,18 +65,9 @@ impl fmt::Debug for AdminToken {
 }
 
 /// The error for a text that cannot be an [`AdminToken`].
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a token has 16 to 1,024 visible ASCII characters; `openssl rand -hex 32` makes one")]
 pub struct TokenError(());
-
-impl fmt::Display for TokenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "a token has 16 to 1,024 visible ASCII characters; `openssl rand -hex 32` makes one",
-        )
-    }
-}
-
-impl Error for TokenError {}
 
 /// The address of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -171,8 +161,7 @@ impl Admin {
     }
 
     fn log_limited(&self, remote: Remote, what: &str) {
-        let line =
-            self.lines.lock().unwrap_or_else(PoisonError::into_inner).count_line(Instant::now());
+        let line = self.lines.lock().count_line(Instant::now());
         match line {
             Some(0) => tracing::warn!(%remote, "{what}"),
             Some(left_out) => {
@@ -184,14 +173,14 @@ impl Admin {
 
     /// Returns the time for which an address is refused, if it has sent too many wrong tokens.
     fn refused_for(&self, remote: Remote) -> Option<Duration> {
-        let wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
+        let wrong = self.wrong.lock();
         let Wrong { since, count } = *wrong.get(&limited_address(remote))?;
         let left = WINDOW.checked_sub(since.elapsed())?;
         (count >= MOST_WRONG).then_some(left)
     }
 
     fn count_wrong(&self, remote: Remote) {
-        let mut wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wrong = self.wrong.lock();
         // The removal bounds the memory: each address is forgotten after its window.
         wrong.retain(|_, wrong| wrong.since.elapsed() < WINDOW);
         let place = limited_address(remote);
@@ -300,7 +289,7 @@ mod tests {
             let address = Ipv4Addr::from_bits(0x0b00_0000 + n);
             status(&admin, &format!("{address}:1"), "Bearer wrong");
         }
-        assert!(admin.wrong.lock().unwrap().len() <= MOST_ADDRESSES);
+        assert!(admin.wrong.lock().len() <= MOST_ADDRESSES);
         assert_eq!(status(&admin, "12.0.0.1:1", &right), 200);
     }
 

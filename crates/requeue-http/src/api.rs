@@ -28,7 +28,7 @@ pub trait Named: Copy + PartialEq + 'static {
 // --- Keys --------------------------------------------------------------------------------------
 
 /// The state of a key, with its name in the API.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     Running,
@@ -40,6 +40,7 @@ pub enum State {
     Waiting,
     Ready,
     /// Not in the queue: only its past is known.
+    #[default]
     Idle,
 }
 
@@ -56,7 +57,7 @@ impl Named for State {
 }
 
 /// One key. It has a field for each property of the JSON.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Row {
     pub key: String,
     /// `None` for a key that is too long.

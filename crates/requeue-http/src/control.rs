@@ -31,13 +31,9 @@ pub trait Control<K>: Send + Sync {
     /// Makes a waiting key ready. `priority` is that of its pending run. Returns false if it is refused.
     fn run_now(&self, key: &K, priority: i32) -> bool;
 
-    /// Stops the deliveries of the queue. Returns false if the program cannot do so now, as by default.
-    fn pause(&self) -> bool {
-        false
-    }
-
-    /// Resumes the deliveries of the queue. Returns false if the program cannot do so now, as by default.
-    fn resume(&self) -> bool {
+    /// Stops or resumes the deliveries of the queue. Returns false if the program cannot do so now, as by default.
+    fn set_paused(&self, paused: bool) -> bool {
+        let _ = paused;
         false
     }
 }
@@ -61,13 +57,12 @@ impl<K: Key, S: BuildHasher + Send + Sync> Control<K> for Queue<K, S> {
         self.add_with(key.clone(), add).is_accepted()
     }
 
-    fn pause(&self) -> bool {
-        Self::pause(self);
-        true
-    }
-
-    fn resume(&self) -> bool {
-        Self::resume(self);
+    fn set_paused(&self, paused: bool) -> bool {
+        if paused {
+            self.pause()
+        } else {
+            self.resume()
+        }
         true
     }
 }

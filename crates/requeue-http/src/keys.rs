@@ -75,9 +75,10 @@ pub(crate) fn escape_key(bytes: &[u8]) -> Cow<'_, str> {
     let mut text = String::new();
     for chunk in bytes.utf8_chunks() {
         for char in chunk.valid().chars() {
-            match char {
-                _ if is_plain(char) => text.push(char),
-                _ => text.extend(char.escape_debug()),
+            if is_plain(char) {
+                text.push(char);
+            } else {
+                text.extend(char.escape_debug());
             }
         }
         for byte in chunk.invalid() {

@@ -1,14 +1,13 @@
 //! A queue in memory as a source. It is read in slices, so that no request holds its lock for long.
 
-use std::future::ready;
 use std::hash::BuildHasher;
 use std::sync::Arc;
-use std::time::Duration;
 
+use async_trait::async_trait;
 use axum::http::StatusCode;
 use requeue::{Added, Cursor, Entry, Key, Phase, Queue};
 
-use crate::api::{Action, AddResult, KeyPage, Row, State, Status};
+use crate::api::{Action, AddResult, KeyPage, Row, Sample, State, Status};
 use crate::control::Control;
 use crate::cursors::{Cursors, Order};
 use crate::history::{History, Past};
@@ -16,8 +15,8 @@ use crate::keys::escape_key;
 use crate::params::Problem;
 use crate::rows::next_due;
 use crate::source::{
-    Answer, Begin, Column, DetailOf, First, Found, Gauges, LOOKS, NewKey, Rank, Read, Selection,
-    Show, Sort, Source, Walk, Walked, count_of, detail_of,
+    Begin, Column, DetailOf, First, Found, Gauges, LOOKS, NewKey, Rank, Read, Selection, Show,
+    Sort, Source, Walk, Walked, count_of, detail_of,
 };
 
 /// The number of keys that are read under one hold of the queue's lock.
@@ -26,6 +25,8 @@ const SLICE: usize = 256;
 /// A queue, and the functions that show its keys.
 pub(crate) struct Shown<K: Key, S> {
     pub(crate) queue: Queue<K, S>,
+    /// The queue keeps times. This does not change after it is built.
+    pub(crate) keeps_times: bool,
     pub(crate) show: Show<K>,
     pub(crate) read: Read<K>,
     pub(crate) detail: DetailOf<K>,
@@ -95,9 +96,8 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
 
     async fn walk_queue(&self, walk: &Walk, cursor: Option<&str>) -> Result<Walked, Problem> {
         // Without times there is no order by age.
-        let keeps_times = self.queue.entries_in_flight(0, 0).is_some();
         let order = match walk.selection.state {
-            Some(State::Running) if keeps_times => Order::LongestFirst,
+            Some(State::Running) if self.keeps_times => Order::LongestFirst,
             _ => Order::ByHash,
         };
         let cursor = match cursor {
@@ -259,6 +259,7 @@ fn runs_again<K>(entry: &Entry<K>) -> bool {
     entry.phase == Phase::InFlightDirty || entry.due.is_some()
 }
 
+#[async_trait]
 impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
     fn name(&self) -> Option<&str> {
         self.queue.name()
@@ -274,7 +275,6 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
     }
 
     fn read_gauges(&self) -> Gauges {
-        let queue = &self.queue;
         let parked = self.history.as_ref().map(|history| {
             // A parked key that was added again is no longer parked.
             for key in history.parked_keys() {
@@ -284,22 +284,20 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
             }
             history.parked_count()
         });
-        let (states, sample) = (queue.states(), queue.sample());
+        let states = self.queue.states();
         Gauges {
-            ready: states.ready,
-            waiting: states.waiting,
-            backing_off: Some(states.backing_off),
-            running: states.in_flight,
-            dirty: states.dirty,
-            parked,
-            damaged: None,
-            counts_age: Some(Duration::ZERO),
-            counts: sample.totals,
-            given_up: sample.given_up,
-            panics: sample.panics,
-            times: queue.entries_in_flight(0, 0).map(|_| sample.times),
-            oldest_ready: sample.times.oldest_ready,
-            longest_running: sample.times.longest_running,
+            counts: Sample {
+                ready: states.ready,
+                waiting: states.waiting,
+                backing_off: Some(states.backing_off),
+                running: states.in_flight,
+                dirty: states.dirty,
+                parked,
+                counts_age: Some(0.0),
+                ..Sample::default()
+            },
+            process: self.queue.sample(),
+            keeps_times: self.keeps_times,
         }
     }
 
@@ -307,126 +305,113 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
         self.rows(self.queue.entries_in_flight(0, limit).unwrap_or_default(), &Selection::default())
     }
 
-    fn read_page<'a>(&'a self, walk: &'a Walk) -> Answer<'a, Walked> {
-        Box::pin(async move {
-            let Walk { selection, limit, begin } = walk;
-            let cursor = match begin {
-                Begin::Start => None,
-                Begin::Cursor(cursor) => Some(&**cursor),
-                Begin::Sorted(sort) => return Ok(self.sorted_page(selection, *limit, *sort).await),
-            };
-            let lists_parked = matches!(selection.state, None | Some(State::Parked));
-            let decrypt = |order| cursor.and_then(|cursor| self.cursors.decrypt(order, cursor));
-            let mut walked = Walked::default();
-            // Parked keys come after those of the queue. A cursor of them skips the queue.
-            let mut below = decrypt(Order::Parked).filter(|_| lists_parked);
-            if below.is_none() {
-                if is_of_queue(selection.state) {
-                    walked = self.walk_queue(walk, cursor).await?;
-                } else if cursor.is_some() {
-                    return Err(Walk::bad_cursor());
-                }
-                below = (lists_parked && walked.next.is_none()).then_some(u32::MAX);
+    async fn read_page(&self, walk: &Walk) -> Result<Walked, Problem> {
+        let Walk { selection, limit, begin } = walk;
+        let cursor = match begin {
+            Begin::Start => None,
+            Begin::Cursor(cursor) => Some(&**cursor),
+            Begin::Sorted(sort) => return Ok(self.sorted_page(selection, *limit, *sort).await),
+        };
+        let lists_parked = matches!(selection.state, None | Some(State::Parked));
+        let decrypt = |order| cursor.and_then(|cursor| self.cursors.decrypt(order, cursor));
+        let mut walked = Walked::default();
+        // Parked keys come after those of the queue. A cursor of them skips the queue.
+        let mut below = decrypt(Order::Parked).filter(|_| lists_parked);
+        if below.is_none() {
+            if is_of_queue(selection.state) {
+                walked = self.walk_queue(walk, cursor).await?;
+            } else if cursor.is_some() {
+                return Err(Walk::bad_cursor());
             }
-            for (place, key, past) in
-                below.map_or_else(Vec::new, |it| self.parked_below(selection, it))
-            {
-                if walked.rows.len() == *limit {
-                    // The next page begins with this key, and `parked_below` excludes its bound.
-                    let next = self.cursors.encrypt(Order::Parked, place.saturating_add(1));
-                    walked.next = Some(next);
-                    break;
-                }
-                walked.looked_at += 1;
-                walked.rows.push(self.parked_row(&key, &past));
+            below = (lists_parked && walked.next.is_none()).then_some(u32::MAX);
+        }
+        for (place, key, past) in below.map_or_else(Vec::new, |it| self.parked_below(selection, it))
+        {
+            if walked.rows.len() == *limit {
+                // The next page begins with this key, and `parked_below` excludes its bound.
+                let next = self.cursors.encrypt(Order::Parked, place.saturating_add(1));
+                walked.next = Some(next);
+                break;
             }
-            walked.more = walked.next.is_some();
-            Ok(walked)
-        })
+            walked.looked_at += 1;
+            walked.rows.push(self.parked_row(&key, &past));
+        }
+        walked.more = walked.next.is_some();
+        Ok(walked)
     }
 
-    fn find_key<'a>(&'a self, bytes: &'a [u8]) -> Answer<'a, Found> {
-        Box::pin(async move {
-            let Some(key) = (self.read)(bytes) else { return Ok(Found::NoKey) };
-            let past = self.history.as_ref().and_then(|history| history.past_of(bytes));
-            let entry = self.queue.look_up(&key);
-            let row = match (entry, &past) {
-                (Some(entry), past) if past.is_none() || State::of_entry(&entry) != State::Idle => {
-                    self.row(&entry, bytes)
-                }
-                (_, Some(past)) => self.parked_row(bytes, past),
-                (_, None) => return Ok(Found::Nothing),
-            };
-            Ok(Found::Page(Box::new(KeyPage::new(row, past))))
-        })
+    async fn find_key(&self, bytes: &[u8]) -> Result<Found, Problem> {
+        let Some(key) = (self.read)(bytes) else { return Ok(Found::NoKey) };
+        let past = self.history.as_ref().and_then(|history| history.past_of(bytes));
+        let entry = self.queue.look_up(&key);
+        let row = match (entry, &past) {
+            (Some(entry), past) if past.is_none() || State::of_entry(&entry) != State::Idle => {
+                self.row(&entry, bytes)
+            }
+            (_, Some(past)) => self.parked_row(bytes, past),
+            (_, None) => return Ok(Found::Nothing),
+        };
+        Ok(Found::Page(Box::new(KeyPage::new(row, past))))
     }
 
-    fn matching_keys<'a>(
-        &'a self,
+    async fn matching_keys(
+        &self,
         action: Action,
-        selection: &'a Selection,
+        selection: &Selection,
         most: usize,
-    ) -> Answer<'a, Vec<Vec<u8>>> {
-        Box::pin(async move {
-            let mut keys = Vec::new();
-            let visited = self.visit_keys(selection, usize::MAX, |entry| {
-                if action.applies(State::of_entry(&entry), runs_again(&entry)) {
-                    keys.push((self.show)(&entry.key).into_owned());
-                }
-                keys.len() < most
-            });
-            visited.await;
-            if action.applies(State::Parked, false)
-                && matches!(selection.state, None | Some(State::Parked))
-            {
-                let parked = self.parked_below(selection, u32::MAX);
-                keys.extend(parked.into_iter().map(|(_, key, _)| key.to_vec()));
-                keys.truncate(most);
+    ) -> Result<Vec<Vec<u8>>, Problem> {
+        let mut keys = Vec::new();
+        let visited = self.visit_keys(selection, usize::MAX, |entry| {
+            if action.applies(State::of_entry(&entry), runs_again(&entry)) {
+                keys.push((self.show)(&entry.key).into_owned());
             }
-            Ok(keys)
-        })
+            keys.len() < most
+        });
+        visited.await;
+        if action.applies(State::Parked, false)
+            && matches!(selection.state, None | Some(State::Parked))
+        {
+            let parked = self.parked_below(selection, u32::MAX);
+            keys.extend(parked.into_iter().map(|(_, key, _)| key.to_vec()));
+            keys.truncate(most);
+        }
+        Ok(keys)
     }
 
-    fn change_keys(&self, action: Action, all: Vec<Vec<u8>>) -> Answer<'_, Vec<bool>> {
-        Box::pin(async move {
-            // All keys are read first: if one is invalid, none is changed. The loop stops at the
-            // first change that is refused.
-            let keys =
-                all.iter().map(|bytes| self.read_key(bytes)).collect::<Result<Vec<_>, _>>()?;
-            let mut results = Vec::with_capacity(keys.len());
-            for (key, bytes) in keys.into_iter().zip(&all) {
-                let changed = self.change_key(action, key, bytes);
-                results.push(changed.map_err(|problem| problem.with_changed(count_of(&results)))?);
-            }
-            Ok(results)
-        })
+    async fn change_keys(&self, action: Action, all: Vec<Vec<u8>>) -> Result<Vec<bool>, Problem> {
+        // All keys are read first: if one is invalid, none is changed. The loop stops at the
+        // first change that is refused.
+        let keys = all.iter().map(|bytes| self.read_key(bytes)).collect::<Result<Vec<_>, _>>()?;
+        let mut results = Vec::with_capacity(keys.len());
+        for (key, bytes) in keys.into_iter().zip(&all) {
+            let changed = self.change_key(action, key, bytes);
+            results.push(changed.map_err(|problem| problem.with_changed(count_of(&results)))?);
+        }
+        Ok(results)
     }
 
-    fn add_keys(&self, new: Vec<NewKey>) -> Answer<'_, Vec<AddResult>> {
-        Box::pin(async move {
-            // All keys are read first: if one is invalid, none is added. The loop stops at the
-            // first add that is refused.
-            let read = new.iter().map(|new| self.read_key(&new.key));
-            let keys = read.collect::<Result<Vec<_>, _>>()?;
-            let mut results = Vec::with_capacity(keys.len());
-            for (key, one) in keys.into_iter().zip(&new) {
-                match self.add_one(key, one) {
-                    Ok(result) => results.push(result),
-                    Err(problem) => {
-                        let mut results: Vec<_> = results.into_iter().map(Some).collect();
-                        results.resize(new.len(), None);
-                        return Err(problem.with_results(results));
-                    }
+    async fn add_keys(&self, new: Vec<NewKey>) -> Result<Vec<AddResult>, Problem> {
+        // All keys are read first: if one is invalid, none is added. The loop stops at the
+        // first add that is refused.
+        let read = new.iter().map(|new| self.read_key(&new.key));
+        let keys = read.collect::<Result<Vec<_>, _>>()?;
+        let mut results = Vec::with_capacity(keys.len());
+        for (key, one) in keys.into_iter().zip(&new) {
+            match self.add_one(key, one) {
+                Ok(result) => results.push(result),
+                Err(problem) => {
+                    let mut results: Vec<_> = results.into_iter().map(Some).collect();
+                    results.resize(new.len(), None);
+                    return Err(problem.with_results(results));
                 }
             }
-            Ok(results)
-        })
+        }
+        Ok(results)
     }
 
-    fn set_paused(&self, paused: bool) -> Answer<'_, ()> {
-        let is_done = if paused { self.control.pause() } else { self.control.resume() };
+    async fn set_paused(&self, paused: bool) -> Result<(), Problem> {
         let error = "this process is stopping, or does not pause its queue";
         let refusal = || Problem::new(StatusCode::CONFLICT, error);
-        Box::pin(ready(is_done.then_some(()).ok_or_else(refusal)))
+        self.control.set_paused(paused).then_some(()).ok_or_else(refusal)
     }
 }

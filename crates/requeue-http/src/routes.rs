@@ -176,8 +176,8 @@ async fn serve_page(State(site): Site, OriginalUri(uri): OriginalUri) -> Respons
     let hidden = |is_shown: bool| if is_shown { "" } else { "hidden" };
     let hint = site.settings.hint.as_deref().unwrap_or("queue.add(key);");
     let html = include_str!("../assets/index.html")
-        .replace("{no-backing-off}", hidden(gauges.backing_off.is_some()))
-        .replace("{no-parked}", hidden(gauges.parked.is_some()))
+        .replace("{no-backing-off}", hidden(gauges.counts.backing_off.is_some()))
+        .replace("{no-parked}", hidden(gauges.counts.parked.is_some()))
         .replace("{sections}", &site.settings.sections.len().to_string())
         .replace("{admin}", if site.admin.is_some() { "locked" } else { "none" })
         .replace("{hint}", &html_escaped(hint))

@@ -107,17 +107,13 @@ impl Row {
             key,
             key_base64,
             state: if parked_for.is_some() { State::Parked } else { State::Idle },
-            again: false,
             age: parked_for.map(seconds),
-            due_in: None,
-            lease_in: None,
             attempt: past.attempts(),
             failures,
-            adds: 0,
-            priority: 0,
             why,
             error: past.last_error().filter(|_| failures > 0).map(str::to_owned),
             detail: detail.fields,
+            ..Self::default()
         }
     }
 
@@ -136,14 +132,13 @@ impl Row {
             due_in: next_due(entry, now)
                 .filter(|&due| due < Time::NEVER)
                 .map(|due| seconds(due.since(now))),
-            lease_in: None,
             attempt: detail.attempt.unwrap_or_else(|| entry.failures.saturating_add(1)),
             failures: entry.failures,
             adds: entry.adds,
             priority: entry.priority,
             why: with_reason(entry.explain(now).to_string(), detail.why),
-            error: None,
             detail: detail.fields,
+            ..Self::default()
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The samples of the queue: one per second, for the last 15 minutes.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use requeue::Histogram;
 use requeue::metrics::Times;
 use serde_json::{Map, Value};
@@ -40,29 +40,23 @@ impl LastMinute {
 
 impl Sample {
     pub(crate) fn new(gauges: &Gauges, last_minute: LastMinute) -> Self {
-        let Gauges { counts, .. } = gauges;
-        let times = gauges.times.unwrap_or_default();
+        let Gauges { counts, process, .. } = gauges;
+        let others = [counts.backing_off, counts.parked, counts.damaged].into_iter().flatten();
+        let (totals, times) = (process.totals, process.times);
         let summed = |sum: u128| sum as f64 / 1e9;
         Self {
             t: unix_time(),
-            keys: gauges.keys(),
-            ready: gauges.ready,
-            waiting: gauges.waiting,
-            backing_off: gauges.backing_off,
-            running: gauges.running,
-            dirty: gauges.dirty,
-            parked: gauges.parked,
-            damaged: gauges.damaged,
-            counts_age: gauges.counts_age.map(seconds),
-            adds: counts.adds,
-            coalesced: counts.coalesced,
-            runs: counts.deliveries,
-            failures: counts.failures,
+            keys: counts.ready + counts.waiting + counts.running + others.sum::<usize>(),
+            adds: totals.adds,
+            coalesced: totals.coalesced,
+            runs: totals.deliveries,
+            failures: totals.failures,
             queued: times.queued.count(),
             queued_seconds: summed(times.queued.sum),
             worked: times.worked.count(),
             worked_seconds: summed(times.worked.sum),
             last_minute,
+            ..*counts
         }
     }
 }
@@ -80,14 +74,13 @@ const STEP: Duration = Duration::from_secs(5);
 const MINUTE: Duration = Duration::from_secs(60);
 
 impl Samples {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Sample>> {
-        self.samples.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the durations of the last minute, or since the start of the site.
     pub(crate) fn last_minute(&self, gauges: &Gauges) -> LastMinute {
-        let Some(now) = gauges.times else { return LastMinute::default() };
-        let mut times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
+        if !gauges.keeps_times {
+            return LastMinute::default();
+        }
+        let now = gauges.process.times;
+        let mut times = self.times.lock();
         while times.get(1).is_some_and(|(at, _)| at.elapsed() >= MINUTE) {
             times.pop_front();
         }
@@ -103,7 +96,7 @@ impl Samples {
     }
 
     pub(crate) fn push(&self, sample: Sample) {
-        let mut samples = self.lock();
+        let mut samples = self.samples.lock();
         // The oldest sample is removed before the push, so the allocation does not grow.
         if samples.len() == KEPT {
             samples.pop_front();
@@ -112,12 +105,12 @@ impl Samples {
     }
 
     pub(crate) fn all(&self) -> Vec<Sample> {
-        self.lock().iter().copied().collect()
+        self.samples.lock().iter().copied().collect()
     }
 
     /// Returns the rates over the last ten seconds.
     pub(crate) fn rates(&self) -> Rates {
-        let samples = self.lock();
+        let samples = self.samples.lock();
         let Some(last) = samples.back() else { return Rates::default() };
         let before = samples[samples.len().saturating_sub(11)];
         let took = last.t - before.t;

@@ -3,19 +3,19 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, Bytes, HttpBody};
+use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::serve::Listener;
 use futures_util::{FutureExt, StreamExt, stream};
-use hyper::body::{Frame, SizeHint};
+use http_body_util::BodyExt;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -195,9 +195,12 @@ impl Connection {
             let response = tower_service::Service::call(&mut router.clone(), request);
             async move {
                 let response = response.await?;
-                Ok::<_, std::convert::Infallible>(
-                    response.map(|body| Answer { body, _answered: answered }),
-                )
+                // The function is a part of the body: the request ends when the body is dropped.
+                let with_request = move |error: axum::Error| {
+                    let _in_flight = &answered;
+                    error
+                };
+                Ok::<_, Infallible>(response.map(|body| body.map_err(with_request)))
             }
         });
         let connection = http1::Builder::new()
@@ -238,36 +241,11 @@ impl Drop for InFlight {
     }
 }
 
-/// A body that marks its connection as busy until it is dropped.
-struct Answer {
-    body: Body,
-    _answered: InFlight,
-}
-
-impl HttpBody for Answer {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::io;
 
+    use axum::body::Bytes;
     use axum::http::StatusCode;
     use axum::routing::get;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};

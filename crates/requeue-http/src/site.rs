@@ -79,7 +79,8 @@ impl Site {
         Builder::new(|Parts { detail, history, control }| {
             let cursors = Cursors::default();
             let control = control.unwrap_or_else(|| Box::new(queue.clone()));
-            Box::new(Shown { queue, show, read, detail, history, control, cursors })
+            let keeps_times = queue.entries_in_flight(0, 0).is_some();
+            Box::new(Shown { queue, keeps_times, show, read, detail, history, control, cursors })
         })
     }
 

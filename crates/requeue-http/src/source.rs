@@ -2,13 +2,11 @@
 
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
 use std::time::Duration;
 
-use requeue::Totals;
-use requeue::metrics::Times;
+use async_trait::async_trait;
 
-use crate::api::{Action, AddResult, KeyPage, Named, Row, State, Status};
+use crate::api::{Action, AddResult, KeyPage, Named, Row, Sample, State, Status};
 use crate::control::Control;
 use crate::history::History;
 use crate::params::{Params, Problem};
@@ -17,9 +15,9 @@ use crate::rows::Detail;
 pub(crate) type Show<K> = Box<dyn Fn(&K) -> Cow<'_, [u8]> + Send + Sync>;
 pub(crate) type Read<K> = Box<dyn Fn(&[u8]) -> Option<K> + Send + Sync>;
 pub(crate) type DetailOf<K> = Box<dyn Fn(&K) -> Detail + Send + Sync>;
-pub(crate) type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Problem>> + Send + 'a>>;
 
 /// A queue as the site sees it. Only the methods that may take long are asynchronous.
+#[async_trait]
 pub(crate) trait Source: Send + Sync {
     fn name(&self) -> Option<&str>;
     fn status(&self) -> Status;
@@ -27,23 +25,23 @@ pub(crate) trait Source: Send + Sync {
     /// Returns up to `limit` running keys, the one that has run the longest first. Empty if the queue does not keep
     /// times.
     fn longest_running(&self, limit: usize) -> Vec<Row>;
-    fn read_page<'a>(&'a self, walk: &'a Walk) -> Answer<'a, Walked>;
-    fn find_key<'a>(&'a self, key: &'a [u8]) -> Answer<'a, Found>;
+    async fn read_page(&self, walk: &Walk) -> Result<Walked, Problem>;
+    async fn find_key(&self, key: &[u8]) -> Result<Found, Problem>;
     /// Returns up to `most` selected keys on which `action` has an effect.
-    fn matching_keys<'a>(
-        &'a self,
+    async fn matching_keys(
+        &self,
         action: Action,
-        selection: &'a Selection,
+        selection: &Selection,
         most: usize,
-    ) -> Answer<'a, Vec<Vec<u8>>>;
+    ) -> Result<Vec<Vec<u8>>, Problem>;
     /// Changes keys. Returns for each whether it was changed. An error has the number of keys that are known to have
     /// been changed before it.
-    fn change_keys(&self, action: Action, keys: Vec<Vec<u8>>) -> Answer<'_, Vec<bool>>;
+    async fn change_keys(&self, action: Action, keys: Vec<Vec<u8>>) -> Result<Vec<bool>, Problem>;
     /// Adds keys. Returns the result of each. If some were added and others not, the error has
     /// the results.
-    fn add_keys(&self, keys: Vec<NewKey>) -> Answer<'_, Vec<AddResult>>;
+    async fn add_keys(&self, keys: Vec<NewKey>) -> Result<Vec<AddResult>, Problem>;
     /// Pauses or resumes deliveries.
-    fn set_paused(&self, paused: bool) -> Answer<'_, ()>;
+    async fn set_paused(&self, paused: bool) -> Result<(), Problem>;
 }
 
 /// A key to add.
@@ -240,37 +238,14 @@ impl<T> First<T> {
 
 // --- Numbers ---------------------------------------------------------------------------------
 
-/// The numbers at a point in time. Each field is one that [`Sample`](crate::api::Sample) or the summary shows.
+/// The numbers at a point in time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Gauges {
-    pub(crate) ready: usize,
-    pub(crate) waiting: usize,
-    /// `None` if the queue counts them as waiting.
-    pub(crate) backing_off: Option<usize>,
-    pub(crate) running: usize,
-    /// Running keys that run once more.
-    pub(crate) dirty: usize,
-    /// `None` if nothing records parked keys.
-    pub(crate) parked: Option<usize>,
-    /// `None` if the queue has no such state.
-    pub(crate) damaged: Option<usize>,
-    /// The time since these keys were counted; `None` if the store has not counted them yet.
-    pub(crate) counts_age: Option<Duration>,
-    pub(crate) counts: Totals,
-    pub(crate) given_up: u64,
-    pub(crate) panics: u64,
-    /// `None` if the queue does not keep times.
-    pub(crate) times: Option<Times>,
-    pub(crate) oldest_ready: Duration,
-    pub(crate) longest_running: Duration,
-}
-
-impl Gauges {
-    /// Returns the number of all keys: the sum of the states.
-    pub(crate) fn keys(&self) -> usize {
-        let some = [self.backing_off, self.parked, self.damaged];
-        self.ready + self.waiting + self.running + some.into_iter().flatten().sum::<usize>()
-    }
+    /// The numbers of keys by state, and their age. The other fields are empty.
+    pub(crate) counts: Sample,
+    /// The numbers of this process. In a queue of a store, the longest running key can be one of another process.
+    pub(crate) process: requeue::metrics::Sample,
+    pub(crate) keeps_times: bool,
 }
 
 /// A text to search for in keys as they are shown. ASCII letters match in upper and lower case.

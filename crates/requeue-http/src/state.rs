@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use prometheus_client::registry::Registry;
+use requeue::metrics::Times;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::MissedTickBehavior;
 
@@ -74,7 +75,9 @@ impl SiteState {
 
     pub(crate) fn summary_json(&self) -> String {
         let gauges = self.source.read_gauges();
-        let times = gauges.times.is_some();
+        let time = |read: fn(&Times) -> Duration| {
+            gauges.keeps_times.then(|| seconds(read(&gauges.process.times)))
+        };
         serde_json::to_string(&Summary {
             title: self.title.clone(),
             queue: self.source.name().map(str::to_owned),
@@ -82,11 +85,11 @@ impl SiteState {
             started: self.started,
             now: Sample::new(&gauges, self.samples.last_minute(&gauges)),
             rates: self.samples.rates(),
-            given_up: gauges.given_up,
-            panics: gauges.panics,
-            times,
-            oldest_ready: times.then(|| seconds(gauges.oldest_ready)),
-            longest_running: times.then(|| seconds(gauges.longest_running)),
+            given_up: gauges.process.given_up,
+            panics: gauges.process.panics,
+            times: gauges.keeps_times,
+            oldest_ready: time(|times| times.oldest_ready),
+            longest_running: time(|times| times.longest_running),
             longest: self.source.longest_running(10),
             jobs: self
                 .settings

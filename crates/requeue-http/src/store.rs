@@ -1,23 +1,26 @@
 //! A queue in a store as a source. One task reads its numbers from the store, and one asks for its state.
 
 use std::error::Error;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use axum::http::StatusCode;
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use requeue_store::{Add, Added, CancelledRun, Entry, Key, Priority, Queue, State, StateCounts};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::api::{Action, AddResult, KeyPage, Row, State as RowState, Status};
+use crate::api::{Action, AddResult, KeyPage, Row, Sample, State as RowState, Status};
 use crate::history::History;
 use crate::keys::{escape_key, from_base64, to_base64};
 use crate::params::Problem;
 use crate::source::{
-    Answer, Begin, Column, DetailOf, First, Found, Gauges, LOOKS, NewKey, Rank, Selection, Sort,
-    Source, Walk, Walked, count_of, detail_of,
+    Begin, Column, DetailOf, First, Found, Gauges, LOOKS, NewKey, Rank, Selection, Sort, Source,
+    Walk, Walked, count_of, detail_of,
 };
+use crate::time::seconds;
 
 const EVERY: Duration = Duration::from_secs(1);
 /// The time limit of a request to the store.
@@ -89,10 +92,6 @@ impl Stored {
         tokio::spawn(keep_asking(queue.clone(), Arc::downgrade(&seen)));
         tokio::spawn(keep_counting(queue.clone(), Arc::downgrade(&seen)));
         Self { queue, detail, history, seen }
-    }
-
-    fn lock_seen(&self) -> MutexGuard<'_, Seen> {
-        lock(&self.seen)
     }
 
     fn row(&self, entry: &Entry) -> Row {
@@ -173,6 +172,7 @@ impl Stored {
     }
 }
 
+#[async_trait]
 impl Source for Stored {
     fn name(&self) -> Option<&str> {
         Some(self.queue.name())
@@ -181,170 +181,157 @@ impl Source for Stored {
     fn status(&self) -> Status {
         match () {
             () if self.queue.shutting_down() => Status::ShutDown,
-            () if self.lock_seen().is_away => Status::Unreachable,
-            () if self.lock_seen().is_paused => Status::Paused,
+            () if self.seen.lock().is_away => Status::Unreachable,
+            () if self.seen.lock().is_paused => Status::Paused,
             () => Status::Open,
         }
     }
 
     fn read_gauges(&self) -> Gauges {
-        let seen = self.lock_seen();
+        let seen = self.seen.lock();
         let (counts, at) = seen.counts.unzip();
         let StateCounts { ready, waiting, in_flight, dirty, parked, damaged, .. } =
             counts.unwrap_or_default();
         let number = |keys: u64| usize::try_from(keys).unwrap_or(usize::MAX);
+        let mut process = self.queue.sample().unwrap_or_default();
         let longest = seen.longest_now().next().and_then(|key| key.since);
-        let of_this_process = self.queue.sample().unwrap_or_default();
+        process.times.longest_running = longest.unwrap_or_default();
         Gauges {
-            ready: number(ready),
-            waiting: number(waiting),
-            backing_off: None,
-            running: number(in_flight),
-            dirty: number(dirty),
-            parked: Some(number(parked)),
-            damaged: Some(number(damaged)),
-            counts_age: at.map(|at| at.elapsed()),
-            counts: of_this_process.totals,
-            given_up: of_this_process.given_up,
-            panics: of_this_process.panics,
-            times: Some(of_this_process.times),
-            oldest_ready: of_this_process.times.oldest_ready,
-            longest_running: longest.unwrap_or_default(),
+            counts: Sample {
+                ready: number(ready),
+                waiting: number(waiting),
+                running: number(in_flight),
+                dirty: number(dirty),
+                parked: Some(number(parked)),
+                damaged: Some(number(damaged)),
+                counts_age: at.map(|at| seconds(at.elapsed())),
+                ..Sample::default()
+            },
+            process,
+            keeps_times: true,
         }
     }
 
     fn longest_running(&self, limit: usize) -> Vec<Row> {
-        let longest: Vec<Entry> = self.lock_seen().longest_now().take(limit).collect();
+        let longest: Vec<Entry> = self.seen.lock().longest_now().take(limit).collect();
         longest.iter().map(|entry| self.row(entry)).collect()
     }
 
-    fn read_page<'a>(&'a self, walk: &'a Walk) -> Answer<'a, Walked> {
-        Box::pin(async move {
-            let Walk { selection, limit, begin } = walk;
-            let after = match begin {
-                Begin::Start => None,
-                Begin::Cursor(cursor) => {
-                    let key = from_base64(cursor.as_bytes()).ok_or_else(Walk::bad_cursor)?;
-                    Some(Key::from(key))
-                }
-                Begin::Sorted(sort) => return self.sorted_page(selection, *limit, *sort).await,
-            };
-            let mut rows = Vec::new();
-            let visited = self.visit_keys(selection, after, LOOKS, |entry| {
-                rows.push(self.row(entry));
-                rows.len() < *limit
-            });
-            let (looked_at, next) = visited.await?;
-            let next = next.map(|key| to_base64(&key));
-            Ok(Walked { rows, more: next.is_some(), next, looked_at })
-        })
-    }
-
-    fn find_key<'a>(&'a self, key: &'a [u8]) -> Answer<'a, Found> {
-        Box::pin(async move {
-            if key.len() > Key::MAX_LENGTH {
-                return Ok(Found::NoKey);
+    async fn read_page(&self, walk: &Walk) -> Result<Walked, Problem> {
+        let Walk { selection, limit, begin } = walk;
+        let after = match begin {
+            Begin::Start => None,
+            Begin::Cursor(cursor) => {
+                let key = from_base64(cursor.as_bytes()).ok_or_else(Walk::bad_cursor)?;
+                Some(Key::from(key))
             }
-            let found = await_answer(PATIENCE, self.queue.look_up(Key::from(key))).await?;
-            let past = self.history.as_ref().and_then(|history| history.past_of(key));
-            let row = match (found, &past) {
-                (Some(entry), _) => self.row(&entry),
-                // Only the store knows whether a key is parked.
-                (None, Some(past)) if past.parked_for().is_none() => {
-                    Row::of_past(key, past, detail_of(&self.detail, &Key::from(key)))
-                }
-                (None, _) => return Ok(Found::Nothing),
-            };
-            Ok(Found::Page(Box::new(KeyPage::new(row, past))))
-        })
+            Begin::Sorted(sort) => return self.sorted_page(selection, *limit, *sort).await,
+        };
+        let mut rows = Vec::new();
+        let visited = self.visit_keys(selection, after, LOOKS, |entry| {
+            rows.push(self.row(entry));
+            rows.len() < *limit
+        });
+        let (looked_at, next) = visited.await?;
+        let next = next.map(|key| to_base64(&key));
+        Ok(Walked { rows, more: next.is_some(), next, looked_at })
     }
 
-    fn matching_keys<'a>(
-        &'a self,
+    async fn find_key(&self, key: &[u8]) -> Result<Found, Problem> {
+        if key.len() > Key::MAX_LENGTH {
+            return Ok(Found::NoKey);
+        }
+        let found = await_answer(PATIENCE, self.queue.look_up(Key::from(key))).await?;
+        let past = self.history.as_ref().and_then(|history| history.past_of(key));
+        let row = match (found, &past) {
+            (Some(entry), _) => self.row(&entry),
+            // Only the store knows whether a key is parked.
+            (None, Some(past)) if past.parked_for().is_none() => {
+                Row::of_past(key, past, detail_of(&self.detail, &Key::from(key)))
+            }
+            (None, _) => return Ok(Found::Nothing),
+        };
+        Ok(Found::Page(Box::new(KeyPage::new(row, past))))
+    }
+
+    async fn matching_keys(
+        &self,
         action: Action,
-        selection: &'a Selection,
+        selection: &Selection,
         most: usize,
-    ) -> Answer<'a, Vec<Vec<u8>>> {
-        Box::pin(async move {
-            let mut keys = Vec::new();
-            let visited = self.visit_keys(selection, None, usize::MAX, |entry| {
-                if action.applies(RowState::stored(entry.state), runs_again(entry)) {
-                    keys.push(entry.key.to_vec());
-                }
-                keys.len() < most
-            });
-            visited.await?;
-            Ok(keys)
-        })
+    ) -> Result<Vec<Vec<u8>>, Problem> {
+        let mut keys = Vec::new();
+        let visited = self.visit_keys(selection, None, usize::MAX, |entry| {
+            if action.applies(RowState::stored(entry.state), runs_again(entry)) {
+                keys.push(entry.key.to_vec());
+            }
+            keys.len() < most
+        });
+        visited.await?;
+        Ok(keys)
     }
 
-    fn change_keys(&self, action: Action, keys: Vec<Vec<u8>>) -> Answer<'_, Vec<bool>> {
-        Box::pin(async move {
-            let keys: Vec<Key> = keys.into_iter().map(key_from_bytes).collect::<Result<_, _>>()?;
-            match action {
-                Action::Cancel => self.queue.cancel_keys(keys).await.map_err(store_failure),
-                Action::Revive => self.queue.revive_keys(keys).await.map_err(store_failure),
-                Action::CancelRun => {
-                    // The requests run concurrently, because the store may be far away.
-                    let cancels = keys.into_iter().map(|key| self.queue.cancel_running(key));
-                    let (mut results, mut problem) = (Vec::new(), None);
-                    for run in join_all(cancels).await {
-                        match run {
-                            Ok(run) => results.push(run == CancelledRun::Cancelled),
-                            Err(error) => problem = Some(store_failure(error)),
-                        }
-                    }
-                    match problem {
-                        Some(problem) => Err(problem.with_changed(count_of(&results))),
-                        None => Ok(results),
+    async fn change_keys(&self, action: Action, keys: Vec<Vec<u8>>) -> Result<Vec<bool>, Problem> {
+        let keys: Vec<Key> = keys.into_iter().map(key_from_bytes).collect::<Result<_, _>>()?;
+        match action {
+            Action::Cancel => self.queue.cancel_keys(keys).await.map_err(store_failure),
+            Action::Revive => self.queue.revive_keys(keys).await.map_err(store_failure),
+            Action::CancelRun => {
+                // The requests run concurrently, because the store may be far away.
+                let cancels = keys.into_iter().map(|key| self.queue.cancel_running(key));
+                let (mut results, mut problem) = (Vec::new(), None);
+                for run in join_all(cancels).await {
+                    match run {
+                        Ok(run) => results.push(run == CancelledRun::Cancelled),
+                        Err(error) => problem = Some(store_failure(error)),
                     }
                 }
-                Action::RunNow => self.queue.run_now_keys(keys).await.map_err(store_failure),
+                match problem {
+                    Some(problem) => Err(problem.with_changed(count_of(&results))),
+                    None => Ok(results),
+                }
             }
-        })
+            Action::RunNow => self.queue.run_now_keys(keys).await.map_err(store_failure),
+        }
     }
 
-    fn add_keys(&self, keys: Vec<NewKey>) -> Answer<'_, Vec<AddResult>> {
-        Box::pin(async move {
-            let adds = keys.into_iter().map(|new| {
-                let add = Add::after(new.delay.unwrap_or_default());
-                let add = add.priority(Priority::from(new.priority));
-                Ok((key_from_bytes(new.key)?, if new.revive { add.revive() } else { add }))
+    async fn add_keys(&self, keys: Vec<NewKey>) -> Result<Vec<AddResult>, Problem> {
+        let adds = keys.into_iter().map(|new| {
+            let add = Add::after(new.delay.unwrap_or_default());
+            let add = add.priority(Priority::from(new.priority));
+            Ok((key_from_bytes(new.key)?, if new.revive { add.revive() } else { add }))
+        });
+        let adds = adds.collect::<Result<Vec<_>, Problem>>()?;
+        let adds = adds.into_iter().map(|(key, add)| self.queue.add_with(key, add));
+        let (mut results, mut problem) = (Vec::new(), None);
+        for added in join_all(adds).await {
+            results.push(match added {
+                Ok(Added::New) => Some(AddResult::New),
+                Ok(Added::Dirty) => Some(AddResult::Dirty),
+                Ok(Added::BackingOff) => Some(AddResult::BackingOff),
+                Ok(Added::Revived) => Some(AddResult::Revived),
+                Ok(Added::Parked) => Some(AddResult::Parked),
+                Ok(_) => Some(AddResult::Coalesced),
+                Err(error) => {
+                    let result = error.may_have_happened().then_some(AddResult::Unknown);
+                    problem = Some(store_failure(error));
+                    result
+                }
             });
-            let adds = adds.collect::<Result<Vec<_>, Problem>>()?;
-            let adds = adds.into_iter().map(|(key, add)| self.queue.add_with(key, add));
-            let (mut results, mut problem) = (Vec::new(), None);
-            for added in join_all(adds).await {
-                results.push(match added {
-                    Ok(Added::New) => Some(AddResult::New),
-                    Ok(Added::Dirty) => Some(AddResult::Dirty),
-                    Ok(Added::BackingOff) => Some(AddResult::BackingOff),
-                    Ok(Added::Revived) => Some(AddResult::Revived),
-                    Ok(Added::Parked) => Some(AddResult::Parked),
-                    Ok(_) => Some(AddResult::Coalesced),
-                    Err(error) => {
-                        let result = error.may_have_happened().then_some(AddResult::Unknown);
-                        problem = Some(store_failure(error));
-                        result
-                    }
-                });
-            }
-            match problem {
-                Some(problem) => Err(problem.with_results(results)),
-                None => Ok(results.into_iter().flatten().collect()),
-            }
-        })
+        }
+        match problem {
+            Some(problem) => Err(problem.with_results(results)),
+            None => Ok(results.into_iter().flatten().collect()),
+        }
     }
 
-    fn set_paused(&self, paused: bool) -> Answer<'_, ()> {
-        Box::pin(async move {
-            let set =
-                async { if paused { self.queue.pause().await } else { self.queue.resume().await } };
-            await_answer(PATIENCE, set).await?;
-            let mut seen = self.lock_seen();
-            (seen.is_paused, seen.pauses) = (paused, seen.pauses + 1);
-            Ok(())
-        })
+    async fn set_paused(&self, paused: bool) -> Result<(), Problem> {
+        let set =
+            async { if paused { self.queue.pause().await } else { self.queue.resume().await } };
+        await_answer(PATIENCE, set).await?;
+        let mut seen = self.seen.lock();
+        (seen.is_paused, seen.pauses) = (paused, seen.pauses + 1);
+        Ok(())
     }
 }
 
@@ -364,10 +351,6 @@ const fn runs_again(entry: &Entry) -> bool {
 fn store_failure(error: impl Error) -> Problem {
     let cause = error.source().map(|source| format!(": {source}")).unwrap_or_default();
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, format!("{error}{cause}"))
-}
-
-fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
-    seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The number of keys that are filtered before the task yields, and the size of the first page.
@@ -396,11 +379,11 @@ async fn await_answer<T, E: Error>(
 /// Reads the state of the queue each second, until no source is left. This takes no longer than its time limit, so
 /// that `/readyz` and `status` follow the store within seconds, and cost it the same for any number of clients.
 async fn keep_asking(queue: Queue, seen: Weak<Mutex<Seen>>) {
-    while let Some(pauses) = seen.upgrade().map(|seen| lock(&seen).pauses) {
+    while let Some(pauses) = seen.upgrade().map(|seen| seen.lock().pauses) {
         let is_paused = timeout(PATIENCE_FOR_STATE, queue.is_paused()).await;
         let is_paused = is_paused.ok().and_then(Result::ok);
         let Some(seen) = seen.upgrade() else { return };
-        lock(&seen).take_state(is_paused, pauses);
+        seen.lock().take_state(is_paused, pauses);
         drop(seen);
         sleep(EVERY).await;
     }
@@ -415,13 +398,13 @@ async fn keep_counting(queue: Queue, seen: Weak<Mutex<Seen>>) {
             // The reference is upgraded after the wait: a site that was dropped in the meantime
             // ends this task.
             let Some(source) = seen.upgrade() else { return };
-            lock(&source).take_counts(counts, age.unwrap_or_default());
+            source.lock().take_counts(counts, age.unwrap_or_default());
             drop(source);
             if counts.in_flight > 0
                 && let Ok(Ok(longest)) = timeout(PATIENCE, queue.recent_longest()).await
                 && let Some(source) = seen.upgrade()
             {
-                lock(&source).longest = Some((longest, Instant::now()));
+                source.lock().longest = Some((longest, Instant::now()));
             }
         }
         sleep(EVERY).await;

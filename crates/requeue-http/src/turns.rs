@@ -12,11 +12,8 @@ pub(crate) struct Turns {
     all: Semaphore,
 }
 
-/// The right to search, until it is dropped.
-pub(crate) struct Turn<'a> {
-    _one: SemaphorePermit<'a>,
-    _of_all: SemaphorePermit<'a>,
-}
+/// The right to search, until it is dropped: the place of a search, and the one in the line.
+pub(crate) type Turn<'a> = (SemaphorePermit<'a>, SemaphorePermit<'a>);
 
 impl Turns {
     /// Returns turns for a quarter of the connections, and for one at least: other requests need connections, too.
@@ -28,10 +25,10 @@ impl Turns {
     /// Waits for a turn. Returns `None` immediately if too many requests wait.
     pub(crate) async fn wait_turn(&self) -> Option<Turn<'_>> {
         // A place in the line comes first, so the number of waiting requests is bounded.
-        let _of_all = self.all.try_acquire().ok()?;
+        let of_all = self.all.try_acquire().ok()?;
         // The semaphore is never closed.
-        let _one = self.at_once.acquire().await.ok()?;
-        Some(Turn { _one, _of_all })
+        let one = self.at_once.acquire().await.ok()?;
+        Some((one, of_all))
     }
 }
 

@@ -15,7 +15,7 @@ fn main() {
 
     // Handles the ready keys, the keys that they add, and the retries. `close` would end such a
     // loop, but it refuses new keys, and here the runs add them.
-    while !queue.is_idle() {
+    while queue.states().total() > 0 {
         if queue.len() == 0 {
             println!("no key is ready: {}", queue.explain("rate"));
         }

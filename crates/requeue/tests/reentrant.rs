@@ -318,7 +318,7 @@ impl Subject {
         drop(poll(&mut Box::pin(queue.get().timeout(secs(1))), Waker::noop()));
         drop(queue.get().timeout(Duration::ZERO).blocking());
 
-        let _ = (queue.len(), queue.is_idle(), queue.waiting(), queue.states());
+        let _ = (queue.len(), queue.waiting(), queue.states());
         let _ = (queue.records(), queue.totals(), queue.sample());
         let _ = (queue.failures(&key), queue.explain(&key));
         drop(queue.snapshot(Default::default(), 10));

@@ -56,10 +56,9 @@ fn families() -> BTreeSet<String> {
     // A controller exports its families only while it runs against an API server, so they are read
     // from the sources.
     let source = read("crates/requeue-kube/src/metrics/families.rs");
-    let family =
-        Regex::new(r#"(?s)name: "(\w+)",.*?value: Value::(\w+)"#).expect("a regular expression");
-    for found in family.captures_iter(&source) {
-        let is_counter = ["Results", "Count", "QueueCount"].contains(&&found[2]);
+    let family = Regex::new(r#"\(\s*"(\w+)",\s*"[^"]*",\s*(?:One\()?(\w+)"#);
+    for found in family.expect("a regular expression").captures_iter(&source) {
+        let is_counter = ["Results", "Count"].contains(&&found[2]);
         names.insert(if is_counter { format!("{}_total", &found[1]) } else { found[1].into() });
     }
     let source = read("crates/requeue-leases/src/metrics.rs");

@@ -43,7 +43,10 @@ impl Turns {
             );
         let running = AbortOnDropHandle::new(tokio::spawn(stream.for_each(async |_| ())));
         readiness.ready().await;
-        until("all objects of the first list have run", async || turns.queue().is_idle()).await;
+        until("all objects of the first list have run", async || {
+            turns.queue().states().total() == 0
+        })
+        .await;
         Begun { turns, _running: running }
     }
 

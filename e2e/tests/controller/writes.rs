@@ -88,7 +88,10 @@ async fn children(server: &Server, owners: usize, records: bool) -> usize {
     .await;
     let count = async || secrets.list_metadata(&ListParams::default()).await.unwrap().items.len();
     until("every owner has its children", async || count().await >= CHILDREN * owners).await;
-    until("no owner runs or waits", async || queue.get().is_some_and(ObjectQueue::is_idle)).await;
+    until("no owner runs or waits", async || {
+        queue.get().is_some_and(|queue| queue.states().total() == 0)
+    })
+    .await;
     count().await
 }
 

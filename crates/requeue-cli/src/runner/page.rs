@@ -120,20 +120,14 @@ impl Control<Key> for RunControl {
         self.0.keys.run_now(key, priority)
     }
 
-    /// Stops the starts of commands. A run that stops has none.
-    fn pause(&self) -> bool {
-        let runs = !self.0.is_stopping();
-        if runs {
-            self.0.keys.queue.pause();
-        }
-        runs
-    }
-
-    fn resume(&self) -> bool {
+    /// Stops or resumes the starts of commands. A run that stops has none.
+    fn set_paused(&self, paused: bool) -> bool {
         // A resume must not undo the stop of the run.
         let runs = !self.0.is_stopping();
-        if runs {
-            self.0.keys.queue.resume();
+        match paused {
+            true if runs => self.0.keys.queue.pause(),
+            false if runs => self.0.keys.queue.resume(),
+            _ => {}
         }
         runs
     }

@@ -80,10 +80,7 @@ struct Wait {
     failures: u32,
 }
 
-/// The `base` and the `max` of the default limiter: 1 s and 5 min.
-///
-/// Ten retries then take at least 6 min 45 s, so that a key survives the restart of a service that
-/// it needs. With client-go's base of 5 ms they take a few seconds.
+/// The `base` and the `max` of the default limiter.
 ///
 /// # Examples
 ///
@@ -96,6 +93,8 @@ struct Wait {
 /// let shortest = |n: u32| (base * (1 << n)).min(max) / 2;
 /// assert_eq!((0..10).map(shortest).sum::<Duration>(), Duration::from_millis(405_500));
 /// ```
+// It is hidden, because users get it by `BackoffLimiter::default`.
+#[doc(hidden)]
 pub const DEFAULT_BACKOFF: (Duration, Duration) =
     (Duration::from_secs(1), Duration::from_secs(300));
 
@@ -178,7 +177,10 @@ impl<K, S> BackoffLimiter<K, S> {
     }
 }
 
-/// The delays are those of [`DEFAULT_BACKOFF`]: they grow from 1 s to 5 min.
+/// The delays grow from 1 s to 5 min.
+///
+/// Ten retries then take at least 6 min 45 s, so that a key survives the restart of a service that
+/// it needs. With client-go's base of 5 ms they take a few seconds.
 impl<K> Default for BackoffLimiter<K> {
     fn default() -> Self {
         let (base, max) = DEFAULT_BACKOFF;

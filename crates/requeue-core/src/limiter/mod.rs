@@ -29,7 +29,9 @@ mod per_key;
 pub(crate) mod rate_limiter;
 mod table;
 
-pub use self::backoff::{BackoffLimiter, DEFAULT_BACKOFF};
+pub use self::backoff::BackoffLimiter;
+#[doc(hidden)]
+pub use self::backoff::DEFAULT_BACKOFF;
 pub use self::bucket::Bucket;
 pub use self::combined::{MaxOf, default_controller};
 pub use self::exponential::{ExponentialFailure, default_item_based};

@@ -34,7 +34,7 @@ use self::pace_gate::PaceTable;
 use self::restarts::Restarts;
 pub use self::snapshot::{Circumstances, Cursor, Entry, Page};
 use self::stats::Tracker;
-pub use self::stats::{BUCKETS, Histogram, StateCounts, Totals};
+pub use self::stats::{Histogram, StateCounts, Totals};
 use self::transitions::Counters;
 use self::transitions::record::Record;
 pub use self::walk::Walk;

@@ -39,7 +39,7 @@ pub struct Entry<K> {
     /// The reason why the run in flight was cancelled, if it was.
     pub cancelled: Option<CancelReason>,
     /// The circumstances of the key, for [`explain`](Self::explain).
-    // Users ask the queue, its groups and `waits_for_pace`. Tests compare these values with a model.
+    // Users ask the queue and its groups, and read `explain`. Tests compare these values with a model.
     #[doc(hidden)]
     pub around: Circumstances,
 }
@@ -228,6 +228,8 @@ impl<K> Entry<K> {
     /// let entry = queue.look_up("a", 1).unwrap();
     /// assert_eq!(entry.waits_for_pace(now), Some((pace, now + Duration::from_secs(5))));
     /// ```
+    // Only the dashboard of requeue-http needs this method, so it is hidden.
+    #[doc(hidden)]
     #[must_use]
     pub fn waits_for_pace(&self, now: Time) -> Option<(Pace, Time)> {
         let until = self.around.paced_until.filter(|&until| until > now)?;

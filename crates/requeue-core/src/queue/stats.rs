@@ -61,30 +61,10 @@ impl StateCounts {
     }
 }
 
-/// The upper bounds of the buckets of a [`Histogram`], in seconds: the ten of Kubernetes'
-/// component-base, and two more.
-///
-/// They result from multiplying 1e-8 by ten repeatedly. Two of the results are not quite round.
-/// Histograms of programs in Go and in Rust add up only if their bounds are equal.
-pub const BUCKETS: [f64; 12] = [
-    1e-8,
-    1e-7,
-    1e-6,
-    9.999999999999999e-6,
-    9.999999999999999e-5,
-    1e-3,
-    1e-2,
-    0.1,
-    1.0,
-    10.0,
-    100.0,
-    1e3,
-];
-
 /// The longest duration of each bucket, in nanoseconds.
 // The table is written out, because a product with 1e9 is rounded and would be too large for two
 // bounds.
-const LONGEST: [u64; BUCKETS.len()] = [
+const LONGEST: [u64; Histogram::BUCKETS.len()] = [
     10,
     100,
     1_000,
@@ -108,9 +88,9 @@ const SHORTEST: u32 = 10;
 /// [quantiles](Self::quantile).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Histogram {
-    /// The number of durations in each bucket of [`BUCKETS`]. The last entry counts longer
-    /// durations.
-    pub counts: [u64; BUCKETS.len() + 1],
+    /// The number of durations in each bucket of [`BUCKETS`](Self::BUCKETS). The last entry counts
+    /// longer durations.
+    pub counts: [u64; Self::BUCKETS.len() + 1],
     /// The sum of all durations, in nanoseconds.
     pub sum: u128,
     fine: [u64; FINE],
@@ -133,7 +113,28 @@ fn fine_bucket(nanos: u128) -> usize {
 }
 
 impl Histogram {
-    pub(super) const EMPTY: Self = Self { counts: [0; BUCKETS.len() + 1], sum: 0, fine: [0; FINE] };
+    /// The upper bounds of the buckets, in seconds: the ten of Kubernetes' component-base, and two
+    /// more.
+    ///
+    /// They result from multiplying 1e-8 by ten repeatedly. Two of the results are not quite round.
+    /// Histograms of programs in Go and in Rust add up only if their bounds are equal.
+    pub const BUCKETS: [f64; 12] = [
+        1e-8,
+        1e-7,
+        1e-6,
+        9.999999999999999e-6,
+        9.999999999999999e-5,
+        1e-3,
+        1e-2,
+        0.1,
+        1.0,
+        10.0,
+        100.0,
+        1e3,
+    ];
+
+    pub(super) const EMPTY: Self =
+        Self { counts: [0; Self::BUCKETS.len() + 1], sum: 0, fine: [0; FINE] };
 
     /// Returns the histogram of the durations that were added after `earlier`, a copy of this
     /// histogram.
@@ -396,7 +397,7 @@ mod tests {
     #[test]
     fn the_bounds_are_those_that_component_base_computes() {
         let mut bound = 10e-9;
-        for (&bucket, &longest) in BUCKETS.iter().zip(&LONGEST) {
+        for (&bucket, &longest) in Histogram::BUCKETS.iter().zip(&LONGEST) {
             assert_eq!(bucket, bound);
             bound *= 10.0;
             assert!(longest as f64 / 1e9 <= bucket, "{longest} ns is in {bucket}");

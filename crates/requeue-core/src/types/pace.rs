@@ -15,9 +15,8 @@ use core::time::Duration;
 /// use core::time::Duration;
 /// use requeue::Pace;
 ///
-/// let pace = Pace::new(10, Duration::from_secs(60));
-/// assert_eq!((pace.runs(), pace.per()), (10, Duration::from_secs(60)));
 /// let second = Duration::from_secs(1);
+/// assert_ne!(Pace::new(10, 60 * second), Pace::min_interval(6 * second));
 /// assert_eq!(Pace::min_interval(second), Pace::new(1, second));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -48,12 +47,15 @@ impl Pace {
     }
 
     /// Returns the number of starts that one window permits.
+    // A user has given these numbers, so only `requeue` needs the methods that return them.
+    #[doc(hidden)]
     #[must_use]
     pub const fn runs(&self) -> u32 {
         self.runs
     }
 
     /// Returns the length of a window.
+    #[doc(hidden)]
     #[must_use]
     pub const fn per(&self) -> Duration {
         self.per

@@ -1,6 +1,7 @@
 //! Backoffs without end, and the rules for their restarts.
 
 use alloc::boxed::Box;
+use core::fmt::Debug;
 use core::time::Duration;
 
 use super::Backoff;
@@ -71,7 +72,8 @@ impl Backoff {
     /// let mut delays = backoff.delay_func(JitterSource::new(42));
     /// assert_eq!([(); 4].map(|()| delays.backoff(Time::ZERO).as_secs()), [1, 2, 4, 4]);
     /// ```
-    pub const fn delay_func(self, source: JitterSource) -> DelayFunc {
+    #[must_use]
+    pub const fn delay_func(self, source: JitterSource) -> impl BackoffManager + Clone + Debug {
         DelayFunc { backoff: self, source }
     }
 
@@ -79,7 +81,8 @@ impl Backoff {
     ///
     /// The delays restart at the first call at which strictly more than `reset` has passed since
     /// the last restart, or since `now` if there was none. With a `reset` of zero, every delay is a
-    /// first one. This is apimachinery's `Backoff.DelayWithReset`.
+    /// first one. If the clock goes back, the next restart is delayed by the same time. This is
+    /// apimachinery's `Backoff.DelayWithReset`.
     ///
     /// # Examples
     ///
@@ -97,31 +100,20 @@ impl Backoff {
     /// assert_eq!(delays.backoff(start + 10 * second), 2 * second);
     /// assert_eq!(delays.backoff(start + 11 * second), second);
     /// ```
+    #[must_use]
     pub const fn delay_with_reset(
         self,
         reset: Duration,
         now: Time,
         source: JitterSource,
-    ) -> DelayWithReset {
+    ) -> impl BackoffManager + Clone + Debug {
         DelayWithReset { backoff: self, initial: self, reset, last_reset: now, source }
     }
 }
 
-/// The delays of a [`Backoff`], without end; see [`Backoff::delay_func`].
-///
-/// # Examples
-///
-/// ```
-/// # use requeue_core as requeue;
-/// use requeue::Time;
-/// use requeue::wait::{Backoff, BackoffManager, JitterSource};
-///
-/// let mut delays = Backoff::default().delay_func(JitterSource::new(42));
-/// assert!(delays.backoff(Time::ZERO).is_zero());
-/// ```
+/// The delays of [`Backoff::delay_func`].
 #[derive(Clone, Debug)]
-#[must_use]
-pub struct DelayFunc {
+struct DelayFunc {
     backoff: Backoff,
     source: JitterSource,
 }
@@ -132,26 +124,9 @@ impl BackoffManager for DelayFunc {
     }
 }
 
-/// The delays of a [`Backoff`], with restarts at intervals; see [`Backoff::delay_with_reset`].
-///
-/// If the clock goes back, the next restart is delayed by the same time.
-///
-/// # Examples
-///
-/// ```
-/// # use requeue_core as requeue;
-/// use core::time::Duration;
-/// use requeue::Time;
-/// use requeue::wait::{Backoff, BackoffManager, JitterSource};
-///
-/// let nano = Duration::from_nanos(1);
-/// let backoff = Backoff { duration: nano, factor: 2.0, steps: 9, ..Backoff::default() };
-/// let mut always = backoff.delay_with_reset(Duration::ZERO, Time::ZERO, JitterSource::new(42));
-/// assert_eq!([(); 3].map(|()| always.backoff(Time::ZERO)), [nano; 3]);
-/// ```
+/// The delays of [`Backoff::delay_with_reset`].
 #[derive(Clone, Debug)]
-#[must_use]
-pub struct DelayWithReset {
+struct DelayWithReset {
     backoff: Backoff,
     initial: Backoff,
     reset: Duration,

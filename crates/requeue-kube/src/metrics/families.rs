@@ -2,204 +2,167 @@
 //! buckets.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
-use requeue::{BUCKETS, Histogram, metrics};
+use requeue::metrics;
+use requeue::metrics::Buckets;
+use requeue::metrics::Value::{self, Age, Count, Keys, Times};
 
+use self::Values::{Depths, One, ReconcileTime, Results};
 use super::Series;
 use super::meters::RESULTS;
 
 /// The values of a controller at one moment.
-pub(super) struct Sample<'a> {
-    series: &'a Series,
+pub(super) struct Sample {
+    series: Arc<Series>,
     depths: Vec<(String, usize)>,
     queue: metrics::Sample,
 }
 
-impl<'a> Sample<'a> {
-    pub(super) fn read_series(series: &'a Series) -> Self {
+impl Sample {
+    pub(super) fn read_series(series: Arc<Series>) -> Self {
         let queue = series.queue.sample();
-        Self { series, depths: series.depths_by_priority(queue.depth), queue }
+        Self { depths: series.depths_by_priority(queue.depth), series, queue }
     }
 }
 
-/// A metric family. The names of counters are without `_total`.
-pub(super) struct Family {
-    name: &'static str,
-    help: &'static str,
-    value: Value,
-}
+/// The name, the help text and the values of a metric family. The names of counters are without
+/// `_total`.
+pub(super) type Family = (&'static str, &'static str, Values);
 
-/// The value of a family in a sample. Each value has the label `controller`, and those of the queue
+/// The values of a family in a sample. Each value has the label `controller`, and those of the queue
 /// also have `name`, with the same content. `Results` and `Depths` have several values each, which
 /// another label distinguishes.
-enum Value {
+pub(super) enum Values {
     Results,
-    Count(fn(&Sample<'_>) -> u64),
-    Gauge(fn(&Sample<'_>) -> usize),
     ReconcileTime,
     Depths,
-    QueueAge(fn(&Sample<'_>) -> Duration),
-    QueueTimes(for<'a> fn(&'a Sample<'_>) -> &'a Histogram),
+    One(Value<Sample>),
 }
 
-impl Value {
-    const fn metric_type(&self) -> MetricType {
-        match self {
-            Self::Results | Self::Count(_) => MetricType::Counter,
-            Self::Gauge(_) | Self::Depths | Self::QueueAge(_) => MetricType::Gauge,
-            Self::ReconcileTime | Self::QueueTimes(_) => MetricType::Histogram,
-        }
-    }
-}
-
-impl Family {
-    pub(super) fn encode(
-        &self,
-        samples: &[Sample<'_>],
-        encoder: &mut DescriptorEncoder<'_>,
-    ) -> fmt::Result {
-        let kind = self.value.metric_type();
-        let mut to = encoder.encode_descriptor(self.name, self.help, None, kind)?;
-        for sample in samples {
-            let name = &*sample.series.name;
-            let labels = [("name", name), ("controller", name)];
-            let is_of_queue = self.name.starts_with("workqueue_");
-            let labels = if is_of_queue { &labels[..] } else { &labels[1..] };
-            match &self.value {
-                Value::Results => {
-                    for (result, count) in RESULTS.iter().zip(&sample.series.meters.results) {
-                        let labels = [("controller", name), ("result", result)];
-                        encode_counter(to.encode_family(&labels)?, count.load(Relaxed))?;
-                    }
-                }
-                Value::Depths => {
-                    for (priority, depth) in &sample.depths {
-                        let labels = [("name", name), ("controller", name), ("priority", priority)];
-                        to.encode_family(&labels)?.encode_gauge(depth)?;
-                    }
-                }
-                Value::Count(read) => encode_counter(to.encode_family(&labels)?, read(sample))?,
-                Value::Gauge(read) => {
-                    to.encode_family(&labels)?.encode_gauge(&read(sample))?;
-                }
-                Value::ReconcileTime => {
-                    sample.series.meters.times.0.encode(to.encode_family(&labels)?)?;
-                }
-                Value::QueueAge(read) => {
-                    to.encode_family(&labels)?.encode_gauge(&read(sample).as_secs_f64())?;
-                }
-                Value::QueueTimes(read) => {
-                    let times = read(sample);
-                    let bounds = BUCKETS.into_iter().chain([f64::INFINITY]);
-                    let buckets: Vec<_> = bounds.zip(times.counts).collect();
-                    let (sum, count) = (times.sum as f64 / 1e9, times.counts.iter().sum());
-                    to.encode_family(&labels)?
-                        .encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
+pub(super) fn encode_family(
+    (family, help, values): &Family,
+    samples: &[Sample],
+    encoder: &mut DescriptorEncoder<'_>,
+) -> fmt::Result {
+    let kind = match values {
+        Results => MetricType::Counter,
+        ReconcileTime => MetricType::Histogram,
+        Depths => MetricType::Gauge,
+        One(value) => value.metric_type(),
+    };
+    let mut to = encoder.encode_descriptor(family, help, None, kind)?;
+    for sample in samples {
+        let name = &*sample.series.name;
+        let labels = [("name", name), ("controller", name)];
+        let is_of_queue = family.starts_with("workqueue_");
+        let labels = if is_of_queue { &labels[..] } else { &labels[1..] };
+        match values {
+            Results => {
+                for (result, count) in RESULTS.iter().zip(&sample.series.meters.results) {
+                    let labels = [("controller", name), ("result", result)];
+                    let (count, none) = (count.load(Relaxed), None::<&Exemplar<NoLabelSet, u64>>);
+                    to.encode_family(&labels)?.encode_counter(&count, none)?;
                 }
             }
+            Depths => {
+                for (priority, depth) in &sample.depths {
+                    let labels = [("name", name), ("controller", name), ("priority", priority)];
+                    to.encode_family(&labels)?.encode_gauge(depth)?;
+                }
+            }
+            ReconcileTime => sample.series.meters.times.0.encode(to.encode_family(&labels)?)?,
+            One(value) => value.encode_value(sample, Buckets::Long, to.encode_family(&labels)?)?,
         }
-        Ok(())
     }
-}
-
-fn encode_counter(mut to: MetricEncoder<'_>, count: u64) -> fmt::Result {
-    to.encode_counter(&count, None::<&Exemplar<NoLabelSet, u64>>)
+    Ok(())
 }
 
 pub(super) const FAMILIES: [Family; 17] = [
-    Family {
-        name: "controller_runtime_reconcile",
-        help: "Total number of reconciliations per controller",
-        value: Value::Results,
-    },
-    Family {
-        name: "controller_runtime_reconcile_errors",
-        help: "Total number of reconciliation errors per controller",
-        value: Value::Count(|of| of.series.meters.results[1].load(Relaxed)),
-    },
-    Family {
-        name: "controller_runtime_terminal_reconcile_errors",
-        help: "Total number of terminal reconciliation errors per controller",
-        value: Value::Count(|of| of.series.meters.terminal.load(Relaxed)),
-    },
-    Family {
-        name: "controller_runtime_reconcile_panics",
-        help: "Total number of reconciliation panics per controller",
-        value: Value::Count(|of| of.series.meters.panics.load(Relaxed)),
-    },
-    Family {
-        name: "controller_runtime_reconcile_timeouts",
-        help: "Total number of reconciliation timeouts per controller",
-        value: Value::Count(|of| of.series.meters.timeouts.load(Relaxed)),
-    },
-    Family {
-        name: "stale_sync_skips",
-        help: "Total number of deliveries that waited because a watch had not shown the controller's \
-               own writes",
-        value: Value::Count(|of| of.series.meters.stale_skips.load(Relaxed)),
-    },
-    Family {
-        name: "stale_sync_timeouts",
-        help: "Total number of reconciliations that started although a watch had not shown the \
-               controller's own writes within the time limit",
-        value: Value::Count(|of| of.series.meters.stale_starts.load(Relaxed)),
-    },
-    Family {
-        name: "controller_runtime_reconcile_time_seconds",
-        help: "Length of time per reconciliation per controller",
-        value: Value::ReconcileTime,
-    },
-    Family {
-        name: "controller_runtime_max_concurrent_reconciles",
-        help: "Maximum number of concurrent reconciles per controller",
-        value: Value::Gauge(|of| of.series.workers),
-    },
-    Family {
-        name: "controller_runtime_active_workers",
-        help: "Number of currently used workers per controller",
-        value: Value::Gauge(|of| of.series.meters.active.load(Relaxed)),
-    },
-    Family {
-        name: "workqueue_depth",
-        help: "Current depth of workqueue by workqueue and priority",
-        value: Value::Depths,
-    },
-    Family {
-        name: "workqueue_adds",
-        help: "Total number of adds handled by workqueue",
-        value: Value::Count(|of| of.queue.totals.enqueued),
-    },
-    Family {
-        name: "workqueue_queue_duration_seconds",
-        help: "How long in seconds an item stays in workqueue before being requested",
-        value: Value::QueueTimes(|of| &of.queue.times.queued),
-    },
-    Family {
-        name: "workqueue_work_duration_seconds",
-        help: "How long in seconds processing an item from workqueue takes.",
-        value: Value::QueueTimes(|of| &of.queue.times.worked),
-    },
-    Family {
-        name: "workqueue_unfinished_work_seconds",
-        help: "How many seconds of work has been done that is in progress and hasn't been observed \
-               by work_duration. Large values indicate stuck threads. One can deduce the number of \
-               stuck threads by observing the rate at which this increases.",
-        value: Value::QueueAge(|of| of.queue.times.unfinished_work),
-    },
-    Family {
-        name: "workqueue_longest_running_processor_seconds",
-        help: "How many seconds has the longest running processor for workqueue been running.",
-        value: Value::QueueAge(|of| of.queue.times.longest_running),
-    },
-    Family {
-        name: "workqueue_retries",
-        help: "Total number of items added to the workqueue with a non-zero delay (rate-limited \
-               requeues, explicit RequeueAfter or AddAfter calls)",
-        value: Value::Count(|of| of.series.meters.retries.load(Relaxed)),
-    },
+    ("controller_runtime_reconcile", "Total number of reconciliations per controller", Results),
+    (
+        "controller_runtime_reconcile_errors",
+        "Total number of reconciliation errors per controller",
+        One(Count(|of| of.series.meters.results[1].load(Relaxed))),
+    ),
+    (
+        "controller_runtime_terminal_reconcile_errors",
+        "Total number of terminal reconciliation errors per controller",
+        One(Count(|of| of.series.meters.terminal.load(Relaxed))),
+    ),
+    (
+        "controller_runtime_reconcile_panics",
+        "Total number of reconciliation panics per controller",
+        One(Count(|of| of.series.meters.panics.load(Relaxed))),
+    ),
+    (
+        "controller_runtime_reconcile_timeouts",
+        "Total number of reconciliation timeouts per controller",
+        One(Count(|of| of.series.meters.timeouts.load(Relaxed))),
+    ),
+    (
+        "stale_sync_skips",
+        "Total number of deliveries that waited because a watch had not shown the controller's \
+         own writes",
+        One(Count(|of| of.series.meters.stale_skips.load(Relaxed))),
+    ),
+    (
+        "stale_sync_timeouts",
+        "Total number of reconciliations that started although a watch had not shown the \
+         controller's own writes within the time limit",
+        One(Count(|of| of.series.meters.stale_starts.load(Relaxed))),
+    ),
+    (
+        "controller_runtime_reconcile_time_seconds",
+        "Length of time per reconciliation per controller",
+        ReconcileTime,
+    ),
+    (
+        "controller_runtime_max_concurrent_reconciles",
+        "Maximum number of concurrent reconciles per controller",
+        One(Keys(|of| Some(of.series.workers))),
+    ),
+    (
+        "controller_runtime_active_workers",
+        "Number of currently used workers per controller",
+        One(Keys(|of| Some(of.series.meters.active.load(Relaxed)))),
+    ),
+    ("workqueue_depth", "Current depth of workqueue by workqueue and priority", Depths),
+    (
+        "workqueue_adds",
+        "Total number of adds handled by workqueue",
+        One(Count(|of| of.queue.totals.enqueued)),
+    ),
+    (
+        "workqueue_queue_duration_seconds",
+        "How long in seconds an item stays in workqueue before being requested",
+        One(Times(|of| &of.queue.times.queued)),
+    ),
+    (
+        "workqueue_work_duration_seconds",
+        "How long in seconds processing an item from workqueue takes.",
+        One(Times(|of| &of.queue.times.worked)),
+    ),
+    (
+        "workqueue_unfinished_work_seconds",
+        "How many seconds of work has been done that is in progress and hasn't been observed \
+         by work_duration. Large values indicate stuck threads. One can deduce the number of \
+         stuck threads by observing the rate at which this increases.",
+        One(Age(|of| Some(of.queue.times.unfinished_work))),
+    ),
+    (
+        "workqueue_longest_running_processor_seconds",
+        "How many seconds has the longest running processor for workqueue been running.",
+        One(Age(|of| Some(of.queue.times.longest_running))),
+    ),
+    (
+        "workqueue_retries",
+        "Total number of items added to the workqueue with a non-zero delay (rate-limited \
+         requeues, explicit RequeueAfter or AddAfter calls)",
+        One(Count(|of| of.series.meters.retries.load(Relaxed))),
+    ),
 ];

@@ -16,7 +16,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
 use requeue_leases::LeaseMetrics;
 
-use self::families::{FAMILIES, Sample};
+use self::families::{FAMILIES, Sample, encode_family};
 pub(crate) use self::meters::{Meters, Outcome};
 use crate::ObjectQueue;
 
@@ -155,9 +155,9 @@ struct Shown {
 impl Collector for Shown {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let running: Vec<_> = self.controllers.lock().values().filter_map(Weak::upgrade).collect();
-        let samples: Vec<_> = running.iter().map(|series| Sample::read_series(series)).collect();
+        let samples: Vec<_> = running.into_iter().map(Sample::read_series).collect();
         for family in FAMILIES.iter().filter(|_| !samples.is_empty()) {
-            family.encode(&samples, &mut encoder)?;
+            encode_family(family, &samples, &mut encoder)?;
         }
         self.leases.encode(encoder)
     }

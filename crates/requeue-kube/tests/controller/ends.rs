@@ -92,7 +92,7 @@ async fn a_run_that_is_cancelled_by_name_is_dropped_and_not_reported() {
     let queue = queue.await.unwrap();
     let key = ObjectKey::new(Some("ns"), "a");
     assert_eq!(queue.cancel_running(&key), CancelledRun::Cancelled);
-    while !queue.is_idle() {
+    while queue.states().total() > 0 {
         tokio::task::yield_now().await;
     }
     stop.send(()).unwrap();

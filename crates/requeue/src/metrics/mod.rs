@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(feature = "prometheus")]
-pub use self::prometheus::{Buckets, Metrics};
+pub use self::prometheus::{Buckets, Metrics, Value};
 pub use self::sample::{Sample, Scrape, Times};
 
 /// Receives the events of a queue with keys of type `K`.

@@ -10,8 +10,9 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::Registry;
-use requeue_core::{BUCKETS, Histogram};
+use requeue_core::Histogram;
 
+use self::Value::{Age, Count, Keys, Times};
 use super::{Sample, Scrape};
 use crate::queue::Shared;
 use crate::ranked_mutex::{Rank, RankedMutex};
@@ -104,7 +105,7 @@ impl Buckets {
     const fn bound_count(self) -> usize {
         match self {
             Self::Kubernetes => 10,
-            Self::Long => BUCKETS.len(),
+            Self::Long => Histogram::BUCKETS.len(),
         }
     }
 }
@@ -141,8 +142,7 @@ impl Metrics {
 
     /// Shows a queue under a name until the queue is dropped.
     ///
-    /// [`Builder::metrics`](crate::Builder::metrics) does this for queues of this crate. This
-    /// method is for queues that keep their keys elsewhere.
+    /// [`Builder::metrics`](crate::Builder::metrics) does this for queues of this crate.
     ///
     /// # Errors
     ///
@@ -176,6 +176,8 @@ impl Metrics {
     /// assert!(body.contains("\nworkqueue_depth{name=\"mail\"} 3\n"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    // It is hidden, because only requeue-store has other queues.
+    #[doc(hidden)]
     pub fn add<Q: Scrape + 'static>(&self, name: &str, queue: &Arc<Q>) -> Result<(), BuildError> {
         self.add_as(&name.into(), queue)
     }
@@ -275,39 +277,39 @@ impl Collector for Queues {
         if samples.is_empty() {
             return Ok(());
         }
-        for family in FAMILIES {
-            if !samples.iter().any(|(_, sample)| family.value.is_kept(sample)) {
+        for (name, help, value) in FAMILIES {
+            if !samples.iter().any(|(_, sample)| value.is_kept(sample)) {
                 continue;
             }
-            let (name, help, kind) = (family.name, family.help, family.value.metric_type());
-            let mut encoder = encoder.encode_descriptor(name, help, None, kind)?;
-            for (name, sample) in samples.iter().filter(|(_, of)| family.value.is_kept(of)) {
+            let mut encoder = encoder.encode_descriptor(name, help, None, value.metric_type())?;
+            for (name, sample) in samples.iter().filter(|(_, of)| value.is_kept(of)) {
                 let labels = [("name", &**name)];
-                family.value.encode_value(sample, self.buckets, encoder.encode_family(&labels)?)?;
+                value.encode_value(sample, self.buckets, encoder.encode_family(&labels)?)?;
             }
         }
         Ok(())
     }
 }
 
-/// A family of metrics. Its name has the unit, but not the `_total` suffix of counters.
-struct Family {
-    name: &'static str,
-    help: &'static str,
-    value: Value,
-}
+/// The name, the help text and the value of a family of metrics. The name has the unit, but not the
+/// `_total` suffix of counters.
+type Family = (&'static str, &'static str, Value<Sample>);
 
-enum Value {
-    Count(fn(&Sample) -> u64),
+/// The function that reads the value of a family from a sample, by the kind of the value.
+// It is hidden, because only the metrics of requeue-kube need it for other samples.
+#[doc(hidden)]
+#[derive(Debug)]
+pub enum Value<S> {
+    Count(fn(&S) -> u64),
     /// `None` for a queue that has no such keys.
-    Keys(fn(&Sample) -> Option<usize>),
+    Keys(fn(&S) -> Option<usize>),
     /// `None` for a queue that has no such age.
-    Age(fn(&Sample) -> Option<Duration>),
-    Times(fn(&Sample) -> &Histogram),
+    Age(fn(&S) -> Option<Duration>),
+    Times(fn(&S) -> &Histogram),
 }
 
-impl Value {
-    const fn metric_type(&self) -> MetricType {
+impl<S> Value<S> {
+    pub const fn metric_type(&self) -> MetricType {
         match self {
             Self::Count(_) => MetricType::Counter,
             Self::Keys(_) | Self::Age(_) => MetricType::Gauge,
@@ -315,7 +317,7 @@ impl Value {
         }
     }
 
-    fn is_kept(&self, of: &Sample) -> bool {
+    fn is_kept(&self, of: &S) -> bool {
         match self {
             Self::Keys(read) => read(of).is_some(),
             Self::Age(read) => read(of).is_some(),
@@ -323,12 +325,7 @@ impl Value {
         }
     }
 
-    fn encode_value(
-        &self,
-        of: &Sample,
-        buckets: Buckets,
-        mut to: MetricEncoder<'_>,
-    ) -> fmt::Result {
+    pub fn encode_value(&self, of: &S, buckets: Buckets, mut to: MetricEncoder<'_>) -> fmt::Result {
         match self {
             Self::Count(read) => to.encode_counter(&read(of), None::<&Exemplar<NoLabelSet, u64>>),
             Self::Keys(read) => to.encode_gauge(&read(of).unwrap_or_default()),
@@ -340,9 +337,9 @@ impl Value {
 
 fn encode_histogram(times: &Histogram, buckets: Buckets, mut to: MetricEncoder<'_>) -> fmt::Result {
     let bounds = buckets.bound_count();
-    let mut counts = [(f64::INFINITY, 0); BUCKETS.len() + 1];
+    let mut counts = [(f64::INFINITY, 0); Histogram::BUCKETS.len() + 1];
     for (i, &n) in times.counts.iter().enumerate() {
-        match BUCKETS.get(i).filter(|_| i < bounds) {
+        match Histogram::BUCKETS.get(i).filter(|_| i < bounds) {
             Some(&bound) => counts[i] = (bound, n),
             None => counts[bounds].1 += n,
         }
@@ -353,99 +350,67 @@ fn encode_histogram(times: &Histogram, buckets: Buckets, mut to: MetricEncoder<'
 
 const FAMILIES: [Family; 18] = [
     // The same as in Kubernetes' component-base, without its prefix on the stability.
-    Family {
-        name: "workqueue_depth",
-        help: "Current depth of workqueue",
-        value: Value::Keys(|of| Some(of.depth)),
-    },
-    Family {
-        name: "workqueue_adds",
-        help: "Total number of adds handled by workqueue",
-        value: Value::Count(|of| of.totals.enqueued),
-    },
-    Family {
-        name: "workqueue_queue_duration_seconds",
-        help: "How long in seconds an item stays in workqueue before being requested.",
-        value: Value::Times(|of| &of.times.queued),
-    },
-    Family {
-        name: "workqueue_work_duration_seconds",
-        help: "How long in seconds processing an item from workqueue takes.",
-        value: Value::Times(|of| &of.times.worked),
-    },
-    Family {
-        name: "workqueue_unfinished_work_seconds",
-        help: "How many seconds of work has done that is in progress and hasn't been observed by \
-               work_duration. Large values indicate stuck threads. One can deduce the number of \
-               stuck threads by observing the rate at which this increases.",
-        value: Value::Age(|of| Some(of.times.unfinished_work)),
-    },
-    Family {
-        name: "workqueue_longest_running_processor_seconds",
-        help: "How many seconds has the longest running processor for workqueue been running.",
-        value: Value::Age(|of| Some(of.times.longest_running)),
-    },
-    Family {
-        name: "workqueue_retries",
-        help: "Total number of retries handled by workqueue",
-        value: Value::Count(|of| of.totals.retries),
-    },
+    ("workqueue_depth", "Current depth of workqueue", Keys(|of| Some(of.depth))),
+    ("workqueue_adds", "Total number of adds handled by workqueue", Count(|of| of.totals.enqueued)),
+    (
+        "workqueue_queue_duration_seconds",
+        "How long in seconds an item stays in workqueue before being requested.",
+        Times(|of| &of.times.queued),
+    ),
+    (
+        "workqueue_work_duration_seconds",
+        "How long in seconds processing an item from workqueue takes.",
+        Times(|of| &of.times.worked),
+    ),
+    (
+        "workqueue_unfinished_work_seconds",
+        "How many seconds of work has done that is in progress and hasn't been observed by \
+         work_duration. Large values indicate stuck threads. One can deduce the number of \
+         stuck threads by observing the rate at which this increases.",
+        Age(|of| Some(of.times.unfinished_work)),
+    ),
+    (
+        "workqueue_longest_running_processor_seconds",
+        "How many seconds has the longest running processor for workqueue been running.",
+        Age(|of| Some(of.times.longest_running)),
+    ),
+    (
+        "workqueue_retries",
+        "Total number of retries handled by workqueue",
+        Count(|of| of.totals.retries),
+    ),
     // Metrics that client-go does not have.
-    Family {
-        name: "workqueue_waiting",
-        help: "Current number of keys that wait for a due time, including those that back off",
-        value: Value::Keys(|of| Some(of.waiting)),
-    },
-    Family {
-        name: "workqueue_backing_off",
-        help: "Current number of keys that wait because their last run failed",
-        value: Value::Keys(|of| of.backing_off),
-    },
-    Family {
-        name: "workqueue_in_flight",
-        help: "Current number of keys in flight",
-        value: Value::Keys(|of| Some(of.in_flight)),
-    },
-    Family {
-        name: "workqueue_oldest_ready_seconds",
-        help: "How long in seconds the oldest ready key has been ready",
-        value: Value::Age(|of| Some(of.times.oldest_ready)),
-    },
-    Family {
-        name: "workqueue_coalesced",
-        help: "Total number of adds that became part of a pending run",
-        value: Value::Count(|of| of.totals.coalesced),
-    },
-    Family {
-        name: "workqueue_paced",
-        help: "Total number of runs that the pace delayed",
-        value: Value::Count(|of| of.totals.paced),
-    },
-    Family {
-        name: "workqueue_failures",
-        help: "Total number of runs that failed",
-        value: Value::Count(|of| of.totals.failures),
-    },
-    Family {
-        name: "workqueue_given_up",
-        help: "Total number of keys that were given up",
-        value: Value::Count(|of| of.given_up),
-    },
-    Family {
-        name: "workqueue_panics",
-        help: "Total number of runs that panicked",
-        value: Value::Count(|of| of.panics),
-    },
-    Family {
-        name: "workqueue_parked",
-        help: "Current number of parked keys",
-        value: Value::Keys(|of| of.parked),
-    },
-    Family {
-        name: "workqueue_counts_age_seconds",
-        help: "Seconds since the store counted its keys, which is the age of the other numbers of keys",
-        value: Value::Age(|of| of.counts_age),
-    },
+    (
+        "workqueue_waiting",
+        "Current number of keys that wait for a due time, including those that back off",
+        Keys(|of| Some(of.waiting)),
+    ),
+    (
+        "workqueue_backing_off",
+        "Current number of keys that wait because their last run failed",
+        Keys(|of| of.backing_off),
+    ),
+    ("workqueue_in_flight", "Current number of keys in flight", Keys(|of| Some(of.in_flight))),
+    (
+        "workqueue_oldest_ready_seconds",
+        "How long in seconds the oldest ready key has been ready",
+        Age(|of| Some(of.times.oldest_ready)),
+    ),
+    (
+        "workqueue_coalesced",
+        "Total number of adds that became part of a pending run",
+        Count(|of| of.totals.coalesced),
+    ),
+    ("workqueue_paced", "Total number of runs that the pace delayed", Count(|of| of.totals.paced)),
+    ("workqueue_failures", "Total number of runs that failed", Count(|of| of.totals.failures)),
+    ("workqueue_given_up", "Total number of keys that were given up", Count(|of| of.given_up)),
+    ("workqueue_panics", "Total number of runs that panicked", Count(|of| of.panics)),
+    ("workqueue_parked", "Current number of parked keys", Keys(|of| of.parked)),
+    (
+        "workqueue_counts_age_seconds",
+        "Seconds since the store counted its keys, which is the age of the other numbers of keys",
+        Age(|of| of.counts_age),
+    ),
 ];
 
 #[cfg(test)]

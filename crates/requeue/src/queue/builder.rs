@@ -295,9 +295,9 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// Sets the delays of the default limiter: `base` after the first failure of a key, doubled
     /// with each further one up to `max`, with jitter.
     ///
-    /// The default is 1 s and 5 min: see [`DEFAULT_BACKOFF`] for the reason. Choose a shorter `base` if
-    /// most failures are conflicts that the next attempt resolves. Then also permit more
-    /// [retries](crate::workers::ThreadWorkers::max_retries). [`BackoffLimiter::new`] has the ranges.
+    /// The default is 1 s and 5 min, so that ten retries survive the restart of a service that the key
+    /// needs. Choose a shorter `base` if most failures are conflicts that the next attempt resolves.
+    /// Then also permit more [retries](crate::workers::ThreadWorkers::max_retries). [`BackoffLimiter::new`] has the ranges.
     ///
     /// A call of [`limiter`](Self::limiter) takes precedence.
     ///

@@ -41,7 +41,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// assert_eq!(queue.cancel_running("build"), CancelledRun::Cancelled);
     /// assert_eq!(item.cancel_reason(), Some(CancelReason::Cancelled));
     /// drop(item);
-    /// assert_eq!((queue.failures("build"), queue.is_idle()), (0, true));
+    /// assert_eq!((queue.failures("build"), queue.states().total()), (0, 0));
     /// ```
     pub fn cancel_running<Q>(&self, key: &Q) -> CancelledRun
     where

@@ -152,7 +152,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///     keys.push(*item);
     ///     next = queue.succeed_and_try_get(item);
     /// }
-    /// assert_eq!((keys, queue.is_idle()), (vec!["a", "b"], true));
+    /// assert_eq!((keys, queue.states().total()), (vec!["a", "b"], 0));
     /// ```
     // This is not a method of `SucceedAndGet`, which would copy the item into a future and out of it.
     #[must_use = "an item that is dropped unfinished counts as failed"]

@@ -58,10 +58,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn group(&self, group: GroupId) -> Result<GroupHandle<'_, K, S>, NoGroups> {
-        match self.group_of {
-            Some(_) => Ok(GroupHandle { queue: self, group }),
-            None => Err(NoGroups),
-        }
+        self.group_of.as_ref().ok_or(NoGroups)?;
+        Ok(GroupHandle { queue: self, group })
     }
 
     /// Cancels the pending runs of all keys of several groups, as [`GroupHandle::cancel`] does for
@@ -91,9 +89,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         &self,
         groups: impl IntoIterator<Item = GroupId>,
     ) -> Result<usize, NoGroups> {
-        if self.group_of.is_none() {
-            return Err(NoGroups);
-        }
+        self.group_of.as_ref().ok_or(NoGroups)?;
         let mut ids: Vec<_> = groups.into_iter().map(GroupId::id).collect();
         ids.sort_unstable();
         Ok(self.cancel_of_groups(|group| ids.binary_search(&group.id()).is_ok()))
@@ -153,9 +149,9 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn pause(&self) {
-        let Ok(mut state) = self.shared_state().lock() else { return };
+        let Ok(mut state) = self.queue.shared.lock() else { return };
         state.core.pause_group(self.group);
-        self.shared_state().release_lock(state);
+        self.queue.shared.release_lock(state);
     }
 
     /// Starts the deliveries of the group again.
@@ -164,19 +160,19 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// order gets the keys again that it has returned during the pause.
     pub fn resume(&self) {
         // Due keys first: groups that are due take their turns before this one.
-        let Some((mut state, _)) = self.shared_state().lock_settled() else { return };
+        let Some((mut state, _)) = self.queue.shared.lock_settled() else { return };
         state.core.resume_group(self.group);
         loop {
             let return_some = || state.core.return_skipped(self.group, LOCK_BATCH);
             let more = catch_unwind(AssertUnwindSafe(return_some));
-            self.shared_state().release_lock(state);
+            self.queue.shared.release_lock(state);
             match more {
                 Ok(true) => {}
                 Ok(false) => return,
                 // A key's `clone` has panicked. That key is delivered by age.
                 Err(panic) => resume_unwind(panic),
             }
-            let Ok(next) = self.shared_state().lock() else { return };
+            let Ok(next) = self.queue.shared.lock() else { return };
             state = next;
         }
     }
@@ -184,7 +180,7 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// Returns true if the deliveries of the group are stopped.
     #[must_use]
     pub fn is_paused(&self) -> bool {
-        self.shared_state().lock().is_ok_and(|state| state.core.is_group_paused(self.group))
+        self.queue.shared.lock().is_ok_and(|state| state.core.is_group_paused(self.group))
     }
 
     /// Cancels the pending runs of all keys of the group and clears their failures, as
@@ -237,7 +233,7 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
             for &epoch in &epochs {
                 state.watchers.take_wakers(epoch, &mut wakes);
             }
-            self.shared_state().release_lock(state);
+            self.queue.shared.release_lock(state);
             wakes.wake_each();
             epochs.len()
         })
@@ -266,7 +262,7 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// ```
     #[must_use]
     pub fn states(&self) -> StateCounts {
-        self.shared_state().read_settled(|core| core.group_states(self.group))
+        self.queue.shared.read_settled(|core| core.group_states(self.group))
     }
 
     /// Waits until no key of the group is in flight.
@@ -297,11 +293,7 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// # }).unwrap();
     /// ```
     pub fn none_in_flight(&self) -> impl Future<Output = ()> + Send + Sync + Unpin + use<K, S> {
-        NoneInFlight { shared: Arc::clone(self.shared_state()), group: self.group, number: None }
-    }
-
-    fn shared_state(&self) -> &Arc<Shared<K>> {
-        &self.queue.shared
+        NoneInFlight { shared: Arc::clone(&self.queue.shared), group: self.group, number: None }
     }
 }
 

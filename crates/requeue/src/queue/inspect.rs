@@ -19,29 +19,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Returns the number of ready keys, as client-go's `Len` does.
     ///
     /// Throttled keys count; dirty keys in flight do not. Due keys are made ready first. Waiting
-    /// keys and keys in flight do not count: see [`is_idle`](Self::is_idle).
+    /// keys and keys in flight do not count: see [`states`](Self::states).
     #[must_use]
     pub fn len(&self) -> usize {
         self.shared.read_settled(core::Queue::len)
-    }
-
-    /// Returns true if no key is ready, waiting or in flight.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use requeue::Queue;
-    ///
-    /// let queue = Queue::new();
-    /// queue.add("a");
-    /// let item = queue.try_get().unwrap();
-    /// assert!(queue.len() == 0 && !queue.is_idle());
-    /// item.succeed();
-    /// assert!(queue.is_idle());
-    /// ```
-    #[must_use]
-    pub fn is_idle(&self) -> bool {
-        self.shared.read_settled(|core| core.len() + core.in_flight() + core.waiting() == 0)
     }
 
     /// Returns the number of ready and dirty keys by priority, in ascending order.
@@ -131,6 +112,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// those whose failures are remembered.
     ///
     /// A walk with [`snapshot`](Self::snapshot) returns this number of entries.
+    // Only tests and the program need this method, so it is hidden.
+    #[doc(hidden)]
     #[must_use]
     pub fn records(&self) -> usize {
         self.shared.lock().map_or(0, |state| state.core.records())

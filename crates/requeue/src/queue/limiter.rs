@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use requeue_core::Time;
-use requeue_core::limiter::Bucket;
-use requeue_core::limiter::RateLimiter;
+use requeue_core::limiter::{Bucket, RateLimiter};
 
 use crate::ranked_mutex::{Rank, RankedMutex};
 use crate::sync::{AtomicBool, Ordering, quietly};

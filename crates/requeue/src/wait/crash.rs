@@ -92,17 +92,11 @@ impl fmt::Debug for CrashHandler {
     }
 }
 
-/// Returns true if a handled panic continues to unwind its thread.
+/// Sets, for the whole process, whether a handled panic continues to unwind (`true`) or the loop
+/// continues (`false`, the default).
 ///
 /// This is apimachinery's `ReallyCrash`, but the default is `false`: in Go, a panic that is not
 /// recovered terminates the process.
-#[must_use]
-pub fn really_crash() -> bool {
-    REALLY_CRASH.load(Ordering::Relaxed)
-}
-
-/// Sets, for the whole process, whether a handled panic continues to unwind (`true`) or the loop
-/// continues (`false`, the default).
 pub fn set_really_crash(really_crash: bool) {
     REALLY_CRASH.store(really_crash, Ordering::Relaxed);
 }
@@ -139,7 +133,7 @@ pub fn handle_crash(payload: Box<dyn Any + Send>) {
     for handler in called {
         quietly(|| handler(&crash));
     }
-    if really_crash() {
+    if REALLY_CRASH.load(Ordering::Relaxed) {
         panic::resume_unwind(payload);
     }
     drop_payload(payload);

@@ -66,13 +66,11 @@ use std::hash::BuildHasher;
 
 pub use requeue_core::wait::{Backoff, JitterSource, jitter};
 #[cfg(feature = "wait")]
-pub use requeue_core::wait::{
-    BackoffManager, DelayFunc, DelayWithReset, ExponentialBackoffManager, JitteredBackoffManager,
-};
+pub use requeue_core::wait::{BackoffManager, ExponentialBackoffManager, JitteredBackoffManager};
 
 #[cfg(feature = "wait")]
 pub use self::{
-    crash::{Crash, CrashHandler, handle_crash, on_crash, really_crash, set_really_crash},
+    crash::{Crash, CrashHandler, handle_crash, on_crash, set_really_crash},
     error::Error,
     exponential::{exponential_backoff, exponential_backoff_until},
     parallelize::parallelize_until,

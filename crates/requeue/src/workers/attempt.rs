@@ -97,12 +97,8 @@ where
         };
         match result {
             Some(result) => {
-                let completion = self.workers.options.choose_completion(
-                    &mut item,
-                    attempt,
-                    result,
-                    token.cancel_reason(),
-                );
+                let completion =
+                    self.workers.options.choose_completion(&mut item, attempt, result, &token);
                 item.complete(completion).await;
             }
             // The item is dropped before its completion, so the run has failed, even if this was

@@ -69,10 +69,10 @@ impl<K: Clone> Options<K> {
         item: &mut impl WorkItem<Key = K>,
         attempt: u32,
         result: Result<Action, Error>,
-        stopped: Option<CancelReason>,
+        token: &RunToken,
     ) -> Completion {
         let cancelled = matches!(&result, Ok(action) if action.completion == Completion::Cancelled);
-        let result = match stopped.filter(|_| cancelled) {
+        let result = match token.cancel_reason().filter(|_| cancelled) {
             Some(CancelReason::Stopping | CancelReason::Lost) => Ok(Action::release()),
             Some(CancelReason::TimedOut) => Err(Error::from("stopped at its time limit")),
             _ => result,

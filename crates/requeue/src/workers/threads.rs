@@ -298,12 +298,7 @@ where
         });
         // The run has ended, so a later cancellation must not reach its token.
         drop(watch);
-        let completion = self.workers.options.choose_completion(
-            &mut item,
-            attempt,
-            result,
-            token.cancel_reason(),
-        );
+        let completion = self.workers.options.choose_completion(&mut item, attempt, result, &token);
         item.complete(completion);
         if let Some((on_finish, key)) = on_finish {
             quietly(|| on_finish(key));
