@@ -23,12 +23,11 @@ use tokio::time::sleep;
 
 use self::api::FakeApi;
 use self::common::*;
-use super::places::Rule;
 use super::*;
 use crate::controller::{Action, Config, Watched};
 use crate::range::ShardBy;
 use crate::shared::SharedWatch;
-use crate::{Controller, policy};
+use crate::{Controller, ObjectKey, ObjectQueue, policy};
 
 const SHARDS: u32 = 8;
 
