@@ -1,4 +1,12 @@
-//! The shards that a controller holds, and their changes while it runs.
+//! The keys that a controller owns. It reconciles no others.
+//!
+//! The rest of the controller asks an [`Ownership`], and does not know whether there are shards:
+//!
+//! | implementation | keys |
+//! |---|---|
+//! | [`AllKeys`] | all: the controller is alone |
+//! | [`Shard`] | those of the objects in a shard that does not change |
+//! | [`ChangingShards`] | those of the objects in the shards that a group assigns to this process |
 
 mod changing;
 mod places;
@@ -7,7 +15,137 @@ mod runs;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::changing::Ownership;
-pub(super) use self::changing::Selection;
+use kube::core::ObjectMeta;
+
+pub(crate) use self::changing::ChangingShards;
+pub(super) use self::changing::{Attached, Selection};
+use self::changing::{Hold, InFlight};
 pub(super) use self::places::Learned;
 pub(crate) use self::places::{Places, Rule};
+use super::error::RunnerError;
+use crate::ObjectKey;
+use crate::range::Shard;
+
+/// Returns true if an object is in the store, and satisfies the condition.
+type InStore<'a> = &'a dyn Fn(&dyn Fn(&ObjectKey, &ObjectMeta) -> bool) -> bool;
+
+/// The keys that a controller owns. Each default is that of a controller which owns every key: it
+/// allocates nothing, and takes no lock.
+pub(super) trait Ownership: Send + Sync {
+    /// Connects the keys with the controller that starts.
+    fn attach_controller(&self, _controller: Attached) {}
+
+    /// Returns the shard of all keys, if it does not change.
+    fn fixed_shard(&self) -> Option<Shard> {
+        None
+    }
+
+    /// Returns the shards of the keys, if they change. The watch of the controller's own kind follows
+    /// them, and they are the groups of the queue.
+    fn changing_shards(&self) -> Option<&ChangingShards> {
+        None
+    }
+
+    /// Called before an event or a list is handled. Until its end, no shard of an object is
+    /// forgotten.
+    fn begin_event(&self) {}
+
+    /// Called after an event or a list was handled. `is_gone` is as in
+    /// [`forget_shard_of`](Self::forget_shard_of).
+    fn end_event(&self, _is_gone: &dyn Fn(&ObjectKey) -> bool) {}
+
+    /// Learns of an object that a watch shows. The result tells whether its key is owned.
+    fn learn_object(&self, _meta: &ObjectMeta) -> Learned {
+        Learned::Held
+    }
+
+    /// Learns of an owner that an owned object names by its uid. Returns false if the owner's key is
+    /// certainly not owned.
+    fn learn_owner(&self, _owner: &ObjectKey, _uid: &str, _owned: &ObjectMeta) -> bool {
+        true
+    }
+
+    /// Returns true if the watch requested an object, whose key is not owned, from the API server.
+    fn is_selected(&self, _meta: &ObjectMeta) -> bool {
+        false
+    }
+
+    /// Continues the watch with a narrower selector, if shards of the present one were released.
+    fn narrow_selector(&self) {}
+
+    /// Returns true if the controller reconciles the object that a mapper or a trigger names.
+    fn owns_target(&self, _in_store: InStore<'_>) -> bool {
+        true
+    }
+
+    /// Returns a value if the key is owned. While it exists, the key remains owned: an add comes
+    /// before the release of the shard.
+    fn hold(&self, _key: &ObjectKey) -> Option<Hold<'_>> {
+        Some(Hold::default())
+    }
+
+    /// Returns true if the key is owned.
+    fn is_held(&self, key: &ObjectKey) -> bool {
+        self.hold(key).is_some()
+    }
+
+    /// Returns true if the key is owned, and the watch has listed the objects of its shard.
+    fn is_listed(&self, _key: &ObjectKey) -> bool {
+        true
+    }
+
+    /// Returns true if the watch has not listed the objects of all shards yet.
+    fn awaits_list(&self) -> bool {
+        false
+    }
+
+    /// Begins a run of `key`, which is in flight until the result is dropped. `uid` reads the uid of
+    /// the object from the store, and returns `None` without an object.
+    ///
+    /// The result is `None` if the key is not owned, if its shard is not listed yet, or if an event
+    /// will show another object. The key runs after the list or the event.
+    fn begin_run(&self, _key: &ObjectKey, _uid: &dyn Fn() -> Option<String>) -> Option<InFlight> {
+        Some(InFlight::default())
+    }
+
+    /// Removes a key from the group of its former shard, if its object has moved. Returns true if
+    /// the object has moved.
+    ///
+    /// `remove` returns true if the queue no longer contains the key. Otherwise the key is in
+    /// flight, and must be removed again after its run.
+    fn regroup(&self, _key: &ObjectKey, _remove: &dyn Fn() -> bool) -> bool {
+        false
+    }
+
+    /// Forgets the shard of an object as soon as no event is being handled. It does so only if
+    /// `is_gone` then returns true: there is no object, and the key is not in the queue.
+    fn forget_shard_of(&self, _key: &ObjectKey, _is_gone: &dyn Fn(&ObjectKey) -> bool) {}
+
+    /// Returns the error of the user's function that assigns objects to shards, if it has failed.
+    fn function_error(&self) -> Option<RunnerError> {
+        None
+    }
+}
+
+/// The keys of a controller that is alone: all.
+pub(super) struct AllKeys;
+
+impl Ownership for AllKeys {}
+
+impl Ownership for Shard {
+    fn fixed_shard(&self) -> Option<Shard> {
+        Some(*self)
+    }
+
+    fn learn_object(&self, meta: &ObjectMeta) -> Learned {
+        if self.contains(meta) { Learned::Held } else { Learned::NotHeld }
+    }
+
+    fn learn_owner(&self, _owner: &ObjectKey, uid: &str, owned: &ObjectMeta) -> bool {
+        self.contains_owner(uid, owned)
+    }
+
+    fn owns_target(&self, in_store: InStore<'_>) -> bool {
+        in_store(&|_, meta| self.contains(meta))
+    }
+}

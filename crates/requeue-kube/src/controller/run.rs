@@ -31,7 +31,6 @@ use super::source::{Following, ListTimes, Source, TriggerBackoff};
 use super::start_gate::{Right, Start};
 use crate::membership::Joining;
 use crate::metrics::{Metrics, Series};
-use crate::range::Shard;
 
 /// The number of results that wait for a reader of the stream. Further results are dropped.
 const RESULTS: usize = 1024;
@@ -119,12 +118,14 @@ async fn run_controller<K: OwnKind, R: Reconcile<K>>(
     }
 
     let scope = own.scope.as_ref().map_or_else(Scope::from_type::<K>, Scope::from_discovery);
-    let shard = sharding.shard;
-    let shard = shard.map(|shard| if scope.is_cluster() { shard.cluster_scoped() } else { shard });
-    let objects = OwnStore::new(own.store.clone(), own.dyntype.clone(), shard, sharding.ownership);
-    let rules = Rules { scope, runs_gone: reconciler.runs_gone(), in_standby: start.is_some() };
-    let enqueuer = Arc::new(Enqueuer::new(&config, &name, rules, objects, writes)?);
-    enqueuer.attach_shards();
+    let objects = OwnStore::new(own.store.clone(), own.dyntype.clone());
+    let rules = Rules {
+        ownership: sharding.into_ownership(&scope),
+        scope,
+        runs_gone: reconciler.runs_gone(),
+        in_standby: start.is_some(),
+    };
+    let enqueuer = Enqueuer::new(&config, &name, rules, objects, writes)?;
 
     let series = Series::new(name, config.worker_count(), enqueuer.queue.clone());
     show_start(&series, metrics, on_start);
@@ -135,8 +136,7 @@ async fn run_controller<K: OwnKind, R: Reconcile<K>>(
     let errors = results.clone();
     let failed = move |error| report_item(&errors, Err(Error::QueueError(error)));
     let backoff = others.backoff;
-    let mut watches =
-        Watches::start_watches(sources, &enqueuer, shard, backoff, &lists, times, failed);
+    let mut watches = Watches::start_watches(sources, &enqueuer, backoff, &lists, times, failed);
     for trigger in others.triggers {
         watches.others.spawn(trigger(Arc::clone(&enqueuer)));
     }
@@ -348,7 +348,6 @@ impl Watches {
     fn start_watches(
         sources: impl Iterator<Item = Source>,
         enqueuer: &Arc<Enqueuer>,
-        shard: Option<Shard>,
         backoff: Option<TriggerBackoff>,
         lists: &Lists,
         times: ListTimes,
@@ -371,7 +370,6 @@ impl Watches {
                 number,
                 name: source.name.clone(),
                 kind: source.kind.clone(),
-                shard,
                 lists: ListTimes {
                     // The user's backoff applies to all attempts, but no shared watch uses it.
                     period: times.period.filter(|_| source.is_shared || backoff.is_none()),

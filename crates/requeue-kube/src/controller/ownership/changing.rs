@@ -1,18 +1,19 @@
 //! The shards that a controller holds, and their changes while it runs.
 //!
-//! An [`Ownership`] is the handle of the protocol that assigns shards to replicas. The controller
-//! asks it before it adds a key to its queue, and before it reconciles an object.
+//! A [`ChangingShards`] is the handle of the protocol that assigns shards to replicas. As an
+//! [`Ownership`], it is asked by the controller before a key is added to its queue, and before an
+//! object is reconciled.
 //!
 //! # The invariant
 //!
 //! **A key runs only while its replica holds the shard of the object that the run sees. A shard is
 //! released only when none of its objects has a run in flight.** Two functions ensure this:
 //!
-//! - [`begin`](Ownership::begin_run) permits a run only if the shard is held and listed, and if the
+//! - [`begin_run`](Ownership::begin_run) permits a run only if the shard is held and listed, and if the
 //!   known shard is that of the object in the store. It counts the run for that shard. It holds the
 //!   lock under which the states of shards change. If the object is replaced during the run by one
 //!   in another shard, the run counts for both shards.
-//! - [`release`](Ownership::release) permits no further run of the shard, and then waits until no
+//! - [`release`](ChangingShards::release) permits no further run of the shard, and then waits until no
 //!   run counts for it.
 //!
 //! With [`run_refs`](crate::Controller::run_refs), a run may have no object. It then counts for the
@@ -52,19 +53,22 @@ use std::sync::{Arc, OnceLock};
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
-use parking_lot::{Mutex, RwLock};
+use kube::core::ObjectMeta;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use requeue::{GroupHandle, GroupId};
 use tokio::sync::watch;
 
+use super::super::error::RunnerError;
 use super::places::{Access, Learned, Places, Rule};
 use super::ranges;
 use super::runs::Runs;
+use super::{InStore, Ownership};
 use crate::range::{ShardBy, index_of};
 use crate::{ObjectKey, ObjectQueue};
 
 /// The shards of a kind that this process holds. All clones share one state.
 #[derive(Clone)]
-pub(crate) struct Ownership(Arc<Inner>);
+pub(crate) struct ChangingShards(Arc<Inner>);
 
 struct Inner {
     places: Arc<Places>,
@@ -104,15 +108,15 @@ struct Shards {
 }
 
 /// The parts of the controller that the handle changes.
-struct Attached {
-    queue: ObjectQueue,
-    forget: Forget,
+pub(in super::super) struct Attached {
+    pub(in super::super) queue: ObjectQueue,
+    pub(in super::super) forget: Forget,
     /// Moves a key from the group of its former shard to that of its shard.
-    regroup: Box<dyn Fn(&ObjectKey) + Send + Sync>,
+    pub(in super::super) regroup: Box<dyn Fn(&ObjectKey) + Send + Sync>,
 }
 
 /// Forgets everything about the keys for which a function returns true, except for the queue's part.
-pub(in super::super) type Forget = Box<dyn Fn(&dyn Fn(&ObjectKey) -> bool) + Send + Sync>;
+type Forget = Box<dyn Fn(&dyn Fn(&ObjectKey) -> bool) + Send + Sync>;
 
 /// The state of a shard: see the [module](self).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -140,13 +144,32 @@ fn shards_in(states: &[State], is: impl Fn(State) -> bool) -> BTreeSet<u32> {
     (0..).zip(states).filter(|(_, state)| is(**state)).map(|(shard, _)| shard).collect()
 }
 
-/// A run in flight.
-pub(in super::super) struct InFlight {
-    inner: Arc<Inner>,
-    key: ObjectKey,
+/// While it exists, no release of a shard begins.
+#[derive(Default)]
+pub(in super::super) struct Hold<'a> {
+    _shards: Option<RwLockReadGuard<'a, Shards>>,
 }
 
-impl Drop for InFlight {
+/// A run in flight. It counts for a shard if the shards change.
+#[derive(Default)]
+pub(in super::super) struct InFlight(Option<CountedRun>);
+
+impl InFlight {
+    /// Returns false if the run has begun for another object than the one with this uid.
+    pub(in super::super) fn is_for(&self, uid: impl FnOnce() -> Option<String>) -> bool {
+        self.0.as_ref().is_none_or(|run| run.uid == uid())
+    }
+}
+
+/// A run that counts for its shard until this is dropped.
+struct CountedRun {
+    inner: Arc<Inner>,
+    key: ObjectKey,
+    /// The uid of the object. `None` without an object.
+    uid: Option<String>,
+}
+
+impl Drop for CountedRun {
     fn drop(&mut self) {
         self.inner.runs.end_run(&self.key);
     }
@@ -154,7 +177,7 @@ impl Drop for InFlight {
 
 // --- The protocol's side ------------------------------------------------------------------------
 
-impl Ownership {
+impl ChangingShards {
     /// Creates a handle that holds none of `count` shards, which is a power of two.
     pub(crate) fn new(count: u32, rule: Rule) -> Self {
         let states = vec![State::Free; count as usize];
@@ -355,21 +378,13 @@ impl Ownership {
 
 // --- The controller's side ----------------------------------------------------------------------
 
-impl Ownership {
-    /// Connects the handle with the controller that starts.
-    ///
+impl Ownership for ChangingShards {
     /// # Panics
     ///
     /// Panics if another controller has used the handle.
-    pub(in super::super) fn attach_controller(
-        &self,
-        queue: ObjectQueue,
-        forget: Forget,
-        regroup: impl Fn(&ObjectKey) + Send + Sync + 'static,
-    ) {
+    fn attach_controller(&self, controller: Attached) {
         let shards = self.0.shards.write();
-        let regroup = Box::new(regroup);
-        let attached = self.0.controller.set(Attached { queue, forget, regroup });
+        let attached = self.0.controller.set(controller);
         // A release would not wait for the runs of a second controller.
         assert!(attached.is_ok(), "two controllers have one handle of their shards");
         // The states are locked, so no gain or release comes between these two steps.
@@ -380,23 +395,81 @@ impl Ownership {
         }
     }
 
-    /// Returns the shards of the objects, for the queue.
-    pub(in super::super) fn places(&self) -> &Arc<Places> {
-        &self.0.places
+    fn changing_shards(&self) -> Option<&ChangingShards> {
+        Some(self)
     }
 
-    /// Begins a run of `key`, which sees the object with this uid, or no object. The run is in flight
-    /// until the result is dropped. `None` if the replica does not hold the shard, if the shard is not
-    /// listed yet, or if an event will show another object. The key runs after the list or the event.
-    pub(in super::super) fn begin_run(
-        &self,
-        key: &ObjectKey,
-        uid: Option<&str>,
-    ) -> Option<InFlight> {
+    fn begin_event(&self) {
+        self.0.places.begin_event();
+    }
+
+    fn end_event(&self, is_gone: &dyn Fn(&ObjectKey) -> bool) {
+        self.0.places.end_event(is_gone);
+    }
+
+    fn learn_object(&self, meta: &ObjectMeta) -> Learned {
+        self.learn_shard(&ObjectKey::from_meta(meta), meta.uid.as_deref().unwrap_or_default())
+    }
+
+    /// Remembers the shard of the owner, if the shard is held. The shards may change meanwhile, so
+    /// the owner counts. [`hold`](Ownership::hold) excludes those in other shards.
+    fn learn_owner(&self, owner: &ObjectKey, uid: &str, _owned: &ObjectMeta) -> bool {
+        self.learn_with(&self.0.shards.read(), owner, uid, Access::Reference);
+        true
+    }
+
+    fn is_selected(&self, meta: &ObjectMeta) -> bool {
+        let field = match self.selectable_field() {
+            Some(ShardBy::Uid) => &meta.uid,
+            Some(ShardBy::Namespace) => &meta.namespace,
+            // The watch requested all objects.
+            None => return true,
+        };
+        let shard = index_of(field.as_deref().unwrap_or_default(), self.count());
+        let requested = self.0.requested.lock();
+        requested.ranges.iter().any(|(from, to)| (*from..*to).contains(&shard))
+    }
+
+    fn narrow_selector(&self) {
+        if self.selectable_field().is_none() {
+            return;
+        }
+        let held = self.held();
+        let is_outdated = {
+            let Requested { shards, .. } = &*self.0.requested.lock();
+            // If all of its shards were released, another watch replaces this one.
+            !shards.is_disjoint(&held) && !shards.is_subset(&held)
+        };
+        if is_outdated {
+            // The lock of the requested shards is free here: the watch takes it for its next request.
+            self.0.narrowed.send_replace(());
+        }
+    }
+
+    fn owns_target(&self, in_store: InStore<'_>) -> bool {
+        in_store(&|key, _| self.is_held(key))
+    }
+
+    fn hold(&self, key: &ObjectKey) -> Option<Hold<'_>> {
+        let shards = self.0.shards.read();
+        let shard = self.0.places.shard_of(key)?;
+        shards.states[shard as usize].admits_keys().then_some(Hold { _shards: Some(shards) })
+    }
+
+    fn is_listed(&self, key: &ObjectKey) -> bool {
+        self.state_of(key) == Some(State::Held)
+    }
+
+    fn awaits_list(&self) -> bool {
+        self.0.shards.read().states.iter().any(|state| matches!(state, State::Gained(_)))
+    }
+
+    fn begin_run(&self, key: &ObjectKey, uid: &dyn Fn() -> Option<String>) -> Option<InFlight> {
+        let uid = uid();
         // `release` takes this lock, so no run begins after it.
         let shards = self.0.shards.read();
         let places = &self.0.places;
-        let shard = places.with_shard_of(key, uid, |shard| {
+        let shard = places.with_shard_of(key, uid.as_deref(), |shard| {
             let is_held = shards.states[shard as usize] == State::Held;
             if is_held {
                 self.0.runs.begin_run(key, shard);
@@ -408,11 +481,31 @@ impl Ownership {
             // The key is in the group of another shard, or was delivered before the pause.
             places.mark_moved(key);
         }
-        is_held.then(|| InFlight { inner: Arc::clone(&self.0), key: key.clone() })
+        let counted = || CountedRun { inner: Arc::clone(&self.0), key: key.clone(), uid };
+        is_held.then(|| InFlight(Some(counted())))
+    }
+
+    fn regroup(&self, key: &ObjectKey, remove: &dyn Fn() -> bool) -> bool {
+        self.0.places.regroup(key, remove)
+    }
+
+    fn forget_shard_of(&self, key: &ObjectKey, is_gone: &dyn Fn(&ObjectKey) -> bool) {
+        self.0.places.forget_shard_of(key, is_gone);
+    }
+
+    fn function_error(&self) -> Option<RunnerError> {
+        self.0.places.function_error()
+    }
+}
+
+impl ChangingShards {
+    /// Returns the shards of the objects.
+    pub(in super::super) fn places(&self) -> &Arc<Places> {
+        &self.0.places
     }
 
     /// Remembers the shard of the object with this uid, if the shard is held.
-    pub(in super::super) fn learn_shard(&self, key: &ObjectKey, uid: &str) -> Learned {
+    pub(super) fn learn_shard(&self, key: &ObjectKey, uid: &str) -> Learned {
         let learned = self.learn_with(&self.0.shards.read(), key, uid, Access::Shared);
         if let Some(learned) = learned {
             return learned;
@@ -420,11 +513,6 @@ impl Ownership {
         // With this lock, no add to the group of the former shard is in progress.
         let learned = self.learn_with(&self.0.shards.write(), key, uid, Access::Exclusive);
         learned.unwrap_or(Learned::NotHeld)
-    }
-
-    /// Remembers the shard of an owner that an owned object names by its uid, if the shard is held.
-    pub(in super::super) fn learn_owner(&self, key: &ObjectKey, uid: &str) {
-        self.learn_with(&self.0.shards.read(), key, uid, Access::Reference);
     }
 
     fn learn_with(
@@ -438,22 +526,6 @@ impl Ownership {
         // A run in flight may be for a former object.
         let new = |shard| self.0.runs.count_for(key, shard);
         self.0.places.learn_shard(key, uid, is_held, new, access)
-    }
-
-    /// Returns true if the object's shard is known and held.
-    pub(in super::super) fn is_held(&self, key: &ObjectKey) -> bool {
-        self.call_if_held(key, || ()).is_some()
-    }
-
-    /// Calls `add` if the object's shard is held. No release of the shard begins during the call.
-    pub(in super::super) fn call_if_held<T>(
-        &self,
-        key: &ObjectKey,
-        add: impl FnOnce() -> T,
-    ) -> Option<T> {
-        let shards = self.0.shards.read();
-        let shard = self.0.places.shard_of(key)?;
-        shards.states[shard as usize].admits_keys().then(add)
     }
 
     /// Returns the number of gains.
@@ -479,49 +551,7 @@ impl Ownership {
     /// are none.
     pub(in super::super) fn select_held(&self) -> Option<Selection> {
         let shards = self.held();
-        (!shards.is_empty()).then(|| Selection { ownership: self.clone(), shards })
-    }
-
-    /// Returns true if the watch requested the shard of the object with this uid and namespace from
-    /// the API server.
-    pub(in super::super) fn is_selected(&self, uid: &str, key: &ObjectKey) -> bool {
-        let shard = match self.0.places.rule {
-            Rule::Hash(ShardBy::Uid) => Some(index_of(uid, self.count())),
-            _ => self.0.places.shard_of(key),
-        };
-        let requested = self.0.requested.lock();
-        let contains =
-            |shard| requested.ranges.iter().any(|(from, to)| (*from..*to).contains(&shard));
-        shard.is_some_and(contains)
-    }
-
-    /// Continues the watch with a narrower selector, if shards of the present one were released.
-    pub(in super::super) fn narrow_selector(&self) {
-        let held = self.held();
-        let is_outdated = {
-            let Requested { shards, .. } = &*self.0.requested.lock();
-            // If all of its shards were released, another watch replaces this one.
-            !shards.is_disjoint(&held) && !shards.is_subset(&held)
-        };
-        if is_outdated {
-            // The lock of the requested shards is free here: the watch takes it for its next request.
-            self.0.narrowed.send_replace(());
-        }
-    }
-
-    /// Returns true if a shard was gained and has not been listed since.
-    pub(in super::super) fn awaits_list(&self) -> bool {
-        self.0.shards.read().states.iter().any(|state| matches!(state, State::Gained(_)))
-    }
-
-    /// Returns true if the object's shard was gained and has not been listed since.
-    pub(in super::super) fn is_gained(&self, key: &ObjectKey) -> bool {
-        self.state_of(key).is_some_and(|state| matches!(state, State::Gained(_)))
-    }
-
-    /// Returns true if the object's shard is held and was listed.
-    pub(in super::super) fn is_listed(&self, key: &ObjectKey) -> bool {
-        self.state_of(key) == Some(State::Held)
+        (!shards.is_empty()).then(|| Selection { holder: self.clone(), shards })
     }
 
     /// Returns the reason why an object waits, if its shard is being gained or released.
@@ -559,14 +589,14 @@ impl Ownership {
 
 /// The shards that a watch selects: those that were held when it started.
 pub(in super::super) struct Selection {
-    ownership: Ownership,
+    holder: ChangingShards,
     shards: BTreeSet<u32>,
 }
 
 impl Selection {
-    /// As [`Ownership::selectable_field`].
+    /// As [`ChangingShards::selectable_field`].
     pub(in super::super) fn selectable_field(&self) -> Option<ShardBy> {
-        self.ownership.selectable_field()
+        self.holder.selectable_field()
     }
 
     /// Returns the selector for the next request of the watch, and a future that completes when the
@@ -577,11 +607,11 @@ impl Selection {
     /// listed such a shard. A gain starts another watch.
     pub(in super::super) fn next_selector(&self, by: ShardBy) -> (String, BoxFuture<'static, ()>) {
         // It is created first, so that it notices each narrowing after the choice of the shards.
-        let mut narrowed = self.ownership.0.narrowed.subscribe();
-        let held: BTreeSet<_> = self.shards.intersection(&self.ownership.held()).copied().collect();
+        let mut narrowed = self.holder.0.narrowed.subscribe();
+        let held: BTreeSet<_> = self.shards.intersection(&self.holder.held()).copied().collect();
         let requested = Requested::new(if held.is_empty() { self.shards.clone() } else { held });
-        let selector = ranges::selector_of_ranges(by, self.ownership.count(), &requested.ranges);
-        *self.ownership.0.requested.lock() = requested;
+        let selector = ranges::selector_of_ranges(by, self.holder.count(), &requested.ranges);
+        *self.holder.0.requested.lock() = requested;
         // It fails when the controller has ended.
         let is_outdated = async move { drop(narrowed.changed().await) };
         (selector, is_outdated.boxed())

@@ -252,7 +252,8 @@ impl Places {
         key: &ObjectKey,
         is_gone: impl Fn(&ObjectKey) -> bool,
     ) {
-        if let Rule::Hash(ShardBy::Uid) = self.rule {
+        // The first check takes no lock, and most objects still exist then.
+        if matches!(self.rule, Rule::Hash(ShardBy::Uid)) && is_gone(key) {
             let mut forgetting = self.forgetting.lock();
             forgetting.gone.insert(key.clone());
             self.forget_gone(&mut forgetting, is_gone);
