@@ -63,6 +63,8 @@ impl HeldShards {
     }
 
     /// Returns all shards that this process holds, in order.
+    // Hidden: it is for tests. For users, `Status::shard_group` has the holders of all shards.
+    #[doc(hidden)]
     #[must_use]
     pub fn all(&self) -> Vec<HeldShard> {
         self.0.held.read().values().cloned().collect()
@@ -157,7 +159,7 @@ impl Group {
     /// The settings of the group are invalid, or there is no client.
     pub(crate) fn new(shards: ShardGroup, client: Option<Client>) -> Result<Self, RunnerError> {
         shards.check().map_err(RunnerError::from_membership)?;
-        let client = shards.own_client().or(client).ok_or_else(|| {
+        let client = shards.client.clone().or(client).ok_or_else(|| {
             RunnerError::Config(
                 "the shard group has no client, and no controller of it has an `Api`; set one with \
                  `ShardGroup::with_client`"
@@ -174,13 +176,13 @@ impl Group {
 
     /// Adds the part of a controller that starts, and returns its handle.
     pub(super) fn add_part(&self, held: HeldShards) -> ChangingShards {
-        let rule = match self.shards.function() {
-            Some(function) => {
-                Rule::Function(Box::new(move |key| function(key.namespace(), key.name())))
+        let rule = match self.shards.shard_of.clone() {
+            Some(shard_of) => {
+                Rule::Function(Box::new(move |key| shard_of(key.namespace(), key.name())))
             }
-            None => Rule::Hash(self.shards.field()),
+            None => Rule::Hash(self.shards.by),
         };
-        let changing = ChangingShards::new(self.shards.size(), rule);
+        let changing = ChangingShards::new(self.shards.count, rule);
         // `set` cannot fail: a controller starts once.
         _ = held.0.changing.set(changing.clone());
         self.parts.lock().push(held);

@@ -347,12 +347,8 @@ impl Group {
         if self.is_member() {
             self.follow_assignment(&group, before.as_ref(), now);
         }
-        if self.requests.unresolved.is_some_and(|version| version < group.version) {
-            self.requests.unresolved = None;
-        }
-        if self.requests.conflict.is_some_and(|version| version < group.version) {
-            self.requests.conflict = None;
-        }
+        self.requests.unresolved.take_if(|version| *version < group.version);
+        self.requests.conflict.take_if(|version| *version < group.version);
         if before.is_none_or(|before| before.assignment != group.assignment) {
             self.desired = None;
         }
@@ -361,15 +357,10 @@ impl Group {
 
     fn group_deleted(&mut self) {
         self.idle_until = Time::ZERO;
-        if self.group.take().is_some() || self.is_member() {
-            self.phase = match &self.phase {
-                // A replica that has not joined yet waits for the next object, or creates it.
-                Phase::Looking => Phase::Looking,
-                Phase::Joining { .. } | Phase::Member | Phase::Stopping => {
-                    Phase::Ended(End::Deleted)
-                }
-                Phase::Ended(end) => Phase::Ended(end.clone()),
-            };
+        let was_known = self.group.take().is_some() || self.is_member();
+        // A replica that has not joined yet waits for the next object, or creates it.
+        if was_known && !matches!(self.phase, Phase::Looking | Phase::Ended(_)) {
+            self.phase = Phase::Ended(End::Deleted);
         }
     }
 }

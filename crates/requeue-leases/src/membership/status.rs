@@ -24,9 +24,6 @@ pub struct GroupStatus {
     pub takeovers: u64,
     /// The number of shards that this process has received and that had no former holder.
     pub first: u64,
-    /// The sum over all shards of the times without a holder, as far as this process has counted
-    /// them.
-    pub unheld: Duration,
 }
 
 /// A shard in a [`GroupStatus`].
@@ -68,7 +65,6 @@ impl Observer {
             handovers,
             takeovers,
             first,
-            unheld: Duration::from_secs_f64(self.meters.unheld_seconds.get()),
         }
     }
 }
