@@ -339,10 +339,10 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
     fn check_deadline(&mut self) -> Result<(), RunnerError> {
         self.list_by = self.list_deadline();
         match self.list_by {
-            Some(_) => Err(RunnerError::CacheSync {
-                watches: vec![self.following.name.clone()],
-                timeout: self.following.lists.timeout,
-            }),
+            Some(_) => {
+                let watches = vec![self.following.name.clone()];
+                Err(RunnerError::CacheSync(watches, self.following.lists.timeout))
+            }
             None => Ok(()),
         }
     }

@@ -60,11 +60,7 @@ pub(super) fn controller_stream<K: OwnKind, R: Reconcile<K>>(
         }
         // The reader may start the next controller of this name as soon as the stream has ended.
         drop(claimed);
-        if let Some(Err(error)) = tasks.join_next().await
-            && let Ok(panic) = error.try_into_panic()
-        {
-            resume_unwind(panic);
-        }
+        tasks.join_next().await.map(pass_on);
     }
 }
 
@@ -78,8 +74,7 @@ async fn run_and_release<K: OwnKind, R: Reconcile<K>>(
     let mut right = Right::Free;
     let ended = run_controller(parts, reconciler, name, &results, &mut right).await;
     // The API server may still execute the requests of dropped runs. The lease then expires.
-    let may_run =
-        matches!(ended, Err(RunnerError::CutOff { .. } | RunnerError::LeadershipLost { .. }));
+    let may_run = matches!(ended, Err(RunnerError::CutOff(_) | RunnerError::LeadershipLost(..)));
     if !may_run {
         right.release_lease().await;
     }
@@ -196,7 +191,7 @@ async fn wait_for_start<K: OwnKind>(
     // A replica that cannot list must neither lead nor hold shards.
     tokio::time::timeout(timeout, readiness.ready())
         .await
-        .map_err(|_| RunnerError::CacheSync { watches: readiness.waiting_for(), timeout })?;
+        .map_err(|_| RunnerError::CacheSync(readiness.waiting_for(), timeout))?;
     let mut right = None;
     if let Some(start) = start {
         right = Some(start.wait_for_start().await);
@@ -285,7 +280,7 @@ async fn run_workers<K: OwnKind, R: Reconcile<K>>(
     keys.dedup();
     match keys.is_empty() {
         true => ended,
-        false => Err(RunnerError::CutOff { keys }),
+        false => Err(RunnerError::CutOff(keys)),
     }
 }
 
@@ -426,7 +421,7 @@ impl Watches {
 
 /// Returns the result of a task, or `None` if it was aborted. Resumes the panic of a task that
 /// panicked.
-fn pass_on<T>(ended: Result<T, JoinError>) -> Option<T> {
+pub(crate) fn pass_on<T>(ended: Result<T, JoinError>) -> Option<T> {
     match ended.map_err(JoinError::try_into_panic) {
         Ok(value) => Some(value),
         Err(Ok(panic)) => resume_unwind(panic),

@@ -291,7 +291,7 @@ async fn runs_that_exceed_the_shutdown_are_dropped_before_their_shards_move() {
     let begun = Instant::now();
     let ended = first.ended.await.unwrap();
     let ManagerError { controller: Some(_), error } = ended.unwrap_err() else { panic!() };
-    assert!(matches!(&error, RunnerError::CutOff { keys } if keys.len() == OBJECTS), "{error}");
+    assert!(matches!(&error, RunnerError::CutOff(keys) if keys.len() == OBJECTS), "{error}");
     assert!(begun.elapsed() < Duration::from_secs(26));
     assert_eq!(api.leases(), ["things"], "the member Lease is released and deleted");
 }
@@ -340,7 +340,7 @@ async fn settings_that_do_not_fit_the_group_of_a_manager_are_refused() {
     let manager = || Manager::new().shard_group(group(&api));
     let error = run(manager().shard_group(group(&api).count(3)), controller("a")).await;
     assert!(
-        matches!(&error.error, RunnerError::Membership { error: MembershipError::Config(_), .. }),
+        matches!(&error.error, RunnerError::Membership(MembershipError::Config(_), _)),
         "{error}"
     );
     assert!(error.to_string().contains("3 shards: use a power of two"), "{error}");
