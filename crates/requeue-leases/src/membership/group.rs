@@ -49,7 +49,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::jiff::Timestamp;
 use requeue::Time;
 use requeue::wait::JitterSource;
 
@@ -122,8 +121,8 @@ impl Group {
     }
 
     /// Returns the next step at `now`. `right` is the end of the right that the member Lease gives,
-    /// if it was acquired. `wall` is the time of day.
-    pub(super) fn poll(&mut self, now: Time, right: Option<Time>, wall: Timestamp) -> Step {
+    /// if it was acquired.
+    pub(super) fn poll(&mut self, now: Time, right: Option<Time>) -> Step {
         if self.requests.sent.as_ref().is_some_and(|sent| now >= sent.until) {
             self.handle_answer(now, Answer::Failed);
         }
@@ -165,7 +164,7 @@ impl Group {
             self.lists.requested = now;
             return Step::Relist;
         }
-        let next = self.next_request(now, wall);
+        let next = self.next_request(now);
         next.unwrap_or_else(|| match &self.phase {
             Phase::Ended(end) => Step::Ended(end.clone()),
             _ => {
