@@ -108,11 +108,11 @@ struct Shards {
 }
 
 /// The parts of the controller that the handle changes.
-pub(in super::super) struct Attached {
-    pub(in super::super) queue: ObjectQueue,
-    pub(in super::super) forget: Forget,
+pub(crate) struct Attached {
+    pub(crate) queue: ObjectQueue,
+    pub(crate) forget: Forget,
     /// Moves a key from the group of its former shard to that of its shard.
-    pub(in super::super) regroup: Box<dyn Fn(&ObjectKey) + Send + Sync>,
+    pub(crate) regroup: Box<dyn Fn(&ObjectKey) + Send + Sync>,
 }
 
 /// Forgets everything about the keys for which a function returns true, except for the queue's part.
@@ -146,17 +146,17 @@ fn shards_in(states: &[State], is: impl Fn(State) -> bool) -> BTreeSet<u32> {
 
 /// While it exists, no release of a shard begins.
 #[derive(Default)]
-pub(in super::super) struct Hold<'a> {
+pub(crate) struct Hold<'a> {
     _shards: Option<RwLockReadGuard<'a, Shards>>,
 }
 
 /// A run in flight. It counts for a shard if the shards change.
 #[derive(Default)]
-pub(in super::super) struct InFlight(Option<CountedRun>);
+pub(crate) struct InFlight(Option<CountedRun>);
 
 impl InFlight {
     /// Returns false if the run has begun for another object than the one with this uid.
-    pub(in super::super) fn is_for(&self, uid: impl FnOnce() -> Option<String>) -> bool {
+    pub(crate) fn is_for(&self, uid: impl FnOnce() -> Option<String>) -> bool {
         self.0.as_ref().is_none_or(|run| run.uid == uid())
     }
 }
@@ -199,7 +199,7 @@ impl ChangingShards {
     }
 
     /// Returns true if no run of the shard is in flight.
-    pub(in super::super) fn is_idle(&self, shard: u32) -> bool {
+    pub(crate) fn is_idle(&self, shard: u32) -> bool {
         // Both counts are needed: a key is in flight before its run begins here, and after its end.
         self.0.runs.keys_of(&[shard]).is_empty()
             && self.group_of_shard(shard).is_none_or(|group| group.states().in_flight == 0)
@@ -500,7 +500,7 @@ impl Ownership for ChangingShards {
 
 impl ChangingShards {
     /// Returns the shards of the objects.
-    pub(in super::super) fn places(&self) -> &Arc<Places> {
+    pub(crate) fn places(&self) -> &Arc<Places> {
         &self.0.places
     }
 
@@ -529,18 +529,18 @@ impl ChangingShards {
     }
 
     /// Returns the number of gains.
-    pub(in super::super) fn gains(&self) -> watch::Receiver<u64> {
+    pub(crate) fn gains(&self) -> watch::Receiver<u64> {
         self.0.gains.subscribe()
     }
 
     /// Returns the number of walks that have dropped keys.
-    pub(in super::super) fn drops(&self) -> watch::Receiver<u64> {
+    pub(crate) fn drops(&self) -> watch::Receiver<u64> {
         self.0.drops.subscribe()
     }
 
     /// Returns the field by which the API server can select the shards, or `None` if a function of
     /// the user determines them.
-    pub(in super::super) fn selectable_field(&self) -> Option<ShardBy> {
+    pub(crate) fn selectable_field(&self) -> Option<ShardBy> {
         match self.0.places.rule {
             Rule::Hash(by) => Some(by),
             Rule::Function(_) => None,
@@ -549,13 +549,13 @@ impl ChangingShards {
 
     /// Returns the selection for a watch that starts: the shards that are held, or `None` if there
     /// are none.
-    pub(in super::super) fn select_held(&self) -> Option<Selection> {
+    pub(crate) fn select_held(&self) -> Option<Selection> {
         let shards = self.held();
         (!shards.is_empty()).then(|| Selection { holder: self.clone(), shards })
     }
 
     /// Returns the reason why an object waits, if its shard is being gained or released.
-    pub(in super::super) fn wait_of(&self, key: &ObjectKey) -> Option<String> {
+    pub(crate) fn wait_of(&self, key: &ObjectKey) -> Option<String> {
         let shard = self.0.places.shard_of(key)?;
         match self.state_of(key)? {
             State::Leaving => {
@@ -573,7 +573,7 @@ impl ChangingShards {
     }
 
     /// Permits runs in the shards of the first `gains`, which were listed.
-    pub(in super::super) fn mark_listed(&self, gains: u64) {
+    pub(crate) fn mark_listed(&self, gains: u64) {
         let mut shards = self.0.shards.write();
         for (shard, state) in (0..).zip(&mut shards.states) {
             if matches!(state, State::Gained(gain) if *gain <= gains) {
@@ -588,14 +588,14 @@ impl ChangingShards {
 }
 
 /// The shards that a watch selects: those that were held when it started.
-pub(in super::super) struct Selection {
+pub(crate) struct Selection {
     holder: ChangingShards,
     shards: BTreeSet<u32>,
 }
 
 impl Selection {
     /// As [`ChangingShards::selectable_field`].
-    pub(in super::super) fn selectable_field(&self) -> Option<ShardBy> {
+    pub(crate) fn selectable_field(&self) -> Option<ShardBy> {
         self.holder.selectable_field()
     }
 
@@ -605,7 +605,7 @@ impl Selection {
     ///
     /// The selector has no shard that was gained after the start of the watch, because the watch has not
     /// listed such a shard. A gain starts another watch.
-    pub(in super::super) fn next_selector(&self, by: ShardBy) -> (String, BoxFuture<'static, ()>) {
+    pub(crate) fn next_selector(&self, by: ShardBy) -> (String, BoxFuture<'static, ()>) {
         // It is created first, so that it notices each narrowing after the choice of the shards.
         let mut narrowed = self.holder.0.narrowed.subscribe();
         let held: BTreeSet<_> = self.shards.intersection(&self.holder.held()).copied().collect();
