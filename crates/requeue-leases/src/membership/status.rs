@@ -22,8 +22,6 @@ pub struct GroupStatus {
     pub handovers: u64,
     /// The number of shards that this process has taken over from dead members.
     pub takeovers: u64,
-    /// The number of shards that this process has received and that had no former holder.
-    pub first: u64,
 }
 
 /// A shard in a [`GroupStatus`].
@@ -57,14 +55,13 @@ impl Observer {
             holder: holder.as_deref().map(str::to_owned),
             held_for: view.held.get(shard).copied().flatten().map(|(_, at)| now.since(at)),
         });
-        let [handovers, takeovers, first] = self.meters.moves.each_ref().map(|count| count.get());
+        let [handovers, takeovers, _] = self.meters.moves.each_ref().map(|count| count.get());
         GroupStatus {
             group: self.group.clone(),
             member: self.member.clone(),
             shards: shards.collect(),
             handovers,
             takeovers,
-            first,
         }
     }
 }
