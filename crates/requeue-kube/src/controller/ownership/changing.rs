@@ -256,7 +256,7 @@ impl ChangingShards {
     ) -> impl Future<Output = ()> + Send + 'static {
         let mut left = Vec::new();
         let mut shards = self.0.shards.write();
-        // The release begins here. `call_if_held` and `begin_run` take the same lock, so no add and
+        // The release begins here. `hold` and `begin_run` take the same lock, so no add and
         // no start of a run follows.
         for shard in released.into_iter().filter(|&shard| shard < self.count()) {
             match &mut shards.states[shard as usize] {
