@@ -7,7 +7,6 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::future::Future;
 use std::hash::Hash;
-use std::panic::resume_unwind;
 use std::pin::pin;
 
 use futures_util::future::BoxFuture;
@@ -17,14 +16,14 @@ use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher;
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use crate::Controller;
 use crate::controller::{
     self, Action, Error, Group, Managed, Readiness, Right, RunnerError, StopTriggers, abandon_join,
-    any_of,
+    any_of, pass_on,
 };
 use crate::leader::LeaderElector;
 use crate::membership::{Joining, ShardGroup};
@@ -414,12 +413,8 @@ async fn run_controllers(
 ) -> (Result<(), ManagerError>, bool) {
     let (mut all_ended, mut is_cut_off) = (Ok(()), false);
     while let Some(joined) = tasks.join_next().await {
-        let (name, error) = match joined.map_err(JoinError::try_into_panic) {
-            Ok((_, Ok(()))) | Err(Err(_)) => continue,
-            Ok((name, Err(error))) => (name, error),
-            Err(Ok(panic)) => resume_unwind(panic),
-        };
-        is_cut_off |= matches!(error, RunnerError::CutOff { .. });
+        let Some((name, Err(error))) = pass_on(joined) else { continue };
+        is_cut_off |= matches!(error, RunnerError::CutOff(_));
         // One error stops all: a process that works only in part would hide it.
         stop.cancel();
         if all_ended.is_ok() {

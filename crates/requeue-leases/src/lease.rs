@@ -143,15 +143,9 @@ impl Lease {
 
     /// Returns the object that releases the Lease: another replica may take it immediately.
     pub(crate) fn as_released(&self, now: Timestamp) -> Value {
-        let now = self.renewal_time(now);
-        self.with_spec(json!({
-            "holderIdentity": "",
-            // client-go writes 1, too: a standby that ignores the empty holder waits for a second
-            // only.
-            "leaseDurationSeconds": 1,
-            "acquireTime": now,
-            "renewTime": now,
-        }))
+        // client-go writes a duration of 1 second, too: a standby that ignores the empty holder waits
+        // only so long.
+        self.taken_by("", 1, self.transitions(), now)
     }
 
     /// Returns `now`, or a time just after the previous renewal if the clock was set back. The

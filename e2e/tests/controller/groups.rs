@@ -185,7 +185,7 @@ async fn replicas_share_all_objects(server: &Server) {
     let refused = controller(&client, namespace, "refused", group(namespace).count(32));
     let reconcile = async |_, _| Ok::<_, kube::Error>(Action::await_change());
     let results: Vec<_> = refused.run(reconcile, policy::backoff, Arc::new(())).collect().await;
-    let [Err(Error::RunnerError(RunnerError::Membership { error, .. }))] = &results[..] else {
+    let [Err(Error::RunnerError(RunnerError::Membership(error, _)))] = &results[..] else {
         panic!("{results:?}");
     };
     assert!(matches!(error, MembershipError::Config(_)), "{error}");

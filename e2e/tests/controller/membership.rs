@@ -180,8 +180,7 @@ async fn a_controller_that_loses_its_membership_drops_its_runs_and_another_one_c
     let member = members.iter().find(|lease| lease.name_any() != "maps").unwrap().name_any();
     leases.delete(&member, &Default::default()).await.unwrap();
     let errors = lost.task.await.unwrap();
-    let [RunnerError::Membership { error: MembershipError::Lost(_), keys: cut_off }] = &errors[..]
-    else {
+    let [RunnerError::Membership(MembershipError::Lost(_), cut_off)] = &errors[..] else {
         panic!("{errors:?}");
     };
     // The garbage collector's root certificate is a ConfigMap, too.
@@ -237,10 +236,7 @@ async fn a_shutdown_that_exceeds_its_limit_drops_the_runs_and_hands_the_shards_o
     let at_first = running("first");
 
     first.stop.send(()).unwrap();
-    assert_eq!(
-        first.task.await.unwrap(),
-        [RunnerError::CutOff { keys: keys(namespace, &at_first) }]
-    );
+    assert_eq!(first.task.await.unwrap(), [RunnerError::CutOff(keys(namespace, &at_first))]);
     let second = Replica::start(&client, namespace, "second", shards(), LONG, &world);
     until("all objects run", async || names().is_subset(&running("second"))).await;
     assert_eq!(second.shards(), 16);

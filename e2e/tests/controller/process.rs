@@ -238,13 +238,13 @@ async fn is_a_controller_when_told_so() {
     let mut stream = std::pin::pin!(stream);
     while let Some(item) = stream.next().await {
         match item {
-            Err(Error::RunnerError(RunnerError::CutOff { keys })) => {
+            Err(Error::RunnerError(RunnerError::CutOff(keys))) => {
                 say(&Said::CutOff {
                     names: keys.iter().map(|key| key.name().to_owned()).collect(),
                 });
                 std::process::exit(CUT_OFF);
             }
-            Err(Error::RunnerError(RunnerError::LeadershipLost { .. })) => {
+            Err(Error::RunnerError(RunnerError::LeadershipLost(..))) => {
                 std::process::exit(LEADERSHIP_LOST);
             }
             Err(Error::RunnerError(other)) => panic!("{other}"),

@@ -500,7 +500,7 @@ async fn is_a_replica_when_told_so() {
     let mut lost = None;
     while let Some(item) = stream.next().await {
         match item {
-            Err(Error::RunnerError(error @ RunnerError::Membership { .. })) => lost = Some(error),
+            Err(Error::RunnerError(error @ RunnerError::Membership(..))) => lost = Some(error),
             Err(Error::RunnerError(other)) => panic!("{other}"),
             _ => {}
         }

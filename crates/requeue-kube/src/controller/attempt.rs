@@ -132,15 +132,9 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
             return Ok(workers::Action::succeed());
         }
         let object = key.to_ref::<K>(self.dyntype.clone());
-        let (in_flight, seen) = match self.enqueuer.ownership() {
-            Some(ownership) => {
-                let seen = uid_of(self.store.get(&object).as_deref());
-                let Some(in_flight) = ownership.begin_run(&key, seen.as_deref()) else {
-                    return Ok(workers::Action::succeed());
-                };
-                (Some(in_flight), seen)
-            }
-            None => (None, None),
+        let stored_uid = || uid_of(self.store.get(&object).as_deref());
+        let Some(in_flight) = self.enqueuer.ownership.begin_run(&key, &stored_uid) else {
+            return Ok(workers::Action::succeed());
         };
         if self.held.has_expired(&key) {
             // As above, for the membership in a group. The loss of the shard cancels this run.
@@ -153,7 +147,7 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
         let reason = self.enqueuer.details.take_reason(&key, run.reasons(), attempt);
         // The store is read again, because it may have been stale before.
         let found = self.store.get(&object);
-        if in_flight.is_some() && uid_of(found.as_deref()) != seen {
+        if !in_flight.is_for(|| uid_of(found.as_deref())) {
             // The event that shows the other object adds the key.
             return Ok(workers::Action::succeed());
         }

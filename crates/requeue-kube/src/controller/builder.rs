@@ -454,11 +454,11 @@ where
         self.parts.sharding.client.as_ref()
     }
 
-    /// Reconciles only the objects of the shards that `ownership` holds, which may change while the
+    /// Reconciles only the objects of the shards that `shards` holds, which may change while the
     /// controller runs.
     #[cfg(test)]
-    pub(crate) fn owning(mut self, ownership: super::ownership::Ownership) -> Self {
-        self.parts.sharding.ownership = Some(ownership);
+    pub(crate) fn owning(mut self, shards: super::ownership::ChangingShards) -> Self {
+        self.parts.sharding.changing = Some(shards);
         self
     }
 
@@ -658,21 +658,17 @@ where
         S: EventSource<Child>,
     {
         let owner = self.parts.own.dyntype.clone();
-        let owners = move |child: S::Item, shard: Option<Shard>, enqueuer: &Enqueuer| {
+        let owners = move |child: S::Item, enqueuer: &Enqueuer| {
             let meta = child.meta();
             let owners = meta.owner_references.iter().flatten();
-            let owners = owners
-                .filter(|reference| is_of::<K>(reference, &owner))
-                .filter(|owner| shard.is_none_or(|shard| shard.contains_owner(&owner.uid, meta)));
+            let owners = owners.filter(|reference| is_of::<K>(reference, &owner));
             let namespace = meta.namespace.as_deref();
             let target = |owner: &OwnerReference| {
-                let key = ObjectKey::new(namespace, &owner.name);
-                enqueuer.learn_owner(&key, &owner.uid);
-                (key, None)
+                let key = enqueuer.scope.normalize(ObjectKey::new(namespace, &owner.name));
+                let may_be_ours = enqueuer.ownership.learn_owner(&key, &owner.uid, meta);
+                may_be_ours.then_some((key, None))
             };
-            // The shards may change meanwhile. `call_if_held` then drops the owners in other
-            // shards.
-            owners.map(target).collect()
+            owners.filter_map(target).collect()
         };
         self.add_watch(watched.into_source(Role::Owned, owners))
     }
@@ -764,7 +760,7 @@ where
         I: 'static + IntoIterator<Item: Into<Request<K>>>,
         I::IntoIter: Send,
     {
-        let targets = move |item: S::Item, _: Option<Shard>, _: &Enqueuer| {
+        let targets = move |item: S::Item, _: &Enqueuer| {
             let requests = mapper(item.into()).into_iter();
             requests.map(|request| request.into().target()).collect()
         };

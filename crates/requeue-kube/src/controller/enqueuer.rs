@@ -13,51 +13,40 @@ use requeue::Add;
 use super::config::Config;
 use super::error::RunnerError;
 use super::failures::{Failures, Version};
-use super::ownership::Ownership;
+use super::ownership::{Attached, Ownership};
 use super::reason::{Details, Reason};
 use super::scope::Scope;
 use super::writes::{Origin, Writes};
 use crate::key::ObjectKind;
-use crate::range::Shard;
 use crate::watch::{Change, ChangeKind, LOW_PRIORITY};
 use crate::{ObjectKey, ObjectQueue};
 
 /// Calls a function with the metadata of an object in the controller's store, if it is there.
 type LookUp = Box<dyn Fn(&ObjectKey, &mut dyn FnMut(&ObjectMeta)) + Send + Sync>;
 
-/// The objects of the controller: those in its store, and in its shards if it has any.
-pub(super) struct OwnStore {
-    look_up: LookUp,
-    shard: Option<Shard>,
-    /// The shards that are held, if they change while the controller runs.
-    ownership: Option<Ownership>,
-}
+/// The metadata of the objects in the controller's store.
+pub(super) struct OwnStore(LookUp);
 
 impl OwnStore {
-    pub(super) fn new<K: ObjectKind>(
-        store: Store<K>,
-        dyntype: K::DynamicType,
-        shard: Option<Shard>,
-        ownership: Option<Ownership>,
-    ) -> Self {
-        let look_up = move |key: &ObjectKey, use_meta: &mut dyn FnMut(&ObjectMeta)| {
+    pub(super) fn new<K: ObjectKind>(store: Store<K>, dyntype: K::DynamicType) -> Self {
+        Self(Box::new(move |key, use_meta| {
             if let Some(object) = store.get(&key.to_ref(dyntype.clone())) {
                 use_meta(object.meta());
             }
-        };
-        Self { look_up: Box::new(look_up), shard, ownership }
+        }))
     }
 
     /// Returns a part of the metadata of an object, or `None` if it is not in the store.
     fn read_meta<T>(&self, key: &ObjectKey, read: impl Fn(&ObjectMeta) -> T) -> Option<T> {
         let mut found = None;
-        (self.look_up)(key, &mut |meta| found = Some(read(meta)));
+        (self.0)(key, &mut |meta| found = Some(read(meta)));
         found
     }
 }
 
 /// The rules that do not follow from the configuration.
 pub(super) struct Rules {
+    pub(super) ownership: Arc<dyn Ownership>,
     pub(super) scope: Scope,
     /// Deleted objects are reconciled, too.
     pub(super) runs_gone: bool,
@@ -67,6 +56,7 @@ pub(super) struct Rules {
 
 pub(super) struct Enqueuer {
     pub(super) queue: ObjectQueue,
+    pub(super) ownership: Arc<dyn Ownership>,
     pub(super) details: Details,
     pub(super) scope: Scope,
     /// The add for a change. It is debounced, or immediate if the debounce is zero.
@@ -90,18 +80,14 @@ pub(super) struct Handling(Arc<Enqueuer>);
 
 impl Handling {
     pub(super) fn begin_event(enqueuer: &Arc<Enqueuer>) -> Self {
-        if let Some(ownership) = enqueuer.ownership() {
-            ownership.places().begin_event();
-        }
+        enqueuer.ownership.begin_event();
         Self(Arc::clone(enqueuer))
     }
 }
 
 impl Drop for Handling {
     fn drop(&mut self) {
-        if let Some(ownership) = self.0.ownership() {
-            ownership.places().end_event(|key| self.0.is_gone(key));
-        }
+        self.0.ownership.end_event(&|key| self.0.is_gone(key));
     }
 }
 
@@ -112,12 +98,13 @@ impl Enqueuer {
         rules: Rules,
         store: OwnStore,
         writes: Writes,
-    ) -> Result<Self, RunnerError> {
-        let places = store.ownership.as_ref().map(|ownership| Arc::clone(ownership.places()));
+    ) -> Result<Arc<Self>, RunnerError> {
         let most = config.debounce_max.unwrap_or(config.debounce.saturating_mul(10));
-        let queue = config.queue_builder(places)?.name(name).track_times().build();
-        Ok(Self {
+        let shards = rules.ownership.changing_shards().map(|shards| Arc::clone(shards.places()));
+        let queue = config.queue_builder(shards)?.name(name).track_times().build();
+        let enqueuer = Arc::new(Self {
             queue: queue.map_err(|error| RunnerError::Config(error.to_string()))?,
+            ownership: rules.ownership,
             details: Details::default(),
             scope: rules.scope,
             change: Add::debounce(config.debounce).at_most(most),
@@ -128,23 +115,25 @@ impl Enqueuer {
             store,
             generations: config.clear_on_new_generation,
             standby: Mutex::new(rules.in_standby.then(BTreeSet::new)),
-        })
+        });
+        enqueuer.attach_keys();
+        Ok(enqueuer)
     }
 
-    /// Connects the queue with the shards that are held, if they change while the controller runs.
-    pub(super) fn attach_shards(self: &Arc<Self>) {
-        let Some(ownership) = self.ownership() else { return };
+    /// Connects the queue with the keys that the controller owns.
+    fn attach_keys(self: &Arc<Self>) {
         // The references are weak: the handle of the shards outlives the controller, and must not
         // keep it.
-        let forget = Arc::downgrade(self);
-        let regroup = Arc::downgrade(self);
-        ownership.attach_controller(
-            self.queue.clone(),
-            Box::new(move |is_gone| {
+        let (forget, regroup) = (Arc::downgrade(self), Arc::downgrade(self));
+        self.ownership.attach_controller(Attached {
+            queue: self.queue.clone(),
+            forget: Box::new(move |is_gone| {
                 forget.upgrade().iter().for_each(|enqueuer| enqueuer.forget_all(is_gone));
             }),
-            move |key| regroup.upgrade().iter().for_each(|enqueuer| enqueuer.regroup(key)),
-        );
+            regroup: Box::new(move |key| {
+                regroup.upgrade().iter().for_each(|enqueuer| enqueuer.regroup(key));
+            }),
+        });
     }
 
     /// Ends the standby: from now on keys are added. Objects that were seen before are in `store`.
@@ -201,32 +190,22 @@ impl Enqueuer {
             self.add(key.clone(), held.priority, held.reason, None);
         }
         self.regroup(&key);
-        self.forget_place(&key);
+        self.ownership.forget_shard_of(&key, &|key| self.is_gone(key));
     }
 
     /// Moves a key from the group of its former shard to that of its shard, if its object has
     /// moved. A key in flight moves after its run.
     pub(super) fn regroup(&self, key: &ObjectKey) {
-        let Some(ownership) = self.ownership() else { return };
-        let has_moved = ownership.places().regroup(key, || {
+        let has_moved = self.ownership.regroup(key, &|| {
             // A key in flight stays in its group until its run has ended. `run_finished` then tries again.
             self.queue.cancel(key);
             self.queue.look_up(key).is_none()
         });
-        if has_moved && ownership.is_held(key) {
+        if has_moved && self.ownership.is_held(key) {
             // The key had a pending run, or another object, which has not run yet.
             self.add(key.clone(), ChangeKind::Created.priority(), Reason::Object, None);
         } else if has_moved {
             self.forget_key(key);
-        }
-    }
-
-    /// Forgets the shard of an object that is gone, once nothing of it is left in the queue.
-    fn forget_place(&self, key: &ObjectKey) {
-        if let Some(ownership) = self.ownership()
-            && self.is_gone(key)
-        {
-            ownership.places().forget_shard_of(key, |key| self.is_gone(key));
         }
     }
 
@@ -250,14 +229,8 @@ impl Enqueuer {
 
     /// Adds a key to the queue, unless its shard is not held.
     pub(super) fn add_if_held(&self, key: ObjectKey, add: Add) {
-        self.call_if_held(&key, || _ = self.queue.add_with(key.clone(), add));
-    }
-
-    /// Calls `add`, unless the key's shard is not held. No release of the shard begins during the call.
-    fn call_if_held(&self, key: &ObjectKey, add: impl FnOnce()) {
-        match self.ownership() {
-            Some(ownership) => _ = ownership.call_if_held(key, add),
-            None => add(),
+        if let Some(_held) = self.ownership.hold(&key) {
+            self.queue.add_with(key, add);
         }
     }
 
@@ -317,26 +290,10 @@ impl Enqueuer {
 
     /// Returns true if this controller reconciles an object that a mapper or a trigger names.
     pub(super) fn is_ours(&self, key: &ObjectKey) -> bool {
-        let OwnStore { shard, ownership, .. } = &self.store;
-        if shard.is_none() && ownership.is_none() {
-            return true;
-        }
-        let key = self.scope.normalize(key.clone());
-        let is_in_shard = |meta: &ObjectMeta| shard.is_none_or(|shard| shard.contains(meta));
-        self.store.read_meta(&key, is_in_shard).unwrap_or(false)
-            && ownership.as_ref().is_none_or(|ownership| ownership.is_held(&key))
-    }
-
-    /// Returns the shards that are held, if they change while the controller runs.
-    pub(super) const fn ownership(&self) -> Option<&Ownership> {
-        self.store.ownership.as_ref()
-    }
-
-    /// Remembers the shard of an owner that an owned object names, if the shard is held.
-    pub(super) fn learn_owner(&self, key: &ObjectKey, uid: &str) {
-        if let Some(ownership) = self.ownership() {
-            ownership.learn_owner(&self.scope.normalize(key.clone()), uid);
-        }
+        self.ownership.owns_target(&|is_owned| {
+            let key = self.scope.normalize(key.clone());
+            self.store.read_meta(&key, |meta| is_owned(&key, meta)).unwrap_or(false)
+        })
     }
 
     /// Adds `key` to the queue. If `event` may show a write of the run in flight, the add waits for the
@@ -356,12 +313,12 @@ impl Enqueuer {
         if self.waits_for_start(&key) {
             return;
         }
-        self.call_if_held(&key, || {
-            let add = self.change.priority(priority).reason(reason.bit());
-            // The details come first: a worker may take the key immediately.
-            self.details.note_detail(&key, reason);
-            self.queue.add_with(key.clone(), add);
-        });
+        // No release of the key's shard begins before the end of the add.
+        let Some(_held) = self.ownership.hold(&key) else { return };
+        let add = self.change.priority(priority).reason(reason.bit());
+        // The details come first: a worker may take the key immediately.
+        self.details.note_detail(&key, reason);
+        self.queue.add_with(key, add);
     }
 
     /// Returns true in standby. It remembers a key that is not in the store then.
@@ -370,9 +327,8 @@ impl Enqueuer {
         // it.
         let mut standby = self.standby.lock();
         let Some(gone) = &mut *standby else { return false };
-        let is_held = || self.ownership().is_none_or(|ownership| ownership.is_held(key));
         // All other objects are in the store.
-        if self.runs_gone && is_held() && self.stored_version(key).is_none() {
+        if self.runs_gone && self.ownership.is_held(key) && self.stored_version(key).is_none() {
             gone.insert(key.clone());
         }
         true
@@ -396,7 +352,7 @@ impl Enqueuer {
     fn cancel_key(&self, key: &ObjectKey) {
         self.queue.cancel(key);
         self.forget_key(key);
-        self.forget_place(key);
+        self.ownership.forget_shard_of(key, &|key| self.is_gone(key));
     }
 
     /// Forgets everything about a key, except for the parts of the queue and of the shards.

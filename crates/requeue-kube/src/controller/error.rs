@@ -74,20 +74,15 @@ impl<R: StdError + 'static, Q: StdError + 'static> StdError for Error<R, Q> {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunnerError {
-    /// These watches did not list their objects, or those of a gained shard, within the [time
-    /// limit](super::Config::cache_sync_timeout). The API server cannot be reached, does not know
-    /// the kind, or does not permit listing it.
+    /// These watches, named as in `ConfigMap.v1 (owned)`, did not list their objects, or those of a
+    /// gained shard, within this [time limit](super::Config::cache_sync_timeout). The API server
+    /// cannot be reached, does not know the kind, or does not permit listing it.
     #[error(
-        "no first list within {timeout:?} of {}; check the connection to the API server, the kind, \
-         and the permission to list it",
-        watches.join(", ")
+        "no first list within {timeout:?} of {}; check the connection to the API server, the kind, and the \
+         permission to list it",
+        .0.join(", "), timeout = .1
     )]
-    CacheSync {
-        /// The watches, as in `ConfigMap.v1 (owned)`.
-        watches: Vec<String>,
-        /// The time limit.
-        timeout: Duration,
-    },
+    CacheSync(Vec<String>, Duration),
     /// Another controller of this [name](crate::Controller::name) runs in this process.
     #[error(
         "a controller named {0:?} already runs in this process; give one of them another name with \
@@ -109,40 +104,28 @@ pub enum RunnerError {
     WatchEnded(String),
     /// The shutdown dropped runs at an `await`: it exceeded its
     /// [limit](super::Config::shutdown_timeout), or a second signal arrived. The API server may
-    /// still execute the requests of these runs.
-    #[error("the shutdown interrupted the reconciliation of {}", join_keys(keys))]
-    CutOff {
-        /// The objects in flight, in order.
-        keys: Vec<ObjectKey>,
-    },
+    /// still execute the requests of these runs. Contains the objects in flight, in order.
+    #[error("the shutdown interrupted the reconciliation of {}", join_keys(.0))]
+    CutOff(Vec<ObjectKey>),
     /// The process cannot join its [shard group](crate::Controller::shard_group), or is no longer a
     /// member.
-    #[error("{}{error}", describe_interrupted(keys))]
-    Membership {
-        /// The reason. The message of this error contains it.
-        error: MembershipError,
-        /// The objects in flight, in order. Their runs were dropped at an `await`, as in
-        /// [`CutOff`](Self::CutOff). Empty in the error of a manager.
-        keys: Vec<ObjectKey>,
-    },
+    ///
+    /// Contains the reason, which is part of the message, and the objects in flight, in order. Their
+    /// runs were dropped at an `await`, as in [`CutOff`](Self::CutOff). The error of a manager has no
+    /// objects.
+    #[error("{interrupted}{0}", interrupted = describe_interrupted(.1))]
+    Membership(MembershipError, Vec<ObjectKey>),
     /// The process is no longer the leader, and the controller runs only [while it
     /// leads](crate::Controller::leader_election).
-    #[error("{}{lost}", describe_interrupted(keys))]
-    LeadershipLost {
-        /// The reason.
-        lost: LeadershipLost,
-        /// The objects in flight, as in [`Membership`](Self::Membership).
-        keys: Vec<ObjectKey>,
-    },
+    ///
+    /// Contains the reason, and the objects in flight as in [`Membership`](Self::Membership).
+    #[error("{interrupted}{0}", interrupted = describe_interrupted(.1))]
+    LeadershipLost(LeadershipLost, Vec<ObjectKey>),
 }
 
 impl RunnerError {
     pub(crate) const fn from_membership(error: MembershipError) -> Self {
-        Self::Membership { error, keys: Vec::new() }
-    }
-
-    pub(crate) const fn leadership_lost(lost: LeadershipLost) -> Self {
-        Self::LeadershipLost { lost, keys: Vec::new() }
+        Self::Membership(error, Vec::new())
     }
 
     /// `owner` is a controller or a manager.
@@ -155,7 +138,7 @@ impl RunnerError {
 
     /// Names the objects whose runs were dropped because a right was lost.
     pub(super) fn with_interrupted(mut self, interrupted: Vec<ObjectKey>) -> Self {
-        if let Self::Membership { keys, .. } | Self::LeadershipLost { keys, .. } = &mut self {
+        if let Self::Membership(_, keys) | Self::LeadershipLost(_, keys) = &mut self {
             *keys = interrupted;
         }
         self
@@ -205,11 +188,8 @@ mod tests {
         let keys = vec![ObjectKey::new(Some("ns"), "a"), ObjectKey::new(Some("ns"), "b")];
         let (error, lost) = (MembershipError::Deleted("web".to_owned()), LeadershipLost::Deleted);
         for (interrupted, reason) in [
-            (
-                RunnerError::Membership { error: error.clone(), keys: keys.clone() },
-                error.to_string(),
-            ),
-            (RunnerError::LeadershipLost { lost: lost.clone(), keys }, lost.to_string()),
+            (RunnerError::Membership(error.clone(), keys.clone()), error.to_string()),
+            (RunnerError::LeadershipLost(lost.clone(), keys), lost.to_string()),
         ] {
             let expected = format!("the reconciliation of ns/a, ns/b was interrupted: {reason}");
             assert_eq!(interrupted.to_string(), expected);

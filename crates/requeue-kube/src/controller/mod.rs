@@ -37,7 +37,7 @@ pub use self::error::{Error, RunnerError};
 pub(crate) use self::parts::StopTriggers;
 pub use self::readiness::Readiness;
 pub use self::request::Request;
-pub(crate) use self::run::any_of;
+pub(crate) use self::run::{any_of, pass_on};
 pub use self::sharding::HeldShards;
 pub(crate) use self::sharding::{Group, abandon_join};
 pub(crate) use self::start_gate::{Managed, Right};

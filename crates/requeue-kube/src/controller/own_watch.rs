@@ -12,11 +12,10 @@ use tokio::time::{Instant, sleep_until};
 
 use super::enqueuer::{Enqueuer, Handling};
 use super::error::RunnerError;
-use super::ownership::{Learned, Ownership};
+use super::ownership::{ChangingShards, Learned, Ownership};
 use super::source::{Following, MakeEvents, Selected, Source, StartWatch};
 use super::writes::{Kind, Origin};
 use crate::ObjectKey;
-use crate::range::Shard;
 use crate::relist::Events;
 use crate::watch::{Change, ChangeKind, Observation, Watch};
 
@@ -43,21 +42,19 @@ pub(super) fn own_source<E: Resource + Send + 'static>(
 ) -> Source {
     Source::new(name, kind, events, |mut following, events| async move {
         let enqueuer = Arc::clone(&following.enqueuer);
-        let ownership = enqueuer.ownership().cloned();
-        let shard = following.shard;
+        // A shared watch and a stream of the user have the objects of all shards.
         let is_watch = matches!(events, MakeEvents::Watch(_));
-        let filter = ShardFilter::new(shard, ownership.clone(), &following.name, is_watch);
+        let name = is_watch.then(|| following.name.clone());
+        let filter = KeyFilter { name, moved: Vec::new() };
         let is_merged = events.is_merged();
+        let (fixed, changing) =
+            (enqueuer.ownership.fixed_shard(), enqueuer.ownership.changing_shards().cloned());
         let mut own = OwnWatch { enqueuer, watch: Watch::new(), filter, is_merged, objects };
-        match ownership {
-            Some(ownership) => {
-                ShardedWatch::new(following, own, ownership, events).follow_shards().await
-            }
-            None => {
-                let apply = move |event, origin: Origin<'_>| own.apply_event(event, origin, None);
-                following.follow_events(events, Selected::from_shard(shard), apply).await
-            }
+        if let Some(shards) = changing {
+            return ShardedWatch::new(following, own, shards, events).follow_shards().await;
         }
+        let apply = move |event, origin: Origin<'_>| own.apply_event(event, origin, None);
+        following.follow_events(events, Selected::from_shard(fixed), apply).await
     })
 }
 
@@ -65,7 +62,7 @@ pub(super) fn own_source<E: Resource + Send + 'static>(
 struct OwnWatch<E> {
     enqueuer: Arc<Enqueuer>,
     watch: Watch,
-    filter: ShardFilter,
+    filter: KeyFilter,
     is_merged: fn(&E) -> bool,
     objects: OwnObjects<E>,
 }
@@ -74,12 +71,12 @@ impl<E: Resource> OwnWatch<E> {
     /// Applies an event. The last one of a list of shards has the state of the list.
     fn apply_event(&mut self, event: Event<E>, origin: Origin<'_>, list: Option<Listing>) {
         let Self { enqueuer, watch, filter, objects, .. } = self;
-        if !filter.keeps_event(&event) {
+        if !filter.keeps_event(&event, &*enqueuer.ownership) {
             return filter.moved.drain(..).for_each(|key| enqueuer.regroup(&key));
         }
-        if let (Event::Init, Some(ownership)) = (&event, enqueuer.ownership()) {
+        if matches!(event, Event::Init) {
             // The objects of the other shards were gained or have left.
-            watch.forget_objects(|key| !ownership.is_listed(key));
+            watch.forget_objects(|key| !enqueuer.ownership.is_listed(key));
         }
         // This comes first: the scope must be known before the object is in the store.
         if let Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) = &event {
@@ -94,14 +91,15 @@ impl<E: Resource> OwnWatch<E> {
         let mut changes = watch.event(event, |object| {
             Observation::from_meta(object.meta()).property((objects.property)(&object))
         });
-        if let (Some(list), Some(ownership)) = (list, enqueuer.ownership()) {
-            changes.retain_mut(|change| list.keeps_change(change, ownership));
+        if let Some(list) = list {
+            changes.retain_mut(|change| list.keeps_change(change, &*enqueuer.ownership));
         }
         changes.into_iter().for_each(|change| enqueuer.own_changed(change, origin));
     }
 
     /// Removes the objects of released shards from the store. Their keys were dropped.
-    fn drop_released(&mut self, ownership: &Ownership) {
+    fn drop_released(&mut self) {
+        let ownership = &self.enqueuer.ownership;
         let has_left = |key: &ObjectKey| !ownership.is_held(key);
         self.watch.forget_objects(has_left);
         // The objects are collected before the writes, which change the store that is read here.
@@ -110,10 +108,8 @@ impl<E: Resource> OwnWatch<E> {
     }
 }
 
-/// Drops the events of objects that are not in the controller's shard, or in none that it holds.
-struct ShardFilter {
-    shard: Option<Shard>,
-    ownership: Option<Ownership>,
+/// Drops the events of objects whose keys the controller does not own.
+struct KeyFilter {
     /// The name of the watch, if the API server can select its objects, until it sends one of a
     /// shard that was not selected.
     name: Option<String>,
@@ -121,53 +117,37 @@ struct ShardFilter {
     moved: Vec<ObjectKey>,
 }
 
-impl ShardFilter {
-    /// `is_watch` is false for a shared watch and for a stream of the user.
-    fn new(shard: Option<Shard>, ownership: Option<Ownership>, name: &str, is_watch: bool) -> Self {
-        let is_by_hash =
-            ownership.as_ref().map_or(shard.is_some(), |it| it.selectable_field().is_some());
-        let name = (is_watch && is_by_hash).then(|| name.to_owned());
-        Self { shard, ownership, name, moved: Vec::new() }
-    }
-
+impl KeyFilter {
     /// Returns false for an event of an object in another shard.
-    fn keeps_event<O: Resource>(&mut self, event: &Event<O>) -> bool {
+    fn keeps_event<O: Resource>(&mut self, event: &Event<O>, ownership: &dyn Ownership) -> bool {
         let (Event::Apply(object) | Event::InitApply(object) | Event::Delete(object)) = event
         else {
             return true;
         };
         let meta = object.meta();
-        let (is_own, is_selected) = match (&self.ownership, self.shard) {
-            (Some(ownership), _) => {
-                let key = ObjectKey::from_meta(meta);
-                let uid = meta.uid.as_deref().unwrap_or_default();
-                // The shard is learned first: an add for an object in an unknown shard is dropped.
-                let learned = ownership.learn_shard(&key, uid);
-                let is_held = matches!(learned, Learned::Held | Learned::Moved);
-                // A released shard is selected until the next request of the watch.
-                let is_selected = !is_held && ownership.is_selected(uid, &key);
-                if is_selected && self.name.is_some() && !matches!(event, Event::InitApply(_)) {
-                    ownership.narrow_selector();
-                }
-                if matches!(learned, Learned::Left | Learned::Moved) {
-                    self.moved.push(key);
-                }
-                (is_held, is_selected)
-            }
-            (None, Some(shard)) => (shard.contains(meta), false),
-            (None, None) => (true, false),
-        };
-        if !is_own
-            && !is_selected
-            && let Some(watch) = self.name.take()
-        {
+        // The shard is learned first: an add for an object in an unknown shard is dropped.
+        let learned = ownership.learn_object(meta);
+        if matches!(learned, Learned::Left | Learned::Moved) {
+            self.moved.push(ObjectKey::from_meta(meta));
+        }
+        if matches!(learned, Learned::Held | Learned::Moved) {
+            return true;
+        }
+        if self.name.is_none() {
+            return false;
+        }
+        if !ownership.is_selected(meta) {
+            let watch = self.name.take();
             tracing::info!(
                 watch,
                 "the events are not limited to the shard, so this process receives and drops the others; \
                  an API server limits them with the feature gate ShardedListAndWatch"
             );
+        } else if !matches!(event, Event::InitApply(_)) {
+            // A released shard is selected until the next request of the watch.
+            ownership.narrow_selector();
         }
-        is_own
+        false
     }
 }
 
@@ -180,7 +160,7 @@ impl ShardFilter {
 struct ShardedWatch<E> {
     following: Following,
     own: OwnWatch<E>,
-    ownership: Ownership,
+    shards: ChangingShards,
     events: Events<E>,
     /// Starts the events again. `None` for a stream of the user.
     restart: Option<StartWatch<E>>,
@@ -200,19 +180,19 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
     fn new(
         following: Following,
         own: OwnWatch<E>,
-        ownership: Ownership,
+        shards: ChangingShards,
         events: MakeEvents<E>,
     ) -> Self {
         // These come first, so that the list of the watch includes the gains.
-        let gains = ownership.gains();
-        let drops = ownership.drops();
+        let gains = shards.gains();
+        let drops = shards.drops();
         let first_gains = *gains.borrow();
         let period = following.lists.period;
         let (events, restart) = match events.into_restart() {
             Ok(mut start) => {
-                let events = match ownership.held().is_empty() {
+                let events = match shards.held().is_empty() {
                     true => start(Selected::Probe, period),
-                    false => watch_held(&mut start, &ownership, period),
+                    false => watch_held(&mut start, &shards, period),
                 };
                 (events, Some(start))
             }
@@ -221,7 +201,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
         let mut watch = Self {
             following,
             own,
-            ownership,
+            shards,
             events,
             restart,
             list: Listing { gains: first_gains, is_restart: false },
@@ -246,7 +226,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
     async fn follow_shards(mut self) -> Result<(), RunnerError> {
         while !self.has_ended || !self.following.others.is_closed() || !self.is_complete() {
             // A list in progress is useless if all of its shards have left.
-            if self.has_dropped && (!self.is_listing || self.ownership.held().is_empty()) {
+            if self.has_dropped && (!self.is_listing || self.shards.held().is_empty()) {
                 self.drop_released();
             }
             // A list in progress is completed. Otherwise its shards would wait for the next list.
@@ -282,12 +262,12 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
 
     fn drop_released(&mut self) {
         self.has_dropped = false;
-        self.own.drop_released(&self.ownership);
+        self.own.drop_released();
         if let Some(start) = &mut self.restart
-            && self.ownership.held().is_empty()
+            && self.shards.held().is_empty()
             && !self.has_ended
         {
-            self.events = watch_held(start, &self.ownership, self.following.lists.period);
+            self.events = watch_held(start, &self.shards, self.following.lists.period);
             self.is_listing = true;
         }
     }
@@ -296,7 +276,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
     fn list_gained(&mut self) {
         self.list = Listing { gains: *self.gains.borrow(), is_restart: true };
         if let Some(start) = &mut self.restart {
-            self.events = watch_held(start, &self.ownership, self.following.lists.period);
+            self.events = watch_held(start, &self.shards, self.following.lists.period);
             (self.is_listing, self.has_ended) = (true, false);
             return;
         }
@@ -341,7 +321,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
     /// Permits the runs in the shards that were listed.
     fn end_list(&mut self) {
         debug_assert!(!self.is_listing, "a list that is in progress is not complete");
-        self.ownership.mark_listed(self.list.gains);
+        self.shards.mark_listed(self.list.gains);
         // A later list of this watch follows an outage. Its unchanged objects count as usual.
         self.list.is_restart = false;
         self.list_by = None;
@@ -350,7 +330,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
 
     /// Returns the time until which the gained shards must be listed, if there are any.
     fn list_deadline(&self) -> Option<Instant> {
-        if !self.ownership.awaits_list() {
+        if !self.shards.awaits_list() {
             return None;
         }
         self.list_by.or_else(|| Instant::now().checked_add(self.following.lists.timeout))
@@ -359,10 +339,10 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
     fn check_deadline(&mut self) -> Result<(), RunnerError> {
         self.list_by = self.list_deadline();
         match self.list_by {
-            Some(_) => Err(RunnerError::CacheSync {
-                watches: vec![self.following.name.clone()],
-                timeout: self.following.lists.timeout,
-            }),
+            Some(_) => {
+                let watches = vec![self.following.name.clone()];
+                Err(RunnerError::CacheSync(watches, self.following.lists.timeout))
+            }
             None => Ok(()),
         }
     }
@@ -371,10 +351,10 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
 /// Starts a watch of the shards that are held.
 fn watch_held<O: Send + 'static>(
     start: &mut StartWatch<O>,
-    ownership: &Ownership,
+    shards: &ChangingShards,
     list_period: Option<Duration>,
 ) -> Events<O> {
-    match ownership.select_held() {
+    match shards.select_held() {
         Some(selection) => start(Selected::Held(selection), list_period),
         None => {
             let nothing = [Ok(Event::Init), Ok(Event::InitDone)];
@@ -395,8 +375,8 @@ struct Listing {
 impl Listing {
     /// Returns true if the change counts. In a shard that was gained, each object counts as in a first
     /// list.
-    fn keeps_change(self, change: &mut Change, ownership: &Ownership) -> bool {
-        if ownership.is_gained(&change.key) {
+    fn keeps_change(self, change: &mut Change, ownership: &dyn Ownership) -> bool {
+        if ownership.is_held(&change.key) && !ownership.is_listed(&change.key) {
             let is_here = change.kind != ChangeKind::Deleted;
             change.kind = ChangeKind::Listed;
             return is_here;

@@ -1,588 +1,151 @@
-//! The shards that a controller holds, and their changes while it runs.
+//! The keys that a controller owns. It reconciles no others.
 //!
-//! An [`Ownership`] is the handle of the protocol that assigns shards to replicas. The controller
-//! asks it before it adds a key to its queue, and before it reconciles an object.
+//! The rest of the controller asks an [`Ownership`], and does not know whether there are shards:
 //!
-//! # The invariant
-//!
-//! **A key runs only while its replica holds the shard of the object that the run sees. A shard is
-//! released only when none of its objects has a run in flight.** Two functions ensure this:
-//!
-//! - [`begin`](Ownership::begin_run) permits a run only if the shard is held and listed, and if the
-//!   known shard is that of the object in the store. It counts the run for that shard. It holds the
-//!   lock under which the states of shards change. If the object is replaced during the run by one
-//!   in another shard, the run counts for both shards.
-//! - [`release`](Ownership::release) permits no further run of the shard, and then waits until no
-//!   run counts for it.
-//!
-//! With [`run_refs`](crate::Controller::run_refs), a run may have no object. It then counts for the
-//! shard that the object had when it was last seen, or that an owner reference names.
-//!
-//! The invariant does not depend on the groups of the queue. Each key is in the group of its shard.
-//! The group of a shard is paused while the shard is not listed, or is being released, so that its
-//! keys are not delivered. If an object is deleted and created again under the same name in another
-//! shard, its key is removed from the former group and added again: immediately, or after its run in
-//! flight.
-//!
-//! # The states of a shard
-//!
-//! | from | to | when |
-//! |---|---|---|
-//! | free | gained | `gain`. Keys are added, and do not run. |
-//! | gained | held | The watch has listed the shard. Keys run. |
-//! | gained, held | leaving | `release` or `lose`. No key is added, and no run begins. |
-//! | leaving | left | No run is in flight. The shard can be handed over. |
-//! | left | dropping | One walk drops the keys of all left shards. Their objects are not deleted. |
-//! | dropping | free | The walk is over. |
-//! | leaving, left | gained | `gain`. The shard is listed again. |
-//! | dropping | gained | `gain`, after the walk, which could otherwise drop new keys. |
-//!
-//! # Locks
-//!
-//! The order is: the shards to forget, the states of the shards, a part of the known shards, the
-//! keys that have moved or the runs, the queue. The store is read only under the first of these
-//! locks. The queue determines the group of a key before it takes its own lock. The lock of the
-//! requested shards is never held together with another one.
+//! | implementation | keys |
+//! |---|---|
+//! | [`AllKeys`] | all: the controller is alone |
+//! | [`Shard`] | those of the objects in a shard that does not change |
+//! | [`ChangingShards`] | those of the objects in the shards that a group assigns to this process |
 
+mod changing;
 mod places;
 mod ranges;
 mod runs;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
-use std::future::Future;
-use std::hash::RandomState;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock};
+use kube::core::ObjectMeta;
 
-use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, join_all};
-use parking_lot::{Mutex, RwLock};
-use requeue::{GroupHandle, GroupId};
-use tokio::sync::watch;
-
-use self::places::Access;
+pub(crate) use self::changing::ChangingShards;
+pub(super) use self::changing::{Attached, Selection};
+use self::changing::{Hold, InFlight};
 pub(super) use self::places::Learned;
 pub(crate) use self::places::{Places, Rule};
-use self::runs::Runs;
-use crate::range::{ShardBy, index_of};
-use crate::{ObjectKey, ObjectQueue};
+use super::error::RunnerError;
+use crate::ObjectKey;
+use crate::range::Shard;
 
-/// The shards of a kind that this process holds. All clones share one state.
-#[derive(Clone)]
-pub(crate) struct Ownership(Arc<Inner>);
+/// Returns true if an object is in the store, and satisfies the condition.
+type InStore<'a> = &'a dyn Fn(&dyn Fn(&ObjectKey, &ObjectMeta) -> bool) -> bool;
 
-struct Inner {
-    places: Arc<Places>,
-    /// An add to the queue and the start of a run hold this lock, so that neither follows a
-    /// release.
-    shards: RwLock<Shards>,
-    runs: Runs,
-    /// The number of gains, each of which requires a list.
-    gains: watch::Sender<u64>,
-    /// The number of walks that have dropped keys.
-    drops: watch::Sender<u64>,
-    /// The shards that the watch requested from the API server.
-    requested: Mutex<Requested>,
-    /// Notifies the watch that its selector should be narrower.
-    narrowed: watch::Sender<()>,
-    controller: OnceLock<Attached>,
-}
+/// The keys that a controller owns. Each default is that of a controller which owns every key: it
+/// allocates nothing, and takes no lock.
+pub(super) trait Ownership: Send + Sync {
+    /// Connects the keys with the controller that starts.
+    fn attach_controller(&self, _controller: Attached) {}
 
-/// The shards in the selector of the last request of a watch.
-#[derive(Default)]
-struct Requested {
-    shards: BTreeSet<u32>,
-    /// They may include other shards.
-    ranges: Vec<(u32, u32)>,
-}
-
-impl Requested {
-    fn new(shards: BTreeSet<u32>) -> Self {
-        Self { ranges: ranges::ranges_of(&shards), shards }
-    }
-}
-
-struct Shards {
-    states: Vec<State>,
-    /// A task drops the keys of shards that have been left.
-    is_dropping: bool,
-}
-
-/// The parts of the controller that the handle changes.
-struct Attached {
-    queue: ObjectQueue,
-    forget: Forget,
-    /// Moves a key from the group of its former shard to that of its shard.
-    regroup: Box<dyn Fn(&ObjectKey) + Send + Sync>,
-}
-
-/// Forgets everything about the keys for which a function returns true, except for the queue's part.
-pub(super) type Forget = Box<dyn Fn(&dyn Fn(&ObjectKey) -> bool) + Send + Sync>;
-
-/// The state of a shard: see the [module](self).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
-    Free,
-    /// Gained by the gain with this number, and not listed since.
-    Gained(u64),
-    Held,
-    Leaving,
-    Left,
-    Dropping {
-        gained: bool,
-    },
-}
-
-impl State {
-    /// Returns true if keys of the shard are added to the queue.
-    const fn admits_keys(self) -> bool {
-        matches!(self, Self::Gained(_) | Self::Held)
-    }
-}
-
-/// Returns the shards whose states satisfy `is`.
-fn shards_in(states: &[State], is: impl Fn(State) -> bool) -> BTreeSet<u32> {
-    (0..).zip(states).filter(|(_, state)| is(**state)).map(|(shard, _)| shard).collect()
-}
-
-/// A run in flight.
-pub(super) struct InFlight {
-    inner: Arc<Inner>,
-    key: ObjectKey,
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.inner.runs.end_run(&self.key);
-    }
-}
-
-// --- The protocol's side ------------------------------------------------------------------------
-
-impl Ownership {
-    /// Creates a handle that holds none of `count` shards, which is a power of two.
-    pub(crate) fn new(count: u32, rule: Rule) -> Self {
-        let states = vec![State::Free; count as usize];
-        Self(Arc::new(Inner {
-            places: Arc::new(Places::new(count, rule)),
-            shards: RwLock::new(Shards { states, is_dropping: false }),
-            runs: Runs::default(),
-            gains: watch::Sender::new(0),
-            drops: watch::Sender::new(0),
-            requested: Mutex::default(),
-            narrowed: watch::Sender::default(),
-            controller: OnceLock::new(),
-        }))
+    /// Returns the shard of all keys, if it does not change.
+    fn fixed_shard(&self) -> Option<Shard> {
+        None
     }
 
-    /// Returns the number of shards.
-    pub(crate) fn count(&self) -> u32 {
-        self.0.places.count
+    /// Returns the shards of the keys, if they change. The watch of the controller's own kind follows
+    /// them, and they are the groups of the queue.
+    fn changing_shards(&self) -> Option<&ChangingShards> {
+        None
     }
 
-    /// Returns true if no run of the shard is in flight.
-    pub(super) fn is_idle(&self, shard: u32) -> bool {
-        // Both counts are needed: a key is in flight before its run begins here, and after its end.
-        self.0.runs.keys_of(&[shard]).is_empty()
-            && self.group_of_shard(shard).is_none_or(|group| group.states().in_flight == 0)
+    /// Called before an event or a list is handled. Until its end, no shard of an object is
+    /// forgotten.
+    fn begin_event(&self) {}
+
+    /// Called after an event or a list was handled. `is_gone` is as in
+    /// [`forget_shard_of`](Self::forget_shard_of).
+    fn end_event(&self, _is_gone: &dyn Fn(&ObjectKey) -> bool) {}
+
+    /// Learns of an object that a watch shows. The result tells whether its key is owned.
+    fn learn_object(&self, _meta: &ObjectMeta) -> Learned {
+        Learned::Held
     }
 
-    /// Returns the shards that are held, whether they were listed or not.
-    pub(crate) fn held(&self) -> BTreeSet<u32> {
-        shards_in(&self.0.shards.read().states, State::admits_keys)
+    /// Learns of an owner that an owned object names by its uid. Returns false if the owner's key is
+    /// certainly not owned.
+    fn learn_owner(&self, _owner: &ObjectKey, _uid: &str, _owned: &ObjectMeta) -> bool {
+        true
     }
 
-    /// Takes shards over. Their objects are listed, and then reconciled with low priority, as after a
-    /// start. Shards that are held already do not change.
-    pub(crate) fn gain(&self, gained: impl IntoIterator<Item = u32>) {
-        self.gain_locked(&mut self.0.shards.write(), gained);
-    }
-
-    fn gain_locked(&self, shards: &mut Shards, gained: impl IntoIterator<Item = u32>) {
-        let gain = *self.0.gains.borrow() + 1;
-        let mut changes = false;
-        for shard in gained.into_iter().filter(|&shard| shard < self.count()) {
-            match &mut shards.states[shard as usize] {
-                State::Gained(_) | State::Held => {}
-                State::Dropping { gained } => *gained = true,
-                state => {
-                    *state = State::Gained(gain);
-                    // The states are locked: no key of the shard is delivered between the gain and its
-                    // list.
-                    self.pause_group(shard);
-                    changes = true;
-                }
-            }
-        }
-        if changes {
-            // The number is sent after the states change: a watch that sees it must see the gained
-            // shards.
-            self.0.gains.send_replace(gain);
-        }
-    }
-
-    /// Releases shards: no run of them starts from now on. The future completes when none is in
-    /// flight. A task then drops their keys. Other shards continue.
-    ///
-    /// # Panics
-    ///
-    /// The future panics outside of a tokio runtime.
-    ///
-    /// # Cancel safety
-    ///
-    /// If the future is dropped, the shards stay paused, and their keys stay in the queue. A second
-    /// call continues.
-    pub(crate) fn release(
-        &self,
-        released: impl IntoIterator<Item = u32>,
-    ) -> impl Future<Output = ()> + Send + 'static {
-        let mut left = Vec::new();
-        let mut shards = self.0.shards.write();
-        // The release begins here. `call_if_held` and `begin_run` take the same lock, so no add and
-        // no start of a run follows.
-        for shard in released.into_iter().filter(|&shard| shard < self.count()) {
-            match &mut shards.states[shard as usize] {
-                State::Free | State::Left => {}
-                State::Dropping { gained } => *gained = false,
-                state => {
-                    *state = State::Leaving;
-                    self.pause_group(shard);
-                    left.push(shard);
-                }
-            }
-        }
-        drop(shards);
-        // This comes after the pause: no further key of these groups is delivered.
-        let groups = left.iter().filter_map(|&shard| self.group_of_shard(shard));
-        let completed: Vec<_> = groups.map(|group| group.none_in_flight()).collect();
-        // The future owns a handle, so it can be awaited after the controller has ended.
-        let this = self.clone();
-        async move {
-            this.0.runs.wait_for_none(&left).await;
-            // The queue has recorded the completions, so no key of the shard is added by a retry.
-            join_all(completed).await;
-            this.mark_left(&left);
-        }
-    }
-
-    /// As [`release`](Self::release), but cancels the runs in flight immediately: each is dropped at an
-    /// `await`.
-    pub(crate) fn lose(
-        &self,
-        lost: impl IntoIterator<Item = u32>,
-    ) -> impl Future<Output = ()> + Send + 'static {
-        let lost: Vec<u32> = lost.into_iter().collect();
-        // The release comes first: a key that was delivered, but does not run yet, will not run.
-        let released = self.release(lost.clone());
-        if let Some(controller) = self.0.controller.get() {
-            let runs = self.0.runs.keys_of(&lost);
-            runs.iter().for_each(|key| _ = controller.queue.cancel_running(key));
-        }
-        released
-    }
-
-    /// Marks shards without runs as left, and starts the task that drops their keys.
-    fn mark_left(&self, left: &[u32]) {
-        let mut shards = self.0.shards.write();
-        for &shard in left {
-            // The shard may have been gained and released again in the meantime, with new runs.
-            if shards.states[shard as usize] == State::Leaving && self.is_idle(shard) {
-                shards.states[shard as usize] = State::Left;
-            }
-        }
-        let any_left = shards.states.contains(&State::Left);
-        if any_left && !std::mem::replace(&mut shards.is_dropping, true) {
-            let this = self.clone();
-            // The walk examines each key of the queue, and would block the other tasks of the
-            // runtime.
-            tokio::task::spawn_blocking(move || this.drop_left());
-        }
-    }
-
-    /// Drops the keys of all left shards, until there are no left shards.
-    fn drop_left(&self) {
-        loop {
-            let mut shards = self.0.shards.write();
-            let left = shards_in(&shards.states, |state| state == State::Left);
-            if left.is_empty() {
-                shards.is_dropping = false;
-                return;
-            }
-            for &shard in &left {
-                shards.states[shard as usize] = State::Dropping { gained: false };
-            }
-            // The walk runs without the lock. `Dropping` records a gain that arrives meanwhile, and
-            // the gain takes effect after the walk.
-            drop(shards);
-            // The rate limiter may be user code.
-            if catch_unwind(AssertUnwindSafe(|| self.drop_keys(&left))).is_err() {
-                tracing::error!("a panic while the keys of shards without runs were dropped");
-            }
-            let mut shards = self.0.shards.write();
-            let gained = shards_in(&shards.states, |it| it == State::Dropping { gained: true });
-            for &shard in &left {
-                shards.states[shard as usize] = State::Free;
-            }
-            // Gains that arrived during the walk take effect now, under the same lock.
-            self.gain_locked(&mut shards, gained);
-            drop(shards);
-            self.0.drops.send_modify(|drops| *drops += 1);
-        }
-    }
-
-    /// Drops the keys of these shards. None of these keys is added or runs.
-    fn drop_keys(&self, left: &BTreeSet<u32>) {
-        let Some(controller) = self.0.controller.get() else {
-            return self.0.places.forget_shards(left);
-        };
-        // It fails only without groups.
-        _ = controller.queue.cancel_groups(left.iter().map(|&shard| GroupId::new(shard.into())));
-        (controller.forget)(&|key| {
-            self.0.places.shard_of(key).is_some_and(|shard| left.contains(&shard))
-        });
-        self.0.places.forget_shards(left);
-        // These keys may have been in the cancelled groups, or may belong to these shards.
-        self.0.places.moved_keys().iter().for_each(&controller.regroup);
-    }
-
-    /// Pauses the keys of a shard, if the controller runs.
-    fn pause_group(&self, shard: u32) {
-        if let Some(group) = self.group_of_shard(shard) {
-            group.pause();
-        }
-    }
-
-    /// Returns the keys of a shard in the queue, if the controller runs.
-    fn group_of_shard(&self, shard: u32) -> Option<GroupHandle<'_, ObjectKey, RandomState>> {
-        self.0.controller.get()?.queue.group(GroupId::new(shard.into())).ok()
-    }
-}
-
-// --- The controller's side ----------------------------------------------------------------------
-
-impl Ownership {
-    /// Connects the handle with the controller that starts.
-    ///
-    /// # Panics
-    ///
-    /// Panics if another controller has used the handle.
-    pub(super) fn attach_controller(
-        &self,
-        queue: ObjectQueue,
-        forget: Forget,
-        regroup: impl Fn(&ObjectKey) + Send + Sync + 'static,
-    ) {
-        let shards = self.0.shards.write();
-        let regroup = Box::new(regroup);
-        let attached = self.0.controller.set(Attached { queue, forget, regroup });
-        // A release would not wait for the runs of a second controller.
-        assert!(attached.is_ok(), "two controllers have one handle of their shards");
-        // The states are locked, so no gain or release comes between these two steps.
-        for (shard, state) in (0..).zip(&shards.states) {
-            if *state != State::Free {
-                self.pause_group(shard);
-            }
-        }
-    }
-
-    /// Returns the shards of the objects, for the queue.
-    pub(super) fn places(&self) -> &Arc<Places> {
-        &self.0.places
-    }
-
-    /// Begins a run of `key`, which sees the object with this uid, or no object. The run is in flight
-    /// until the result is dropped. `None` if the replica does not hold the shard, if the shard is not
-    /// listed yet, or if an event will show another object. The key runs after the list or the event.
-    pub(super) fn begin_run(&self, key: &ObjectKey, uid: Option<&str>) -> Option<InFlight> {
-        // `release` takes this lock, so no run begins after it.
-        let shards = self.0.shards.read();
-        let places = &self.0.places;
-        let shard = places.with_shard_of(key, uid, |shard| {
-            let is_held = shards.states[shard as usize] == State::Held;
-            if is_held {
-                self.0.runs.begin_run(key, shard);
-            }
-            (shard, is_held)
-        });
-        let (shard, is_held) = shard?;
-        if matches!(shards.states[shard as usize], State::Gained(_)) {
-            // The key is in the group of another shard, or was delivered before the pause.
-            places.mark_moved(key);
-        }
-        is_held.then(|| InFlight { inner: Arc::clone(&self.0), key: key.clone() })
-    }
-
-    /// Remembers the shard of the object with this uid, if the shard is held.
-    pub(super) fn learn_shard(&self, key: &ObjectKey, uid: &str) -> Learned {
-        let learned = self.learn_with(&self.0.shards.read(), key, uid, Access::Shared);
-        if let Some(learned) = learned {
-            return learned;
-        }
-        // With this lock, no add to the group of the former shard is in progress.
-        let learned = self.learn_with(&self.0.shards.write(), key, uid, Access::Exclusive);
-        learned.unwrap_or(Learned::NotHeld)
-    }
-
-    /// Remembers the shard of an owner that an owned object names by its uid, if the shard is held.
-    pub(super) fn learn_owner(&self, key: &ObjectKey, uid: &str) {
-        self.learn_with(&self.0.shards.read(), key, uid, Access::Reference);
-    }
-
-    fn learn_with(
-        &self,
-        shards: &Shards,
-        key: &ObjectKey,
-        uid: &str,
-        access: Access,
-    ) -> Option<Learned> {
-        let is_held = |shard: u32| shards.states[shard as usize].admits_keys();
-        // A run in flight may be for a former object.
-        let new = |shard| self.0.runs.count_for(key, shard);
-        self.0.places.learn_shard(key, uid, is_held, new, access)
-    }
-
-    /// Returns true if the object's shard is known and held.
-    pub(super) fn is_held(&self, key: &ObjectKey) -> bool {
-        self.call_if_held(key, || ()).is_some()
-    }
-
-    /// Calls `add` if the object's shard is held. No release of the shard begins during the call.
-    pub(super) fn call_if_held<T>(&self, key: &ObjectKey, add: impl FnOnce() -> T) -> Option<T> {
-        let shards = self.0.shards.read();
-        let shard = self.0.places.shard_of(key)?;
-        shards.states[shard as usize].admits_keys().then(add)
-    }
-
-    /// Returns the number of gains.
-    pub(super) fn gains(&self) -> watch::Receiver<u64> {
-        self.0.gains.subscribe()
-    }
-
-    /// Returns the number of walks that have dropped keys.
-    pub(super) fn drops(&self) -> watch::Receiver<u64> {
-        self.0.drops.subscribe()
-    }
-
-    /// Returns the field by which the API server can select the shards, or `None` if a function of
-    /// the user determines them.
-    pub(super) fn selectable_field(&self) -> Option<ShardBy> {
-        match self.0.places.rule {
-            Rule::Hash(by) => Some(by),
-            Rule::Function(_) => None,
-        }
-    }
-
-    /// Returns the selection for a watch that starts: the shards that are held, or `None` if there
-    /// are none.
-    pub(super) fn select_held(&self) -> Option<Selection> {
-        let shards = self.held();
-        (!shards.is_empty()).then(|| Selection { ownership: self.clone(), shards })
-    }
-
-    /// Returns true if the watch requested the shard of the object with this uid and namespace from
-    /// the API server.
-    pub(super) fn is_selected(&self, uid: &str, key: &ObjectKey) -> bool {
-        let shard = match self.0.places.rule {
-            Rule::Hash(ShardBy::Uid) => Some(index_of(uid, self.count())),
-            _ => self.0.places.shard_of(key),
-        };
-        let requested = self.0.requested.lock();
-        let contains =
-            |shard| requested.ranges.iter().any(|(from, to)| (*from..*to).contains(&shard));
-        shard.is_some_and(contains)
+    /// Returns true if the watch requested an object, whose key is not owned, from the API server.
+    fn is_selected(&self, _meta: &ObjectMeta) -> bool {
+        false
     }
 
     /// Continues the watch with a narrower selector, if shards of the present one were released.
-    pub(super) fn narrow_selector(&self) {
-        let held = self.held();
-        let is_outdated = {
-            let Requested { shards, .. } = &*self.0.requested.lock();
-            // If all of its shards were released, another watch replaces this one.
-            !shards.is_disjoint(&held) && !shards.is_subset(&held)
-        };
-        if is_outdated {
-            // The lock of the requested shards is free here: the watch takes it for its next request.
-            self.0.narrowed.send_replace(());
-        }
+    fn narrow_selector(&self) {}
+
+    /// Returns true if the controller reconciles the object that a mapper or a trigger names.
+    fn owns_target(&self, _in_store: InStore<'_>) -> bool {
+        true
     }
 
-    /// Returns true if a shard was gained and has not been listed since.
-    pub(super) fn awaits_list(&self) -> bool {
-        self.0.shards.read().states.iter().any(|state| matches!(state, State::Gained(_)))
+    /// Returns a value if the key is owned. While it exists, the key remains owned: an add comes
+    /// before the release of the shard.
+    fn hold(&self, _key: &ObjectKey) -> Option<Hold<'_>> {
+        Some(Hold::default())
     }
 
-    /// Returns true if the object's shard was gained and has not been listed since.
-    pub(super) fn is_gained(&self, key: &ObjectKey) -> bool {
-        self.state_of(key).is_some_and(|state| matches!(state, State::Gained(_)))
+    /// Returns true if the key is owned.
+    fn is_held(&self, key: &ObjectKey) -> bool {
+        self.hold(key).is_some()
     }
 
-    /// Returns true if the object's shard is held and was listed.
-    pub(super) fn is_listed(&self, key: &ObjectKey) -> bool {
-        self.state_of(key) == Some(State::Held)
+    /// Returns true if the key is owned, and the watch has listed the objects of its shard.
+    fn is_listed(&self, _key: &ObjectKey) -> bool {
+        true
     }
 
-    /// Returns the reason why an object waits, if its shard is being gained or released.
-    pub(super) fn wait_of(&self, key: &ObjectKey) -> Option<String> {
-        let shard = self.0.places.shard_of(key)?;
-        match self.state_of(key)? {
-            State::Leaving => {
-                Some(format!("shard {shard} is being handed over to another replica"))
-            }
-            State::Gained(_) => Some(format!("waits for the list of shard {shard}")),
-            _ => None,
-        }
+    /// Returns true if the watch has not listed the objects of all shards yet.
+    fn awaits_list(&self) -> bool {
+        false
     }
 
-    /// Returns the state of the object's shard, if it is known.
-    fn state_of(&self, key: &ObjectKey) -> Option<State> {
-        let shard = self.0.places.shard_of(key)?;
-        Some(self.0.shards.read().states[shard as usize])
-    }
-
-    /// Permits runs in the shards of the first `gains`, which were listed.
-    pub(super) fn mark_listed(&self, gains: u64) {
-        let mut shards = self.0.shards.write();
-        for (shard, state) in (0..).zip(&mut shards.states) {
-            if matches!(state, State::Gained(gain) if *gain <= gains) {
-                *state = State::Held;
-                if let Some(group) = self.group_of_shard(shard) {
-                    // The states are still locked. A release that follows pauses the group again.
-                    group.resume();
-                }
-            }
-        }
-    }
-}
-
-/// The shards that a watch selects: those that were held when it started.
-pub(super) struct Selection {
-    ownership: Ownership,
-    shards: BTreeSet<u32>,
-}
-
-impl Selection {
-    /// As [`Ownership::selectable_field`].
-    pub(super) fn selectable_field(&self) -> Option<ShardBy> {
-        self.ownership.selectable_field()
-    }
-
-    /// Returns the selector for the next request of the watch, and a future that completes when the
-    /// watch should continue with another one. The selector omits the shards that were released
-    /// since the start of the watch, so that a release requires no list.
+    /// Begins a run of `key`, which is in flight until the result is dropped. `uid` reads the uid of
+    /// the object from the store, and returns `None` without an object.
     ///
-    /// The selector has no shard that was gained after the start of the watch, because the watch has not
-    /// listed such a shard. A gain starts another watch.
-    pub(super) fn next_selector(&self, by: ShardBy) -> (String, BoxFuture<'static, ()>) {
-        // It is created first, so that it notices each narrowing after the choice of the shards.
-        let mut narrowed = self.ownership.0.narrowed.subscribe();
-        let held: BTreeSet<_> = self.shards.intersection(&self.ownership.held()).copied().collect();
-        let requested = Requested::new(if held.is_empty() { self.shards.clone() } else { held });
-        let selector = ranges::selector_of_ranges(by, self.ownership.count(), &requested.ranges);
-        *self.ownership.0.requested.lock() = requested;
-        // It fails when the controller has ended.
-        let is_outdated = async move { drop(narrowed.changed().await) };
-        (selector, is_outdated.boxed())
+    /// The result is `None` if the key is not owned, if its shard is not listed yet, or if an event
+    /// will show another object. The key runs after the list or the event.
+    fn begin_run(&self, _key: &ObjectKey, _uid: &dyn Fn() -> Option<String>) -> Option<InFlight> {
+        Some(InFlight::default())
+    }
+
+    /// Removes a key from the group of its former shard, if its object has moved. Returns true if
+    /// the object has moved.
+    ///
+    /// `remove` returns true if the queue no longer contains the key. Otherwise the key is in
+    /// flight, and must be removed again after its run.
+    fn regroup(&self, _key: &ObjectKey, _remove: &dyn Fn() -> bool) -> bool {
+        false
+    }
+
+    /// Forgets the shard of an object as soon as no event is being handled. It does so only if
+    /// `is_gone` then returns true: there is no object, and the key is not in the queue.
+    fn forget_shard_of(&self, _key: &ObjectKey, _is_gone: &dyn Fn(&ObjectKey) -> bool) {}
+
+    /// Returns the error of the user's function that assigns objects to shards, if it has failed.
+    fn function_error(&self) -> Option<RunnerError> {
+        None
+    }
+}
+
+/// The keys of a controller that is alone: all.
+pub(super) struct AllKeys;
+
+impl Ownership for AllKeys {}
+
+impl Ownership for Shard {
+    fn fixed_shard(&self) -> Option<Shard> {
+        Some(*self)
+    }
+
+    fn learn_object(&self, meta: &ObjectMeta) -> Learned {
+        if self.contains(meta) { Learned::Held } else { Learned::NotHeld }
+    }
+
+    fn learn_owner(&self, _owner: &ObjectKey, uid: &str, owned: &ObjectMeta) -> bool {
+        self.contains_owner(uid, owned)
+    }
+
+    fn owns_target(&self, in_store: InStore<'_>) -> bool {
+        in_store(&|_, meta| self.contains(meta))
     }
 }

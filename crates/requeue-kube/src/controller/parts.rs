@@ -10,8 +10,9 @@ use kube::{Client, discovery};
 use super::config::Config;
 use super::enqueuer::Enqueuer;
 use super::error::RunnerError;
-use super::ownership::Ownership;
+use super::ownership::{AllKeys, ChangingShards, Ownership};
 use super::readiness::Lists;
+use super::scope::Scope;
 use super::sharding::Group;
 use super::signals::shutdown_signals;
 use super::source::{AnyPredicate, Source, TriggerBackoff};
@@ -84,7 +85,7 @@ impl<K: ObjectKind> Parts<K> {
         if self.start.election_status().is_some() {
             return conflict("leader election");
         }
-        self.sharding.ownership = Some(group.add_part(self.observers.status.held.clone()));
+        self.sharding.changing = Some(group.add_part(self.observers.status.held.clone()));
         Ok(joins.then_some(group))
     }
 }
@@ -114,9 +115,21 @@ pub(super) struct ShardSettings {
     pub(super) shard: Option<Shard>,
     pub(super) shards: Option<ShardGroup>,
     pub(super) common_group: Option<Group>,
-    pub(super) ownership: Option<Ownership>,
+    pub(super) changing: Option<ChangingShards>,
     /// The client of the main `Api`.
     pub(super) client: Option<Client>,
+}
+
+impl ShardSettings {
+    /// Returns the keys that the controller owns. `scope` is that of its objects.
+    pub(super) fn into_ownership(self, scope: &Scope) -> Arc<dyn Ownership> {
+        match (self.changing, self.shard) {
+            (Some(changing), _) => Arc::new(changing),
+            (None, Some(shard)) if scope.is_cluster() => Arc::new(shard.cluster_scoped()),
+            (None, Some(shard)) => Arc::new(shard),
+            (None, None) => Arc::new(AllKeys),
+        }
+    }
 }
 
 /// The events that stop a controller, or those of a manager.

@@ -31,7 +31,6 @@ use super::source::{Following, ListTimes, Source, TriggerBackoff};
 use super::start_gate::{Right, Start};
 use crate::membership::Joining;
 use crate::metrics::{Metrics, Series};
-use crate::range::Shard;
 
 /// The number of results that wait for a reader of the stream. Further results are dropped.
 const RESULTS: usize = 1024;
@@ -61,11 +60,7 @@ pub(super) fn controller_stream<K: OwnKind, R: Reconcile<K>>(
         }
         // The reader may start the next controller of this name as soon as the stream has ended.
         drop(claimed);
-        if let Some(Err(error)) = tasks.join_next().await
-            && let Ok(panic) = error.try_into_panic()
-        {
-            resume_unwind(panic);
-        }
+        tasks.join_next().await.map(pass_on);
     }
 }
 
@@ -79,8 +74,7 @@ async fn run_and_release<K: OwnKind, R: Reconcile<K>>(
     let mut right = Right::Free;
     let ended = run_controller(parts, reconciler, name, &results, &mut right).await;
     // The API server may still execute the requests of dropped runs. The lease then expires.
-    let may_run =
-        matches!(ended, Err(RunnerError::CutOff { .. } | RunnerError::LeadershipLost { .. }));
+    let may_run = matches!(ended, Err(RunnerError::CutOff(_) | RunnerError::LeadershipLost(..)));
     if !may_run {
         right.release_lease().await;
     }
@@ -119,12 +113,14 @@ async fn run_controller<K: OwnKind, R: Reconcile<K>>(
     }
 
     let scope = own.scope.as_ref().map_or_else(Scope::from_type::<K>, Scope::from_discovery);
-    let shard = sharding.shard;
-    let shard = shard.map(|shard| if scope.is_cluster() { shard.cluster_scoped() } else { shard });
-    let objects = OwnStore::new(own.store.clone(), own.dyntype.clone(), shard, sharding.ownership);
-    let rules = Rules { scope, runs_gone: reconciler.runs_gone(), in_standby: start.is_some() };
-    let enqueuer = Arc::new(Enqueuer::new(&config, &name, rules, objects, writes)?);
-    enqueuer.attach_shards();
+    let objects = OwnStore::new(own.store.clone(), own.dyntype.clone());
+    let rules = Rules {
+        ownership: sharding.into_ownership(&scope),
+        scope,
+        runs_gone: reconciler.runs_gone(),
+        in_standby: start.is_some(),
+    };
+    let enqueuer = Enqueuer::new(&config, &name, rules, objects, writes)?;
 
     let series = Series::new(name, config.worker_count(), enqueuer.queue.clone());
     show_start(&series, metrics, on_start);
@@ -135,8 +131,7 @@ async fn run_controller<K: OwnKind, R: Reconcile<K>>(
     let errors = results.clone();
     let failed = move |error| report_item(&errors, Err(Error::QueueError(error)));
     let backoff = others.backoff;
-    let mut watches =
-        Watches::start_watches(sources, &enqueuer, shard, backoff, &lists, times, failed);
+    let mut watches = Watches::start_watches(sources, &enqueuer, backoff, &lists, times, failed);
     for trigger in others.triggers {
         watches.others.spawn(trigger(Arc::clone(&enqueuer)));
     }
@@ -196,7 +191,7 @@ async fn wait_for_start<K: OwnKind>(
     // A replica that cannot list must neither lead nor hold shards.
     tokio::time::timeout(timeout, readiness.ready())
         .await
-        .map_err(|_| RunnerError::CacheSync { watches: readiness.waiting_for(), timeout })?;
+        .map_err(|_| RunnerError::CacheSync(readiness.waiting_for(), timeout))?;
     let mut right = None;
     if let Some(start) = start {
         right = Some(start.wait_for_start().await);
@@ -285,7 +280,7 @@ async fn run_workers<K: OwnKind, R: Reconcile<K>>(
     keys.dedup();
     match keys.is_empty() {
         true => ended,
-        false => Err(RunnerError::CutOff { keys }),
+        false => Err(RunnerError::CutOff(keys)),
     }
 }
 
@@ -348,7 +343,6 @@ impl Watches {
     fn start_watches(
         sources: impl Iterator<Item = Source>,
         enqueuer: &Arc<Enqueuer>,
-        shard: Option<Shard>,
         backoff: Option<TriggerBackoff>,
         lists: &Lists,
         times: ListTimes,
@@ -371,7 +365,6 @@ impl Watches {
                 number,
                 name: source.name.clone(),
                 kind: source.kind.clone(),
-                shard,
                 lists: ListTimes {
                     // The user's backoff applies to all attempts, but no shared watch uses it.
                     period: times.period.filter(|_| source.is_shared || backoff.is_none()),
@@ -428,7 +421,7 @@ impl Watches {
 
 /// Returns the result of a task, or `None` if it was aborted. Resumes the panic of a task that
 /// panicked.
-fn pass_on<T>(ended: Result<T, JoinError>) -> Option<T> {
+pub(crate) fn pass_on<T>(ended: Result<T, JoinError>) -> Option<T> {
     match ended.map_err(JoinError::try_into_panic) {
         Ok(value) => Some(value),
         Err(Ok(panic)) => resume_unwind(panic),

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use tracing::Instrument;
 
 use super::error::RunnerError;
-use super::ownership::{Ownership, Rule};
+use super::ownership::{ChangingShards, Rule};
 use crate::ObjectKey;
 use crate::membership::{
     GroupStatus, HeldShard, Joining, Observer, ShardGroup, ShardedWork, Sharding,
@@ -46,7 +46,7 @@ pub struct HeldShards(Arc<Shown>);
 #[derive(Default)]
 struct Shown {
     /// The shards of objects, once the controller has started.
-    ownership: OnceLock<Ownership>,
+    changing: OnceLock<ChangingShards>,
     held: RwLock<BTreeMap<u32, HeldShard>>,
     /// The group, once the controller has joined it.
     group: OnceLock<Observer>,
@@ -58,11 +58,13 @@ impl HeldShards {
     /// During a run of the object it is `Some`, unless the shard was lost.
     #[must_use]
     pub fn for_object(&self, object: &ObjectKey) -> Option<HeldShard> {
-        let shard = self.0.ownership.get()?.places().shard_of(object)?;
+        let shard = self.0.changing.get()?.places().shard_of(object)?;
         self.0.held.read().get(&shard).cloned()
     }
 
     /// Returns all shards that this process holds, in order.
+    // Hidden: it is for tests. For users, `Status::shard_group` has the holders of all shards.
+    #[doc(hidden)]
     #[must_use]
     pub fn all(&self) -> Vec<HeldShard> {
         self.0.held.read().values().cloned().collect()
@@ -74,7 +76,7 @@ impl HeldShards {
 
     /// Returns the reason why an object waits, if its shard is being gained or released.
     pub(super) fn wait_of(&self, object: &ObjectKey) -> Option<String> {
-        self.0.ownership.get()?.wait_of(object)
+        self.0.changing.get()?.wait_of(object)
     }
 
     /// Returns true if the member Lease has expired by this process's clock. The group has not yet
@@ -84,8 +86,8 @@ impl HeldShards {
             Some(held) => !held.is_member(),
             // The membership was lost, and the controller is about to be notified of it.
             None => {
-                let ownership = self.0.ownership.get().filter(|_| self.0.group.get().is_some());
-                ownership.is_some_and(|it| it.places().shard_of(object).is_some())
+                let changing = self.0.changing.get().filter(|_| self.0.group.get().is_some());
+                changing.is_some_and(|it| it.places().shard_of(object).is_some())
             }
         }
     }
@@ -102,8 +104,8 @@ struct Parts(Vec<HeldShards>);
 
 impl Parts {
     /// Each controller has its handle since it joined the parts of the group.
-    fn ownerships(&self) -> impl Iterator<Item = &Ownership> {
-        self.0.iter().filter_map(|held| held.0.ownership.get())
+    fn shards_of_parts(&self) -> impl Iterator<Item = &ChangingShards> {
+        self.0.iter().filter_map(|held| held.0.changing.get())
     }
 }
 
@@ -114,22 +116,22 @@ impl ShardedWork for Parts {
             let gained = gained.iter().map(|it| (it.index(), it.clone()));
             held.0.held.write().extend(gained);
         }
-        for ownership in self.ownerships() {
-            ownership.gain(gained.iter().map(HeldShard::index));
+        for changing in self.shards_of_parts() {
+            changing.gain(gained.iter().map(HeldShard::index));
         }
     }
 
     fn is_idle(&self, shard: u32) -> bool {
-        self.ownerships().all(|ownership| ownership.is_idle(shard))
+        self.shards_of_parts().all(|changing| changing.is_idle(shard))
     }
 
     fn release(&self, shards: &[u32]) -> BoxFuture<'static, ()> {
-        let released = self.ownerships().map(|it| it.release(shards.iter().copied()));
+        let released = self.shards_of_parts().map(|it| it.release(shards.iter().copied()));
         join_all(released.collect::<Vec<_>>()).map(drop).boxed()
     }
 
     fn cancel(&self, shards: &[u32]) -> BoxFuture<'static, ()> {
-        let lost = self.ownerships().map(|it| it.lose(shards.iter().copied()));
+        let lost = self.shards_of_parts().map(|it| it.lose(shards.iter().copied()));
         join_all(lost.collect::<Vec<_>>()).map(drop).boxed()
     }
 
@@ -157,7 +159,7 @@ impl Group {
     /// The settings of the group are invalid, or there is no client.
     pub(crate) fn new(shards: ShardGroup, client: Option<Client>) -> Result<Self, RunnerError> {
         shards.check().map_err(RunnerError::from_membership)?;
-        let client = shards.own_client().or(client).ok_or_else(|| {
+        let client = shards.client.clone().or(client).ok_or_else(|| {
             RunnerError::Config(
                 "the shard group has no client, and no controller of it has an `Api`; set one with \
                  `ShardGroup::with_client`"
@@ -173,18 +175,18 @@ impl Group {
     }
 
     /// Adds the part of a controller that starts, and returns its handle.
-    pub(super) fn add_part(&self, held: HeldShards) -> Ownership {
-        let rule = match self.shards.function() {
-            Some(function) => {
-                Rule::Function(Box::new(move |key| function(key.namespace(), key.name())))
+    pub(super) fn add_part(&self, held: HeldShards) -> ChangingShards {
+        let rule = match self.shards.shard_of.clone() {
+            Some(shard_of) => {
+                Rule::Function(Box::new(move |key| shard_of(key.namespace(), key.name())))
             }
-            None => Rule::Hash(self.shards.field()),
+            None => Rule::Hash(self.shards.by),
         };
-        let ownership = Ownership::new(self.shards.size(), rule);
+        let changing = ChangingShards::new(self.shards.count, rule);
         // `set` cannot fail: a controller starts once.
-        _ = held.0.ownership.set(ownership.clone());
+        _ = held.0.changing.set(changing.clone());
         self.parts.lock().push(held);
-        ownership
+        changing
     }
 
     /// Joins the group, and applies its changes to the controllers, which must have started, from now

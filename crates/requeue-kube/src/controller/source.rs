@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 use super::enqueuer::{Enqueuer, Handling};
 use super::error::RunnerError;
-use super::ownership::{Ownership, Selection};
+use super::ownership::Selection;
 use super::readiness::Lists;
 use super::writes::{Kind, Origin};
 use crate::ObjectKey;
@@ -125,7 +125,6 @@ pub(super) struct Following {
     pub(super) name: String,
     pub(super) number: usize,
     pub(super) kind: Kind,
-    pub(super) shard: Option<Shard>,
     pub(super) lists: ListTimes,
     /// It is closed when the watches of the other kinds have ended.
     pub(super) others: Arc<watch::Sender<()>>,
@@ -267,8 +266,7 @@ impl Following {
                 tokio::time::sleep(delay).await;
             }
         }
-        let ownership = self.enqueuer.ownership();
-        if let Some(error) = ownership.and_then(|ownership| ownership.places().function_error()) {
+        if let Some(error) = self.enqueuer.ownership.function_error() {
             return Err(error);
         }
         // A stream that is always ready must yield to other tasks.
@@ -282,9 +280,9 @@ impl Following {
     /// that long, although other requests of the process succeed.
     fn error_delay(&self) -> Option<Duration> {
         let delay = self.backoff.as_ref()?.lock().next()?;
-        let ownership = self.enqueuer.ownership().filter(|_| self.number == 0);
-        let is_awaited =
-            self.listed.awaits_list(self.number) || ownership.is_some_and(Ownership::awaits_list);
+        // The watch with number 0 is that of the controller's own kind, which lists gained shards.
+        let is_awaited = self.listed.awaits_list(self.number)
+            || self.number == 0 && self.enqueuer.ownership.awaits_list();
         Some(self.lists.period.filter(|_| is_awaited).map_or(delay, |period| delay.min(period)))
     }
 }

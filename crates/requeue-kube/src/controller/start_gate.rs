@@ -87,7 +87,7 @@ impl Right {
     pub(crate) async fn wait_for_loss(&self) -> RunnerError {
         match self {
             Self::Free => pending().await,
-            Self::Term(term) => RunnerError::leadership_lost(term.lost().await),
+            Self::Term(term) => RunnerError::LeadershipLost(term.lost().await, Vec::new()),
             Self::Member(sharding) => RunnerError::from_membership(sharding.lost().await),
         }
     }

@@ -43,17 +43,9 @@ where
     /// let controller = controller.reconcile_all_on(hours);
     /// # };
     /// ```
-    pub fn reconcile_all_on(mut self, trigger: impl Stream<Item = ()> + Send + 'static) -> Self {
+    pub fn reconcile_all_on(self, trigger: impl Stream<Item = ()> + Send + 'static) -> Self {
         let store = self.store();
-        self.parts.others.triggers.push(Box::new(move |enqueuer: Arc<Enqueuer>| {
-            let add_all = move |()| {
-                enqueuer.add_all(&store);
-                // A stream that is always ready must yield to other tasks.
-                consume_budget()
-            };
-            trigger.for_each(add_all).boxed()
-        }));
-        self
+        self.add_trigger(trigger, move |enqueuer, ()| enqueuer.add_all(&store))
     }
 
     /// Reconciles the objects that `trigger` yields.
@@ -78,19 +70,30 @@ where
     /// let controller = controller.reconcile_on(names);
     /// # };
     /// ```
-    pub fn reconcile_on<R>(mut self, trigger: impl Stream<Item = R> + Send + 'static) -> Self
+    pub fn reconcile_on<R>(self, trigger: impl Stream<Item = R> + Send + 'static) -> Self
     where
         R: Into<Request<K>> + 'static,
     {
+        self.add_trigger(trigger, |enqueuer, request| {
+            let (key, priority, reason) = request.into().into_add();
+            if enqueuer.is_ours(&key) {
+                enqueuer.add(key, priority, reason, None);
+            }
+        })
+    }
+
+    fn add_trigger<T: 'static>(
+        mut self,
+        trigger: impl Stream<Item = T> + Send + 'static,
+        add: impl Fn(&Enqueuer, T) + Send + 'static,
+    ) -> Self {
         self.parts.others.triggers.push(Box::new(move |enqueuer: Arc<Enqueuer>| {
-            let add = move |request: R| {
-                let (key, priority, reason) = request.into().into_add();
-                if enqueuer.is_ours(&key) {
-                    enqueuer.add(key, priority, reason, None);
-                }
+            let on_item = move |item| {
+                add(&enqueuer, item);
+                // A stream that is always ready must yield to other tasks.
                 consume_budget()
             };
-            trigger.for_each(add).boxed()
+            trigger.for_each(on_item).boxed()
         }));
         self
     }

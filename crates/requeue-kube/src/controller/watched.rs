@@ -215,7 +215,7 @@ impl<O: Resource, S> Watched<O, S> {
     pub(super) fn into_source(
         self,
         role: Role,
-        mut targets: impl FnMut(S::Item, Option<Shard>, &Enqueuer) -> Vec<Target> + Send + 'static,
+        mut targets: impl FnMut(S::Item, &Enqueuer) -> Vec<Target> + Send + 'static,
     ) -> Source
     where
         O: 'static,
@@ -229,17 +229,16 @@ impl<O: Resource, S> Watched<O, S> {
         let events = source.into_events(&name, &dyntype);
         Source::new(name, kind, events, move |mut following, events| async move {
             let enqueuer = Arc::clone(&following.enqueuer);
-            let shard = following.shard;
             // An owned object has another uid than its owner, but the same namespace.
             let selects = |shard: &Shard| role == Role::Owned && shard.selects_owned();
-            let selected = Selected::from_shard(shard.filter(selects));
+            let selected = Selected::from_shard(enqueuer.ownership.fixed_shard().filter(selects));
             let mut watch = Watch::new();
             let on_event = move |event: Event<S::Item>, origin: Origin<'_>| {
                 let mut changes = watch.event(event, |item| {
                     let property =
                         predicate.as_ref().and_then(|it| it.hash_property(item.borrow()));
                     let observation = Observation::from_meta(item.meta()).property(property);
-                    let targets = targets(item, shard, &enqueuer);
+                    let targets = targets(item, &enqueuer);
                     let priority = |(key, priority): &Target| Some((key.clone(), (*priority)?));
                     // Most mappers set no priorities, and then nothing is allocated for them.
                     let priorities: Vec<_> = targets.iter().filter_map(priority).collect();

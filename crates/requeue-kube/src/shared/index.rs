@@ -63,16 +63,9 @@ impl<V: Hash + Eq + Clone, K> Index<V, K> {
         entries.objects.get(value).map(|found| found.keys().cloned().collect()).unwrap_or_default()
     }
 
-    /// Returns the number of different values.
-    #[must_use]
-    pub fn len(&self) -> usize {
+    #[cfg(test)]
+    pub(super) fn count_values(&self) -> usize {
         self.0.read().objects.len()
-    }
-
-    /// Returns true if no object has a value.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 

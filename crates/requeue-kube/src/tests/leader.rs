@@ -131,7 +131,7 @@ async fn who_leads_no_more_cuts_off_what_runs_and_releases_nothing() {
     let start = Instant::now();
     let ended = replica.ended.await.unwrap().unwrap_err();
     let lost = LeadershipLost::Taken("another".into());
-    assert_eq!(ended, RunnerError::LeadershipLost { lost, keys: vec![ObjectKey::new(None, "a")] });
+    assert_eq!(ended, RunnerError::LeadershipLost(lost, vec![ObjectKey::new(None, "a")]));
     let expected = "the reconciliation of a was interrupted: leadership lost: the lease is held by \
                     \"another\"";
     assert_eq!(ended.to_string(), expected);
@@ -153,7 +153,7 @@ async fn what_is_cut_off_by_a_shutdown_keeps_the_lease_from_being_released() {
     let leader = api.holder();
     replica.stop.send(()).unwrap();
     let keys = vec![ObjectKey::new(None, "a")];
-    assert_eq!(replica.ended.await.unwrap(), Err(RunnerError::CutOff { keys }));
+    assert_eq!(replica.ended.await.unwrap(), Err(RunnerError::CutOff(keys)));
     sleep(LONG).await;
     assert_eq!(api.holder(), leader);
 }
@@ -176,7 +176,7 @@ async fn without_warmup_it_lists_when_it_leads_and_gives_the_lease_back_if_it_ca
     sleep(seconds(60.0)).await;
     assert_ne!(api.holder(), "");
     let ended = replica.ended.await.unwrap();
-    assert!(matches!(ended, Err(RunnerError::CacheSync { .. })), "{ended:?}");
+    assert!(matches!(ended, Err(RunnerError::CacheSync(..))), "{ended:?}");
     assert_eq!(api.holder(), "");
 }
 
@@ -187,7 +187,7 @@ async fn without_warmup_it_may_lose_the_lease_before_it_has_listed() {
     sleep(seconds(5.0)).await;
     api.with(|inner| inner.server.lease = None);
     let lost = LeadershipLost::Deleted;
-    let ended = RunnerError::LeadershipLost { lost, keys: Vec::new() };
+    let ended = RunnerError::LeadershipLost(lost, Vec::new());
     assert_eq!(ended.to_string(), "leadership lost: the lease was deleted");
     assert_eq!(replica.ended.await.unwrap(), Err(ended));
 }
@@ -228,7 +228,7 @@ async fn nothing_begins_in_a_process_that_was_frozen_for_too_long() {
     replica.suspended.store(3600 * 1_000_000_000, Ordering::Relaxed);
     replica.feed.send(Event::Apply(map("c"))).unwrap();
     let lost = LeadershipLost::RenewDeadline(seconds(10.0));
-    let ended = RunnerError::LeadershipLost { lost, keys: Vec::new() };
+    let ended = RunnerError::LeadershipLost(lost, Vec::new());
     assert_eq!(replica.ended.await.unwrap(), Err(ended));
     assert_eq!(replica.log.lock().unwrap().len(), 4);
 }

@@ -129,7 +129,7 @@ async fn the_loss_of_the_lease_drops_the_runs_of_all_controllers() {
     replica.has_logged(2).await;
     api.with(|inner| inner.server.lease = None);
     let ended = replica.ended.await.unwrap();
-    assert_eq!(ended, Err(RunnerError::leadership_lost(LeadershipLost::Deleted).into()));
+    assert_eq!(ended, Err(RunnerError::LeadershipLost(LeadershipLost::Deleted, Vec::new()).into()));
     sleep(seconds(60.0)).await;
     let mut log = replica.log.lock().unwrap().clone();
     log.sort_unstable();
@@ -145,6 +145,6 @@ async fn runs_that_a_shutdown_drops_keep_the_lease_from_being_released() {
     replica.stop.send(()).unwrap();
     let ended = replica.ended.await.unwrap();
     let keys = vec![ObjectKey::new(None, "a")];
-    assert_eq!(ended.unwrap_err().error, RunnerError::CutOff { keys });
+    assert_eq!(ended.unwrap_err().error, RunnerError::CutOff(keys));
     assert_eq!(api.holder(), leader);
 }

@@ -131,7 +131,7 @@ async fn the_first_controller_that_fails_ends_all_and_is_named() {
     let error = manager.run().await.unwrap_err();
     assert!(matches!(
         &error,
-        ManagerError { controller: Some(_), error: RunnerError::CacheSync { .. }, .. }
+        ManagerError { controller: Some(_), error: RunnerError::CacheSync(..), .. }
     ));
     let message = error.to_string();
     assert!(

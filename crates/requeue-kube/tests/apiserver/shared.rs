@@ -167,7 +167,7 @@ async fn an_index_finds_the_objects_that_a_changed_object_concerns() {
     assert_eq!(seen.runs(), ["a", "b"], "`a` was concerned before");
     server.delete(MAPS, "b");
     a_while().await;
-    assert!(by_secret.get("x").is_empty() && by_secret.len() == 1);
+    assert!(by_secret.get("x").is_empty());
 }
 
 type Fed = watcher::Result<Event<ConfigMap>>;
@@ -241,7 +241,7 @@ async fn a_slow_function_of_an_index_blocks_no_other_user_of_the_watch() {
     a_while().await;
     assert_eq!((index.get("a").len(), index.get("b").len()), (1, 1));
     let late = maps.by_index(slow(&maps));
-    assert_eq!(late.len(), 2);
+    assert_eq!((late.get("a").len(), late.get("b").len()), (1, 1));
     assert_eq!(*blocked.lock().unwrap(), [false; 4], "one call for each object and index");
 }
 

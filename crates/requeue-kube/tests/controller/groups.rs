@@ -91,7 +91,7 @@ async fn settings_that_do_not_fit_a_group_are_refused() {
         refused(change(controller)).await
     };
     let error = refused_with(|it| it.shard_group(group().count(3))).await;
-    let RunnerError::Membership { error: reason, keys } = &error else { panic!("{error}") };
+    let RunnerError::Membership(reason, keys) = &error else { panic!("{error}") };
     assert!(matches!(reason, MembershipError::Config(_)) && keys.is_empty(), "{error}");
     assert_eq!(error.to_string(), reason.to_string());
 

@@ -103,6 +103,6 @@ pub use self::fence::Fence;
 pub(crate) use self::fence::Right;
 pub use self::leadership::Leadership;
 pub use self::lost::LeadershipLost;
-pub use self::status::{Overdue, Status};
+pub use self::status::Status;
 pub use self::term::Term;
 pub use crate::token::FencingToken;

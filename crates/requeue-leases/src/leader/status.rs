@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::leadership::Shared;
+use super::lost::LeadershipLost;
 
 /// A leader that has not stopped counts as stuck when this time has passed since the end of its lease.
 const TOLERANCE: Duration = Duration::from_secs(20);
@@ -18,7 +19,7 @@ const TOLERANCE: Duration = Duration::from_secs(20);
 /// let status = elector.status();
 /// let healthz = move || match status.check() {
 ///     Ok(()) => (200, "ok".to_owned()),
-///     Err(overdue) => (500, overdue.to_string()),
+///     Err(stuck) => (500, stuck.to_string()),
 /// };
 /// # let _ = healthz;
 /// # }
@@ -58,28 +59,17 @@ impl Status {
     ///
     /// # Errors
     ///
-    /// The lease ended more than 20 s ago, and a [`Leadership`](super::Leadership) still exists. Some work is stuck, and the process must be
+    /// [`LeadershipLost::Undrained`]: the lease ended more than 20 s ago, and a
+    /// [`Leadership`](super::Leadership) still exists. Some work is stuck, and the process must be
     /// stopped from outside.
-    pub fn check(&self) -> Result<(), Overdue> {
+    pub fn check(&self) -> Result<(), LeadershipLost> {
         let view = self.0.view.borrow();
         let Some(led) = &view.led else { return Ok(()) };
-        // The time counts from the last renewal: another replica may lead one lease duration after
-        // it.
-        let since = self.0.clock.now().since(led.renewed);
-        if self.0.let_go.is_cancelled() || since <= self.0.config.lease_duration + TOLERANCE {
+        // Another replica may lead one lease duration after the last renewal.
+        let since = self.0.clock.now().since(led.renewed + self.0.config.lease_duration);
+        if self.0.let_go.is_cancelled() || since <= TOLERANCE {
             return Ok(());
         }
-        Err(Overdue { lease: self.0.lease.clone(), since })
+        Err(LeadershipLost::Undrained(since))
     }
-}
-
-/// A [`Leadership`](super::Leadership) still exists long after the lease has ended.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "work of the leader still runs, but the Lease {lease} was not renewed for {} s",
-    since.as_secs()
-)]
-pub struct Overdue {
-    lease: String,
-    since: Duration,
 }

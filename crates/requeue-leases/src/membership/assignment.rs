@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use crate::lease::{ASSIGNMENT, Lease};
@@ -138,23 +137,17 @@ impl GroupLease {
     }
 
     /// Returns the object of a new group, without holders.
-    pub(super) fn new_object(
-        name: &str,
-        group: &str,
-        layout: &Layout,
-        seconds: u64,
-        now: Timestamp,
-    ) -> Value {
+    pub(super) fn new_object(name: &str, layout: &Layout, seconds: u64) -> Value {
         let mut annotations = Assignment::new(layout.count).annotations();
         annotations.insert(BY.to_owned(), json!(layout.by));
         annotations.insert(OBJECTS.to_owned(), json!(layout.objects));
-        let metadata =
-            json!({ "name": name, "labels": { LABEL: group }, "annotations": annotations });
-        let mut json =
-            Lease::new_object(&metadata, "", i32::try_from(seconds).unwrap_or(i32::MAX), now);
         // No process holds this Lease.
-        json["spec"] = json!({ "leaseDurationSeconds": seconds });
-        json
+        json!({
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": { "name": name, "labels": { LABEL: name }, "annotations": annotations },
+            "spec": { "leaseDurationSeconds": seconds },
+        })
     }
 
     /// Returns the object with this assignment. The write fails if the object has changed since.

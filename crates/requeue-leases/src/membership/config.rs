@@ -35,10 +35,15 @@ type ShardOf = Arc<dyn Fn(Option<&str>, &str) -> u32 + Send + Sync>;
 #[must_use = "a group is joined by `join`"]
 pub struct ShardGroup {
     pub(super) name: String,
-    pub(super) count: u32,
-    pub(super) by: ShardBy,
-    shard_of: Option<ShardOf>,
-    client: Option<Client>,
+    // These fields are hidden: requeue-kube reads them for its controllers.
+    #[doc(hidden)]
+    pub count: u32,
+    #[doc(hidden)]
+    pub by: ShardBy,
+    #[doc(hidden)]
+    pub shard_of: Option<ShardOf>,
+    #[doc(hidden)]
+    pub client: Option<Client>,
     pub(super) objects: String,
     pub(super) handover_timeout: Duration,
     pub(super) metrics: Option<LeaseMetrics>,
@@ -211,22 +216,6 @@ impl ShardGroup {
         }
         self.metrics = self.metrics.or_else(|| metrics.cloned());
         self
-    }
-
-    pub fn own_client(&self) -> Option<Client> {
-        self.client.clone()
-    }
-
-    pub fn function(&self) -> Option<ShardOf> {
-        self.shard_of.clone()
-    }
-
-    pub const fn field(&self) -> ShardBy {
-        self.by
-    }
-
-    pub const fn size(&self) -> u32 {
-        self.count
     }
 
     /// Returns the time between two renewals.

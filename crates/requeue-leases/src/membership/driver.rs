@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use futures_util::future::{BoxFuture, Fuse, FutureExt};
 use futures_util::stream::StreamExt;
-use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use kube::runtime::watcher;
 use requeue::wait::jitter_source;
@@ -117,7 +116,7 @@ impl<'a> Driver<'a> {
         let mut stopping = false;
         loop {
             let right = self.term.as_ref().and_then(|(_, leadership)| leadership.right_until());
-            let step = self.group.poll(self.clock.now(), right, Timestamp::now());
+            let step = self.group.poll(self.clock.now(), right);
             // The state is published before the next wait. A shard that is about to be given away
             // then does not look held.
             self.publish_state();

@@ -49,7 +49,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::jiff::Timestamp;
 use requeue::Time;
 use requeue::wait::JitterSource;
 
@@ -122,8 +121,8 @@ impl Group {
     }
 
     /// Returns the next step at `now`. `right` is the end of the right that the member Lease gives,
-    /// if it was acquired. `wall` is the time of day.
-    pub(super) fn poll(&mut self, now: Time, right: Option<Time>, wall: Timestamp) -> Step {
+    /// if it was acquired.
+    pub(super) fn poll(&mut self, now: Time, right: Option<Time>) -> Step {
         if self.requests.sent.as_ref().is_some_and(|sent| now >= sent.until) {
             self.handle_answer(now, Answer::Failed);
         }
@@ -165,7 +164,7 @@ impl Group {
             self.lists.requested = now;
             return Step::Relist;
         }
-        let next = self.next_request(now, wall);
+        let next = self.next_request(now);
         next.unwrap_or_else(|| match &self.phase {
             Phase::Ended(end) => Step::Ended(end.clone()),
             _ => {
@@ -347,12 +346,8 @@ impl Group {
         if self.is_member() {
             self.follow_assignment(&group, before.as_ref(), now);
         }
-        if self.requests.unresolved.is_some_and(|version| version < group.version) {
-            self.requests.unresolved = None;
-        }
-        if self.requests.conflict.is_some_and(|version| version < group.version) {
-            self.requests.conflict = None;
-        }
+        self.requests.unresolved.take_if(|version| *version < group.version);
+        self.requests.conflict.take_if(|version| *version < group.version);
         if before.is_none_or(|before| before.assignment != group.assignment) {
             self.desired = None;
         }
@@ -361,15 +356,10 @@ impl Group {
 
     fn group_deleted(&mut self) {
         self.idle_until = Time::ZERO;
-        if self.group.take().is_some() || self.is_member() {
-            self.phase = match &self.phase {
-                // A replica that has not joined yet waits for the next object, or creates it.
-                Phase::Looking => Phase::Looking,
-                Phase::Joining { .. } | Phase::Member | Phase::Stopping => {
-                    Phase::Ended(End::Deleted)
-                }
-                Phase::Ended(end) => Phase::Ended(end.clone()),
-            };
+        let was_known = self.group.take().is_some() || self.is_member();
+        // A replica that has not joined yet waits for the next object, or creates it.
+        if was_known && !matches!(self.phase, Phase::Looking | Phase::Ended(_)) {
+            self.phase = Phase::Ended(End::Deleted);
         }
     }
 }

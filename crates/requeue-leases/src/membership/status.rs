@@ -22,11 +22,6 @@ pub struct GroupStatus {
     pub handovers: u64,
     /// The number of shards that this process has taken over from dead members.
     pub takeovers: u64,
-    /// The number of shards that this process has received and that had no former holder.
-    pub first: u64,
-    /// The sum over all shards of the times without a holder, as far as this process has counted
-    /// them.
-    pub unheld: Duration,
 }
 
 /// A shard in a [`GroupStatus`].
@@ -60,15 +55,13 @@ impl Observer {
             holder: holder.as_deref().map(str::to_owned),
             held_for: view.held.get(shard).copied().flatten().map(|(_, at)| now.since(at)),
         });
-        let [handovers, takeovers, first] = self.meters.moves.each_ref().map(|count| count.get());
+        let [handovers, takeovers, _] = self.meters.moves.each_ref().map(|count| count.get());
         GroupStatus {
             group: self.group.clone(),
             member: self.member.clone(),
             shards: shards.collect(),
             handovers,
             takeovers,
-            first,
-            unheld: Duration::from_secs_f64(self.meters.unheld_seconds.get()),
         }
     }
 }

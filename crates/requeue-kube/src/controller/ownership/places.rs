@@ -83,7 +83,7 @@ pub(super) enum Access {
 
 /// The effect of [`Places::learn_shard`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in super::super) enum Learned {
+pub(crate) enum Learned {
     NotHeld,
     /// The shard is not held. Before, an object in another shard had the name.
     Left,
@@ -107,7 +107,7 @@ impl Places {
     }
 
     /// Returns the shard of an object, if it is known.
-    pub(in super::super) fn shard_of(&self, key: &ObjectKey) -> Option<u32> {
+    pub(crate) fn shard_of(&self, key: &ObjectKey) -> Option<u32> {
         match &self.rule {
             Rule::Hash(ShardBy::Uid) => self.known.lock_part(key).get(key).copied(),
             Rule::Hash(ShardBy::Namespace) => {
@@ -130,12 +130,12 @@ impl Places {
     }
 
     /// Returns the group of a key in the queue.
-    pub(in super::super) fn group_of(&self, key: &ObjectKey) -> GroupId {
+    pub(crate) fn group_of(&self, key: &ObjectKey) -> GroupId {
         self.shard_of(key).map_or(NO_SHARD, |shard| GroupId::new(shard.into()))
     }
 
     /// Returns the error of the function, if it has failed.
-    pub(in super::super) fn function_error(&self) -> Option<RunnerError> {
+    pub(crate) fn function_error(&self) -> Option<RunnerError> {
         let (key, cause) = self.failure.lock().clone()?;
         Some(RunnerError::Config(format!(
             "the function that assigns objects to shards failed for {key}: {cause}; it must return the \
@@ -212,7 +212,7 @@ impl Places {
     ///
     /// `remove` returns true if the queue no longer contains the key. Otherwise the key is in
     /// flight, and must be removed again after its run.
-    pub(in super::super) fn regroup(&self, key: &ObjectKey, remove: impl FnOnce() -> bool) -> bool {
+    pub(crate) fn regroup(&self, key: &ObjectKey, remove: impl FnOnce() -> bool) -> bool {
         let mut moved = self.moved.lock();
         // The lock is held until the end, so that the next move of the key is not lost.
         let has_moved = moved.contains(key);
@@ -233,12 +233,12 @@ impl Places {
     }
 
     /// Called before an event or a list is handled.
-    pub(in super::super) fn begin_event(&self) {
+    pub(crate) fn begin_event(&self) {
         self.forgetting.lock().handled += 1;
     }
 
     /// Called after an event or a list was handled. `is_gone` is as in [`forget_shard_of`](Self::forget_shard_of).
-    pub(in super::super) fn end_event(&self, is_gone: impl Fn(&ObjectKey) -> bool) {
+    pub(crate) fn end_event(&self, is_gone: impl Fn(&ObjectKey) -> bool) {
         let mut forgetting = self.forgetting.lock();
         // This lock comes before all others, because `is_gone` reads the store and the queue.
         forgetting.handled -= 1;
@@ -247,12 +247,9 @@ impl Places {
 
     /// Forgets the shard of an object as soon as no event is being handled. It does so only if
     /// `is_gone` then returns true: there is no object, and the key is not in the queue.
-    pub(in super::super) fn forget_shard_of(
-        &self,
-        key: &ObjectKey,
-        is_gone: impl Fn(&ObjectKey) -> bool,
-    ) {
-        if let Rule::Hash(ShardBy::Uid) = self.rule {
+    pub(crate) fn forget_shard_of(&self, key: &ObjectKey, is_gone: impl Fn(&ObjectKey) -> bool) {
+        // The first check takes no lock, and most objects still exist then.
+        if matches!(self.rule, Rule::Hash(ShardBy::Uid)) && is_gone(key) {
             let mut forgetting = self.forgetting.lock();
             forgetting.gone.insert(key.clone());
             self.forget_gone(&mut forgetting, is_gone);

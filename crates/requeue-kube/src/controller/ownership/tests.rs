@@ -23,18 +23,17 @@ use tokio::time::sleep;
 
 use self::api::FakeApi;
 use self::common::*;
-use super::places::Rule;
 use super::*;
 use crate::controller::{Action, Config, Watched};
 use crate::range::ShardBy;
 use crate::shared::SharedWatch;
-use crate::{Controller, policy};
+use crate::{Controller, ObjectKey, ObjectQueue, policy};
 
 const SHARDS: u32 = 8;
 
 /// Returns a handle of eight shards by uid.
-fn by_uid() -> Ownership {
-    Ownership::new(SHARDS, Rule::Hash(ShardBy::Uid))
+fn by_uid() -> ChangingShards {
+    ChangingShards::new(SHARDS, Rule::Hash(ShardBy::Uid))
 }
 
 /// Returns the shard of an object with the uid that `map` gives it.
@@ -63,7 +62,7 @@ fn sorted(mut names: Vec<String>) -> Vec<String> {
 
 /// A controller of ConfigMaps on the fake API. Its runs take a fixed time.
 struct Replica {
-    ownership: Ownership,
+    ownership: ChangingShards,
     /// The begin and the end of each run.
     log: Log,
     store: Store<ConfigMap>,
@@ -72,17 +71,17 @@ struct Replica {
 }
 
 impl Replica {
-    fn start(api: &FakeApi, ownership: Ownership, takes: Duration) -> Self {
+    fn start(api: &FakeApi, ownership: ChangingShards, takes: Duration) -> Self {
         Self::with(api, ownership, takes, Config::default().concurrency(4))
     }
 
-    fn with(api: &FakeApi, ownership: Ownership, takes: Duration, config: Config) -> Self {
+    fn with(api: &FakeApi, ownership: ChangingShards, takes: Duration, config: Config) -> Self {
         Self::of(api, ownership, takes, config, |controller| controller)
     }
 
     fn of(
         api: &FakeApi,
-        ownership: Ownership,
+        ownership: ChangingShards,
         takes: Duration,
         config: Config,
         options: fn(Controller<ConfigMap>) -> Controller<ConfigMap>,
@@ -347,7 +346,7 @@ async fn a_stream_of_the_user_lists_a_gained_shard_from_its_store() {
 async fn after_the_end_of(
     controller: Controller<ConfigMap>,
     feed: Feed<ConfigMap>,
-    ownership: &Ownership,
+    ownership: &ChangingShards,
 ) -> (Feed<Secret>, Reading, Log, [String; 2]) {
     let (watched, watched_events) = Feed::new();
     let controller = controller
@@ -398,7 +397,7 @@ async fn a_shared_watch_that_has_ended_lists_a_gained_shard_after_the_release_of
 async fn a_function_of_the_user_assigns_objects_to_shards() {
     let rule = Rule::Function(Box::new(|key| u32::from(key.name().starts_with('b'))));
     let api = FakeApi::new(true, ["a", "b"].map(|name| map(name, 1)));
-    let replica = Replica::start(&api, Ownership::new(2, rule), QUICK);
+    let replica = Replica::start(&api, ChangingShards::new(2, rule), QUICK);
     replica.ownership.gain([1]);
     assert_eq!(replica.runs().await, ["b"]);
     assert_eq!(api.take_selectors(), [""], "the API server cannot select them");
@@ -416,7 +415,7 @@ async fn a_function_without_a_shard_for_an_object_ends_the_controller_with_an_er
     for (function, cause) in cases {
         let rule = Rule::Function(Box::new(function));
         let api = FakeApi::new(true, [map("a", 1)]);
-        let replica = Replica::start(&api, Ownership::new(2, rule), QUICK);
+        let replica = Replica::start(&api, ChangingShards::new(2, rule), QUICK);
         replica.ownership.gain([0, 1]);
         let items = replica.reading.end().await;
         let expected = format!(
@@ -459,13 +458,13 @@ async fn keys_have_one_group() {
 
 #[test]
 fn one_shard_has_all_objects() {
-    let one = Ownership::new(1, Rule::Hash(ShardBy::Namespace));
+    let one = ChangingShards::new(1, Rule::Hash(ShardBy::Namespace));
     assert_eq!(one.places().shard_of(&ObjectKey::new(Some("any"), "object")), Some(0));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_gained_shard_is_listed_by_a_consistent_read() {
-    let by_function = || Ownership::new(SHARDS, Rule::Function(Box::new(|_: &ObjectKey| 1)));
+    let by_function = || ChangingShards::new(SHARDS, Rule::Function(Box::new(|_: &ObjectKey| 1)));
     let old = watcher::Config::default().any_semantic();
     let streaming = watcher::Config::default().streaming_lists();
     let cases = [(by_uid(), old.clone()), (by_function(), old), (by_uid(), streaming)];
@@ -497,12 +496,12 @@ fn the_uid_of_a_former_owner_does_not_change_the_shard_of_an_object() {
     let uid = |shard| format!("uid of {}", name_in(shard));
     assert_eq!(ownership.learn_shard(&key, &uid(1)), Learned::Held);
     for former in [2, 3] {
-        ownership.learn_owner(&key, &uid(former));
+        ownership.learn_owner(&key, &uid(former), &ObjectMeta::default());
         assert_eq!(ownership.places().shard_of(&key), Some(1));
     }
     let unknown = ObjectKey::new(Some("any"), "unknown");
-    ownership.learn_owner(&unknown, &uid(3));
+    ownership.learn_owner(&unknown, &uid(3), &ObjectMeta::default());
     assert_eq!(ownership.places().shard_of(&unknown), None);
-    ownership.learn_owner(&unknown, &uid(2));
+    ownership.learn_owner(&unknown, &uid(2), &ObjectMeta::default());
     assert_eq!(ownership.places().shard_of(&unknown), Some(2));
 }

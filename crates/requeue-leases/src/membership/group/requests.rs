@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::jiff::Timestamp;
 use requeue::Time;
 use requeue::wait::jitter;
 use serde_json::{Map, Value};
@@ -60,7 +59,7 @@ pub(super) enum Sending {
 
 impl Group {
     /// Returns the next request that is due.
-    pub(super) fn next_request(&mut self, now: Time, wall: Timestamp) -> Option<Step> {
+    pub(super) fn next_request(&mut self, now: Time) -> Option<Step> {
         // An incomplete list hides members that live.
         if !self.lists.is_complete {
             return None;
@@ -72,7 +71,7 @@ impl Group {
         let seconds = self.settings.lease_duration.as_secs();
         let Some(group) = &self.group else {
             let Settings { name, layout, .. } = &self.settings;
-            let json = GroupLease::new_object(name, name, layout, seconds, wall);
+            let json = GroupLease::new_object(name, layout, seconds);
             return Some(self.send_call(now, Sending::CreateGroup, Call::Create(json)));
         };
         match self.phase {

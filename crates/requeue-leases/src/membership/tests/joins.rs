@@ -79,7 +79,7 @@ async fn a_group_with_other_shards_is_refused() {
     let fake = Fake::default();
     let by = ShardBy::Uid.field().to_owned();
     let layout = Layout { count: 8, by, objects: "websites".to_owned() };
-    fake.create(GroupLease::new_object("web", "web", &layout, 90, now()));
+    fake.create(GroupLease::new_object("web", &layout, 90));
     let error = refused(&fake, group()).await;
     assert_eq!(
         error.to_string(),

@@ -78,7 +78,7 @@ impl Driven {
     /// A member beside `other`, which holds all shards.
     fn beside(other: &str) -> Self {
         let mut server = Server::default();
-        let json = GroupLease::new_object("web", "web", &layout(), 15, wall());
+        let json = GroupLease::new_object("web", &layout(), 15);
         let Answer::Lease(group) = server.call(Call::Create(json)) else { panic!("no group") };
         let uid = group.uid().to_owned();
         renew(&mut server, other, &uid, 0);
@@ -109,7 +109,7 @@ impl Driven {
     }
 
     fn poll(&mut self) -> Step {
-        self.group.poll(self.now, self.right, wall())
+        self.group.poll(self.now, self.right)
     }
 
     /// Joins, after the calls that precede it.
@@ -648,7 +648,7 @@ fn a_member_that_stops_receives_no_shards() {
 fn another_number_of_shards_is_refused() {
     let mut it = Driven::new(Server::default());
     let other = Layout { count: 8, ..layout() };
-    it.server.call(Call::Create(GroupLease::new_object("web", "web", &other, 15, wall())));
+    it.server.call(Call::Create(GroupLease::new_object("web", &other, 15)));
     it.list();
     let step = it.poll();
     assert!(matches!(&step, Step::Ended(End::Mismatch(found)) if *found == other), "{step:?}");
@@ -745,7 +745,7 @@ fn an_older_version_of_the_group_is_ignored() {
 #[test]
 fn shards_that_were_handed_over_before_the_member_knew_that_it_had_joined_are_gained() {
     let mut it = Driven::new(Server::default());
-    let json = GroupLease::new_object("web", "web", &layout(), 15, wall());
+    let json = GroupLease::new_object("web", &layout(), 15);
     it.server.call(Call::Create(json));
     it.list();
     assert!(matches!(it.poll(), Step::Join { .. }));

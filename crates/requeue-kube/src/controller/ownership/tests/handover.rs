@@ -18,7 +18,7 @@ fn version(map: &ConfigMap) -> u32 {
     map.metadata.resource_version.as_ref().unwrap().parse().unwrap()
 }
 
-fn replica(api: &FakeApi, number: usize, world: &Arc<Mutex<World>>) -> (Ownership, Reading) {
+fn replica(api: &FakeApi, number: usize, world: &Arc<Mutex<World>>) -> (ChangingShards, Reading) {
     let ownership = by_uid();
     let controller = Controller::new(api.maps(), watcher::Config::default())
         .name(format!("hands over {number}"))

@@ -86,10 +86,14 @@ fn uid_in(shard: u32) -> String {
 }
 
 /// Returns the queue of a controller that uses `ownership`.
-fn attached(ownership: &Ownership, forget: impl Fn() + Send + Sync + 'static) -> ObjectQueue {
+fn attached(ownership: &ChangingShards, forget: impl Fn() + Send + Sync + 'static) -> ObjectQueue {
     let queue =
         config().queue_builder(Some(Arc::clone(ownership.places()))).unwrap().build().unwrap();
-    ownership.attach_controller(queue.clone(), Box::new(move |_| forget()), |_| {});
+    ownership.attach_controller(Attached {
+        queue: queue.clone(),
+        forget: Box::new(move |_| forget()),
+        regroup: Box::new(|_| {}),
+    });
     queue
 }
 
@@ -98,7 +102,7 @@ async fn a_run_begins_only_for_the_known_object_of_a_shard_that_is_held_and_list
     let ownership = by_uid();
     attached(&ownership, || {});
     let key = ObjectKey::new(Some("ns"), "object");
-    let begin = |shard: u32| ownership.begin_run(&key, Some(&uid_in(shard)));
+    let begin = |shard: u32| ownership.begin_run(&key, &|| Some(uid_in(shard)));
     assert!(begin(1).is_none(), "not held");
     ownership.gain([1]);
     assert_eq!(ownership.learn_shard(&key, &uid_in(1)), Learned::Held);
@@ -106,7 +110,7 @@ async fn a_run_begins_only_for_the_known_object_of_a_shard_that_is_held_and_list
     ownership.mark_listed(1);
     assert!(begin(1).is_some());
     assert!(begin(2).is_none(), "the store has another object than the watch");
-    assert!(ownership.begin_run(&key, None).is_some(), "a deleted object");
+    assert!(ownership.begin_run(&key, &|| None).is_some(), "a deleted object");
 
     ownership.gain([2]);
     assert_eq!(ownership.learn_shard(&key, &uid_in(2)), Learned::Moved);
@@ -125,7 +129,7 @@ async fn a_run_begins_only_for_the_known_object_of_a_shard_that_is_held_and_list
     drop(in_flight);
     ownership.release([1, 2]).await;
     assert_eq!(ownership.learn_shard(&key, &uid_in(1)), Learned::NotHeld);
-    assert!(ownership.begin_run(&key, None).is_none());
+    assert!(ownership.begin_run(&key, &|| None).is_none());
 }
 
 #[tokio::test(start_paused = true)]
@@ -137,10 +141,10 @@ async fn a_run_counts_for_each_shard_into_which_its_object_has_moved() {
         ownership.gain([1, 3]);
         ownership.learn_shard(&key, &uid_in(1));
         ownership.mark_listed(*ownership.gains().borrow());
-        let Some(in_flight) = ownership.begin_run(&key, None) else { panic!("it is listed") };
+        let Some(in_flight) = ownership.begin_run(&key, &|| None) else { panic!("it is listed") };
         assert_eq!(ownership.learn_shard(&key, &uid_in(2)), Learned::Left);
         if is_owner {
-            ownership.learn_owner(&key, &uid_in(3));
+            ownership.learn_owner(&key, &uid_in(3), &ObjectMeta::default());
         }
         assert_eq!(ownership.learn_shard(&key, &uid_in(3)), Learned::Held);
         let mut release = Box::pin(ownership.release([3]));
@@ -164,9 +168,8 @@ async fn keys_are_dropped_in_one_walk_that_blocks_no_other_shard() {
     ownership.mark_listed(1);
     let keys: Vec<_> = (0..SHARDS).map(|shard| ObjectKey::new(None, &name_in(shard))).collect();
     let add = |shard: u32| {
-        ownership.call_if_held(&keys[shard as usize], || {
-            queue.add(keys[shard as usize].clone());
-        })
+        let held = ownership.hold(&keys[shard as usize]);
+        held.map(|_held| queue.add(keys[shard as usize].clone()))
     };
     for shard in 0..SHARDS {
         ownership.learn_shard(&keys[shard as usize], &uid_in(shard));

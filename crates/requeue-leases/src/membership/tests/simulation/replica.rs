@@ -209,7 +209,7 @@ impl World {
     }
 
     fn step_group(&mut self, who: usize) {
-        let (local, wall) = (self.time(who), self.wall(who));
+        let local = self.time(who);
         loop {
             let replica = self.replica(who);
             if replica.leaving {
@@ -219,7 +219,7 @@ impl World {
                 replica.group.stop();
             }
             let right = replica.election.as_ref().and_then(Election::right_times);
-            let step = replica.group.poll(local, right.map(|(_, until)| until), wall);
+            let step = replica.group.poll(local, right.map(|(_, until)| until));
             self.changes(who);
             match step {
                 Step::Wait(at) => {
