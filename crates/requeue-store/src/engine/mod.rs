@@ -79,6 +79,16 @@ pub(crate) struct Settings {
     pub(crate) parked_add: ParkedAdd,
 }
 
+impl Settings {
+    /// Returns the settings of a queue that holds re-adds or not, and whose adds revive parked keys or not.
+    pub(crate) const fn from_flags(holds: bool, revives: bool) -> Self {
+        Self {
+            readd_policy: if holds { ReaddPolicy::Hold } else { ReaddPolicy::Replace },
+            parked_add: if revives { ParkedAdd::Revive } else { ParkedAdd::Keep },
+        }
+    }
+}
+
 impl From<ReaddPolicy> for Settings {
     fn from(readd_policy: ReaddPolicy) -> Self {
         Self { readd_policy, ..Self::default() }

@@ -80,8 +80,8 @@ impl Engine for Postgres {
         })?;
         Ok(match row.get::<_, Option<bool>>(5) {
             None => Dropped::Missing,
-            Some(true) => Dropped::Yes(counts(&row)),
-            Some(false) => Dropped::HasKeys(counts(&row)),
+            Some(true) => Dropped::Yes(read_counts(&row)?),
+            Some(false) => Dropped::HasKeys(read_counts(&row)?),
         })
     }
 
@@ -234,17 +234,14 @@ impl Engine for Postgres {
 
     async fn count_keys(&self, queue: &Place) -> Answer<StateCounts> {
         let _turn = self.looks.acquire().await;
-        let sql = "select count(*) filter (where k.state = 0 and k.at <= n.t), \
-                       count(*) filter (where k.state = 0 and k.at > n.t), \
-                       count(*) filter (where k.state = 1), \
-                       count(*) filter (where k.state = 1 and k.at <= n.t), \
-                       count(*) filter (where k.state = 2), \
-                       max(n.t - k.since) filter (where k.state = 0 and k.at <= n.t) \
-                       from requeue.keys k cross join (select requeue.now() as t) n \
-                       where k.queue = $1";
-        let row = self.query_row(queue, sql, &[&number(queue)]).await?;
+        let sql = format!(
+            "select {}, max(n.t - k.since) filter (where k.state = 0 and k.at <= n.t) \
+             from requeue.keys k cross join (select requeue.now() as t) n where k.queue = $1",
+            StateCounts::columns("n.t")
+        );
+        let row = self.query_row(queue, &sql, &[&number(queue)]).await?;
         let oldest_ready = until(0, row.get::<_, Option<i64>>(5).unwrap_or(0));
-        let counts = StateCounts { oldest_ready, ..counts(&row) };
+        let counts = StateCounts { oldest_ready, ..read_counts(&row)? };
         // A dropped queue has no keys either. With any other result, the queue exists.
         if counts == StateCounts::default() {
             self.check_queue(queue).await?;
@@ -274,12 +271,8 @@ fn name_dropped<T>(queue: &Place, answer: Answer<T>) -> Answer<T> {
     })
 }
 
-/// Reads the numbers of ready, waiting, in flight, dirty and parked keys, the first columns of a row.
-fn counts(row: &SqlRow) -> StateCounts {
-    let count = |at: usize| row.get::<_, i64>(at).try_into().unwrap_or(0);
-    let (ready, waiting, in_flight) = (count(0), count(1), count(2));
-    let (dirty, parked) = (count(3), count(4));
-    StateCounts { ready, waiting, in_flight, dirty, parked, ..StateCounts::default() }
+fn read_counts(row: &SqlRow) -> Answer<StateCounts> {
+    StateCounts::read(row).map_err(|error| faults::of_statement(&error))
 }
 
 /// Reads whether each of `count` keys was changed from a row with the numbers of the locked and the changed keys.
@@ -366,14 +359,15 @@ impl Postgres {
 }
 
 impl Sessions {
-    /// Claims keys. The answer includes the newest transactions in progress only with `names_newest`.
+    /// Claims keys. Also returns the lower bounds for the next claim, and the transactions that were in progress. They
+    /// include the newest ones only with `names_newest`.
     pub(super) async fn claim(
         &self,
         queue: &Place,
         claim: &Claim,
         lows: &Lows,
         names_newest: bool,
-    ) -> Answer<ClaimAnswer> {
+    ) -> Answer<(Claimed, Lows, Snapshot)> {
         let sql = "select keys, epochs, priorities, adds, reasons, failures, queued, parked, \
                    parked_failures, next_due, lows, snapshot, is_paused \
                    from requeue.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
@@ -397,7 +391,7 @@ impl Sessions {
             &names_newest,
             &worker,
         ];
-        self.query_row(sql, &params).await.map(|row| ClaimAnswer::read(&row))
+        self.query_row(sql, &params).await.map(|row| read_claimed(&row))
     }
 
     /// Returns the earliest ready key of each priority, and the earliest expired lease, among the keys that
@@ -425,56 +419,42 @@ impl Sessions {
     }
 }
 
-/// The answer to a claim.
-pub(super) struct ClaimAnswer {
-    pub(super) claimed: Claimed,
-    /// The lower bounds for the next claim.
-    pub(super) lows: Lows,
-    /// The transactions that were in progress.
-    pub(super) snapshot: Snapshot,
-}
-
-impl ClaimAnswer {
-    /// Reads the row that `requeue.claim` returns. Arrays that describe the same keys have the same length.
-    fn read(row: &SqlRow) -> Self {
-        let keys: Vec<&[u8]> = row.get("keys");
-        let epochs: Vec<i64> = row.get("epochs");
-        let priorities: Vec<i16> = row.get("priorities");
-        let adds: Vec<i32> = row.get("adds");
-        let reasons: Vec<i32> = row.get("reasons");
-        let failures: Vec<i32> = row.get("failures");
-        let queued: Vec<i64> = row.get("queued");
-        let delivery = |(n, key): (usize, &&[u8])| Delivery {
-            key: Key::from(*key),
-            epoch: epochs[n],
-            asked: Asked {
-                adds: from_count(adds[n]),
-                reasons: reasons[n].cast_unsigned(),
-                priority: i32::from(priorities[n]).into(),
-            },
-            failures: from_count(failures[n]),
-            queued: until(0, queued[n]),
-        };
-        let parked: Vec<&[u8]> = row.get("parked");
-        let last_failures: Vec<i32> = row.get("parked_failures");
-        let parked = parked.into_iter().zip(last_failures);
-        let next_due: Option<i64> = row.get("next_due");
-        let claimed = Claimed {
-            items: keys.iter().enumerate().map(delivery).collect(),
-            next: next_due.map(|time| until(0, time)),
-            parked: parked
-                .map(|(key, n)| ParkedKey::from_expired_lease(key.into(), from_count(n)))
-                .collect(),
-            is_paused: row.get("is_paused"),
-            ..Claimed::default()
-        };
-        let lows: Vec<i64> = row.get("lows");
-        Self {
-            claimed,
-            lows: lows.try_into().unwrap_or(LOWEST),
-            snapshot: Snapshot::parse(row.get("snapshot")).unwrap_or_default(),
-        }
-    }
+/// Reads the row that `requeue.claim` returns. Arrays that describe the same keys have the same length.
+fn read_claimed(row: &SqlRow) -> (Claimed, Lows, Snapshot) {
+    let keys: Vec<&[u8]> = row.get("keys");
+    let epochs: Vec<i64> = row.get("epochs");
+    let priorities: Vec<i16> = row.get("priorities");
+    let adds: Vec<i32> = row.get("adds");
+    let reasons: Vec<i32> = row.get("reasons");
+    let failures: Vec<i32> = row.get("failures");
+    let queued: Vec<i64> = row.get("queued");
+    let delivery = |(n, key): (usize, &&[u8])| Delivery {
+        key: Key::from(*key),
+        epoch: epochs[n],
+        asked: Asked {
+            adds: from_count(adds[n]),
+            reasons: reasons[n].cast_unsigned(),
+            priority: i32::from(priorities[n]).into(),
+        },
+        failures: from_count(failures[n]),
+        queued: until(0, queued[n]),
+    };
+    let parked: Vec<&[u8]> = row.get("parked");
+    let last_failures: Vec<i32> = row.get("parked_failures");
+    let parked = parked.into_iter().zip(last_failures);
+    let next_due: Option<i64> = row.get("next_due");
+    let claimed = Claimed {
+        items: keys.iter().enumerate().map(delivery).collect(),
+        next: next_due.map(|time| until(0, time)),
+        parked: parked
+            .map(|(key, n)| ParkedKey::from_expired_lease(key.into(), from_count(n)))
+            .collect(),
+        is_paused: row.get("is_paused"),
+        ..Claimed::default()
+    };
+    let lows: Vec<i64> = row.get("lows");
+    let snapshot = Snapshot::parse(row.get("snapshot")).unwrap_or_default();
+    (claimed, lows.try_into().unwrap_or(LOWEST), snapshot)
 }
 
 /// Returns the query of a page. Its parameters `$1` to `$3` are the queue, the limit, and the key before
