@@ -98,7 +98,7 @@ async fn after_so_many_failures_a_key_is_parked_until_it_is_revived() {
         assert_eq!(item.attempt(), attempt);
         item.retry(format!("no {attempt}")).await.expect("the lease is held");
     }
-    let parked = queue.parked(None, 10).await.expect("a page");
+    let parked = queue.snapshot(crate::State::Parked, None, 10).await.expect("a page");
     assert_eq!((parked.len(), parked[0].error.as_deref()), (1, Some("no 2")));
     assert!(queue.revive("a").await.expect("revived"));
     let item = get(&queue).await;
