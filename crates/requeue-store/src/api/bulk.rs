@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::api::queue::Queue;
 use crate::client::shared::Shared;
-use crate::engine::{Cursor, by_shard};
+use crate::engine::{Answers, Cursor, by_shard};
 use crate::types::error::{Answer, EngineError, Kind, UpdateError};
 use crate::types::inspect::State;
 use crate::types::key::Key;
@@ -44,7 +44,7 @@ impl Change {
 
     /// Changes distinct keys of one shard. Returns for each key whether it was changed, or `None` for a
     /// locked key.
-    async fn apply_to(self, shared: &Shared, keys: Vec<Key>) -> Answer<Vec<Option<bool>>> {
+    async fn apply_to(self, shared: &Shared, keys: Vec<Key>) -> Answers<bool> {
         let Shared { engine, place, .. } = shared;
         match self {
             Self::Revive => engine.make_ready(place, keys, State::Parked).await,

@@ -76,18 +76,13 @@ impl Store {
         let engine: Arc<dyn Engine> = match Address::parse(url)? {
             #[cfg(feature = "sqlite")]
             Address::Sqlite(path, synchronous) => {
-                let said = "the store cannot be opened";
-                // Opening waits for the disk.
                 let opened = tokio::task::spawn_blocking(move || {
                     crate::engine::sqlite::Sqlite::open(&path, synchronous)
                 });
-                match opened.await {
-                    Ok(Ok(engine)) => Arc::new(engine),
-                    Ok(Err(fault)) => return Err(ConnectError::from_engine(said, fault)),
-                    Err(error) => {
-                        return Err(ConnectError::from_engine(said, EngineError::absent(error)));
-                    }
-                }
+                let opened = opened.await.unwrap_or_else(|error| Err(EngineError::absent(error)));
+                Arc::new(opened.map_err(|fault| {
+                    ConnectError::from_engine("the store cannot be opened", fault)
+                })?)
             }
             #[cfg(feature = "postgres")]
             Address::Postgres(address) => {
@@ -610,13 +605,14 @@ impl OpenOptions {
         if name.is_empty() || name.len() > 200 || name.contains('\0') {
             return Err(bad("invalid name: use 1 to 200 bytes without NUL"));
         }
-        if let Some(readd_policy) =
-            opening.readd_policy.filter(|readd_policy| !is_supported(*readd_policy))
-        {
-            return Err(bad(&format!(
-                "stores do not support the re-add policy {}; use hold or replace",
-                readd_policy_name(readd_policy)
-            )));
+        match opening.readd_policy {
+            None | Some(ReaddPolicy::Hold | ReaddPolicy::Replace) => {}
+            Some(other) => {
+                return Err(bad(&format!(
+                    "stores do not support the re-add policy {}; use hold or replace",
+                    readd_policy_name(other)
+                )));
+            }
         }
         if let Some(why) = opening.worker.as_deref().and_then(invalid_worker) {
             return Err(bad(&why));
@@ -626,11 +622,8 @@ impl OpenOptions {
             false => {
                 let readd_policy = opening.readd_policy.unwrap_or_default();
                 let parked_add = opening.parked_add.unwrap_or_default();
-                store
-                    .engine
-                    .open_queue(&name, Settings { readd_policy, parked_add })
-                    .await
-                    .map(Some)
+                let settings = Settings { readd_policy, parked_add };
+                store.engine.open_queue(&name, settings).await.map(Some)
             }
         };
         let opened = opened.map_err(|fault| {
@@ -667,11 +660,6 @@ impl OpenOptions {
         }
         Ok(queue)
     }
-}
-
-/// Returns true if a queue in a store can have this re-add policy.
-const fn is_supported(readd_policy: ReaddPolicy) -> bool {
-    matches!(readd_policy, ReaddPolicy::Hold | ReaddPolicy::Replace)
 }
 
 /// Returns the name of a re-add policy in the program's options and in SQL.

@@ -21,6 +21,9 @@ const CONNECTING: Duration = Duration::from_secs(3);
 /// this long.
 const ANSWERING: Duration = Duration::from_secs(4);
 
+/// The message by which a client of PostgreSQL requests TLS. The answer is a single letter.
+pub(crate) const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
+
 /// The protocol that a server is expected to speak.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Protocol {
@@ -157,8 +160,6 @@ async fn connect_any(host: &str, port: u16) -> Result<TcpStream, Unconnected> {
 /// Sends several greetings, each on its own connection, because each kind of server answers a different
 /// one.
 async fn identify_peer(host: &str, port: u16) -> Result<Peer, Unconnected> {
-    /// PostgreSQL's SSLRequest message. The answer is a single letter.
-    const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
     /// An HTTP request, which Redis reads as a command with too few arguments.
     const GET: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 

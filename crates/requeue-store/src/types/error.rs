@@ -1,7 +1,7 @@
 //! Errors, one type for each kind of operation. None of them prints its source.
 
 use std::error::Error;
-use std::fmt;
+use std::{fmt, iter};
 
 use crate::types::inspect::StateCounts;
 
@@ -156,15 +156,20 @@ impl From<Reason> for EngineError {
 /// their source themselves.
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let more = error.to_string();
+    for source in with_sources(error).skip(1) {
+        let more = source.to_string();
         if !text.ends_with(&more) {
             text += &format!(": {more}");
         }
-        source = error.source();
     }
     text
+}
+
+/// Returns an error, its source, the source of that, and so on.
+pub(crate) fn with_sources<'a>(
+    error: &'a (dyn Error + 'static),
+) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    iter::successors(Some(error), |&error| error.source())
 }
 
 /// The reason why an operation on a store failed.

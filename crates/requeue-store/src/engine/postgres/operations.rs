@@ -16,9 +16,11 @@ use super::values::{
 };
 use super::watermark::{LOWEST, Lows, Snapshot};
 use super::{Postgres, faults, schema};
+use crate::engine::receipts::Attempts;
 use crate::engine::time::{Micros, micros, until};
 use crate::engine::{
-    Ask, Asked, Claim, Claimed, Delivery, Dropped, End, Engine, Finish, Place, Renewed, Settings,
+    Answers, Ask, Asked, Claim, Claimed, Delivery, Dropped, End, Engine, Finish, Place, Renewed,
+    Settings, Tried,
 };
 use crate::types::add::{Added, ParkedAdd};
 use crate::types::error::{Answer, EngineError, Kind};
@@ -98,16 +100,29 @@ impl Engine for Postgres {
         Ok(self.sessions.query_rows(sql, &[]).await?.iter().map(info).collect())
     }
 
-    async fn add_keys(&self, queue: &Place, asks: Vec<Ask>) -> Answer<Vec<Added>> {
-        let sql = "select requeue.add_all_soon($1, $2, $3, $4, $5, $6, $7, $8)";
-        let added = self.send_adds(sql, queue, &asks).await?;
-        let all: Option<Vec<Added>> = added.into_iter().collect();
-        all.ok_or_else(|| EngineError::refused("the server returned no row"))
-    }
-
-    async fn add_free(&self, queue: &Place, asks: Vec<Ask>) -> Answer<Vec<Option<Added>>> {
-        let sql = "select requeue.add_free($1, $2, $3, $4, $5, $6, $7, $8)";
-        self.send_adds(sql, queue, &asks).await
+    async fn send_adds(
+        &self,
+        queue: &Place,
+        asks: Vec<Ask>,
+        _: &mut Attempts,
+        tried: Tried,
+    ) -> Answers<Added> {
+        let sql = match tried {
+            Tried::No => "select requeue.add_all_soon($1, $2, $3, $4, $5, $6, $7, $8)",
+            Tried::InVain => "select requeue.add_free($1, $2, $3, $4, $5, $6, $7, $8)",
+        };
+        let batch = Batch::new(asks.iter().map(|ask| (&*ask.key, ask.add)));
+        let order = batch.order.iter();
+        let adds: Vec<i32> = order.map(|&n| count(asks[n].adds)).collect();
+        let Batch { keys, afters, hows, priorities, reasons, mosts, .. } = &batch;
+        let id = number(queue);
+        let params: [&dyn Param; 8] = [&id, keys, afters, hows, priorities, reasons, &adds, mosts];
+        let row = self.query_row(queue, sql, &params).await?;
+        let added = batch.read_answers(&row).map_err(|error| faults::of_statement(&error))?;
+        if tried == Tried::No && added.contains(&None) {
+            return Err(EngineError::refused("the server returned no row"));
+        }
+        Ok(added)
     }
 
     async fn claim_keys(&self, queue: &Place, claim: Claim) -> Answer<Claimed> {
@@ -127,17 +142,35 @@ impl Engine for Postgres {
         }
     }
 
-    async fn finish_deliveries(&self, queue: &Place, ends: Vec<End>) -> Answer<Vec<bool>> {
-        let sql = concat!("select requeue.finish_soon($1, $2, ", ends!(), ")");
-        let row = self.send_completions(sql, queue, &ends).await?;
-        let mut held = vec![false; ends.len()];
-        read_indexes(&row, 0).into_iter().for_each(|n| held[n] = true);
-        Ok(held)
-    }
-
-    async fn finish_free(&self, queue: &Place, ends: Vec<End>) -> Answer<Vec<Option<bool>>> {
-        let sql = concat!("select locked, held from requeue.finish_free($1, $2, ", ends!(), ")");
-        Ok(changed(&self.send_completions(sql, queue, &ends).await?, ends.len()))
+    async fn send_completions(&self, queue: &Place, ends: Vec<End>, tried: Tried) -> Answers<bool> {
+        let sql = match tried {
+            Tried::No => {
+                concat!("select requeue.finish_soon($1, $2, ", ends!(), "), '{}'::integer[]")
+            }
+            Tried::InVain => {
+                concat!("select held, locked from requeue.finish_free($1, $2, ", ends!(), ")")
+            }
+        };
+        let keys: Vec<&[u8]> = ends.iter().map(|end| &*end.key).collect();
+        let epochs: Vec<i64> = ends.iter().map(|end| end.epoch).collect();
+        let hows: Vec<i16> = ends.iter().map(|end| how_to_end(&end.how)).collect();
+        let mut rest = Rest::default();
+        // Completions that succeed have no other parameters.
+        if hows.iter().any(|&how| how != 0) {
+            ends.iter().for_each(|end| rest.push(&end.how));
+        }
+        let (id, hold) = (number(queue), is_hold(queue.readd_policy));
+        let Rest { delays, priorities, adds, reasons, errors, bases, caps, shares, mosts } = &rest;
+        let of_all: [&dyn Param; 5] = [&id, &hold, &keys, &epochs, &hows];
+        let of_others: [&dyn Param; 9] =
+            [delays, priorities, adds, reasons, errors, bases, caps, shares, mosts];
+        let row = self.query_row(queue, sql, &[&of_all[..], &of_others[..]].concat()).await;
+        if ends.iter().any(|end| matches!(end.how, Finish::Unclaim(..))) {
+            // Unclaimed keys are back at their old places, which may be below the start of the next claim. That also
+            // holds if the answer was lost.
+            self.claims.scan_soon(queue);
+        }
+        Ok(changed(&row?, ends.len()))
     }
 
     async fn renew_leases(
@@ -170,8 +203,8 @@ impl Engine for Postgres {
         queue: &Place,
         keys: Vec<Key>,
         only: Option<State>,
-    ) -> Answer<Vec<Option<bool>>> {
-        let sql = "select locked, cancelled from requeue.cancel($1, $2, $3)";
+    ) -> Answers<bool> {
+        let sql = "select cancelled, locked from requeue.cancel($1, $2, $3)";
         self.changed(sql, queue, keys, only).await
     }
 
@@ -190,13 +223,8 @@ impl Engine for Postgres {
         Ok(self.listener.cancel_count(queue.id))
     }
 
-    async fn make_ready(
-        &self,
-        queue: &Place,
-        keys: Vec<Key>,
-        from: State,
-    ) -> Answer<Vec<Option<bool>>> {
-        let sql = "select locked, revived from requeue.revive($1, $2, $3)";
+    async fn make_ready(&self, queue: &Place, keys: Vec<Key>, from: State) -> Answers<bool> {
+        let sql = "select revived, locked from requeue.revive($1, $2, $3)";
         self.changed(sql, queue, keys, Some(from)).await
     }
 
@@ -275,11 +303,11 @@ fn read_counts(row: &SqlRow) -> Answer<StateCounts> {
     StateCounts::read(row).map_err(|error| faults::of_statement(&error))
 }
 
-/// Reads whether each of `count` keys was changed from a row with the numbers of the locked and the changed keys.
+/// Reads whether each of `count` keys was changed from a row with the numbers of the changed and the locked keys.
 fn changed(row: &SqlRow, count: usize) -> Vec<Option<bool>> {
     let mut changed = vec![Some(false); count];
-    read_indexes(row, 0).into_iter().for_each(|n| changed[n] = None);
-    read_indexes(row, 1).into_iter().for_each(|n| changed[n] = Some(true));
+    read_indexes(row, 0).into_iter().for_each(|n| changed[n] = Some(true));
+    read_indexes(row, 1).into_iter().for_each(|n| changed[n] = None);
     changed
 }
 
@@ -302,45 +330,6 @@ impl Postgres {
         self.query_row(queue, "select requeue.check_queue($1)", &[&number(queue)]).await.map(drop)
     }
 
-    async fn send_adds(
-        &self,
-        sql: &str,
-        queue: &Place,
-        asks: &[Ask],
-    ) -> Answer<Vec<Option<Added>>> {
-        let batch = Batch::new(asks.iter().map(|ask| (&*ask.key, ask.add)));
-        let order = batch.order.iter();
-        let adds: Vec<i32> = order.map(|&n| count(asks[n].adds)).collect();
-        let Batch { keys, afters, hows, priorities, reasons, mosts, .. } = &batch;
-        let id = number(queue);
-        let params: [&dyn Param; 8] = [&id, keys, afters, hows, priorities, reasons, &adds, mosts];
-        let row = self.query_row(queue, sql, &params).await?;
-        batch.read_answers(&row).map_err(|error| faults::of_statement(&error))
-    }
-
-    async fn send_completions(&self, sql: &str, queue: &Place, ends: &[End]) -> Answer<SqlRow> {
-        let keys: Vec<&[u8]> = ends.iter().map(|end| &*end.key).collect();
-        let epochs: Vec<i64> = ends.iter().map(|end| end.epoch).collect();
-        let hows: Vec<i16> = ends.iter().map(|end| how_to_end(&end.how)).collect();
-        let mut rest = Rest::default();
-        // Completions that succeed have no other parameters.
-        if hows.iter().any(|&how| how != 0) {
-            ends.iter().for_each(|end| rest.push(&end.how));
-        }
-        let (id, hold) = (number(queue), is_hold(queue.readd_policy));
-        let Rest { delays, priorities, adds, reasons, errors, bases, caps, shares, mosts } = &rest;
-        let of_all: [&dyn Param; 5] = [&id, &hold, &keys, &epochs, &hows];
-        let of_others: [&dyn Param; 9] =
-            [delays, priorities, adds, reasons, errors, bases, caps, shares, mosts];
-        let row = self.query_row(queue, sql, &[&of_all[..], &of_others[..]].concat()).await;
-        if ends.iter().any(|end| matches!(end.how, Finish::Unclaim(..))) {
-            // Unclaimed keys are back at their old places, which may be below the start of the next claim. That also
-            // holds if the answer was lost.
-            self.claims.scan_soon(queue);
-        }
-        row
-    }
-
     /// Runs a function that changes keys in a state, and returns whether it has changed each of them.
     async fn changed(
         &self,
@@ -348,7 +337,7 @@ impl Postgres {
         queue: &Place,
         keys: Vec<Key>,
         state: Option<State>,
-    ) -> Answer<Vec<Option<bool>>> {
+    ) -> Answers<bool> {
         let bytes: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
         let state = state.map(number_of);
         Ok(changed(

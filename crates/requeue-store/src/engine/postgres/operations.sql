@@ -212,15 +212,10 @@ begin
     from claimed c;
 
     if cardinality(taken) < in_max then
-        select min(o.at) into next_at from (
-            (select x.at from requeue.keys x where x.queue = in_queue and x.state = 0
-                 and x.priority = -1 and x.at >= lows[1] order by x.at limit 1)
-            union all
-            (select x.at from requeue.keys x where x.queue = in_queue and x.state = 0
-                 and x.priority = 0 and x.at >= lows[2] order by x.at limit 1)
-            union all
-            (select x.at from requeue.keys x where x.queue = in_queue and x.state = 0
-                 and x.priority = 1 and x.at >= lows[3] order by x.at limit 1)
+        select min(o.at) into next_at from generate_series(1, 3) band, lateral (
+            select x.at from requeue.keys x
+            where x.queue = in_queue and x.state = 0 and x.priority = band - 2 and x.at >= lows[band]
+            order by x.at limit 1
         ) o;
         -- A ready key is locked by another transaction. Claim again soon to see whether it is still ready.
         next_due := case when next_at <= t then 20000 else next_at - t end;

@@ -10,7 +10,7 @@ use super::faults::unknown_format;
 use crate::engine::damage::Damaged;
 use crate::engine::row::{Row, Run};
 use crate::engine::time::{Micros, micros, until};
-use crate::engine::{Ask, Asked, Claimed, Delivery, End, Failing, Finish, Place};
+use crate::engine::{Answers, Ask, Asked, Claimed, Delivery, End, Failing, Finish, Place};
 use crate::types::add::{Add, Added, Merge, Priority};
 use crate::types::error::Answer;
 use crate::types::inspect::{Entry, ParkedKey, State, StateCounts};
@@ -142,6 +142,12 @@ pub(super) fn number(value: Value) -> Answer<i64> {
 pub(super) fn to_digits(value: Value, count: usize) -> Answer<Vec<u8>> {
     let digits = bytes(value)?;
     if digits.len() == count { Ok(digits) } else { Err(unknown_format()) }
+}
+
+/// Returns whether each of `count` keys was changed. No other transaction can have locked it.
+pub(super) fn to_changed(value: Value, count: usize) -> Answers<bool> {
+    let digits = to_digits(value, count)?;
+    Ok(digits.into_iter().map(|digit| Some(digit == b'1')).collect())
 }
 
 /// The answer for an add that has replaced an unreadable row that was not set aside. The key is new.

@@ -23,7 +23,10 @@ use tokio::time::{Instant, sleep};
 
 use self::clock::Clock;
 use self::thread::{Busy, Kind, Thread, Work};
-use crate::engine::{Ask, Claim, Claimed, Dropped, End, Engine, Place, Renewed, Settings, lock};
+use crate::engine::receipts::Attempts;
+use crate::engine::{
+    Answers, Ask, Claim, Claimed, Dropped, End, Engine, Place, Renewed, Settings, Tried, lock,
+};
 use crate::types::add::Added;
 use crate::types::error::{Answer, EngineError};
 use crate::types::inspect::{Entry, QueueInfo, State, StateCounts};
@@ -216,7 +219,13 @@ impl Engine for Sqlite {
         self.call_checked(self.slow_reader(), Kind::Plain, |at| at.list_queues()).await
     }
 
-    async fn add_keys(&self, queue: &Place, asks: Vec<Ask>) -> Answer<Vec<Added>> {
+    async fn send_adds(
+        &self,
+        queue: &Place,
+        asks: Vec<Ask>,
+        _: &mut Attempts,
+        _: Tried,
+    ) -> Answers<Added> {
         let add = move |at: &Work<'_>, queue: Place, _| at.add_keys(&queue, &asks);
         let added = self.call(&self.thread, Kind::Grows, queue, add).await?;
         self.wake_getters(queue.id);
@@ -241,7 +250,7 @@ impl Engine for Sqlite {
         self.call(self.quick_reader(), Kind::Plain, queue, is_paused).await
     }
 
-    async fn finish_deliveries(&self, queue: &Place, ends: Vec<End>) -> Answer<Vec<bool>> {
+    async fn send_completions(&self, queue: &Place, ends: Vec<End>, _: Tried) -> Answers<bool> {
         let held = self
             .with_rows(&self.thread, queue, move |at, queue| at.finish_deliveries(&queue, ends))
             .await?;
@@ -264,7 +273,7 @@ impl Engine for Sqlite {
         queue: &Place,
         keys: Vec<Key>,
         only: Option<State>,
-    ) -> Answer<Vec<Option<bool>>> {
+    ) -> Answers<bool> {
         self.update_rows(queue, move |at, queue| at.cancel_keys(&queue, &keys, only)).await
     }
 
@@ -278,12 +287,7 @@ impl Engine for Sqlite {
         self.with_rows(self.quick_reader(), queue, |at, queue| at.cancel_sum(&queue)).await
     }
 
-    async fn make_ready(
-        &self,
-        queue: &Place,
-        keys: Vec<Key>,
-        from: State,
-    ) -> Answer<Vec<Option<bool>>> {
+    async fn make_ready(&self, queue: &Place, keys: Vec<Key>, from: State) -> Answers<bool> {
         let ready =
             self.update_rows(queue, move |at, queue| at.make_ready(&queue, &keys, from)).await?;
         self.wake_getters(queue.id);

@@ -91,14 +91,14 @@ impl Work<'_> {
         self.connection.execute(sql, params![queue, most])
     }
 
-    pub(super) fn add_keys(&self, queue: &Place, asks: &[Ask]) -> Result<Vec<Added>> {
+    pub(super) fn add_keys(&self, queue: &Place, asks: &[Ask]) -> Result<Vec<Option<Added>>> {
         let add = |ask: &Ask| {
             let was = load_row(self.connection, queue.id, &ask.key)?;
             let (row, added) = Row::add(was, ask, queue, self.now);
             if added != Added::Parked {
                 keep_row(self.connection, queue.id, &ask.key, Some(&row))?;
             }
-            Ok(added)
+            Ok(Some(added))
         };
         asks.iter().map(add).collect()
     }
@@ -223,15 +223,19 @@ impl Work<'_> {
         self.connection.prepare_cached(sql)?.query_row([queue.id], |row| row.get(0))
     }
 
-    pub(super) fn finish_deliveries(&self, queue: &Place, ends: Vec<End>) -> Result<Vec<bool>> {
+    pub(super) fn finish_deliveries(
+        &self,
+        queue: &Place,
+        ends: Vec<End>,
+    ) -> Result<Vec<Option<bool>>> {
         let finish = |End { key, epoch, how }: End| {
             let row = load_row(self.connection, queue.id, &key)?;
             let Some(row) = row.filter(|row| row.is_held(epoch, self.now)) else {
-                return Ok(false);
+                return Ok(Some(false));
             };
             let row = row.finish(how, queue.readd_policy, self.now);
             keep_row(self.connection, queue.id, &key, row.as_ref())?;
-            Ok(true)
+            Ok(Some(true))
         };
         ends.into_iter().map(finish).collect()
     }

@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use super::clock::Reading;
 use super::thread::MAX_LOG;
 use super::*;
+use crate::tests::Batches as _;
 use crate::tests::BoxFuture;
 use crate::tests::conformance::{
     Rig, check, check_bulk, check_jitter, check_queues, steps, unclaimed_and_cancelled,
