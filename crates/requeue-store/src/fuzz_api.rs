@@ -112,21 +112,17 @@ impl Row {
             backoff: Backoff { base: micros(base), cap: micros(cap), share: 0.5 },
             max_failures: Some(3),
         };
+        let add = |row, add: Add, adds| {
+            let (key, place) = ("key".into(), Place::new(1, "q", readd_policy));
+            Some(Self(row::Row::add(Some(row), &Ask { key, add, adds }, &place, now).0))
+        };
         let how = match operation {
             Operation::Add { after, exactly } => {
-                let mut add = Add::after(micros(after));
-                if exactly {
-                    add = add.merge(Merge::Exactly);
-                }
-                let place = Place::new(1, "q", readd_policy);
-                let ask = Ask { key: "key".into(), add, adds: u32::MAX };
-                return Some(Self(row::Row::add(Some(row), &ask, &place, now).0));
+                let merge = if exactly { Merge::Exactly } else { Merge::Earliest };
+                return add(row, Add::after(micros(after)).merge(merge), u32::MAX);
             }
             Operation::Debounce { quiet, at_most } => {
-                let add = Add::debounce(micros(quiet)).at_most(micros(at_most));
-                let place = Place::new(1, "q", readd_policy);
-                let ask = Ask { key: "key".into(), add, adds: 1 };
-                return Some(Self(row::Row::add(Some(row), &ask, &place, now).0));
+                return add(row, Add::debounce(micros(quiet)).at_most(micros(at_most)), 1);
             }
             Operation::Claim { lease } => {
                 if row.is_ready(now) {

@@ -113,7 +113,7 @@
 //!
 //! # Inspect and revive parked keys
 //!
-//! [`Queue::parked`] lists parked keys with their errors. [`Queue::revive`] and [`Queue::revive_all`]
+//! [`Queue::snapshot`] lists parked keys with their errors. [`Queue::revive`] and [`Queue::revive_all`]
 //! make them ready again, and [`Queue::cancel`] removes them:
 //!
 //! ```
@@ -127,7 +127,9 @@
 //! # queue.add_all(["a-17", "a-18"]).await?;
 //! # queue.get().await.expect("the queue is open").give_up("no such address").await?;
 //! # queue.get().await.expect("the queue is open").give_up("no such address").await?;
-//! for entry in queue.parked(None, 100).await? {
+//! use requeue_store::State;
+//!
+//! for entry in queue.snapshot(State::Parked, None, 100).await? {
 //!     // a-17: parked for 3.2s, after a failure: no such address
 //!     println!("{}", entry.explain());
 //! }
@@ -197,8 +199,8 @@ pub use crate::client::item::{Completed, Item};
 pub use crate::engine::postgres;
 pub use crate::types::add::{Add, Added, Merge, ParkedAdd, Priority, ReaddPolicy};
 pub use crate::types::error::{
-    AddError, CompleteError, ConnectError, DropError, ErrorKind, MigrateError, OpenError,
-    ReadError, UpdateError,
+    AddError, CompleteError, ConnectError, ErrorKind, MigrateError, OpenError, ReadError,
+    UpdateError,
 };
 pub use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
 pub use crate::types::key::Key;

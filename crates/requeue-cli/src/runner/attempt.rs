@@ -156,7 +156,7 @@ impl Runner {
         }
         let env = match lease {
             // The drop of the lease completes it.
-            Some(lease) if lease.is_lost() || lease.is_cancelled() => return Ok(None),
+            Some(lease) if lease.is_lost() || lease.cancel_reason().is_some() => return Ok(None),
             Some(lease) => {
                 vec![("REQUEUE_FENCING_TOKEN", lease.fencing_token().to_string().into())]
             }

@@ -7,7 +7,8 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use requeue_store::{
-    Bulk, CancelledRun, Entry, Key, ParkedAdd, Queue, QueueInfo, ReaddPolicy, State, StateCounts,
+    Bulk, CancelledRun, Entry, ErrorKind, Key, ParkedAdd, Queue, QueueInfo, ReaddPolicy, State,
+    StateCounts,
 };
 use serde::Serialize;
 use tokio::time::timeout;
@@ -85,7 +86,7 @@ pub(crate) fn drop_queue(flags: &DropFlags) -> Result<Ended, Refusal> {
                 complain(&format!("{} dropped{with}", escaped(queue.as_bytes())));
                 Ok(Ended::Exit(Exit::Done))
             }
-            Err(error) if error.counts().is_some() => {
+            Err(error) if error.kind() == ErrorKind::HasKeys => {
                 complain(&format!("{error}; --force drops the queue with its keys"));
                 Ok(Ended::Exit(Exit::GivenUp))
             }
@@ -132,7 +133,7 @@ pub(crate) fn status(flags: &StatusFlags) -> Result<Ended, Refusal> {
         let damaged = match counts.damaged {
             0 => Vec::new(),
             _ => {
-                let page = queue.snapshot(Some(State::Damaged), None, MOST_DAMAGED).await;
+                let page = queue.snapshot(State::Damaged, None, MOST_DAMAGED).await;
                 page.map_err(store_refusal)?
             }
         };

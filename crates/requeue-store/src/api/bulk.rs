@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::api::queue::Queue;
 use crate::client::shared::Shared;
-use crate::engine::{Cursor, by_shard};
+use crate::engine::{Answers, Cursor, by_shard};
 use crate::types::error::{Answer, EngineError, Kind, UpdateError};
 use crate::types::inspect::State;
 use crate::types::key::Key;
@@ -44,7 +44,7 @@ impl Change {
 
     /// Changes distinct keys of one shard. Returns for each key whether it was changed, or `None` for a
     /// locked key.
-    async fn apply_to(self, shared: &Shared, keys: Vec<Key>) -> Answer<Vec<Option<bool>>> {
+    async fn apply_to(self, shared: &Shared, keys: Vec<Key>) -> Answers<bool> {
         let Shared { engine, place, .. } = shared;
         match self {
             Self::Revive => engine.make_ready(place, keys, State::Parked).await,
@@ -409,12 +409,9 @@ impl Bulk {
         let walked = engine.walk_keys(place, self.change.state(), from, BATCH).await?;
         for keys in by_shard(&**engine, place, walked.keys, |key| key) {
             let answers = self.change.apply_to(&self.shared, keys.clone()).await?;
-            for (key, answer) in keys.into_iter().zip(answers) {
-                match answer {
-                    Some(answer) => self.changed += u64::from(answer),
-                    None => self.locked.push(key),
-                }
-            }
+            self.changed += count_changed(&answers);
+            let locked = keys.into_iter().zip(answers).filter(|(_, answer)| answer.is_none());
+            self.locked.extend(locked.map(|(key, _)| key));
         }
         self.stage = match walked.next {
             Some(next) => Stage::Walk(Some(next)),
@@ -439,8 +436,7 @@ impl Bulk {
         match self.change.apply_to(&self.shared, vec![key.clone()]).await {
             Ok(answers) => {
                 self.locked.pop();
-                self.changed +=
-                    answers.into_iter().filter(|&answer| answer == Some(true)).count() as u64;
+                self.changed += count_changed(&answers);
                 Ok(())
             }
             // This call has waited 5 s for one lock. It would wait as long for each of the others.
@@ -453,12 +449,8 @@ impl Bulk {
                         1 => vec![None],
                         _ => self.change.apply_to(&self.shared, keys).await?,
                     };
-                    for answer in answers {
-                        match answer {
-                            Some(answer) => self.changed += u64::from(answer),
-                            None => left += 1,
-                        }
-                    }
+                    self.changed += count_changed(&answers);
+                    left += answers.iter().filter(|answer| answer.is_none()).count();
                 }
                 self.stage = Stage::Over;
                 let s = if left == 1 { "" } else { "s" };
@@ -468,6 +460,10 @@ impl Bulk {
             Err(fault) => Err(fault),
         }
     }
+}
+
+fn count_changed(answers: &[Option<bool>]) -> u64 {
+    answers.iter().filter(|&&answer| answer == Some(true)).count() as u64
 }
 
 fn update_error(change: Change, changed: u64, fault: EngineError) -> UpdateError {

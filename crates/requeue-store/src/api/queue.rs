@@ -15,7 +15,7 @@ use crate::client::options::Options;
 use crate::client::shared::{Shared, Shutdown};
 use crate::engine::{Engine, Place};
 use crate::types::add::{Add, Added};
-use crate::types::error::{AddError, EngineError, UpdateError};
+use crate::types::error::{AddError, EngineError, Failed, UpdateError};
 use crate::types::key::Key;
 
 /// A queue in a store. Other processes on any machine may have the same queue open.
@@ -481,7 +481,7 @@ fn check_length(key: Key) -> Result<Key, AddError> {
             "\"{start}...\": the key has {length} bytes; at most {} are allowed",
             Key::MAX_LENGTH
         );
-        return Err(AddError::invalid(said));
+        return Err(AddError(Failed::invalid(said)));
     }
     Ok(key)
 }

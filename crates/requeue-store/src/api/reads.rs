@@ -102,8 +102,8 @@ impl Queue {
     ///
     /// let queue = store.queue("mail").open().await?;
     /// queue.add_all(["alice", "bob", "carol"]).await?;
-    /// let page = queue.snapshot(Some(State::Ready), None, 2).await?;
-    /// let rest = queue.snapshot(Some(State::Ready), page.last().map(|entry| &entry.key), 2).await?;
+    /// let page = queue.snapshot(State::Ready, None, 2).await?;
+    /// let rest = queue.snapshot(State::Ready, page.last().map(|entry| &entry.key), 2).await?;
     /// assert_eq!((page.len(), rest[0].key.as_str()), (2, Some("carol")));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # })?;
@@ -111,29 +111,16 @@ impl Queue {
     /// ```
     pub async fn snapshot(
         &self,
-        state: Option<State>,
+        state: impl Into<Option<State>>,
         after: Option<&Key>,
         limit: usize,
     ) -> Result<Vec<Entry>, ReadError> {
         let Shared { engine, place, .. } = &*self.shared;
-        let page = engine.read_page(place, state, after, limit).await;
+        let page = engine.read_page(place, state.into(), after, limit).await;
         let mut page =
             page.map_err(|fault| ReadError::from_engine("the keys were not listed", fault))?;
         self.note_pause(&mut page).await?;
         Ok(page)
-    }
-
-    /// Returns a page of up to `limit` parked keys, as [`snapshot`](Self::snapshot) does.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the store cannot be reached, or the queue was dropped.
-    ///
-    /// # Cancel safety
-    ///
-    /// The future can be dropped: the call changes nothing.
-    pub async fn parked(&self, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>, ReadError> {
-        self.snapshot(Some(State::Parked), after, limit).await
     }
 
     /// Returns one line of text that explains the state of a key: see [`Entry::explain`].

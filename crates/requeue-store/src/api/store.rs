@@ -11,7 +11,7 @@ use crate::engine::parked::OnParked;
 use crate::engine::{Dropped, Engine, Settings};
 use crate::types::add::{ParkedAdd, ReaddPolicy};
 use crate::types::error::{
-    ConnectError, DropError, EngineError, MigrateError, OpenError, ReadError,
+    ConnectError, EngineError, Failed, MigrateError, OpenError, ReadError, UpdateError,
 };
 use crate::types::inspect::{ParkedKey, QueueInfo, StateCounts};
 use crate::types::worker::{invalid_worker, this_process};
@@ -76,18 +76,13 @@ impl Store {
         let engine: Arc<dyn Engine> = match Address::parse(url)? {
             #[cfg(feature = "sqlite")]
             Address::Sqlite(path, synchronous) => {
-                let said = "the store cannot be opened";
-                // Opening waits for the disk.
                 let opened = tokio::task::spawn_blocking(move || {
                     crate::engine::sqlite::Sqlite::open(&path, synchronous)
                 });
-                match opened.await {
-                    Ok(Ok(engine)) => Arc::new(engine),
-                    Ok(Err(fault)) => return Err(ConnectError::from_engine(said, fault)),
-                    Err(error) => {
-                        return Err(ConnectError::from_engine(said, EngineError::absent(error)));
-                    }
-                }
+                let opened = opened.await.unwrap_or_else(|error| Err(EngineError::absent(error)));
+                Arc::new(opened.map_err(|fault| {
+                    ConnectError::from_engine("the store cannot be opened", fault)
+                })?)
             }
             #[cfg(feature = "postgres")]
             Address::Postgres(address) => {
@@ -121,6 +116,7 @@ impl Store {
     /// let error = Store::check("sqlite:jobs.db?sync=full").expect_err("a typing error");
     /// assert_eq!(error.to_string(), "sqlite: unknown option \"sync\"; the options are synchronous");
     /// ```
+    #[doc(hidden)] // For `requeue-cli`, which checks an address before it looks for its file.
     pub fn check(url: &str) -> Result<(), ConnectError> {
         Address::parse(url).map(drop)
     }
@@ -195,8 +191,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// - If a key is ready, waiting, in flight, parked or damaged, the error has the
-    ///   [numbers of keys](crate::DropError::counts), and the queue is unchanged.
+    /// - If a key is ready, waiting, in flight, parked or damaged, the queue [has keys](crate::ErrorKind::HasKeys) and is
+    ///   unchanged. The message has their numbers.
     /// - If there is [no such queue](crate::ErrorKind::Missing), the message names similar ones.
     /// - If the store cannot be reached, the queue may or may not have been dropped. Dropping it again is
     ///   harmless.
@@ -218,17 +214,19 @@ impl Store {
     /// # store.migrate().await?;
     /// let queue = store.queue("mail").open().await?;
     /// queue.add("alice").await?;
+    /// use requeue_store::ErrorKind;
+    ///
     /// let error = store.drop_queue("mail").await.expect_err("it has a key");
-    /// assert_eq!(error.counts().map(|counts| counts.ready), Some(1));
+    /// assert_eq!(error.kind(), ErrorKind::HasKeys);
     ///
     /// assert_eq!(store.force_drop_queue("mail").await?.ready, 1);
     /// let error = queue.add("bob").await.expect_err("the queue was dropped");
-    /// assert_eq!(error.kind(), requeue_store::ErrorKind::Dropped);
+    /// assert_eq!(error.kind(), ErrorKind::Dropped);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub async fn drop_queue(&self, name: &str) -> Result<(), DropError> {
+    pub async fn drop_queue(&self, name: &str) -> Result<(), UpdateError> {
         self.drop_checked(name, false).await.map(drop)
     }
 
@@ -247,19 +245,19 @@ impl Store {
     /// # Cancel safety
     ///
     /// As [`drop_queue`](Self::drop_queue).
-    pub async fn force_drop_queue(&self, name: &str) -> Result<StateCounts, DropError> {
+    pub async fn force_drop_queue(&self, name: &str) -> Result<StateCounts, UpdateError> {
         self.drop_checked(name, true).await
     }
 
-    async fn drop_checked(&self, name: &str, keys_too: bool) -> Result<StateCounts, DropError> {
-        match self.engine.drop_queue(name, keys_too).await {
-            Ok(Dropped::Yes(counts)) => Ok(counts),
-            Ok(Dropped::HasKeys(counts)) => Err(DropError::has_keys(name, counts)),
-            Ok(Dropped::Missing) => Err(DropError::missing(name, &self.similar_queues(name).await)),
-            Err(fault) => {
-                Err(DropError::from_engine(format!("queue {name:?} was not dropped"), fault))
-            }
-        }
+    async fn drop_checked(&self, name: &str, keys_too: bool) -> Result<StateCounts, UpdateError> {
+        let dropped = self.engine.drop_queue(name, keys_too).await.map_err(|fault| {
+            UpdateError::from_engine(format!("queue {name:?} was not dropped"), fault)
+        })?;
+        Err(UpdateError(match dropped {
+            Dropped::Yes(counts) => return Ok(counts),
+            Dropped::HasKeys(counts) => Failed::has_keys(name, counts),
+            Dropped::Missing => Failed::missing(name, &self.similar_queues(name).await),
+        }))
     }
 
     /// Returns the names of similar queues.
@@ -603,17 +601,18 @@ impl OpenOptions {
     /// ```
     pub async fn open(self) -> Result<Queue, OpenError> {
         let Self { store, name, opening, options } = self;
-        let bad = |why: &str| OpenError::invalid(format!("queue {name:?}: {why}"));
+        let bad = |why: &str| OpenError(Failed::invalid(format!("queue {name:?}: {why}")));
         if name.is_empty() || name.len() > 200 || name.contains('\0') {
             return Err(bad("invalid name: use 1 to 200 bytes without NUL"));
         }
-        if let Some(readd_policy) =
-            opening.readd_policy.filter(|readd_policy| !is_supported(*readd_policy))
-        {
-            return Err(bad(&format!(
-                "stores do not support the re-add policy {}; use hold or replace",
-                readd_policy_name(readd_policy)
-            )));
+        match opening.readd_policy {
+            None | Some(ReaddPolicy::Hold | ReaddPolicy::Replace) => {}
+            Some(other) => {
+                return Err(bad(&format!(
+                    "stores do not support the re-add policy {}; use hold or replace",
+                    readd_policy_name(other)
+                )));
+            }
         }
         if let Some(why) = opening.worker.as_deref().and_then(invalid_worker) {
             return Err(bad(&why));
@@ -623,11 +622,8 @@ impl OpenOptions {
             false => {
                 let readd_policy = opening.readd_policy.unwrap_or_default();
                 let parked_add = opening.parked_add.unwrap_or_default();
-                store
-                    .engine
-                    .open_queue(&name, Settings { readd_policy, parked_add })
-                    .await
-                    .map(Some)
+                let settings = Settings { readd_policy, parked_add };
+                store.engine.open_queue(&name, settings).await.map(Some)
             }
         };
         let opened = opened.map_err(|fault| {
@@ -635,7 +631,7 @@ impl OpenOptions {
             OpenError::from_engine(format!("queue {name:?} cannot be opened{retry}"), fault)
         })?;
         let Some(mut place) = opened else {
-            return Err(OpenError::missing(&name, &store.similar_queues(&name).await));
+            return Err(OpenError(Failed::missing(&name, &store.similar_queues(&name).await)));
         };
         if let Some(wanted) = opening.readd_policy.filter(|&wanted| wanted != place.readd_policy) {
             let why = format!(
@@ -664,11 +660,6 @@ impl OpenOptions {
         }
         Ok(queue)
     }
-}
-
-/// Returns true if a queue in a store can have this re-add policy.
-const fn is_supported(readd_policy: ReaddPolicy) -> bool {
-    matches!(readd_policy, ReaddPolicy::Hold | ReaddPolicy::Replace)
 }
 
 /// Returns the name of a re-add policy in the program's options and in SQL.

@@ -9,6 +9,7 @@ use requeue::{CancelReason, Completion, Drained};
 
 use crate::api::queue::Queue;
 use crate::client::item::Item;
+use crate::client::leases::Signals;
 use crate::types::error::{CompleteError, chain};
 use crate::types::key::Key;
 
@@ -101,7 +102,7 @@ impl WorkItem for Item {
     }
 
     fn cancelled(&self) -> impl Future<Output = CancelReason> + Send + use<> {
-        let (lost, cancelled) = (self.cancellation_token().clone(), self.cancel_token().clone());
+        let Signals { lost, cancelled } = self.signals().clone();
         async move {
             tokio::select! {
                 () = lost.cancelled() => CancelReason::Lost,

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
-use crate::client::batcher::{Tried, Wish};
+use crate::client::batcher::Wish;
 use crate::client::locked_keys::LAST;
 use crate::engine::outage::Part;
 use crate::engine::receipts::Attempts;
 use crate::engine::retry_delay::RetryDelay;
-use crate::engine::{Ask, Engine, Place};
+use crate::engine::{Ask, Engine, Place, Tried};
 use crate::types::add::{Add, Added, repeat_answer};
 use crate::types::error::{Answer, EngineError, Kind};
 use crate::types::key::Key;
@@ -152,16 +152,7 @@ async fn try_add(
     let first = asks.first().map(|ask| ask.key.clone());
     let part = || Part::Shard(first.as_ref().map_or(0, |key| engine.shard_of(place, key)));
     loop {
-        let sent = asks.clone();
-        let added = async {
-            match tried {
-                Tried::No => {
-                    let added = engine.add_once(place, sent, &mut attempts).await?;
-                    Ok(added.into_iter().map(Some).collect())
-                }
-                Tried::InVain => engine.add_free(place, sent).await,
-            }
-        };
+        let added = engine.send_adds(place, asks.clone(), &mut attempts, tried);
         let fault = match place.answer_by(deadline, part, added).await {
             Ok(answers) => {
                 place.meters.count_adds(&asks, &answers);

@@ -13,7 +13,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::yield_now;
 
 use crate::client::locked_keys::LockedKeys;
-use crate::engine::{Engine, Place};
+use crate::engine::{Engine, Place, Tried};
 use crate::types::key::Key;
 
 /// The maximum number of requests in a batch.
@@ -32,14 +32,6 @@ pub(crate) trait Wish: Sized + Send + 'static {
         batch: Vec<Self>,
         tried: Tried,
     ) -> impl Future<Output = Vec<Self>> + Send;
-}
-
-/// Distinguishes batches that wait for locked keys from those that skip them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Tried {
-    No,
-    /// Keys of the batch are known to be locked: do not wait for them.
-    InVain,
 }
 
 /// The batchers of a queue, one for each shard: a shard that does not answer must not delay the others.

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::client::batcher::{Tried, Wish};
+use crate::client::batcher::Wish;
 use crate::client::leases::Ending;
 use crate::engine::outage::Part;
 use crate::engine::retry_delay::RetryDelay;
-use crate::engine::{End, Engine, Failure, Place};
+use crate::engine::{End, Engine, Failure, Place, Tried};
 use crate::types::error::{CompleteError, EngineError, Kind, chain};
 use crate::types::inspect::{ParkedKey, State};
 use crate::types::key::Key;
@@ -114,15 +114,7 @@ impl Wish for Finishing {
             let deadlines = batch.iter().filter_map(|finishing| finishing.lease.send_deadline());
             let Some(deadline) = deadlines.max() else { return batch };
             let ends = batch.iter().map(|finishing| finishing.end.clone()).collect();
-            let finished = async {
-                match tried {
-                    Tried::No => {
-                        let held = engine.finish_deliveries(&place, ends).await?;
-                        Ok(held.into_iter().map(Some).collect::<Vec<_>>())
-                    }
-                    Tried::InVain => engine.finish_free(&place, ends).await,
-                }
-            };
+            let finished = engine.send_completions(&place, ends, tried);
             let why = match place.answer_by(deadline, part, finished).await {
                 Ok(held) => return answer(&engine, &place, batch, held),
                 // The next request skips locked keys, which must not delay the completions of other keys.

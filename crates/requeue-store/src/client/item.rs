@@ -8,7 +8,6 @@ use std::time::Duration;
 use requeue::{CancelReason, Completion};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use crate::client::finishing::{Finishing, Reply};
 use crate::client::leases::{Ending, Signals};
@@ -162,16 +161,10 @@ impl Item {
         !self.shared().leases.is_held(self.out.epoch)
     }
 
-    /// Returns a token that is cancelled when the lease is lost.
+    /// Returns the reason why the run was [cancelled](crate::Queue::cancel_running), or `None` if it was not.
     #[must_use]
-    pub const fn cancellation_token(&self) -> &CancellationToken {
-        &self.signals.lost
-    }
-
-    /// Returns true if the run was [cancelled](crate::Queue::cancel_running).
-    #[must_use]
-    pub fn is_cancelled(&self) -> bool {
-        self.signals.cancelled.is_cancelled()
+    pub fn cancel_reason(&self) -> Option<CancelReason> {
+        self.signals.cancelled.is_cancelled().then_some(CancelReason::Cancelled)
     }
 
     /// Waits until the run is [cancelled](crate::Queue::cancel_running), and returns the reason.
@@ -187,8 +180,8 @@ impl Item {
         CancelReason::Cancelled
     }
 
-    pub(crate) const fn cancel_token(&self) -> &CancellationToken {
-        &self.signals.cancelled
+    pub(crate) const fn signals(&self) -> &Signals {
+        &self.signals
     }
 
     /// Sets the error of a failure. Its first 4 KiB are kept. A completion that is not a failure ignores it.
@@ -343,7 +336,7 @@ impl Item {
         let (out, meters, worked) = (&self.out, &shared.place.meters, self.since.elapsed());
         let Some(lease) = shared.leases.begin_completion(out.epoch) else {
             // The store has counted the expiry as a failure. The report of the worker has no effect.
-            meters.lost(worked, self.is_cancelled());
+            meters.lost(worked, self.cancel_reason().is_some());
             if let Some(reply) = reply {
                 // The caller may have been dropped.
                 let _ = reply.send(Err(CompleteError::Lost));
@@ -368,8 +361,10 @@ impl Drop for Item {
     fn drop(&mut self) {
         // A completed item has given its handle away.
         if self.shared.is_some() {
-            let completion =
-                if self.is_cancelled() { Completion::Cancelled } else { Completion::Retry };
+            let completion = match self.cancel_reason() {
+                Some(_) => Completion::Cancelled,
+                None => Completion::Retry,
+            };
             let how =
                 self.resolve_completion(completion, "the item was dropped before its completion");
             if let Some(shared) = self.shared.take() {

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::client::batcher::{MAX_BATCH, Tried, Wish};
+use crate::client::batcher::{MAX_BATCH, Wish};
 use crate::engine::retry_delay::RetryDelay;
-use crate::engine::{Engine, Place, lock};
+use crate::engine::{Engine, Place, Tried, lock};
 use crate::types::key::Key;
 
 /// The longest delay between two attempts at a locked key.

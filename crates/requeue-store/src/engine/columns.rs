@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::engine::Asked;
 use crate::engine::row::{Row, Run};
 use crate::engine::time::Micros;
-use crate::types::add::Priority;
+use crate::types::inspect::StateCounts;
 
 /// A value of a column.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -141,6 +141,30 @@ columns! {
     }
 }
 
+impl StateCounts {
+    /// Returns the columns that [`read`](Self::read) reads, for a query of keys. `now` is the time in its SQL.
+    pub(crate) fn columns(now: &str) -> String {
+        format!(
+            "count(*) filter (where state = 0 and at <= {now}), \
+             count(*) filter (where state = 0 and at > {now}), \
+             count(*) filter (where state = 1), \
+             count(*) filter (where state = 1 and at <= {now}), \
+             count(*) filter (where state = 2)"
+        )
+    }
+
+    /// Reads the numbers of keys from the first columns of a row. Another column has the age of the oldest key.
+    pub(crate) fn read<S: Source>(source: &S) -> Result<Self, S::Error> {
+        let number = |position| {
+            let number = source.read_number(position)?.unwrap_or_default();
+            Ok(number.try_into().unwrap_or(0))
+        };
+        let (ready, waiting, in_flight) = (number(0)?, number(1)?, number(2)?);
+        let (dirty, parked) = (number(3)?, number(4)?);
+        Ok(Self { ready, waiting, in_flight, dirty, parked, ..Self::default() })
+    }
+}
+
 const PENDING: i64 = 0;
 const IN_FLIGHT: i64 = 1;
 const PARKED: i64 = 2;
@@ -159,11 +183,11 @@ impl From<Columns> for Row {
             lease_until: stored.lease_until.unwrap_or_default(),
             since: stored.run_since.unwrap_or_default(),
             is_cancelled: stored.cancel_epoch == Some(epoch),
-            asked: Asked {
-                adds: to_count(stored.run_adds.unwrap_or_default()),
-                reasons: to_bits(stored.run_reasons.unwrap_or_default()),
-                priority: to_priority(stored.run_priority.unwrap_or_default()),
-            },
+            asked: asked(
+                stored.run_adds.unwrap_or_default(),
+                stored.run_reasons.unwrap_or_default(),
+                stored.run_priority.unwrap_or_default(),
+            ),
         });
         Self {
             at: stored.at,
@@ -177,11 +201,7 @@ impl From<Columns> for Row {
             steps: to_count(stored.steps),
             until: stored.until,
             not_before: stored.not_before,
-            asked: Asked {
-                adds: to_count(stored.adds),
-                reasons: to_bits(stored.reasons),
-                priority: to_priority(stored.priority),
-            },
+            asked: asked(stored.adds, stored.reasons, stored.priority),
             since: stored.since,
             error: stored.error.as_deref().map(str::to_owned),
         }
@@ -225,11 +245,11 @@ fn to_count(number: i64) -> u32 {
     number.try_into().unwrap_or(u32::MAX)
 }
 
-/// Converts 32 bits, which PostgreSQL stores with a sign.
-const fn to_bits(number: i64) -> u32 {
-    number as u32
-}
-
-fn to_priority(number: i64) -> Priority {
-    i32::try_from(number).unwrap_or_default().into()
+fn asked(adds: i64, reasons: i64, priority: i64) -> Asked {
+    Asked {
+        adds: to_count(adds),
+        // 32 bits, which PostgreSQL stores with a sign.
+        reasons: reasons as u32,
+        priority: i32::try_from(priority).unwrap_or_default().into(),
+    }
 }

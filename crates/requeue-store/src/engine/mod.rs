@@ -79,6 +79,16 @@ pub(crate) struct Settings {
     pub(crate) parked_add: ParkedAdd,
 }
 
+impl Settings {
+    /// Returns the settings of a queue that holds re-adds or not, and whose adds revive parked keys or not.
+    pub(crate) const fn from_flags(holds: bool, revives: bool) -> Self {
+        Self {
+            readd_policy: if holds { ReaddPolicy::Hold } else { ReaddPolicy::Replace },
+            parked_add: if revives { ParkedAdd::Revive } else { ParkedAdd::Keep },
+        }
+    }
+}
+
 impl From<ReaddPolicy> for Settings {
     fn from(readd_policy: ReaddPolicy) -> Self {
         Self { readd_policy, ..Self::default() }
@@ -247,6 +257,14 @@ impl Finish {
     }
 }
 
+/// Distinguishes batches that wait for locked keys from those that skip them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Tried {
+    No,
+    /// Keys of the batch are known to be locked: do not wait for them.
+    InVain,
+}
+
 /// The outcome of a lease renewal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Renewed {
@@ -295,6 +313,10 @@ pub(crate) struct Walked {
     pub(crate) next: Option<Cursor>,
 }
 
+/// The answers for the keys of a batch, in their order: `None` for a key that another transaction has
+/// [locked](crate::types::error::Kind::Locked), and that was not changed.
+pub(crate) type Answers<T> = Answer<Vec<Option<T>>>;
+
 /// The operations of a storage engine.
 ///
 /// Each batch is atomic. A batch of adds contains no key twice. The keys of a batch of adds, completions or
@@ -332,25 +354,17 @@ pub(crate) trait Engine: Debug + Send + Sync {
         0
     }
 
-    /// Adds keys. Returns one answer per add.
-    async fn add_keys(&self, queue: &Place, asks: Vec<Ask>) -> Answer<Vec<Added>>;
-
-    /// As [`add_keys`](Self::add_keys), for a batch that may be sent several times. An engine that can recognize the
-    /// batch adds its keys once, and gives the same answers to each attempt.
-    async fn add_once(
+    /// Adds keys. Skips locked keys only with [`Tried::InVain`].
+    ///
+    /// The batch may be sent several times. An engine that can recognize it adds its keys once, and gives the same
+    /// answers to each attempt.
+    async fn send_adds(
         &self,
         queue: &Place,
         asks: Vec<Ask>,
-        _attempts: &mut Attempts,
-    ) -> Answer<Vec<Added>> {
-        self.add_keys(queue, asks).await
-    }
-
-    /// As [`add_keys`](Self::add_keys), but skips keys that another transaction has
-    /// [locked](crate::types::error::Kind::Locked): their answer is `None`.
-    async fn add_free(&self, queue: &Place, asks: Vec<Ask>) -> Answer<Vec<Option<Added>>> {
-        async move { Ok(self.add_keys(queue, asks).await?.into_iter().map(Some).collect()) }.await
-    }
+        attempts: &mut Attempts,
+        tried: Tried,
+    ) -> Answers<Added>;
 
     /// Claims keys. If the queue is [paused](Self::set_paused), only handles the expired leases.
     async fn claim_keys(&self, queue: &Place, claim: Claim) -> Answer<Claimed>;
@@ -361,14 +375,9 @@ pub(crate) trait Engine: Debug + Send + Sync {
 
     async fn is_paused(&self, queue: &Place) -> Answer<bool>;
 
-    /// Completes deliveries. Returns for each whether the holder still had its lease.
-    async fn finish_deliveries(&self, queue: &Place, ends: Vec<End>) -> Answer<Vec<bool>>;
-
-    /// As [`finish_deliveries`](Self::finish_deliveries), but skips keys that another transaction has
-    /// [locked](crate::types::error::Kind::Locked): their answer is `None`.
-    async fn finish_free(&self, queue: &Place, ends: Vec<End>) -> Answer<Vec<Option<bool>>> {
-        Ok(self.finish_deliveries(queue, ends).await?.into_iter().map(Some).collect())
-    }
+    /// Completes deliveries. Returns for each whether the holder still had its lease. Skips locked keys only with
+    /// [`Tried::InVain`].
+    async fn send_completions(&self, queue: &Place, ends: Vec<End>, tried: Tried) -> Answers<bool>;
 
     /// Extends the lease of each delivery whose lease has not expired, to `lease` from now.
     async fn renew_leases(
@@ -381,15 +390,14 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// Cancels keys in the given state, or in any state. The keys differ from each other and belong to one
     /// [shard](Self::shard_of).
     ///
-    /// Returns for each key whether it was ready, dirty, waiting, parked or damaged: `None` for a key that was
-    /// [locked](crate::types::error::Kind::Locked) and was not changed. For a single key, the call waits for the lock
-    /// instead.
+    /// Returns for each key whether it was ready, dirty, waiting, parked or damaged. Skips locked keys. For a single
+    /// key, the call waits for the lock instead.
     async fn cancel_keys(
         &self,
         queue: &Place,
         keys: Vec<Key>,
         only: Option<State>,
-    ) -> Answer<Vec<Option<bool>>>;
+    ) -> Answers<bool>;
 
     /// Cancels the run of a key in flight. Its holder learns of it by its next renewal, and a later delivery
     /// of the key is not affected. If another transaction has locked the key, waits for the lock.
@@ -405,12 +413,7 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// Makes keys that are parked or waiting, depending on `from`, ready, and resets their failures. The rules
     /// for the keys, and for locked keys, are those of [`cancel_keys`](Self::cancel_keys). Returns for each key whether
     /// it was in that state.
-    async fn make_ready(
-        &self,
-        queue: &Place,
-        keys: Vec<Key>,
-        from: State,
-    ) -> Answer<Vec<Option<bool>>>;
+    async fn make_ready(&self, queue: &Place, keys: Vec<Key>, from: State) -> Answers<bool>;
 
     /// Takes the next step of a walk over the keys in the given state, or in any state. The walk returns a
     /// key at least once if the key is in that state throughout the walk. It may miss a key that enters the

@@ -13,13 +13,16 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::types::error::{ErrorKind, Reason};
+use crate::types::error::{EngineError, ErrorKind, Reason};
 
 /// The timeout of a connection attempt.
 const CONNECTING: Duration = Duration::from_secs(3);
 /// The timeout of a server's answer. A server that answers is identified earlier; only a silent one takes
 /// this long.
 const ANSWERING: Duration = Duration::from_secs(4);
+
+/// The message by which a client of PostgreSQL requests TLS. The answer is a single letter.
+pub(crate) const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
 
 /// The protocol that a server is expected to speak.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,9 +49,40 @@ enum Peer {
     Silent,
 }
 
+/// Returns the error of a failed attempt to connect to these servers, replaced by a more specific one if the cause can be
+/// determined.
+pub(crate) async fn explain_fault<'a>(
+    fault: EngineError,
+    servers: impl IntoIterator<Item = (&'a str, u16, Protocol)>,
+) -> EngineError {
+    // A server that has given a reason needs no further check, except after a failure of TLS: the server may not use
+    // TLS, or may be of another kind, which does not support PostgreSQL's TLS negotiation either.
+    let known = fault.source.downcast_ref::<Reason>();
+    if known.is_some_and(|reason| reason.kind != ErrorKind::Tls) {
+        return fault;
+    }
+    explain_all(servers).await.map_or(fault, EngineError::from)
+}
+
+/// Returns the reasons why there is no connection to these servers. Returns `None` if there is none for one of them: see
+/// [`explain_failure`].
+pub(crate) async fn explain_all<'a>(
+    servers: impl IntoIterator<Item = (&'a str, u16, Protocol)>,
+) -> Option<Reason> {
+    let mut all: Option<Reason> = None;
+    for (host, port, wanted) in servers {
+        let reason = explain_failure(host, port, wanted).await?;
+        all = Some(match all {
+            None => reason,
+            Some(before) => before.and(reason),
+        });
+    }
+    all
+}
+
 /// Returns the reason why there is no connection to a server that should speak `wanted`. Returns `None` if
 /// the server does speak it, because the driver's error is more specific.
-pub(crate) async fn explain_failure(host: &str, port: u16, wanted: Protocol) -> Option<Reason> {
+async fn explain_failure(host: &str, port: u16, wanted: Protocol) -> Option<Reason> {
     use ErrorKind::{Tls, Unreachable, WrongServer};
 
     let at = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
@@ -126,8 +160,6 @@ async fn connect_any(host: &str, port: u16) -> Result<TcpStream, Unconnected> {
 /// Sends several greetings, each on its own connection, because each kind of server answers a different
 /// one.
 async fn identify_peer(host: &str, port: u16) -> Result<Peer, Unconnected> {
-    /// PostgreSQL's SSLRequest message. The answer is a single letter.
-    const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
     /// An HTTP request, which Redis reads as a command with too few arguments.
     const GET: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 

@@ -29,7 +29,7 @@ async fn busy(options: Options) -> (Arc<Memory>, Queue, Item) {
 }
 
 async fn in_flight(queue: &Queue) -> usize {
-    let all = queue.snapshot(Some(State::InFlight), None, 1000).await.expect("a page");
+    let all = queue.snapshot(State::InFlight, None, 1000).await.expect("a page");
     all.len()
 }
 

@@ -26,11 +26,11 @@ pub(crate) async fn check_cancels(worker: &Store, other: &Store, name: &str) {
     assert_eq!(other.cancel_running("none").await.expect("answered"), CancelledRun::NotInFlight);
     queue.add("a").await.expect("added");
     let item = queue.get().await.expect("the queue is open");
-    assert!(!item.is_cancelled());
+    assert_eq!(item.cancel_reason(), None);
     let cancelled = other.cancel_running("a").await.expect("answered");
     assert_eq!(cancelled, CancelledRun::Cancelled);
     let reason = timeout(LATEST, item.cancelled()).await.expect("the worker learns of it");
-    assert_eq!((reason, item.is_cancelled()), (CancelReason::Cancelled, true));
+    assert_eq!((reason, item.cancel_reason()), (CancelReason::Cancelled, Some(reason)));
     assert!(!item.is_lost(), "the lease is still held");
     let again = other.cancel_running("a").await.expect("answered");
     assert_eq!(again, CancelledRun::AlreadyCancelled);
@@ -47,7 +47,7 @@ pub(crate) async fn check_cancels(worker: &Store, other: &Store, name: &str) {
     // The drop of a cancelled item is no failure.
     drop(item);
     let item = queue.get().await.expect("the queue is open");
-    assert_eq!((item.attempt(), item.is_cancelled()), (1, false));
+    assert_eq!((item.attempt(), item.cancel_reason()), (1, None));
     item.succeed().await.expect("the lease is held");
 }
 

@@ -13,6 +13,7 @@ pub(crate) use self::steps::{steps, unclaimed_and_cancelled};
 use crate::api::store::Store;
 use crate::engine::time::Micros;
 use crate::engine::{Ask, Backoff, Claim, Engine, Failing, Settings, by_shard};
+use crate::tests::Batches as _;
 use crate::tests::BoxFuture;
 use crate::types::add::{Add, ParkedAdd, ReaddPolicy};
 use crate::types::inspect::State;

@@ -12,6 +12,7 @@ use crate::engine::{
     Ask, Asked, Backoff, Claim, Dropped, End, Engine, Failing, Failure, Finish, Place, Renewed,
     Settings,
 };
+use crate::tests::Batches as _;
 use crate::types::add::{Add, Added};
 use crate::types::error;
 use crate::types::inspect::{State, StateCounts};

@@ -10,9 +10,12 @@ use requeue::CancelledRun;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::engine::receipts::Attempts;
 use crate::engine::row::Row;
 use crate::engine::time::{Micros, after, until};
-use crate::engine::{Ask, Claim, Claimed, Dropped, End, Engine, Place, Renewed, Settings};
+use crate::engine::{
+    Answers, Ask, Claim, Claimed, Dropped, End, Engine, Place, Renewed, Settings, Tried,
+};
 use crate::tests::BoxAnswer;
 use crate::types::add::{Added, Priority};
 use crate::types::error::{Answer, EngineError, Kind};
@@ -115,18 +118,52 @@ impl Memory {
         lock(&self.locked).contains(key)
     }
 
-    /// Applies `operation` to the requests whose keys are free. The other requests have no answer.
-    async fn of_free<'a, W, T>(
+    /// Applies `operation` to the requests whose keys are free. The other requests have no answer, or make all fail.
+    async fn answer_free<'a, W, T>(
         &self,
         wishes: Vec<W>,
         key: fn(&W) -> &Key,
+        tried: Tried,
         operation: impl Fn(Vec<W>) -> BoxAnswer<'a, Vec<T>>,
-    ) -> Answer<Vec<Option<T>>> {
+    ) -> Answers<T> {
         let is_free: Vec<bool> = wishes.iter().map(|wish| !self.is_locked(key(wish))).collect();
+        if tried == Tried::No && is_free.contains(&false) {
+            return Err(locked());
+        }
         let free = wishes.into_iter().filter(|wish| !self.is_locked(key(wish))).collect();
         let mut answers = operation(free).await?.into_iter();
         let answer = |is_free| if is_free { answers.next() } else { None };
         Ok(is_free.into_iter().map(answer).collect())
+    }
+
+    fn add_rows<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> BoxAnswer<'a, Vec<Added>> {
+        self.operation(asks.len(), move |rows, now| {
+            let add = |ask: Ask| {
+                let (row, added) = Row::add(rows.remove(&ask.key), &ask, queue, now);
+                rows.insert(ask.key, row);
+                added
+            };
+            let done = asks.into_iter().map(add).collect();
+            self.wake();
+            done
+        })
+    }
+
+    fn finish_rows<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> BoxAnswer<'a, Vec<bool>> {
+        self.operation(ends.len(), move |rows, now| {
+            let finish = |end: End| {
+                let held = rows.get(&end.key).is_some_and(|row| row.is_held(end.epoch, now));
+                if held {
+                    let row = rows.remove(&end.key);
+                    let row = row.and_then(|row| row.finish(end.how, queue.readd_policy, now));
+                    put(rows, end.key, row);
+                }
+                held
+            };
+            let done = ends.into_iter().map(finish).collect();
+            self.wake();
+            done
+        })
     }
 
     fn now(&self) -> Micros {
@@ -224,25 +261,14 @@ impl Engine for Memory {
         Ok(Vec::new())
     }
 
-    async fn add_keys(&self, queue: &Place, asks: Vec<Ask>) -> Answer<Vec<Added>> {
-        if asks.iter().any(|ask| self.is_locked(&ask.key)) {
-            return Err(locked());
-        }
-        self.operation(asks.len(), move |rows, now| {
-            let add = |ask: Ask| {
-                let (row, added) = Row::add(rows.remove(&ask.key), &ask, queue, now);
-                rows.insert(ask.key, row);
-                added
-            };
-            let done = asks.into_iter().map(add).collect();
-            self.wake();
-            done
-        })
-        .await
-    }
-
-    async fn add_free(&self, queue: &Place, asks: Vec<Ask>) -> Answer<Vec<Option<Added>>> {
-        self.of_free(asks, |ask| &ask.key, |asks| self.add_keys(queue, asks)).await
+    async fn send_adds(
+        &self,
+        queue: &Place,
+        asks: Vec<Ask>,
+        _: &mut Attempts,
+        tried: Tried,
+    ) -> Answers<Added> {
+        self.answer_free(asks, |ask| &ask.key, tried, |asks| self.add_rows(queue, asks)).await
     }
 
     async fn claim_keys(&self, queue: &Place, claim: Claim) -> Answer<Claimed> {
@@ -298,29 +324,8 @@ impl Engine for Memory {
         self.operation(0, |_, _| self.is_paused.load(Ordering::SeqCst)).await
     }
 
-    async fn finish_deliveries(&self, queue: &Place, ends: Vec<End>) -> Answer<Vec<bool>> {
-        if ends.iter().any(|end| self.is_locked(&end.key)) {
-            return Err(locked());
-        }
-        self.operation(ends.len(), move |rows, now| {
-            let finish = |end: End| {
-                let held = rows.get(&end.key).is_some_and(|row| row.is_held(end.epoch, now));
-                if held {
-                    let row = rows.remove(&end.key);
-                    let row = row.and_then(|row| row.finish(end.how, queue.readd_policy, now));
-                    put(rows, end.key, row);
-                }
-                held
-            };
-            let done = ends.into_iter().map(finish).collect();
-            self.wake();
-            done
-        })
-        .await
-    }
-
-    async fn finish_free(&self, queue: &Place, ends: Vec<End>) -> Answer<Vec<Option<bool>>> {
-        self.of_free(ends, |end| &end.key, |ends| self.finish_deliveries(queue, ends)).await
+    async fn send_completions(&self, queue: &Place, ends: Vec<End>, tried: Tried) -> Answers<bool> {
+        self.answer_free(ends, |end| &end.key, tried, |ends| self.finish_rows(queue, ends)).await
     }
 
     async fn renew_leases(
@@ -349,12 +354,7 @@ impl Engine for Memory {
         .await
     }
 
-    async fn cancel_keys(
-        &self,
-        _: &Place,
-        keys: Vec<Key>,
-        only: Option<State>,
-    ) -> Answer<Vec<Option<bool>>> {
+    async fn cancel_keys(&self, _: &Place, keys: Vec<Key>, only: Option<State>) -> Answers<bool> {
         self.changed(keys, move |rows, key, now| {
             let fits = |row: &mut Row| only.is_none_or(|only| row.state(now) == only);
             if !rows.get_mut(key).is_some_and(fits) {
@@ -368,12 +368,7 @@ impl Engine for Memory {
         .await
     }
 
-    async fn make_ready(
-        &self,
-        _: &Place,
-        keys: Vec<Key>,
-        from: State,
-    ) -> Answer<Vec<Option<bool>>> {
+    async fn make_ready(&self, _: &Place, keys: Vec<Key>, from: State) -> Answers<bool> {
         self.changed(keys, move |rows, key, now| {
             rows.get_mut(key).is_some_and(|row| row.make_ready(from, now))
         })

@@ -14,9 +14,11 @@ use requeue::metrics::{MetricsProvider, QueueMetrics};
 use requeue::{CancelledRun, Completion, Item, Order, Phase, Time};
 use tokio::sync::watch;
 
+use crate::engine::receipts::Attempts;
 use crate::engine::time::Micros;
 use crate::engine::{
-    Ask, Asked, Claim, Claimed, Delivery, Dropped, End, Engine, Finish, Place, Renewed, Settings,
+    Answers, Ask, Asked, Claim, Claimed, Delivery, Dropped, End, Engine, Finish, Place, Renewed,
+    Settings, Tried,
 };
 use crate::tests::conformance::{BACKOFF, Rig, check, steps};
 use crate::tests::{BoxAnswer, BoxFuture};
@@ -277,8 +279,14 @@ impl Engine for InMemory {
         answer(Vec::new()).await
     }
 
-    async fn add_keys(&self, _: &Place, asks: Vec<Ask>) -> Answer<Vec<Added>> {
-        answer(asks.into_iter().map(|ask| self.add_one(ask)).collect()).await
+    async fn send_adds(
+        &self,
+        _: &Place,
+        asks: Vec<Ask>,
+        _: &mut Attempts,
+        _: Tried,
+    ) -> Answers<Added> {
+        answer(asks.into_iter().map(|ask| Some(self.add_one(ask))).collect()).await
     }
 
     async fn claim_keys(&self, queue: &Place, claim: Claim) -> Answer<Claimed> {
@@ -298,8 +306,8 @@ impl Engine for InMemory {
         answer(self.queue().is_paused()).await
     }
 
-    async fn finish_deliveries(&self, _: &Place, ends: Vec<End>) -> Answer<Vec<bool>> {
-        answer(ends.iter().map(|end| self.finish_one(end)).collect()).await
+    async fn send_completions(&self, _: &Place, ends: Vec<End>, _: Tried) -> Answers<bool> {
+        answer(ends.iter().map(|end| Some(self.finish_one(end))).collect()).await
     }
 
     async fn renew_leases(
@@ -316,12 +324,7 @@ impl Engine for InMemory {
         Err(crate::types::error::EngineError::refused(why))
     }
 
-    async fn cancel_keys(
-        &self,
-        _: &Place,
-        keys: Vec<Key>,
-        only: Option<State>,
-    ) -> Answer<Vec<Option<bool>>> {
+    async fn cancel_keys(&self, _: &Place, keys: Vec<Key>, only: Option<State>) -> Answers<bool> {
         let entries = self.entries();
         let fits = |key: &Key| {
             let is_it = |entry: &Entry| entry.key == *key && Some(entry.state) == only;
@@ -331,12 +334,7 @@ impl Engine for InMemory {
         answer(keys.iter().map(cancel).collect()).await
     }
 
-    async fn make_ready(
-        &self,
-        _: &Place,
-        keys: Vec<Key>,
-        from: State,
-    ) -> Answer<Vec<Option<bool>>> {
+    async fn make_ready(&self, _: &Place, keys: Vec<Key>, from: State) -> Answers<bool> {
         let entries = self.entries();
         let make_ready = |key: &Key| {
             let found = entries.iter().find(|entry| entry.key == *key && entry.state == from);

@@ -33,6 +33,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use requeue::Completion;
 use tokio::time::Instant;
 
@@ -40,13 +41,47 @@ use self::engine::{Memory, Mishap};
 use crate::api::queue::Queue;
 use crate::client::item::Item;
 use crate::client::options::Options;
-use crate::engine::{Engine, Place};
+use crate::engine::receipts::Attempts;
+use crate::engine::{Ask, End, Engine, Place, Tried};
 use crate::types::add::{Add, Added, Priority, ReaddPolicy};
-use crate::types::error::{CompleteError, chain};
+use crate::types::error::{Answer, CompleteError, chain};
+
+/// Batches that are sent once.
+#[async_trait]
+pub(crate) trait Batches: Engine {
+    async fn add_keys(&self, queue: &Place, asks: Vec<Ask>) -> Answer<Vec<Added>> {
+        self.add_once(queue, asks, &mut Attempts::until(Instant::now())).await
+    }
+
+    async fn add_once(
+        &self,
+        queue: &Place,
+        asks: Vec<Ask>,
+        attempts: &mut Attempts,
+    ) -> Answer<Vec<Added>> {
+        let added = self.send_adds(queue, asks, attempts, Tried::No).await?;
+        Ok(added.into_iter().map(|added| added.expect("no key is skipped")).collect())
+    }
+
+    async fn add_free(&self, queue: &Place, asks: Vec<Ask>) -> Answer<Vec<Option<Added>>> {
+        self.send_adds(queue, asks, &mut Attempts::until(Instant::now()), Tried::InVain).await
+    }
+
+    async fn finish_deliveries(&self, queue: &Place, ends: Vec<End>) -> Answer<Vec<bool>> {
+        let held = self.send_completions(queue, ends, Tried::No).await?;
+        Ok(held.into_iter().map(|held| held.expect("no key is skipped")).collect())
+    }
+
+    async fn finish_free(&self, queue: &Place, ends: Vec<End>) -> Answer<Vec<Option<bool>>> {
+        self.send_completions(queue, ends, Tried::InVain).await
+    }
+}
+
+impl<E: Engine + ?Sized> Batches for E {}
 
 /// A future of an engine or a rig of the tests.
 pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-pub(crate) type BoxAnswer<'a, T> = BoxFuture<'a, crate::types::error::Answer<T>>;
+pub(crate) type BoxAnswer<'a, T> = BoxFuture<'a, Answer<T>>;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -98,7 +133,7 @@ async fn after_so_many_failures_a_key_is_parked_until_it_is_revived() {
         assert_eq!(item.attempt(), attempt);
         item.retry(format!("no {attempt}")).await.expect("the lease is held");
     }
-    let parked = queue.parked(None, 10).await.expect("a page");
+    let parked = queue.snapshot(crate::State::Parked, None, 10).await.expect("a page");
     assert_eq!((parked.len(), parked[0].error.as_deref()), (1, Some("no 2")));
     assert!(queue.revive("a").await.expect("revived"));
     let item = get(&queue).await;

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::engine::{Ask, Asked, End, Engine, Failure, Finish, Settings};
+use crate::tests::Batches as _;
 use crate::tests::damage::claim;
 use crate::types::add::{Add, ParkedAdd, ReaddPolicy};
 use crate::types::inspect::State;

@@ -1,7 +1,7 @@
 //! Errors, one type for each kind of operation. None of them prints its source.
 
 use std::error::Error;
-use std::fmt;
+use std::{fmt, iter};
 
 use crate::types::inspect::StateCounts;
 
@@ -156,15 +156,20 @@ impl From<Reason> for EngineError {
 /// their source themselves.
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let more = error.to_string();
+    for source in with_sources(error).skip(1) {
+        let more = source.to_string();
         if !text.ends_with(&more) {
             text += &format!(": {more}");
         }
-        source = error.source();
     }
     text
+}
+
+/// Returns an error, its source, the source of that, and so on.
+pub(crate) fn with_sources<'a>(
+    error: &'a (dyn Error + 'static),
+) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    iter::successors(Some(error), |&error| error.source())
 }
 
 /// The reason why an operation on a store failed.
@@ -225,18 +230,40 @@ const HARMLESS_ADD: &str = " (the add may have taken effect; repeating it is har
 /// The content of each error: a sentence, and the engine's error as the source, if the engine has failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{said}")]
-struct Failed {
+pub(crate) struct Failed {
     said: String,
     kind: ErrorKind,
     may_have_happened: bool,
-    /// The numbers of keys, if they are the reason.
-    counts: Option<StateCounts>,
     source: Option<Source>,
 }
 
 impl Failed {
     fn new(kind: ErrorKind, said: impl Into<String>) -> Self {
-        Self { said: said.into(), kind, may_have_happened: false, counts: None, source: None }
+        Self { said: said.into(), kind, may_have_happened: false, source: None }
+    }
+
+    pub(crate) fn invalid(said: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Invalid, said)
+    }
+
+    /// `similar` has the similar names of existing queues.
+    pub(crate) fn missing(queue: &str, similar: &[String]) -> Self {
+        let names: Vec<_> = similar.iter().map(|name| format!("{name:?}")).collect();
+        let said = match names.is_empty() {
+            true => format!("no such queue: {queue:?}"),
+            false => format!("no such queue: {queue:?} (did you mean {}?)", names.join(" or ")),
+        };
+        Self::new(ErrorKind::Missing, said)
+    }
+
+    pub(crate) fn has_keys(queue: &str, counts: StateCounts) -> Self {
+        let StateCounts { ready, waiting, in_flight, parked, damaged, .. } = counts;
+        let damaged = if damaged > 0 { format!(", {damaged} damaged") } else { String::new() };
+        let said = format!(
+            "queue {queue:?} was not dropped: it has keys \
+             ({ready} ready, {waiting} waiting, {in_flight} in flight, {parked} parked{damaged})"
+        );
+        Self::new(ErrorKind::HasKeys, said)
     }
 
     /// `note` ends the message if the change may have been made.
@@ -254,15 +281,6 @@ impl Failed {
     }
 }
 
-/// Returns the message about a queue that does not exist, with the similar names of existing queues.
-fn no_such_queue(queue: &str, similar: &[String]) -> String {
-    let names: Vec<_> = similar.iter().map(|name| format!("{name:?}")).collect();
-    match names.is_empty() {
-        true => format!("no such queue: {queue:?}"),
-        false => format!("no such queue: {queue:?} (did you mean {}?)", names.join(" or ")),
-    }
-}
-
 /// Defines the error of an operation, with the end of its message after a change that may have been made, and the
 /// flags of [`Failed`] that it shows.
 macro_rules! error {
@@ -270,7 +288,7 @@ macro_rules! error {
         $(#[$doc])*
         #[derive(Debug, thiserror::Error)]
         #[error(transparent)]
-        pub struct $name(Failed);
+        pub struct $name(pub(crate) Failed);
 
         impl $name {
             pub(crate) fn from_engine(said: impl Into<String>, fault: EngineError) -> Self {
@@ -293,7 +311,7 @@ macro_rules! error {
 }
 
 error! {
-    /// The error of [`Store::connect`](crate::Store::connect) and [`Store::check`](crate::Store::check).
+    /// The error of [`Store::connect`](crate::Store::connect).
     ///
     /// Its [kind](Self::kind) tells you what to do about it. Its source is the report of the engine, the
     /// server or the system; the error about an invalid address has none. Neither contains a password.
@@ -303,17 +321,14 @@ error! {
 impl ConnectError {
     /// Creates the error about an invalid address.
     pub(crate) fn new(said: impl Into<String>) -> Self {
-        Self(Failed::new(ErrorKind::Invalid, said))
+        Self(Failed::invalid(said))
     }
 }
 
 error! {
-    /// The error of [`Store::migrate`](crate::Store::migrate): the schema was not created or updated.
-    MigrateError, HARMLESS, {
-        /// Returns true if the schema may have been created or updated nevertheless: the answer to a request was
-        /// lost. Repeating the call is harmless.
-        may_have_happened
-    }
+    /// The error of [`Store::migrate`](crate::Store::migrate): the schema was not created or updated, as far as is known.
+    /// Repeating the call is harmless.
+    MigrateError, HARMLESS, {}
 }
 
 error! {
@@ -325,62 +340,20 @@ error! {
     OpenError, "", {}
 }
 
-impl OpenError {
-    pub(crate) fn invalid(said: impl Into<String>) -> Self {
-        Self(Failed::new(ErrorKind::Invalid, said))
-    }
-
-    pub(crate) fn missing(queue: &str, similar: &[String]) -> Self {
-        Self(Failed::new(ErrorKind::Missing, no_such_queue(queue, similar)))
-    }
-}
-
-error! {
-    /// The error of [`Store::drop_queue`](crate::Store::drop_queue) and
-    /// [`Store::force_drop_queue`](crate::Store::force_drop_queue).
-    ///
-    /// The queue [has keys](Self::counts), or there is [no such queue](ErrorKind::Missing). Otherwise the error
-    /// has a source: the store failed.
-    DropError, CHECK, {
-        /// Returns true if the queue may have been dropped nevertheless: the request was sent, and its answer was
-        /// lost. Check before you repeat the call: a queue of this name may have been created since.
-        may_have_happened
-    }
-}
-
-impl DropError {
-    pub(crate) fn has_keys(queue: &str, counts: StateCounts) -> Self {
-        let StateCounts { ready, waiting, in_flight, parked, damaged, .. } = counts;
-        let damaged = if damaged > 0 { format!(", {damaged} damaged") } else { String::new() };
-        let said = format!(
-            "queue {queue:?} was not dropped: it has keys \
-             ({ready} ready, {waiting} waiting, {in_flight} in flight, {parked} parked{damaged})"
-        );
-        Self(Failed { counts: Some(counts), ..Failed::new(ErrorKind::HasKeys, said) })
-    }
-
-    pub(crate) fn missing(queue: &str, similar: &[String]) -> Self {
-        Self(Failed::new(ErrorKind::Missing, no_such_queue(queue, similar)))
-    }
-
-    /// Returns the number of keys in each state, if they are the reason. The queue is unchanged.
-    #[must_use]
-    pub const fn counts(&self) -> Option<StateCounts> {
-        self.0.counts
-    }
-}
-
 error! {
     /// The error of a query: the store cannot be reached, or the queue was dropped.
     ReadError, "", {}
 }
 
 error! {
-    /// The error of a cancel, revive or pause: the store cannot be reached, another transaction has locked a
+    /// The error of a cancel, revive, pause or drop: the store cannot be reached, another transaction has locked a
     /// key, or the queue was dropped.
     ///
     /// If it [may have happened](Self::may_have_happened), look at the key before you repeat a cancel or a revive:
-    /// a second one also affects later adds and failures. Repeating a pause or a resume is harmless.
+    /// a second one also affects later adds and failures. A second drop affects a queue of the same name that was
+    /// created since. Repeating a pause or a resume is harmless.
+    ///
+    /// A drop that finds [keys](ErrorKind::HasKeys) or [no such queue](ErrorKind::Missing) has no source.
     UpdateError, CHECK, {
         /// Returns true if the change, or a part of it, may have been made nevertheless: the answer to a
         /// request was lost, or only a part succeeded.
@@ -394,13 +367,6 @@ error! {
         /// Returns true if the key may have been added nevertheless: the request was sent, and its answer was
         /// lost. Adding the key again is harmless.
         may_have_happened
-    }
-}
-
-impl AddError {
-    /// Creates the error about an invalid key.
-    pub(crate) fn invalid(said: impl Into<String>) -> Self {
-        Self(Failed::new(ErrorKind::Invalid, said))
     }
 }
 

@@ -10,8 +10,7 @@
 -- process need not call this again for polls within that time. A process that polls within 1.5 s passes at
 -- most 5.5 s: see `SAID`.
 create or replace function requeue.wait(in_queue integer, in_time bigint) returns void
-language plpgsql security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
+language plpgsql {definer} set lock_timeout = '5s' as $$
 declare
     -- Answers and timers may be 1 s late.
     said_until bigint := requeue.now() + in_time + 1000000
@@ -37,24 +36,12 @@ end $$;
 -- `how` encodes the merge rule and the revival of an add: 0 for the earliest due time, 1 for the latest, 2
 -- for exactly this one, plus 4 to revive. Until there is an answer, the row's `said` has this value plus 8,
 -- which distinguishes it from an answer. The row of a new key keeps this value.
-create or replace function requeue.asking(how smallint) returns smallint language sql immutable
-    return (8 + how)::smallint;
-
-create or replace function requeue.is_asking(said smallint) returns boolean language sql immutable
-    return said >= 8;
-
 create or replace function requeue.wants_latest(said smallint) returns boolean language sql immutable
     return said & 3 = 1;
-
-create or replace function requeue.wants_exactly(said smallint) returns boolean language sql immutable
-    return said & 3 = 2;
 
 -- The names of the answers, from 0. Only `add_free` answers `locked`.
 create or replace function requeue.answers() returns text[] language sql immutable
     return array['new', 'coalesced', 'dirty', 'backing_off', 'parked', 'locked', 'revived'];
-
-create or replace function requeue.wants_revival(said smallint) returns boolean language sql immutable
-    return said & 4 = 4;
 
 -- Adds the keys in their order. Returns the answers as numbers, which `answers` names. `in_mosts` has the
 -- longest waits of debounced adds, and null for others.
@@ -63,8 +50,7 @@ create or replace function requeue.add_all(
     in_priorities smallint[], in_reasons integer[], in_adds integer[], in_mosts bigint[]
 ) returns smallint[]
 -- (Planning each batch would take longer than executing it.)
-language plpgsql security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
+language plpgsql {definer} set plan_cache_mode = force_generic_plan
 set enable_nestloop = off as $$
 declare
     -- Assigned before the clock is read: a claim that reads a later time then knows of this transaction.
@@ -89,7 +75,7 @@ begin
         insert into requeue.keys as k
             (queue, key, state, at, since, priority, reasons, adds, said, bound)
         select in_queue, a.key, 0, requeue.later(t, a.after), requeue.later(t, a.after),
-            a.priority, a.reasons, a.adds, requeue.asking(a.how), requeue.later(t, a.most)
+            a.priority, a.reasons, a.adds, (8 + a.how)::smallint, requeue.later(t, a.most)
         from asked a order by a.key
         on conflict (queue, key) do update set
             (state, at, since, priority, adds, reasons, failures, steps, until, not_before, error, bound,
@@ -133,7 +119,7 @@ begin
                         case when b.anew then 0 else k.reasons end as reasons,
                         case when b.anew then 0 else k.not_before end as not_before
                     from (
-                        select k.state = 2 or requeue.wants_exactly(excluded.said) as anew
+                        select k.state = 2 or excluded.said & 3 = 2 as anew
                     ) b
                 ) o, lateral (
                     -- The due time that this add requests. A debounced add postpones the run at most to
@@ -158,11 +144,11 @@ begin
                     end as merged
                 ) w
             )
-        where k.state <> 2 or place.revive or requeue.wants_revival(excluded.said)
+        where k.state <> 2 or place.revive or excluded.said & 4 = 4
         returning k.key, k.state, k.at, k.said
     )
     select array_agg(
-            case when requeue.is_asking(a.said) then 0 else coalesce(a.said, 4) end order by i.key),
+            case when a.said >= 8 then 0 else coalesce(a.said, 4) end order by i.key),
         bool_or(a.state = 0 and a.at <= requeue.horizon(place.waited_until, t)
             and (a.said <> 1 or a.at > t))
     into answers, is_due

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::listening::{QueueWakes, Task};
-use super::operations::ClaimAnswer;
 use super::sessions::Sessions;
 use super::watermark::{LOWEST, Snapshot, Watermark};
 use crate::engine::{Claim, Claimed, Place, lock};
@@ -121,7 +120,7 @@ impl Claims {
             begun.lows = LOWEST;
         }
         let sessions = &self.0.sessions;
-        let ClaimAnswer { mut claimed, lows, snapshot } =
+        let (mut claimed, lows, snapshot) =
             sessions.claim(queue, claim, &begun.lows, begun.names_newest).await?;
         if is_each_whole {
             let (_, lease) = sessions.passed_over(queue.id, &LOWEST, &lows).await?;

@@ -32,8 +32,7 @@ create or replace function requeue.drop_queue(
     name text, force boolean default false, out dropped boolean, out ready bigint,
     out waiting bigint, out in_flight bigint, out dirty bigint, out parked bigint
 )
-language plpgsql security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
+language plpgsql {definer} set lock_timeout = '5s' as $$
 declare
     in_queue integer := (select f.id from requeue.find(name) f);
     t bigint := requeue.now();
@@ -60,12 +59,7 @@ begin
                 perform from requeue.keys x where x.queue = in_queue order by x.key for update;
             end if;
         end if;
-        select count(*) filter (where x.state = 0 and x.at <= t),
-            count(*) filter (where x.state = 0 and x.at > t),
-            count(*) filter (where x.state = 1),
-            count(*) filter (where x.state = 1 and x.at <= t),
-            count(*) filter (where x.state = 2)
-        into ready, waiting, in_flight, dirty, parked
+        select {counts} into ready, waiting, in_flight, dirty, parked
         from requeue.keys x where x.queue = in_queue;
         dropped := force or ready + waiting + in_flight + parked = 0;
         if not dropped then

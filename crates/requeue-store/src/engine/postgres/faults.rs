@@ -8,7 +8,7 @@ use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 
 use super::guard;
-use crate::types::error::{EngineError, ErrorKind, Kind, Reason};
+use crate::types::error::{EngineError, ErrorKind, Kind, Reason, with_sources};
 
 /// Explains that prepared statements and LISTEN depend on session state, which the pooler does not keep.
 pub(super) const POOLED: &str = "a pooler, such as pgbouncer, changes sessions between transactions; \
@@ -80,26 +80,15 @@ fn is_unsuitable_pooler(error: &Error) -> bool {
 
 /// Returns true if TLS has rejected the data that it received, such as a certificate.
 fn has_invalid_data(error: &Error) -> bool {
-    let mut source = error.source();
-    while let Some(inner) = source {
-        if let Some(error) = inner.downcast_ref::<io::Error>() {
-            return error.kind() == io::ErrorKind::InvalidData;
-        }
-        source = inner.source();
-    }
-    false
+    let cause = with_sources(error).find_map(|error| error.downcast_ref::<io::Error>());
+    cause.is_some_and(|error| error.kind() == io::ErrorKind::InvalidData)
 }
 
 /// Classifies an error that occurred before the server answered.
 fn kind_of_connecting(error: &Error) -> Kind {
-    let mut source = error.source();
-    while let Some(inner) = source {
-        if inner.is::<io::Error>() {
-            return Kind::Absent;
-        }
-        source = inner.source();
-    }
-    let may_change = error.is_closed() || error.to_string().contains("timeout");
+    let may_change = with_sources(error).any(|error| error.is::<io::Error>())
+        || error.is_closed()
+        || error.to_string().contains("timeout");
     if may_change { Kind::Absent } else { Kind::Refused }
 }
 

@@ -7,8 +7,7 @@ create or replace function requeue.add_all_soon(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
     in_priorities smallint[], in_reasons integer[], in_adds integer[], in_mosts bigint[]
 ) returns smallint[]
-language plpgsql security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '100ms' as $$
+language plpgsql {definer} set lock_timeout = '100ms' as $$
 begin
     return requeue.add_all(in_queue, in_keys, in_afters, in_hows, in_priorities, in_reasons, in_adds,
         in_mosts);
@@ -17,8 +16,7 @@ end $$;
 -- As `finish`, with the same timeout.
 create or replace function requeue.finish_soon(in_queue integer, in_hold boolean, ends requeue.ends)
 returns integer[]
-language plpgsql security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '100ms' as $$
+language plpgsql {definer} set lock_timeout = '100ms' as $$
 begin
     return requeue.finish(in_queue, in_hold, ends);
 end $$;
@@ -30,8 +28,7 @@ create or replace function requeue.add_free(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
     in_priorities smallint[], in_reasons integer[], in_adds integer[], in_mosts bigint[]
 ) returns smallint[]
-language plpgsql security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '1ms' as $$
+language plpgsql {definer} set lock_timeout = '1ms' as $$
 declare
     half integer := cardinality(in_keys) / 2;
 begin
@@ -66,8 +63,7 @@ end $$;
 create or replace function requeue.finish_free(
     in_queue integer, in_hold boolean, ends requeue.ends, out held integer[], out locked integer[]
 )
-language plpgsql security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '1ms' as $$
+language plpgsql {definer} set lock_timeout = '1ms' as $$
 declare
     many integer := cardinality(ends.keys);
     half integer := many / 2;

@@ -24,11 +24,11 @@ use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream}
 use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_util::either::Either;
 
+use crate::engine::peer::SSL_REQUEST;
+use crate::types::error::with_sources;
+
 type Rustls<S> = <MakeRustlsConnect as MakeTlsConnect<S>>::TlsConnect;
 type Encrypted<S> = <MakeRustlsConnect as MakeTlsConnect<S>>::Stream;
-
-/// The message by which a client requests TLS.
-const TLS_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
 
 /// The options of the address that are not passed to the driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -138,7 +138,7 @@ async fn negotiate_tls<S: AsyncRead + AsyncWrite + Unpin>(
     if way == SslNegotiation::Direct {
         return Ok(true);
     }
-    stream.write_all(&TLS_REQUEST).await?;
+    stream.write_all(&SSL_REQUEST).await?;
     let mut answer = [0];
     stream.read_exact(&mut answer).await?;
     match (answer, mode) {
@@ -309,18 +309,10 @@ pub(super) struct Refusal {
 
 /// Returns the refusal that caused the error, if any.
 pub(super) fn find_refusal<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Refusal> {
-    let mut source = Some(error);
-    while let Some(error) = source {
-        if let Some(refusal) = error.downcast_ref() {
-            return Some(refusal);
-        }
+    with_sources(error).find_map(|error| {
         let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        if let Some(refusal) = inner.and_then(|inner| inner.downcast_ref()) {
-            return Some(refusal);
-        }
-        source = error.source();
-    }
-    None
+        error.downcast_ref().or_else(|| inner?.downcast_ref())
+    })
 }
 
 #[cfg(test)]

@@ -16,9 +16,11 @@ use super::values::{
 };
 use super::watermark::{LOWEST, Lows, Snapshot};
 use super::{Postgres, faults, schema};
+use crate::engine::receipts::Attempts;
 use crate::engine::time::{Micros, micros, until};
 use crate::engine::{
-    Ask, Asked, Claim, Claimed, Delivery, Dropped, End, Engine, Finish, Place, Renewed, Settings,
+    Answers, Ask, Asked, Claim, Claimed, Delivery, Dropped, End, Engine, Finish, Place, Renewed,
+    Settings, Tried,
 };
 use crate::types::add::{Added, ParkedAdd};
 use crate::types::error::{Answer, EngineError, Kind};
@@ -80,8 +82,8 @@ impl Engine for Postgres {
         })?;
         Ok(match row.get::<_, Option<bool>>(5) {
             None => Dropped::Missing,
-            Some(true) => Dropped::Yes(counts(&row)),
-            Some(false) => Dropped::HasKeys(counts(&row)),
+            Some(true) => Dropped::Yes(read_counts(&row)?),
+            Some(false) => Dropped::HasKeys(read_counts(&row)?),
         })
     }
 
@@ -98,16 +100,29 @@ impl Engine for Postgres {
         Ok(self.sessions.query_rows(sql, &[]).await?.iter().map(info).collect())
     }
 
-    async fn add_keys(&self, queue: &Place, asks: Vec<Ask>) -> Answer<Vec<Added>> {
-        let sql = "select requeue.add_all_soon($1, $2, $3, $4, $5, $6, $7, $8)";
-        let added = self.send_adds(sql, queue, &asks).await?;
-        let all: Option<Vec<Added>> = added.into_iter().collect();
-        all.ok_or_else(|| EngineError::refused("the server returned no row"))
-    }
-
-    async fn add_free(&self, queue: &Place, asks: Vec<Ask>) -> Answer<Vec<Option<Added>>> {
-        let sql = "select requeue.add_free($1, $2, $3, $4, $5, $6, $7, $8)";
-        self.send_adds(sql, queue, &asks).await
+    async fn send_adds(
+        &self,
+        queue: &Place,
+        asks: Vec<Ask>,
+        _: &mut Attempts,
+        tried: Tried,
+    ) -> Answers<Added> {
+        let sql = match tried {
+            Tried::No => "select requeue.add_all_soon($1, $2, $3, $4, $5, $6, $7, $8)",
+            Tried::InVain => "select requeue.add_free($1, $2, $3, $4, $5, $6, $7, $8)",
+        };
+        let batch = Batch::new(asks.iter().map(|ask| (&*ask.key, ask.add)));
+        let order = batch.order.iter();
+        let adds: Vec<i32> = order.map(|&n| count(asks[n].adds)).collect();
+        let Batch { keys, afters, hows, priorities, reasons, mosts, .. } = &batch;
+        let id = number(queue);
+        let params: [&dyn Param; 8] = [&id, keys, afters, hows, priorities, reasons, &adds, mosts];
+        let row = self.query_row(queue, sql, &params).await?;
+        let added = batch.read_answers(&row).map_err(|error| faults::of_statement(&error))?;
+        if tried == Tried::No && added.contains(&None) {
+            return Err(EngineError::refused("the server returned no row"));
+        }
+        Ok(added)
     }
 
     async fn claim_keys(&self, queue: &Place, claim: Claim) -> Answer<Claimed> {
@@ -127,17 +142,35 @@ impl Engine for Postgres {
         }
     }
 
-    async fn finish_deliveries(&self, queue: &Place, ends: Vec<End>) -> Answer<Vec<bool>> {
-        let sql = concat!("select requeue.finish_soon($1, $2, ", ends!(), ")");
-        let row = self.send_completions(sql, queue, &ends).await?;
-        let mut held = vec![false; ends.len()];
-        read_indexes(&row, 0).into_iter().for_each(|n| held[n] = true);
-        Ok(held)
-    }
-
-    async fn finish_free(&self, queue: &Place, ends: Vec<End>) -> Answer<Vec<Option<bool>>> {
-        let sql = concat!("select locked, held from requeue.finish_free($1, $2, ", ends!(), ")");
-        Ok(changed(&self.send_completions(sql, queue, &ends).await?, ends.len()))
+    async fn send_completions(&self, queue: &Place, ends: Vec<End>, tried: Tried) -> Answers<bool> {
+        let sql = match tried {
+            Tried::No => {
+                concat!("select requeue.finish_soon($1, $2, ", ends!(), "), '{}'::integer[]")
+            }
+            Tried::InVain => {
+                concat!("select held, locked from requeue.finish_free($1, $2, ", ends!(), ")")
+            }
+        };
+        let keys: Vec<&[u8]> = ends.iter().map(|end| &*end.key).collect();
+        let epochs: Vec<i64> = ends.iter().map(|end| end.epoch).collect();
+        let hows: Vec<i16> = ends.iter().map(|end| how_to_end(&end.how)).collect();
+        let mut rest = Rest::default();
+        // Completions that succeed have no other parameters.
+        if hows.iter().any(|&how| how != 0) {
+            ends.iter().for_each(|end| rest.push(&end.how));
+        }
+        let (id, hold) = (number(queue), is_hold(queue.readd_policy));
+        let Rest { delays, priorities, adds, reasons, errors, bases, caps, shares, mosts } = &rest;
+        let of_all: [&dyn Param; 5] = [&id, &hold, &keys, &epochs, &hows];
+        let of_others: [&dyn Param; 9] =
+            [delays, priorities, adds, reasons, errors, bases, caps, shares, mosts];
+        let row = self.query_row(queue, sql, &[&of_all[..], &of_others[..]].concat()).await;
+        if ends.iter().any(|end| matches!(end.how, Finish::Unclaim(..))) {
+            // Unclaimed keys are back at their old places, which may be below the start of the next claim. That also
+            // holds if the answer was lost.
+            self.claims.scan_soon(queue);
+        }
+        Ok(changed(&row?, ends.len()))
     }
 
     async fn renew_leases(
@@ -170,8 +203,8 @@ impl Engine for Postgres {
         queue: &Place,
         keys: Vec<Key>,
         only: Option<State>,
-    ) -> Answer<Vec<Option<bool>>> {
-        let sql = "select locked, cancelled from requeue.cancel($1, $2, $3)";
+    ) -> Answers<bool> {
+        let sql = "select cancelled, locked from requeue.cancel($1, $2, $3)";
         self.changed(sql, queue, keys, only).await
     }
 
@@ -190,13 +223,8 @@ impl Engine for Postgres {
         Ok(self.listener.cancel_count(queue.id))
     }
 
-    async fn make_ready(
-        &self,
-        queue: &Place,
-        keys: Vec<Key>,
-        from: State,
-    ) -> Answer<Vec<Option<bool>>> {
-        let sql = "select locked, revived from requeue.revive($1, $2, $3)";
+    async fn make_ready(&self, queue: &Place, keys: Vec<Key>, from: State) -> Answers<bool> {
+        let sql = "select revived, locked from requeue.revive($1, $2, $3)";
         self.changed(sql, queue, keys, Some(from)).await
     }
 
@@ -234,17 +262,14 @@ impl Engine for Postgres {
 
     async fn count_keys(&self, queue: &Place) -> Answer<StateCounts> {
         let _turn = self.looks.acquire().await;
-        let sql = "select count(*) filter (where k.state = 0 and k.at <= n.t), \
-                       count(*) filter (where k.state = 0 and k.at > n.t), \
-                       count(*) filter (where k.state = 1), \
-                       count(*) filter (where k.state = 1 and k.at <= n.t), \
-                       count(*) filter (where k.state = 2), \
-                       max(n.t - k.since) filter (where k.state = 0 and k.at <= n.t) \
-                       from requeue.keys k cross join (select requeue.now() as t) n \
-                       where k.queue = $1";
-        let row = self.query_row(queue, sql, &[&number(queue)]).await?;
+        let sql = format!(
+            "select {}, max(n.t - k.since) filter (where k.state = 0 and k.at <= n.t) \
+             from requeue.keys k cross join (select requeue.now() as t) n where k.queue = $1",
+            StateCounts::columns("n.t")
+        );
+        let row = self.query_row(queue, &sql, &[&number(queue)]).await?;
         let oldest_ready = until(0, row.get::<_, Option<i64>>(5).unwrap_or(0));
-        let counts = StateCounts { oldest_ready, ..counts(&row) };
+        let counts = StateCounts { oldest_ready, ..read_counts(&row)? };
         // A dropped queue has no keys either. With any other result, the queue exists.
         if counts == StateCounts::default() {
             self.check_queue(queue).await?;
@@ -274,19 +299,15 @@ fn name_dropped<T>(queue: &Place, answer: Answer<T>) -> Answer<T> {
     })
 }
 
-/// Reads the numbers of ready, waiting, in flight, dirty and parked keys, the first columns of a row.
-fn counts(row: &SqlRow) -> StateCounts {
-    let count = |at: usize| row.get::<_, i64>(at).try_into().unwrap_or(0);
-    let (ready, waiting, in_flight) = (count(0), count(1), count(2));
-    let (dirty, parked) = (count(3), count(4));
-    StateCounts { ready, waiting, in_flight, dirty, parked, ..StateCounts::default() }
+fn read_counts(row: &SqlRow) -> Answer<StateCounts> {
+    StateCounts::read(row).map_err(|error| faults::of_statement(&error))
 }
 
-/// Reads whether each of `count` keys was changed from a row with the numbers of the locked and the changed keys.
+/// Reads whether each of `count` keys was changed from a row with the numbers of the changed and the locked keys.
 fn changed(row: &SqlRow, count: usize) -> Vec<Option<bool>> {
     let mut changed = vec![Some(false); count];
-    read_indexes(row, 0).into_iter().for_each(|n| changed[n] = None);
-    read_indexes(row, 1).into_iter().for_each(|n| changed[n] = Some(true));
+    read_indexes(row, 0).into_iter().for_each(|n| changed[n] = Some(true));
+    read_indexes(row, 1).into_iter().for_each(|n| changed[n] = None);
     changed
 }
 
@@ -309,45 +330,6 @@ impl Postgres {
         self.query_row(queue, "select requeue.check_queue($1)", &[&number(queue)]).await.map(drop)
     }
 
-    async fn send_adds(
-        &self,
-        sql: &str,
-        queue: &Place,
-        asks: &[Ask],
-    ) -> Answer<Vec<Option<Added>>> {
-        let batch = Batch::new(asks.iter().map(|ask| (&*ask.key, ask.add)));
-        let order = batch.order.iter();
-        let adds: Vec<i32> = order.map(|&n| count(asks[n].adds)).collect();
-        let Batch { keys, afters, hows, priorities, reasons, mosts, .. } = &batch;
-        let id = number(queue);
-        let params: [&dyn Param; 8] = [&id, keys, afters, hows, priorities, reasons, &adds, mosts];
-        let row = self.query_row(queue, sql, &params).await?;
-        batch.read_answers(&row).map_err(|error| faults::of_statement(&error))
-    }
-
-    async fn send_completions(&self, sql: &str, queue: &Place, ends: &[End]) -> Answer<SqlRow> {
-        let keys: Vec<&[u8]> = ends.iter().map(|end| &*end.key).collect();
-        let epochs: Vec<i64> = ends.iter().map(|end| end.epoch).collect();
-        let hows: Vec<i16> = ends.iter().map(|end| how_to_end(&end.how)).collect();
-        let mut rest = Rest::default();
-        // Completions that succeed have no other parameters.
-        if hows.iter().any(|&how| how != 0) {
-            ends.iter().for_each(|end| rest.push(&end.how));
-        }
-        let (id, hold) = (number(queue), is_hold(queue.readd_policy));
-        let Rest { delays, priorities, adds, reasons, errors, bases, caps, shares, mosts } = &rest;
-        let of_all: [&dyn Param; 5] = [&id, &hold, &keys, &epochs, &hows];
-        let of_others: [&dyn Param; 9] =
-            [delays, priorities, adds, reasons, errors, bases, caps, shares, mosts];
-        let row = self.query_row(queue, sql, &[&of_all[..], &of_others[..]].concat()).await;
-        if ends.iter().any(|end| matches!(end.how, Finish::Unclaim(..))) {
-            // Unclaimed keys are back at their old places, which may be below the start of the next claim. That also
-            // holds if the answer was lost.
-            self.claims.scan_soon(queue);
-        }
-        row
-    }
-
     /// Runs a function that changes keys in a state, and returns whether it has changed each of them.
     async fn changed(
         &self,
@@ -355,7 +337,7 @@ impl Postgres {
         queue: &Place,
         keys: Vec<Key>,
         state: Option<State>,
-    ) -> Answer<Vec<Option<bool>>> {
+    ) -> Answers<bool> {
         let bytes: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
         let state = state.map(number_of);
         Ok(changed(
@@ -366,14 +348,15 @@ impl Postgres {
 }
 
 impl Sessions {
-    /// Claims keys. The answer includes the newest transactions in progress only with `names_newest`.
+    /// Claims keys. Also returns the lower bounds for the next claim, and the transactions that were in progress. They
+    /// include the newest ones only with `names_newest`.
     pub(super) async fn claim(
         &self,
         queue: &Place,
         claim: &Claim,
         lows: &Lows,
         names_newest: bool,
-    ) -> Answer<ClaimAnswer> {
+    ) -> Answer<(Claimed, Lows, Snapshot)> {
         let sql = "select keys, epochs, priorities, adds, reasons, failures, queued, parked, \
                    parked_failures, next_due, lows, snapshot, is_paused \
                    from requeue.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
@@ -397,7 +380,7 @@ impl Sessions {
             &names_newest,
             &worker,
         ];
-        self.query_row(sql, &params).await.map(|row| ClaimAnswer::read(&row))
+        self.query_row(sql, &params).await.map(|row| read_claimed(&row))
     }
 
     /// Returns the earliest ready key of each priority, and the earliest expired lease, among the keys that
@@ -425,56 +408,42 @@ impl Sessions {
     }
 }
 
-/// The answer to a claim.
-pub(super) struct ClaimAnswer {
-    pub(super) claimed: Claimed,
-    /// The lower bounds for the next claim.
-    pub(super) lows: Lows,
-    /// The transactions that were in progress.
-    pub(super) snapshot: Snapshot,
-}
-
-impl ClaimAnswer {
-    /// Reads the row that `requeue.claim` returns. Arrays that describe the same keys have the same length.
-    fn read(row: &SqlRow) -> Self {
-        let keys: Vec<&[u8]> = row.get("keys");
-        let epochs: Vec<i64> = row.get("epochs");
-        let priorities: Vec<i16> = row.get("priorities");
-        let adds: Vec<i32> = row.get("adds");
-        let reasons: Vec<i32> = row.get("reasons");
-        let failures: Vec<i32> = row.get("failures");
-        let queued: Vec<i64> = row.get("queued");
-        let delivery = |(n, key): (usize, &&[u8])| Delivery {
-            key: Key::from(*key),
-            epoch: epochs[n],
-            asked: Asked {
-                adds: from_count(adds[n]),
-                reasons: reasons[n].cast_unsigned(),
-                priority: i32::from(priorities[n]).into(),
-            },
-            failures: from_count(failures[n]),
-            queued: until(0, queued[n]),
-        };
-        let parked: Vec<&[u8]> = row.get("parked");
-        let last_failures: Vec<i32> = row.get("parked_failures");
-        let parked = parked.into_iter().zip(last_failures);
-        let next_due: Option<i64> = row.get("next_due");
-        let claimed = Claimed {
-            items: keys.iter().enumerate().map(delivery).collect(),
-            next: next_due.map(|time| until(0, time)),
-            parked: parked
-                .map(|(key, n)| ParkedKey::from_expired_lease(key.into(), from_count(n)))
-                .collect(),
-            is_paused: row.get("is_paused"),
-            ..Claimed::default()
-        };
-        let lows: Vec<i64> = row.get("lows");
-        Self {
-            claimed,
-            lows: lows.try_into().unwrap_or(LOWEST),
-            snapshot: Snapshot::parse(row.get("snapshot")).unwrap_or_default(),
-        }
-    }
+/// Reads the row that `requeue.claim` returns. Arrays that describe the same keys have the same length.
+fn read_claimed(row: &SqlRow) -> (Claimed, Lows, Snapshot) {
+    let keys: Vec<&[u8]> = row.get("keys");
+    let epochs: Vec<i64> = row.get("epochs");
+    let priorities: Vec<i16> = row.get("priorities");
+    let adds: Vec<i32> = row.get("adds");
+    let reasons: Vec<i32> = row.get("reasons");
+    let failures: Vec<i32> = row.get("failures");
+    let queued: Vec<i64> = row.get("queued");
+    let delivery = |(n, key): (usize, &&[u8])| Delivery {
+        key: Key::from(*key),
+        epoch: epochs[n],
+        asked: Asked {
+            adds: from_count(adds[n]),
+            reasons: reasons[n].cast_unsigned(),
+            priority: i32::from(priorities[n]).into(),
+        },
+        failures: from_count(failures[n]),
+        queued: until(0, queued[n]),
+    };
+    let parked: Vec<&[u8]> = row.get("parked");
+    let last_failures: Vec<i32> = row.get("parked_failures");
+    let parked = parked.into_iter().zip(last_failures);
+    let next_due: Option<i64> = row.get("next_due");
+    let claimed = Claimed {
+        items: keys.iter().enumerate().map(delivery).collect(),
+        next: next_due.map(|time| until(0, time)),
+        parked: parked
+            .map(|(key, n)| ParkedKey::from_expired_lease(key.into(), from_count(n)))
+            .collect(),
+        is_paused: row.get("is_paused"),
+        ..Claimed::default()
+    };
+    let lows: Vec<i64> = row.get("lows");
+    let snapshot = Snapshot::parse(row.get("snapshot")).unwrap_or_default();
+    (claimed, lows.try_into().unwrap_or(LOWEST), snapshot)
 }
 
 /// Returns the query of a page. Its parameters `$1` to `$3` are the queue, the limit, and the key before

@@ -84,9 +84,7 @@ create or replace function requeue.claim(
     out parked_failures integer[], out next_due bigint, out lows bigint[], out snapshot text,
     out is_paused boolean
 )
-language plpgsql security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql {planned} as $$
 #variable_conflict use_column
 declare
     t bigint := requeue.now();
@@ -214,15 +212,10 @@ begin
     from claimed c;
 
     if cardinality(taken) < in_max then
-        select min(o.at) into next_at from (
-            (select x.at from requeue.keys x where x.queue = in_queue and x.state = 0
-                 and x.priority = -1 and x.at >= lows[1] order by x.at limit 1)
-            union all
-            (select x.at from requeue.keys x where x.queue = in_queue and x.state = 0
-                 and x.priority = 0 and x.at >= lows[2] order by x.at limit 1)
-            union all
-            (select x.at from requeue.keys x where x.queue = in_queue and x.state = 0
-                 and x.priority = 1 and x.at >= lows[3] order by x.at limit 1)
+        select min(o.at) into next_at from generate_series(1, 3) band, lateral (
+            select x.at from requeue.keys x
+            where x.queue = in_queue and x.state = 0 and x.priority = band - 2 and x.at >= lows[band]
+            order by x.at limit 1
         ) o;
         -- A ready key is locked by another transaction. Claim again soon to see whether it is still ready.
         next_due := case when next_at <= t then 20000 else next_at - t end;
@@ -232,8 +225,7 @@ end $$;
 -- Pauses or resumes the deliveries of a queue, and wakes the waiting processes. A claim that has begun before may still
 -- deliver keys.
 create or replace function requeue.set_paused(in_queue integer, in_paused boolean) returns void
-language plpgsql security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
+language plpgsql {definer} set lock_timeout = '5s' as $$
 begin
     update requeue.queues q set paused = in_paused where q.id = in_queue;
     perform requeue.check_queue(in_queue);
@@ -250,9 +242,7 @@ end $$;
 create or replace function requeue.passed_over(
     in_queue integer, in_floors bigint[], in_lows bigint[], out passed bigint[], out next_lease bigint
 )
-language plpgsql security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql {planned} as $$
 declare
     t bigint := requeue.now();
 begin
@@ -287,9 +277,7 @@ end $$;
 -- leases.
 create or replace function requeue.finish(in_queue integer, in_hold boolean, ends requeue.ends)
 returns integer[]
-language plpgsql security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql {planned} as $$
 declare
     t bigint := requeue.now();
     k requeue.keys;
@@ -368,9 +356,7 @@ create or replace function requeue.renew(
     in_queue integer, in_keys bytea[], in_epochs bigint[], in_lease bigint,
     out renewed integer[], out busy integer[], out rest integer[], out cancelled integer[]
 )
-language plpgsql security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql {planned} as $$
 declare
     t bigint := requeue.now();
     ids tid[];
@@ -473,9 +459,7 @@ create or replace function requeue.cancel(
     in_queue integer, in_keys bytea[], in_state integer,
     out cancelled integer[], out locked integer[]
 )
-language plpgsql security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '5s' set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql {planned} set lock_timeout = '5s' as $$
 declare
     t bigint;
     held record;
@@ -512,8 +496,7 @@ end $$;
 -- Cancels the run of a key in flight, and notifies its holder, which renews its lease. Returns 0 if the key is
 -- not in flight, 1 if the run is cancelled now, and 2 if it was cancelled before.
 create or replace function requeue.cancel_running(in_queue integer, in_key bytea) returns integer
-language plpgsql security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
+language plpgsql {definer} set lock_timeout = '5s' as $$
 declare
     k requeue.keys;
 begin
@@ -535,9 +518,7 @@ create or replace function requeue.revive(
     in_queue integer, in_keys bytea[], in_state integer,
     out revived integer[], out locked integer[]
 )
-language plpgsql security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '5s' set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql {planned} set lock_timeout = '5s' as $$
 declare
     t bigint;
     held record;
@@ -563,8 +544,7 @@ end $$;
 
 -- Returns whether no key is ready, waiting or in flight.
 create or replace function requeue.is_idle(in_queue integer) returns boolean
-language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+language plpgsql stable {definer} set enable_seqscan = off as $$
 begin
     perform requeue.check_queue(in_queue);
     return not exists (

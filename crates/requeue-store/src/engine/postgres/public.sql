@@ -3,7 +3,7 @@
 -- Returns the number and the settings of the queue with this name: whether its re-adds are held, and
 -- whether its adds revive parked keys. Returns no row if the queue does not exist.
 create or replace function requeue.find(name text) returns table (id integer, holds boolean, revives boolean)
-language sql stable security definer set search_path = pg_catalog, pg_temp
+language sql stable {definer}
 begin atomic
     select q.id, q.hold, q.revive from requeue.queues q where q.name = find.name;
 end;
@@ -13,17 +13,14 @@ create or replace function requeue.open(
     name text, hold boolean default true, revive boolean default true,
     out id integer, out holds boolean, out revives boolean
 )
-language plpgsql security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
+language plpgsql {definer} set lock_timeout = '5s' as $$
 begin
-    select f.id, f.holds, f.revives into open.id, open.holds, open.revives
-    from requeue.find(open.name) f;
-    if not found then
+    if not exists (select from requeue.find(open.name)) then
         insert into requeue.queues (name, hold, revive) values (open.name, open.hold, open.revive)
         on conflict do nothing;
-        select f.id, f.holds, f.revives into open.id, open.holds, open.revives
-        from requeue.find(open.name) f;
     end if;
+    select f.id, f.holds, f.revives into open.id, open.holds, open.revives
+    from requeue.find(open.name) f;
 end $$;
 
 -- Adds each key with its own delay in microseconds, merge and revival (as encoded by `how_number`),
@@ -33,7 +30,7 @@ create or replace function requeue.add_each(
     queue text, keys bytea[], afters bigint[], hows smallint[], priorities smallint[],
     reasons integer[], mosts bigint[]
 ) returns smallint[]
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql {definer} as $$
 declare
     id integer := (select f.id from requeue.find(queue) f);
 begin
@@ -52,7 +49,7 @@ create or replace function requeue.add(
     priority text default 'normal', reasons integer default 0, revive boolean default false,
     debounce interval default null, at_most interval default null
 ) returns text
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql {definer} as $$
 declare
     answers smallint[] := requeue.add_each(queue, array[key],
         array[requeue.delay(coalesce(debounce, after))], array[requeue.how_number(merge, revive)],
@@ -67,7 +64,7 @@ create or replace function requeue.add(
     priority text default 'normal', reasons integer default 0, revive boolean default false,
     debounce interval default null, at_most interval default null
 ) returns text
-language sql security definer set search_path = pg_catalog, pg_temp
+language sql {definer}
     return requeue.add(queue, convert_to(key, 'UTF8'), after, merge, priority, reasons, revive, debounce,
         at_most);
 
@@ -80,7 +77,7 @@ create or replace function requeue.add_many(
 ) returns table (
     new bigint, coalesced bigint, dirty bigint, backing_off bigint, revived bigint, parked bigint
 )
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql {definer} as $$
 declare
     different bytea[] := array(select distinct k from unnest(keys) k);
     size integer[] := array[cardinality(different)];
@@ -104,7 +101,7 @@ create or replace function requeue.add_many(
 ) returns table (
     new bigint, coalesced bigint, dirty bigint, backing_off bigint, revived bigint, parked bigint
 )
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql {definer} as $$
 begin
     return query
     select * from requeue.add_many(queue, array(select convert_to(k, 'UTF8') from unnest(keys) k),

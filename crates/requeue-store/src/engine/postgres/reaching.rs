@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use super::{Postgres, sessions};
 use crate::engine::peer::{self, Protocol};
-use crate::types::error::{Answer, EngineError, ErrorKind, Reason};
+use crate::types::error::{Answer, EngineError, ErrorKind};
 
 /// The time without an answer after which the engine checks that the server is a PostgreSQL server. Some
 /// other servers wait for more data and never answer.
@@ -24,7 +24,7 @@ impl Postgres {
             Ok(opened) => opened,
             Err(_) => tokio::select! {
                 opened = &mut first => opened,
-                reason = self.explain_unreachable() => match reason {
+                reason = peer::explain_all(self.servers()) => match reason {
                     Some(reason) if reason.kind == ErrorKind::WrongServer => {
                         return Err(reason.into());
                     }
@@ -35,14 +35,10 @@ impl Postgres {
                 },
             },
         };
-        let Err(fault) = opened else { return Ok(()) };
-        // A server that has given a reason needs no further check, except after a failure of TLS: another
-        // kind of server does not support PostgreSQL's TLS negotiation either.
-        let is_known = fault.source.downcast_ref::<Reason>();
-        if is_known.is_some_and(|reason| reason.kind != ErrorKind::Tls) {
-            return Err(fault);
+        match opened {
+            Ok(()) => Ok(()),
+            Err(fault) => Err(peer::explain_fault(fault, self.servers()).await),
         }
-        Err(self.explain_unreachable().await.map_or(fault, EngineError::from))
     }
 
     fn total_patience(&self) -> Duration {
@@ -51,17 +47,7 @@ impl Postgres {
         connecting.saturating_mul(hosts).saturating_add(HANDSHAKE)
     }
 
-    /// Returns the reasons why the servers cannot be reached. Returns `None` if one of them is a PostgreSQL
-    /// server or cannot be identified.
-    async fn explain_unreachable(&self) -> Option<Reason> {
-        let mut all: Option<Reason> = None;
-        for (host, port) in self.address.tcp_servers() {
-            let reason = peer::explain_failure(host, port, Protocol::Postgres).await?;
-            all = Some(match all {
-                None => reason,
-                Some(before) => before.and(reason),
-            });
-        }
-        all
+    fn servers(&self) -> impl Iterator<Item = (&str, u16, Protocol)> {
+        self.address.tcp_servers().map(|(host, port)| (host, port, Protocol::Postgres))
     }
 }

@@ -11,6 +11,7 @@ use super::sessions::{BEGIN, Sessions, run_batch};
 use crate::engine::columns::Columns;
 use crate::engine::missing_steps;
 use crate::types::error::{Answer, EngineError, Kind, newer_schema, older_schema};
+use crate::types::inspect::StateCounts;
 
 /// The version of the schema that this program creates and uses.
 pub(super) const VERSION: i32 = 1;
@@ -36,10 +37,21 @@ const FUNCTIONS: &str = concat!(
     include_str!("public.sql"),
 );
 
-/// Returns [`FUNCTIONS`] with the lists of columns inserted, so that a new column of a key is named once.
+/// The options of the functions that a worker or producer calls: they run as the owner of the schema, and find no objects
+/// that the caller has created.
+const DEFINER: &str = "security definer set search_path = pg_catalog, pg_temp";
+/// As [`DEFINER`], for functions with queries whose plan must not depend on the size of the table when it was made.
+const PLANNED: &str = "{definer} set plan_cache_mode = force_generic_plan \
+                       set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off";
+
+/// Returns [`FUNCTIONS`] with the common options, and with the lists of columns inserted, so that a new column of a key is
+/// named once.
 fn function_sql() -> String {
     let run = |form: fn(&&str) -> String| Columns::RUN.iter().map(form).collect::<Vec<_>>();
     FUNCTIONS
+        .replace("{planned}", PLANNED)
+        .replace("{definer}", DEFINER)
+        .replace("{counts}", &StateCounts::columns("t"))
         .replace("{columns}", &Columns::join_names(|column| column.name.to_owned()))
         .replace("{k.columns}", &Columns::join_names(|column| format!("k.{}", column.name)))
         .replace("{no_run}", &run(|name| format!("{name} = null")).join(", "))

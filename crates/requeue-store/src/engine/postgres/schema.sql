@@ -42,7 +42,7 @@ create table requeue.keys (
     run_adds integer check (run_adds >= 0),
     run_reasons integer,
     run_priority smallint check (run_priority between -1 and 1),
-    -- The answer to the last add, or the encoded request of that add: see `asking`.
+    -- The answer to the last add, or the encoded request of that add: see `wants_latest`.
     said smallint not null,
     key bytea not null check (octet_length(key) <= 2048),
     error text,

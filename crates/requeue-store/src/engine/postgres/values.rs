@@ -9,7 +9,7 @@ use crate::engine::columns::{Columns, Source};
 use crate::engine::row::Row;
 use crate::engine::time::micros;
 use crate::engine::{Asked, Backoff, Failing, Finish, Place, Settings};
-use crate::types::add::{Add, Merge, ParkedAdd, ReaddPolicy};
+use crate::types::add::{Add, Merge, ReaddPolicy};
 use crate::types::error::Answer;
 use crate::types::inspect::{Entry, State};
 
@@ -96,9 +96,7 @@ impl<'a> Rest<'a> {
 /// Returns the place of a queue from a row with its number, whether re-adds are held, and whether adds
 /// revive parked keys.
 pub(super) fn read_place(name: &str, row: &SqlRow) -> Place {
-    let readd_policy = if row.get(1) { ReaddPolicy::Hold } else { ReaddPolicy::Replace };
-    let parked_add = if row.get(2) { ParkedAdd::Revive } else { ParkedAdd::Keep };
-    Place::new(row.get::<_, i32>(0).into(), name, Settings { readd_policy, parked_add })
+    Place::new(row.get::<_, i32>(0).into(), name, Settings::from_flags(row.get(1), row.get(2)))
 }
 
 /// Returns the number that stands for a state in `requeue.cancel`.

@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout};
 
 use super::names::Shard;
 use super::node::Line;
-use super::values::{self, ClaimAnswer, PeekAnswer};
+use super::values::{self, Health, Values};
 use super::{Redis, epoch_of, hold_flag};
 use crate::engine::outage::Part;
 use crate::engine::time::micros;
@@ -45,7 +45,7 @@ impl Redis {
                 queue.note_failure(Part::Shard(number), fault);
             })?;
         queue.note_answer(|| Part::Shard(number));
-        let ClaimAnswer { mut claimed, health } = ClaimAnswer::read(answer)?;
+        let (mut claimed, health) = values::read_claimed(answer)?;
         claimed.next = self.start_repair(queue, shards, number, health).or(claimed.next);
         if !claimed.items.is_empty() && replicas < self.wait {
             tracing::debug!(
@@ -75,7 +75,9 @@ impl Redis {
         let found = in_time(PEEKING, shard, run).await;
         let found = found.inspect_err(|fault| queue.note_failure(Part::Shard(number), fault))?;
         queue.note_answer(|| Part::Shard(number));
-        let PeekAnswer { due, next, health } = PeekAnswer::read(found)?;
+        let mut found = Values::from_array(found)?;
+        let (due, next) = (found.number::<u32>()? as usize, found.time_if_any()?);
+        let health = if found.is_true()? { Health::Damaged(0) } else { Health::Good };
         Ok((due, self.start_repair(queue, shards, number, health).or(next)))
     }
 

@@ -73,8 +73,7 @@ impl Redis {
                 remove_queue(&nodes, &shards).await?;
                 return Ok(Dropped::Yes(StateCounts::default()));
             }
-            let dropping = Dropping { nodes: &nodes, shards: &shards };
-            let (counts, is_dropped) = dropping.seal_and_mark(keys_too).await?;
+            let (counts, is_dropped) = seal_and_mark(&nodes, &shards, keys_too).await?;
             if !is_dropped {
                 return Ok(Dropped::HasKeys(counts));
             }
@@ -128,67 +127,75 @@ impl Redis {
     }
 }
 
-struct Dropping<'a> {
-    nodes: &'a Arc<Nodes>,
-    shards: &'a [Shard],
+/// Runs steps 1 to 3. Returns the numbers of keys, and whether the queue was dropped.
+async fn seal_and_mark(
+    nodes: &Arc<Nodes>,
+    shards: &[Shard],
+    keys_too: bool,
+) -> Answer<(StateCounts, bool)> {
+    let name = fastrand::u64(1..=i64::MAX.unsigned_abs());
+    let began = Instant::now();
+    let decided = match seal_shards(nodes, shards, name).await {
+        Ok((counts, _)) if Dropped::keeps(&counts, keys_too) => Ok((counts, false)),
+        Ok((counts, last_epoch)) => {
+            mark_record(nodes, &shards[0].queue, last_epoch, began).await.map(|()| (counts, true))
+        }
+        Err(fault) => Err(fault),
+    };
+    // If it is unknown whether the record is marked, the shards stay sealed. Another drop decides.
+    let is_open = match &decided {
+        Ok((_, is_dropped)) => !is_dropped,
+        Err(fault) => !fault.kind.may_have_happened(),
+    };
+    if is_open {
+        for shard in shards {
+            // Unseal the other shards even if this fails.
+            if let Err(fault) = run_step(nodes, shard, "unseal", name).await {
+                let (queue, error) = (&shard.queue.name, fault.source);
+                tracing::warn!(queue, %error, "a shard could not be unsealed: \
+                    drop the queue again");
+            }
+        }
+    }
+    decided
 }
 
-impl Dropping<'_> {
-    /// Runs steps 1 to 3. Returns the numbers of keys, and whether the queue was dropped.
-    async fn seal_and_mark(&self, keys_too: bool) -> Answer<(StateCounts, bool)> {
-        let name = fastrand::u64(1..=i64::MAX.unsigned_abs());
-        let began = Instant::now();
-        let decided = match self.seal_shards(name).await {
-            Ok((counts, _)) if Dropped::keeps(&counts, keys_too) => Ok((counts, false)),
-            Ok((counts, last_epoch)) => self.mark(last_epoch, began).await.map(|()| (counts, true)),
-            Err(fault) => Err(fault),
-        };
-        // If it is unknown whether the record is marked, the shards stay sealed. Another drop decides.
-        let is_open = match &decided {
-            Ok((_, is_dropped)) => !is_dropped,
-            Err(fault) => !fault.kind.may_have_happened(),
-        };
-        if is_open {
-            for shard in self.shards {
-                // Unseal the other shards even if this fails.
-                if let Err(fault) = run_step(self.nodes, shard, "unseal", name).await {
-                    let (queue, error) = (&shard.queue.name, fault.source);
-                    tracing::warn!(queue, %error, "a shard could not be unsealed: \
-                        drop the queue again");
-                }
-            }
+/// Seals all shards. Returns the numbers of keys, and the last fencing token.
+async fn seal_shards(
+    nodes: &Arc<Nodes>,
+    shards: &[Shard],
+    name: u64,
+) -> Answer<(StateCounts, i64)> {
+    let (mut all, mut last_epoch) = (StateCounts::default(), 0);
+    for (number, shard) in shards.iter().enumerate() {
+        let answer = run_step(nodes, shard, "seal", name).await;
+        // Unsealing shows whether the seal was set.
+        let answer = answer.map_err(|fault| EngineError { kind: Kind::Absent, ..fault })?;
+        let mut answer = Values::from_array(answer)?;
+        if answer.number::<u8>()? == 0 {
+            return Err(EngineError::absent("another process is dropping the queue"));
         }
-        decided
+        last_epoch = last_epoch.max(epoch_of(answer.number()?, number, shards.len()));
+        all = sum_counts(all, values::read_counts(&mut answer)?);
     }
+    Ok((all, last_epoch))
+}
 
-    /// Seals all shards. Returns the numbers of keys, and the last fencing token.
-    async fn seal_shards(&self, name: u64) -> Answer<(StateCounts, i64)> {
-        let (mut all, mut last_epoch) = (StateCounts::default(), 0);
-        for (number, shard) in self.shards.iter().enumerate() {
-            let answer = run_step(self.nodes, shard, "seal", name).await;
-            // Unsealing shows whether the seal was set.
-            let answer = answer.map_err(|fault| EngineError { kind: Kind::Absent, ..fault })?;
-            let mut answer = Values::from_array(answer)?;
-            if answer.number::<u8>()? == 0 {
-                return Err(EngineError::absent("another process is dropping the queue"));
-            }
-            last_epoch = last_epoch.max(epoch_of(answer.number()?, number, self.shards.len()));
-            all = sum_counts(all, values::read_counts(&mut answer)?);
-        }
-        Ok((all, last_epoch))
+async fn mark_record(
+    nodes: &Arc<Nodes>,
+    of: &Identity,
+    last_epoch: i64,
+    began: Instant,
+) -> Answer<()> {
+    let mut raise = nodes.scripts.floor.with(&[names::FLOOR.to_owned()]);
+    raise.arg(last_epoch);
+    let raised = nodes.run_script(names::slot(names::FLOOR), &raise);
+    raised.await.map_err(|fault| EngineError { kind: Kind::Absent, ..fault })?;
+    // Another drop may have taken over the seals and removed them. Adds may have succeeded since.
+    if began.elapsed() > LIMIT {
+        return Err(EngineError::absent("the shards did not answer in time"));
     }
-
-    async fn mark(&self, last_epoch: i64, began: Instant) -> Answer<()> {
-        let mut raise = self.nodes.scripts.floor.with(&[names::FLOOR.to_owned()]);
-        raise.arg(last_epoch);
-        let raised = self.nodes.run_script(names::slot(names::FLOOR), &raise);
-        raised.await.map_err(|fault| EngineError { kind: Kind::Absent, ..fault })?;
-        // Another drop may have taken over the seals and removed them. Adds may have succeeded since.
-        if began.elapsed() > LIMIT {
-            return Err(EngineError::absent("the shards did not answer in time"));
-        }
-        record(self.nodes, &self.shards[0].queue, &["drop".to_owned()]).await
-    }
+    record(nodes, of, &["drop".to_owned()]).await
 }
 
 /// Runs step 4. Several processes may do so at the same time.

@@ -30,11 +30,7 @@ impl Map {
     ) -> Answer<Self> {
         let [hello] = node.ask([&cmd("HELLO")]).await?;
         let Value::Array(words) = hello else { return Err(unknown_format()) };
-        let says = |name: &str, what: &str| {
-            words.chunks(2).any(
-                |pair| matches!(pair, [a, b] if value_text(a) == name && value_text(b) == what),
-            )
-        };
+        let says = |name: &str, what: &str| find_value(&words, name).as_deref() == Some(what);
         if says("mode", "sentinel") {
             return Err(sentinel_error(node).await);
         }
@@ -118,6 +114,14 @@ pub(super) fn address(from: &Node, host: &str, port: u16) -> ConnectionAddr {
         }
         _ => ConnectionAddr::Tcp(host, port),
     }
+}
+
+/// Returns the value that follows this name in a list of names and values.
+pub(super) fn find_value(words: &[Value], name: &str) -> Option<String> {
+    words.chunks(2).find_map(|pair| match pair {
+        [said, value] if value_text(said) == name => Some(value_text(value)),
+        _ => None,
+    })
 }
 
 pub(super) fn value_text(value: &Value) -> String {

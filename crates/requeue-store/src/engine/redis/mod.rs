@@ -74,7 +74,6 @@ use async_trait::async_trait;
 use redis::Value;
 use requeue::CancelledRun;
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 use self::faults::unknown_format;
 use self::names::Shard;
@@ -89,7 +88,8 @@ use crate::engine::damage::Damaged;
 use crate::engine::receipts::{Attempts, Receipt, Receipts};
 use crate::engine::time::micros;
 use crate::engine::{
-    Ask, Claim, Claimed, Cursor, Dropped, End, Engine, Place, Renewed, Settings, Walked, lock,
+    Answers, Ask, Claim, Claimed, Cursor, Dropped, End, Engine, Place, Renewed, Settings, Tried,
+    Walked, lock,
 };
 use crate::types::add::{Added, ReaddPolicy};
 use crate::types::error::{Answer, EngineError, Kind};
@@ -169,15 +169,14 @@ impl Redis {
         queue: &Place,
         keys: Vec<Key>,
         state: Option<State>,
-    ) -> Answer<Vec<Option<bool>>> {
+    ) -> Answers<bool> {
         let Some(first) = keys.first() else { return Ok(Vec::new()) };
         let (shards, number) = self.shard_with(queue, first)?;
         let mut command = script.on(&shards[number]);
         command.arg(values::name_of(state));
         keys.iter().for_each(|key| _ = command.arg(&**key));
         let answer = self.run_script(&shards[number], &command).await?;
-        let digits = values::to_digits(answer, keys.len())?;
-        Ok(digits.into_iter().map(|digit| Some(digit == b'1')).collect())
+        values::to_changed(answer, keys.len())
     }
 }
 
@@ -221,17 +220,13 @@ impl Engine for Redis {
         self.shard_with(queue, key).map_or(0, |(_, number)| number)
     }
 
-    async fn add_keys(&self, queue: &Place, asks: Vec<Ask>) -> Answer<Vec<Added>> {
-        let mut only = Attempts::until(Instant::now());
-        self.add_once(queue, asks, &mut only).await
-    }
-
-    async fn add_once(
+    async fn send_adds(
         &self,
         queue: &Place,
         asks: Vec<Ask>,
         attempts: &mut Attempts,
-    ) -> Answer<Vec<Added>> {
+        _: Tried,
+    ) -> Answers<Added> {
         let Some(first) = asks.first() else { return Ok(Vec::new()) };
         let (shards, number) = self.shard_with(queue, &first.key)?;
         let (shard, script) = (&shards[number], &self.nodes.scripts.add);
@@ -264,7 +259,7 @@ impl Engine for Redis {
             let why = "the row could not be read".to_owned();
             Damaged { key: ask.key.clone(), why }.report_replaced(&queue.name);
         }
-        digits.into_iter().map(values::to_added).collect()
+        digits.into_iter().map(|digit| values::to_added(digit).map(Some)).collect()
     }
 
     async fn claim_keys(&self, queue: &Place, claim: Claim) -> Answer<Claimed> {
@@ -306,7 +301,7 @@ impl Engine for Redis {
         Ok(false)
     }
 
-    async fn finish_deliveries(&self, queue: &Place, ends: Vec<End>) -> Answer<Vec<bool>> {
+    async fn send_completions(&self, queue: &Place, ends: Vec<End>, _: Tried) -> Answers<bool> {
         let Some(first) = ends.first() else { return Ok(Vec::new()) };
         let (shards, number) = self.shard_with(queue, &first.key)?;
         let mut command = self.nodes.scripts.finish.on(&shards[number]);
@@ -315,8 +310,7 @@ impl Engine for Redis {
             values::push_completion(&mut command, end, end.epoch / shards.len() as i64);
         }
         let answer = self.run_script(&shards[number], &command).await?;
-        let digits = values::to_digits(answer, ends.len())?;
-        Ok(digits.into_iter().map(|digit| digit == b'1').collect())
+        values::to_changed(answer, ends.len())
     }
 
     async fn renew_leases(
@@ -346,7 +340,7 @@ impl Engine for Redis {
         queue: &Place,
         keys: Vec<Key>,
         only: Option<State>,
-    ) -> Answer<Vec<Option<bool>>> {
+    ) -> Answers<bool> {
         self.changed(&self.nodes.scripts.cancel, queue, keys, only).await
     }
 
@@ -382,12 +376,7 @@ impl Engine for Redis {
         }
     }
 
-    async fn make_ready(
-        &self,
-        queue: &Place,
-        keys: Vec<Key>,
-        from: State,
-    ) -> Answer<Vec<Option<bool>>> {
+    async fn make_ready(&self, queue: &Place, keys: Vec<Key>, from: State) -> Answers<bool> {
         async move { self.changed(&self.nodes.scripts.revive, queue, keys, Some(from)).await }.await
     }
 

@@ -100,11 +100,8 @@ impl Redis {
             return Ok(None);
         }
         let mut said = Values::from_array(answer)?;
-        let (held, count) = (said.number::<u8>()?, said.number::<u16>()?);
-        let new = said.number::<u8>()?;
-        let readd_policy = if held == 1 { ReaddPolicy::Hold } else { ReaddPolicy::Replace };
-        let keeps = said.number::<u8>()? == 1;
-        let parked_add = if keeps { ParkedAdd::Keep } else { ParkedAdd::Revive };
+        let (holds, count, new) = (said.is_true()?, said.number()?, said.number::<u8>()?);
+        let settings = Settings::from_flags(holds, !said.is_true()?);
         if !(1..=names::MAX_SHARDS).contains(&count) {
             return Err(EngineError::refused(format!(
                 "{}: the record of the queue is invalid: it has {count} \
@@ -112,8 +109,7 @@ impl Redis {
                 self.address
             )));
         }
-        let settings = Settings { readd_policy, parked_add };
-        let (generation, is_dropping) = (said.number()?, said.number::<u8>()? == 1);
+        let (generation, is_dropping) = (said.number()?, said.is_true()?);
         let (is_new, is_made) = (new > 0, new == 2);
         Ok(Some(Record { settings, shards: count, is_new, is_made, generation, is_dropping }))
     }

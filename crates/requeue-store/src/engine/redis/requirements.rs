@@ -9,7 +9,7 @@ use redis::{Value, cmd};
 use tokio::time::timeout;
 
 use super::faults::unknown_format;
-use super::map::{address, value_text};
+use super::map::{address, find_value, value_text};
 use super::node::Node;
 use crate::types::error::{Answer, EngineError};
 
@@ -105,13 +105,7 @@ fn master_names(node: &Node, masters: Value) -> Answer<Vec<String>> {
     let Value::Array(masters) = masters else { return Err(unknown_format()) };
     let named = masters.iter().map(|master| {
         let Value::Array(words) = master else { return Err(unknown_format()) };
-        let said = |name: &str| {
-            let mut pairs = words.chunks(2);
-            pairs.find_map(|pair| match pair {
-                [said, value] if value_text(said) == name => Some(value_text(value)),
-                _ => None,
-            })
-        };
+        let said = |name: &str| find_value(words, name);
         let (Some(name), Some(ip), Some(port)) = (said("name"), said("ip"), said("port")) else {
             return Err(unknown_format());
         };

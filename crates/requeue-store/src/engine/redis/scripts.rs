@@ -69,34 +69,6 @@ impl DerefMut for Call<'_> {
     }
 }
 
-/// The scripts, one for each file in `lua` that is an operation. They have no groups: each operation calls one of them.
-#[derive(Debug)]
-pub(super) struct Scripts {
-    pub(super) list: Script,
-    pub(super) open: Script,
-    pub(super) record: Script,
-    pub(super) floor: Script,
-    pub(super) drop: Script,
-    pub(super) check: Script,
-    pub(super) mark: Script,
-    pub(super) add: Script,
-    pub(super) claim: Script,
-    pub(super) peek: Script,
-    pub(super) finish: Script,
-    pub(super) renew: Script,
-    pub(super) cancel: Script,
-    pub(super) cancel_running: Script,
-    pub(super) revive: Script,
-    pub(super) look_up: Script,
-    pub(super) walk: Script,
-    pub(super) parked: Script,
-    pub(super) counts: Script,
-    pub(super) repair: Script,
-    pub(super) wake: Script,
-    pub(super) pause: Script,
-    pub(super) is_paused: Script,
-}
-
 /// The clock of the server.
 pub(super) const CLOCK: &str = include_str!("lua/clock.lua");
 
@@ -105,56 +77,52 @@ const EVEN_IF_FULL: &str = "#!lua flags=allow-oom";
 /// Scripts that a full server does not start.
 const UNLESS_FULL: &str = "#!lua";
 
+const ALIVE: &str = include_str!("lua/alive.lua");
+const SHARD: &str = include_str!("lua/shard.lua");
+const ROWS: &str = include_str!("lua/rows.lua");
+
+/// Defines [`Scripts`]. Each line has the parts that precede some scripts, and the names of these scripts, which
+/// are those of their files.
+macro_rules! scripts {
+    ($clock:ident: $($parts:expr => $($name:ident)*;)*) => {
+        /// The scripts, one for each file in `lua` that is an operation. They have no groups: each operation calls one of
+        /// them.
+        #[derive(Debug)]
+        pub(super) struct Scripts {
+            $($(pub(super) $name: Script,)*)*
+        }
+
+        impl Scripts {
+            /// Builds the scripts. The clock defines a Lua function `now`.
+            pub(super) fn new($clock: &str) -> Self {
+                Self {
+                    $($($name: {
+                        let text = include_str!(concat!("lua/", stringify!($name), ".lua"));
+                        Script::new(&[&$parts[..], &[text]].concat())
+                    },)*)*
+                }
+            }
+        }
+    };
+}
+
+scripts! { clock:
+    [EVEN_IF_FULL] => list open record floor;
+    // These scripts also operate on shards without the mark of the queue.
+    [EVEN_IF_FULL, clock, SHARD] => drop check mark;
+    [EVEN_IF_FULL, ALIVE, clock, SHARD] => wake pause;
+    [EVEN_IF_FULL, ALIVE, clock, SHARD, ROWS] => claim finish renew cancel cancel_running revive repair;
+    [UNLESS_FULL, ALIVE, clock, SHARD, ROWS] => add;
+    // These scripts only read.
+    [ALIVE, clock, SHARD] => peek look_up walk parked counts is_paused;
+}
+
+#[cfg(test)]
 impl Scripts {
     /// Returns a script that answers one digit per row of ARGV: 1 if the row can be read.
-    #[cfg(test)]
     pub(super) fn reads(&self) -> Script {
-        let (shard, rows) = (include_str!("lua/shard.lua"), include_str!("lua/rows.lua"));
         let text = "local answers = {} for i = 2, #ARGV do answers[i - 1] = unpacked(ARGV[i]) and 1 or 0 end \
                     return table.concat(answers)";
-        Script::new(&[shard, rows, text])
-    }
-
-    /// Builds the scripts. `clock` defines a Lua function `now`.
-    pub(super) fn new(clock: &str) -> Self {
-        let shard = include_str!("lua/shard.lua");
-        let rows = include_str!("lua/rows.lua");
-        let alive = include_str!("lua/alive.lua");
-        let operation = |text| Script::new(&[EVEN_IF_FULL, alive, clock, shard, rows, text]);
-        let look = |text| Script::new(&[alive, clock, shard, text]);
-        // These scripts also operate on shards without the mark of the queue.
-        let touch = |text| Script::new(&[EVEN_IF_FULL, clock, shard, text]);
-        Self {
-            list: Script::new(&[EVEN_IF_FULL, include_str!("lua/list.lua")]),
-            open: Script::new(&[EVEN_IF_FULL, include_str!("lua/open.lua")]),
-            record: Script::new(&[EVEN_IF_FULL, include_str!("lua/record.lua")]),
-            floor: Script::new(&[EVEN_IF_FULL, include_str!("lua/floor.lua")]),
-            drop: touch(include_str!("lua/drop.lua")),
-            check: touch(include_str!("lua/check.lua")),
-            mark: touch(include_str!("lua/mark.lua")),
-            add: Script::new(&[
-                UNLESS_FULL,
-                alive,
-                clock,
-                shard,
-                rows,
-                include_str!("lua/add.lua"),
-            ]),
-            claim: operation(include_str!("lua/claim.lua")),
-            peek: look(include_str!("lua/peek.lua")),
-            finish: operation(include_str!("lua/finish.lua")),
-            renew: operation(include_str!("lua/renew.lua")),
-            cancel: operation(include_str!("lua/cancel.lua")),
-            cancel_running: operation(include_str!("lua/cancel_running.lua")),
-            revive: operation(include_str!("lua/revive.lua")),
-            look_up: look(include_str!("lua/look_up.lua")),
-            walk: look(include_str!("lua/walk.lua")),
-            parked: look(include_str!("lua/parked.lua")),
-            counts: look(include_str!("lua/counts.lua")),
-            repair: operation(include_str!("lua/repair.lua")),
-            wake: Script::new(&[EVEN_IF_FULL, alive, clock, shard, "wake()"]),
-            pause: Script::new(&[EVEN_IF_FULL, alive, clock, shard, include_str!("lua/pause.lua")]),
-            is_paused: look(include_str!("lua/is_paused.lua")),
-        }
+        Script::new(&[SHARD, ROWS, text])
     }
 }

@@ -10,7 +10,7 @@ use super::faults::unknown_format;
 use crate::engine::damage::Damaged;
 use crate::engine::row::{Row, Run};
 use crate::engine::time::{Micros, micros, until};
-use crate::engine::{Ask, Asked, Claimed, Delivery, End, Failing, Finish, Place};
+use crate::engine::{Answers, Ask, Asked, Claimed, Delivery, End, Failing, Finish, Place};
 use crate::types::add::{Add, Added, Merge, Priority};
 use crate::types::error::Answer;
 use crate::types::inspect::{Entry, ParkedKey, State, StateCounts};
@@ -104,15 +104,18 @@ impl Values {
             .and_then(|number| number.try_into().map_err(|_| unknown_format()))
     }
 
-    /// Reads a number that the script may not have.
-    fn number_if_any(&mut self) -> Answer<Option<u64>> {
+    /// Reads a time that the script may not have.
+    pub(super) fn time_if_any(&mut self) -> Answer<Option<Duration>> {
         match self.next_value()? {
             Value::Nil => Ok(None),
-            value => Ok(Some(number(value)?.try_into().map_err(|_| unknown_format())?)),
+            value => {
+                let micros = number(value)?.try_into().map_err(|_| unknown_format())?;
+                Ok(Some(Duration::from_micros(micros)))
+            }
         }
     }
 
-    fn is_true(&mut self) -> Answer<bool> {
+    pub(super) fn is_true(&mut self) -> Answer<bool> {
         Ok(self.number::<u8>()? == 1)
     }
 }
@@ -139,6 +142,12 @@ pub(super) fn number(value: Value) -> Answer<i64> {
 pub(super) fn to_digits(value: Value, count: usize) -> Answer<Vec<u8>> {
     let digits = bytes(value)?;
     if digits.len() == count { Ok(digits) } else { Err(unknown_format()) }
+}
+
+/// Returns whether each of `count` keys was changed. No other transaction can have locked it.
+pub(super) fn to_changed(value: Value, count: usize) -> Answers<bool> {
+    let digits = to_digits(value, count)?;
+    Ok(digits.into_iter().map(|digit| Some(digit == b'1')).collect())
 }
 
 /// The answer for an add that has replaced an unreadable row that was not set aside. The key is new.
@@ -168,46 +177,19 @@ pub(super) const fn name_of(state: Option<State>) -> &'static str {
     }
 }
 
-/// The answer of claim.lua. The fencing tokens are those of the shard.
-pub(super) struct ClaimAnswer {
-    pub(super) claimed: Claimed,
-    pub(super) health: Health,
-}
-
-impl ClaimAnswer {
-    pub(super) fn read(value: Value) -> Answer<Self> {
-        let mut values = Values::from_array(value)?;
-        let next = values.number_if_any()?.map(Duration::from_micros);
-        let (is_damaged, dropped) = (values.is_true()?, values.number()?);
-        let claimed = Claimed {
-            next,
-            is_paused: values.is_true()?,
-            damaged: set_aside(values.next_value()?)?,
-            parked: read_parked(values.next_value()?)?,
-            items: read_delivered(values.next_value()?)?,
-        };
-        let health = if is_damaged { Health::Damaged(dropped) } else { Health::Good };
-        Ok(Self { claimed, health })
-    }
-}
-
-/// The answer of peek.lua.
-pub(super) struct PeekAnswer {
-    /// The number of keys that a claim would find.
-    pub(super) due: usize,
-    pub(super) next: Option<Duration>,
-    pub(super) health: Health,
-}
-
-impl PeekAnswer {
-    pub(super) fn read(value: Value) -> Answer<Self> {
-        let mut values = Values::from_array(value)?;
-        Ok(Self {
-            due: values.number::<u32>()? as usize,
-            next: values.number_if_any()?.map(Duration::from_micros),
-            health: if values.is_true()? { Health::Damaged(0) } else { Health::Good },
-        })
-    }
+/// Decodes the answer of claim.lua. The fencing tokens are those of the shard.
+pub(super) fn read_claimed(value: Value) -> Answer<(Claimed, Health)> {
+    let mut values = Values::from_array(value)?;
+    let next = values.time_if_any()?;
+    let (is_damaged, dropped) = (values.is_true()?, values.number()?);
+    let claimed = Claimed {
+        next,
+        is_paused: values.is_true()?,
+        damaged: set_aside(values.next_value()?)?,
+        parked: read_parked(values.next_value()?)?,
+        items: read_delivered(values.next_value()?)?,
+    };
+    Ok((claimed, if is_damaged { Health::Damaged(dropped) } else { Health::Good }))
 }
 
 /// Decodes the keys that a claim has delivered, each with the parameters of its run.

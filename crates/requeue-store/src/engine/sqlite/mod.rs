@@ -23,7 +23,10 @@ use tokio::time::{Instant, sleep};
 
 use self::clock::Clock;
 use self::thread::{Busy, Kind, Thread, Work};
-use crate::engine::{Ask, Claim, Claimed, Dropped, End, Engine, Place, Renewed, Settings, lock};
+use crate::engine::receipts::Attempts;
+use crate::engine::{
+    Answers, Ask, Claim, Claimed, Dropped, End, Engine, Place, Renewed, Settings, Tried, lock,
+};
 use crate::types::add::Added;
 use crate::types::error::{Answer, EngineError};
 use crate::types::inspect::{Entry, QueueInfo, State, StateCounts};
@@ -81,16 +84,8 @@ impl Sqlite {
         self.wake_sender(queue).send_modify(|wakes| *wakes += 1);
     }
 
-    async fn change_rows<T: Send + 'static>(
-        &self,
-        queue: &Place,
-        work: impl FnOnce(&Work<'_>, Place) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Answer<T> {
-        self.call(&self.thread, Kind::Plain, queue, |at, queue, _| work(at, queue)).await
-    }
-
-    /// As [`change_rows`](Self::change_rows), for a caller that does not try again. Waits for other processes as long as an
-    /// add does.
+    /// As [`with_rows`](Self::with_rows), to change rows for a caller that does not try again. Waits for other processes
+    /// as long as an add does.
     async fn update_rows<T: Send + 'static>(
         &self,
         queue: &Place,
@@ -99,21 +94,22 @@ impl Sqlite {
         let work = Arc::new(work);
         let attempt = || -> Attempt<'_, T> {
             let work = Arc::clone(&work);
-            Box::pin(self.change_rows(queue, move |at, queue| work(at, queue)))
+            Box::pin(self.with_rows(&self.thread, queue, move |at, queue| work(at, queue)))
         };
         retry_patiently(attempt).await
     }
 
-    async fn read_rows<T: Send + 'static>(
+    /// Runs `work` on a thread with the queue. Fails if the queue was dropped.
+    async fn with_rows<T: Send + 'static>(
         &self,
-        reader: &Thread,
+        thread: &Thread,
         queue: &Place,
         work: impl FnOnce(&Work<'_>, Place) -> rusqlite::Result<T> + Send + 'static,
     ) -> Answer<T> {
-        self.call(reader, Kind::Plain, queue, |at, queue, _| work(at, queue)).await
+        self.call(thread, Kind::Plain, queue, |at, queue, _| work(at, queue)).await
     }
 
-    /// Runs `work` on a thread with the queue, and whether the queue is paused. Fails if the queue was dropped.
+    /// As [`with_rows`](Self::with_rows). `work` also gets whether the queue is paused.
     async fn call<T: Send + 'static>(
         &self,
         thread: &Thread,
@@ -223,7 +219,13 @@ impl Engine for Sqlite {
         self.call_checked(self.slow_reader(), Kind::Plain, |at| at.list_queues()).await
     }
 
-    async fn add_keys(&self, queue: &Place, asks: Vec<Ask>) -> Answer<Vec<Added>> {
+    async fn send_adds(
+        &self,
+        queue: &Place,
+        asks: Vec<Ask>,
+        _: &mut Attempts,
+        _: Tried,
+    ) -> Answers<Added> {
         let add = move |at: &Work<'_>, queue: Place, _| at.add_keys(&queue, &asks);
         let added = self.call(&self.thread, Kind::Grows, queue, add).await?;
         self.wake_getters(queue.id);
@@ -248,9 +250,10 @@ impl Engine for Sqlite {
         self.call(self.quick_reader(), Kind::Plain, queue, is_paused).await
     }
 
-    async fn finish_deliveries(&self, queue: &Place, ends: Vec<End>) -> Answer<Vec<bool>> {
-        let held =
-            self.change_rows(queue, move |at, queue| at.finish_deliveries(&queue, ends)).await?;
+    async fn send_completions(&self, queue: &Place, ends: Vec<End>, _: Tried) -> Answers<bool> {
+        let held = self
+            .with_rows(&self.thread, queue, move |at, queue| at.finish_deliveries(&queue, ends))
+            .await?;
         self.wake_getters(queue.id);
         Ok(held)
     }
@@ -261,7 +264,8 @@ impl Engine for Sqlite {
         held: Vec<(Key, i64)>,
         lease: Duration,
     ) -> Answer<Vec<Renewed>> {
-        self.change_rows(queue, move |at, queue| at.renew_leases(&queue, &held, lease)).await
+        self.with_rows(&self.thread, queue, move |at, queue| at.renew_leases(&queue, &held, lease))
+            .await
     }
 
     async fn cancel_keys(
@@ -269,7 +273,7 @@ impl Engine for Sqlite {
         queue: &Place,
         keys: Vec<Key>,
         only: Option<State>,
-    ) -> Answer<Vec<Option<bool>>> {
+    ) -> Answers<bool> {
         self.update_rows(queue, move |at, queue| at.cancel_keys(&queue, &keys, only)).await
     }
 
@@ -280,15 +284,10 @@ impl Engine for Sqlite {
 
     async fn cancel_signal(&self, queue: &Place) -> Answer<u64> {
         // Other processes do not send wakes.
-        self.read_rows(self.quick_reader(), queue, |at, queue| at.cancel_sum(&queue)).await
+        self.with_rows(self.quick_reader(), queue, |at, queue| at.cancel_sum(&queue)).await
     }
 
-    async fn make_ready(
-        &self,
-        queue: &Place,
-        keys: Vec<Key>,
-        from: State,
-    ) -> Answer<Vec<Option<bool>>> {
+    async fn make_ready(&self, queue: &Place, keys: Vec<Key>, from: State) -> Answers<bool> {
         let ready =
             self.update_rows(queue, move |at, queue| at.make_ready(&queue, &keys, from)).await?;
         self.wake_getters(queue.id);
@@ -297,7 +296,7 @@ impl Engine for Sqlite {
 
     async fn look_up(&self, queue: &Place, key: &Key) -> Answer<Option<Entry>> {
         let key = key.clone();
-        self.read_rows(self.quick_reader(), queue, move |at, queue| at.look_up(&queue, key)).await
+        self.with_rows(self.quick_reader(), queue, move |at, queue| at.look_up(&queue, key)).await
     }
 
     async fn read_page(
@@ -308,19 +307,19 @@ impl Engine for Sqlite {
         limit: usize,
     ) -> Answer<Vec<Entry>> {
         let after = after.cloned();
-        self.read_rows(self.slow_reader(), queue, move |at, queue| {
+        self.with_rows(self.slow_reader(), queue, move |at, queue| {
             at.read_page(&queue, state, after, limit)
         })
         .await
     }
 
     async fn count_keys(&self, queue: &Place) -> Answer<StateCounts> {
-        self.read_rows(self.slow_reader(), queue, |at, queue| at.count_keys(&queue)).await
+        self.with_rows(self.slow_reader(), queue, |at, queue| at.count_keys(&queue)).await
     }
 
     async fn is_idle(&self, queue: &Place) -> Answer<bool> {
         // The reading thread may be busy with a long count.
-        self.change_rows(queue, |at, queue| at.is_idle(&queue)).await
+        self.with_rows(&self.thread, queue, |at, queue| at.is_idle(&queue)).await
     }
 
     fn subscribe_wakes(&self, queue: &Place) -> watch::Receiver<u64> {

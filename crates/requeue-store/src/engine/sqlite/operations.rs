@@ -91,14 +91,14 @@ impl Work<'_> {
         self.connection.execute(sql, params![queue, most])
     }
 
-    pub(super) fn add_keys(&self, queue: &Place, asks: &[Ask]) -> Result<Vec<Added>> {
+    pub(super) fn add_keys(&self, queue: &Place, asks: &[Ask]) -> Result<Vec<Option<Added>>> {
         let add = |ask: &Ask| {
             let was = load_row(self.connection, queue.id, &ask.key)?;
             let (row, added) = Row::add(was, ask, queue, self.now);
             if added != Added::Parked {
                 keep_row(self.connection, queue.id, &ask.key, Some(&row))?;
             }
-            Ok(added)
+            Ok(Some(added))
         };
         asks.iter().map(add).collect()
     }
@@ -223,15 +223,19 @@ impl Work<'_> {
         self.connection.prepare_cached(sql)?.query_row([queue.id], |row| row.get(0))
     }
 
-    pub(super) fn finish_deliveries(&self, queue: &Place, ends: Vec<End>) -> Result<Vec<bool>> {
+    pub(super) fn finish_deliveries(
+        &self,
+        queue: &Place,
+        ends: Vec<End>,
+    ) -> Result<Vec<Option<bool>>> {
         let finish = |End { key, epoch, how }: End| {
             let row = load_row(self.connection, queue.id, &key)?;
             let Some(row) = row.filter(|row| row.is_held(epoch, self.now)) else {
-                return Ok(false);
+                return Ok(Some(false));
             };
             let row = row.finish(how, queue.readd_policy, self.now);
             keep_row(self.connection, queue.id, &key, row.as_ref())?;
-            Ok(true)
+            Ok(Some(true))
         };
         ends.into_iter().map(finish).collect()
     }
@@ -334,28 +338,18 @@ impl Work<'_> {
     }
 
     pub(super) fn count_keys(&self, queue: &Place) -> Result<StateCounts> {
-        let sql = "select count(*) filter (where state = 0 and at <= :now), \
-                   count(*) filter (where state = 0 and at > :now), \
-                   count(*) filter (where state = 1), \
-                   count(*) filter (where state = 1 and at <= :now), \
-                   count(*) filter (where state = 2), \
-                   min(since) filter (where state = 0 and at <= :now) \
-                   from keys where queue = :queue";
+        let sql = format!(
+            "select {}, min(since) filter (where state = 0 and at <= :now) \
+             from keys where queue = :queue",
+            StateCounts::columns(":now")
+        );
         let counts = |row: &rusqlite::Row<'_>| {
             let oldest: Option<Micros> = row.get(5)?;
-            let number = |at| row.get::<_, i64>(at).map(|n| n.try_into().unwrap_or(0));
-            Ok(StateCounts {
-                ready: number(0)?,
-                waiting: number(1)?,
-                in_flight: number(2)?,
-                dirty: number(3)?,
-                parked: number(4)?,
-                oldest_ready: oldest.map_or(Duration::ZERO, |at| until(at, self.now)),
-                ..StateCounts::default()
-            })
+            let oldest_ready = oldest.map_or(Duration::ZERO, |at| until(at, self.now));
+            Ok(StateCounts { oldest_ready, ..StateCounts::read(row)? })
         };
         let params = named_params! { ":queue": queue.id, ":now": self.now };
-        self.connection.prepare_cached(sql)?.query_row(params, counts)
+        self.connection.prepare_cached(&sql)?.query_row(params, counts)
     }
 
     pub(super) fn is_idle(&self, queue: &Place) -> Result<bool> {
@@ -369,9 +363,8 @@ impl Work<'_> {
 
 /// Reads the settings of a queue, the second and the third column of a row.
 fn settings(row: &rusqlite::Row<'_>) -> Result<Settings> {
-    let readd_policy = if row.get(1)? { ReaddPolicy::Hold } else { ReaddPolicy::Replace };
-    let parked_add = if row.get(2)? { ParkedAdd::Keep } else { ParkedAdd::Revive };
-    Ok(Settings { readd_policy, parked_add })
+    let keeps: bool = row.get(2)?;
+    Ok(Settings::from_flags(row.get(1)?, !keeps))
 }
 
 /// Returns the query of a page. Its parameters `?1` to `?4` are the queue, the limit, the time, and the key

@@ -4,15 +4,22 @@
 mod owners;
 
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 #[cfg(unix)]
 pub(super) use self::owners::{check, prepare_path};
 use crate::types::error::EngineError;
 
+/// Returns the path of a file that SQLite or this program keeps beside a store's file.
+pub(super) fn beside(file: &Path, suffix: &str) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
 /// Returns the path as it is: the rules of `owners` apply only to Unix.
 #[cfg(not(unix))]
-pub(super) fn prepare_path(path: &Path) -> std::io::Result<std::path::PathBuf> {
+pub(super) fn prepare_path(path: &Path) -> std::io::Result<PathBuf> {
     Ok(path.to_owned())
 }
 
@@ -66,11 +73,7 @@ fn forbidden_access(path: &Path, directory: &Path) -> Option<String> {
     use rustix::fs::{Access, access};
 
     let (file, within) = (Access::READ_OK | Access::WRITE_OK, Access::WRITE_OK | Access::EXEC_OK);
-    let exists = |suffix| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(suffix);
-        Path::new(&name).exists()
-    };
+    let exists = |suffix| beside(path, suffix).exists();
     let file = exists("").then_some((path, file));
     // SQLite creates these files.
     let is_complete = ["", "-wal", "-shm"].into_iter().all(exists);

@@ -10,6 +10,8 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use super::place::beside;
+
 /// The limits of the reserve's size, in bytes. No transaction and no checkpoint needs more than twice the
 /// size of the file and its log. With the log at its usual 4 MiB, none needs more than `MAX_SIZE`.
 const MIN_SIZE: u64 = 256 << 10;
@@ -27,12 +29,7 @@ pub(super) struct Reserve {
 impl Reserve {
     /// Returns the reserve of a file, or `None` for a database in memory.
     pub(super) fn beside(file: &Path) -> Option<Self> {
-        let beside = |suffix: &str| {
-            let mut name = file.as_os_str().to_owned();
-            name.push(suffix);
-            PathBuf::from(name)
-        };
-        let (log, reserve) = (beside("-wal"), beside("-reserve"));
+        let (log, reserve) = (beside(file, "-wal"), beside(file, "-reserve"));
         let is_file = file != Path::new(":memory:");
         is_file.then(|| Self { file: file.to_owned(), log, reserve, is_short: false })
     }

@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use super::clock::Reading;
 use super::thread::MAX_LOG;
 use super::*;
+use crate::tests::Batches as _;
 use crate::tests::BoxFuture;
 use crate::tests::conformance::{
     Rig, check, check_bulk, check_jitter, check_queues, steps, unclaimed_and_cancelled,
@@ -192,7 +193,7 @@ async fn what_was_acknowledged_is_there_the_next_time() {
         get(&queue).await.give_up("no").await.expect("the lease is valid");
     }
     let queue = store(&at(&dir)).await.queue("q").open().await.expect("the queue opens");
-    let parked = queue.parked(None, 10).await.expect("the page is read");
+    let parked = queue.snapshot(State::Parked, None, 10).await.expect("the page is read");
     assert_eq!(parked.iter().map(|entry| entry.key.to_string()).collect::<Vec<_>>(), ["a"]);
     let items = queue.get_many(10).await;
     assert_eq!(items.iter().map(|item| item.to_string()).collect::<Vec<_>>(), ["b", "c"]);

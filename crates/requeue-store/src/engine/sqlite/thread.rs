@@ -3,6 +3,7 @@
 //! The reading threads neither wait for writers nor block them. The operations that arrive while a thread
 //! is busy share one transaction, and thereby the cost of its commit.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -272,10 +273,6 @@ impl Server {
         }
     }
 
-    fn refuse_file(&self, why: &str) -> EngineError {
-        EngineError::refused(format!("{}: {why}", self.path.display()))
-    }
-
     fn serve_jobs(mut self, come: Receiver<Job>) {
         let mut next = None;
         while let Some(job) = next.take().or_else(|| come.recv().ok()) {
@@ -424,8 +421,7 @@ impl Server {
 
     /// Restarts the log if it is too long.
     fn shorten_log(&mut self) {
-        let mut log = self.path.clone().into_os_string();
-        log.push("-wal");
+        let log = place::beside(&self.path, "-wal");
         let is_long = || std::fs::metadata(log).is_ok_and(|log| log.len() > MAX_LOG);
         if self.held_up.is_some_and(|since| since.elapsed() < REST) || !is_long() {
             return;
@@ -441,16 +437,15 @@ impl Server {
 
     /// Checks that the file has the schema of this version. Upgrades an older schema by `steps`.
     fn check(&mut self, steps: Steps) -> Answer<()> {
+        let refuse = |why: &dyn Display| path_refusal(&self.path, why);
         match self.found().map_err(|error| fault(&self.path, &error))? {
             Found::Ours(VERSION) => {
                 schema::verify_columns(&self.connection).map_err(|error| fault(&self.path, &error))
             }
             found if found.missing_steps(steps).is_some() => self.migrate(steps),
-            Found::Ours(version) => {
-                Err(self.refuse_file(&newer_schema(version, VERSION).source.to_string()))
-            }
-            Found::Nothing => Err(self.refuse_file(crate::types::error::UNPREPARED)),
-            Found::Foreign => Err(self.refuse_file("the file belongs to another program")),
+            Found::Ours(version) => Err(refuse(&newer_schema(version, VERSION).source)),
+            Found::Nothing => Err(refuse(&error::UNPREPARED)),
+            Found::Foreign => Err(refuse(&"the file belongs to another program")),
         }
     }
 
@@ -491,9 +486,9 @@ fn is_short_of_space(error: &rusqlite::Error) -> bool {
     error.sqlite_error().is_some_and(|error| CODES.contains(&error.extended_code))
 }
 
-/// Converts the refusal of a path.
-fn path_refusal(path: &Path, error: &std::io::Error) -> EngineError {
-    EngineError::refused(format!("{}: {error}", path.display()))
+/// Returns the error about a file that cannot be used.
+fn path_refusal(path: &Path, why: &dyn Display) -> EngineError {
+    EngineError::refused(format!("{}: {why}", path.display()))
 }
 
 /// The source of the error about a file that another process has locked.

@@ -16,6 +16,7 @@ use crate::engine::{
     Ask, Asked, Backoff, Claim, Delivery, Dropped, End, Engine, Failing, Failure, Finish, Place,
     Renewed, Settings, by_shard,
 };
+use crate::tests::Batches as _;
 use crate::types::add::{Add, Added, Merge, ParkedAdd, Priority, ReaddPolicy};
 use crate::types::error::{Answer, Kind};
 use crate::types::inspect::{FAR, State, StateCounts};

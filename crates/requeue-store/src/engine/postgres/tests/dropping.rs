@@ -41,7 +41,7 @@ async fn a_drop_waits_for_transactions_that_have_added_keys() {
         let dropped = dropping.await.expect("the task does not panic");
         if commits {
             let error = dropped.expect_err("the queue has a key");
-            assert_eq!(error.counts().map(|counts| counts.ready), Some(1));
+            assert!(error.to_string().contains("(1 ready, "), "{error}");
             store.force_drop_queue("q").await.expect("dropped");
         } else {
             dropped.expect("nothing was added");
@@ -66,7 +66,7 @@ async fn a_transaction_that_stays_open_is_named() {
     let adding = client(&url).await;
     adding.batch_execute("begin; select requeue.add('q', 'a')").await.expect("added");
     let error = store.drop_queue("q").await.expect_err("the transaction is open");
-    assert!(error.kind().is_temporary() && error.counts().is_none(), "{error:?}");
+    assert!(error.kind().is_temporary(), "{error:?}");
     let said = "queue \"q\" was not dropped: a transaction that has added keys to it is \
          still open; commit it or roll it back";
     assert_eq!(chain(&error), said);

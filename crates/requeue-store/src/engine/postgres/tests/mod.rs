@@ -21,6 +21,7 @@ use tokio::sync::watch;
 
 use super::*;
 use crate::engine::{Ask, Claim, End, Engine, Place, Renewed, Settings};
+use crate::tests::Batches as _;
 use crate::types::add::{Added, ParkedAdd, ReaddPolicy};
 use crate::types::inspect::{State, StateCounts};
 use crate::types::key::Key;

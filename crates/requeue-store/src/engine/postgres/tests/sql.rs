@@ -10,7 +10,7 @@ use crate::types::error::ErrorKind;
 
 /// Returns the ready keys, sorted by key.
 async fn ready(queue: &crate::Queue) -> Vec<String> {
-    let page = queue.snapshot(Some(State::Ready), None, 100).await.expect("the page is read");
+    let page = queue.snapshot(State::Ready, None, 100).await.expect("the page is read");
     page.iter().map(|entry| entry.key.to_string()).collect()
 }
 

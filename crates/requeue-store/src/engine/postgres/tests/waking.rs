@@ -211,7 +211,7 @@ async fn a_claim_looks_no_further_back_than_it_must_and_a_scan_does() {
     let adder = other(&url).await;
     let claimed = async |lows: &Lows| {
         let claim = claim(9, PATIENCE);
-        let operations::ClaimAnswer { claimed, lows, .. } =
+        let (claimed, lows, _) =
             engine.sessions.claim(&queue, &claim, lows, true).await.expect("claimed");
         (claimed.items.into_iter().map(|out| out.key.to_string()).collect::<Vec<_>>(), lows)
     };

@@ -7,9 +7,7 @@ for i, key in ipairs(keys) do
   local row = rows[key]
   answers[i] = 0
   if row then
-    local state = row.parked == 1 and 'parked' or row.epoch > 0 and 'in_flight'
-      or is_dirty(row, at) and 'ready' or 'waiting'
-    if only == 'any' or only == state then
+    if only == 'any' or only == state_of(row, at) then
       answers[i] = (row.at > 0 or row.parked == 1) and 1 or 0
       take_back(row)
       changed[#changed + 1] = key

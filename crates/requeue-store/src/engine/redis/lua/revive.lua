@@ -5,14 +5,8 @@ local changed, answers = {}, {}
 load(keys)
 for i, key in ipairs(keys) do
   local row = rows[key]
-  local is_in
-  if from == 'parked' then
-    is_in = row and row.parked == 1
-  else
-    is_in = row and row.epoch == 0 and row.at > at
-  end
   answers[i] = 0
-  if is_in then
+  if row and state_of(row, at) == from then
     local adds, reasons = row.adds, row.reasons
     take_back(row)
     row.adds, row.reasons, row.at, row.since = adds, reasons, at, at

@@ -312,6 +312,11 @@ local function is_dirty(row, now)
   return row.at > 0 and row.at <= now
 end
 
+-- Returns the name of the state of a row.
+local function state_of(row, now)
+  return row.parked == 1 and 'parked' or row.epoch > 0 and 'in_flight' or is_dirty(row, now) and 'ready' or 'waiting'
+end
+
 local MOST = 4294967295
 
 local function note(row, asked)

@@ -247,7 +247,7 @@ async fn many_keys_are_walked_page_by_page() {
     for (state, count) in
         [(State::InFlight, 19), (State::Parked, 1), (State::Waiting, 0), (State::Ready, 1980)]
     {
-        let page = queue.snapshot(Some(state), None, 5000).await.expect("the page is read");
+        let page = queue.snapshot(state, None, 5000).await.expect("the page is read");
         assert_eq!(page.len(), count, "{state:?}");
         assert!(page.iter().all(|entry| entry.state == state));
     }
@@ -298,17 +298,17 @@ async fn a_page_of_parked_keys_takes_no_walk() {
     server.cli(&["config", "resetstat"]);
     let after = crate::Key::from("0700");
     for (after, wanted) in [(None, &keys[..40]), (Some(&after), &keys[701..741])] {
-        let page = queue.parked(after, 40).await.expect("the page is read");
+        let page = queue.snapshot(State::Parked, after, 40).await.expect("the page is read");
         assert_eq!(page.iter().map(|entry| entry.key.to_string()).collect::<Vec<_>>(), wanted);
     }
     let stats = server.cli(&["info", "commandstats"]);
     assert!(!stats.contains("scan:") && stats.contains("_hget:calls=240,"), "{stats}");
     // The limit exceeds the number of keys that one request returns.
-    let page = queue.parked(None, 5000).await.expect("the page is read");
+    let page = queue.snapshot(State::Parked, None, 5000).await.expect("the page is read");
     assert_eq!(page.into_iter().map(|entry| entry.key.to_string()).collect::<Vec<_>>(), keys);
     // The rows may have been removed.
     server.cli(&["del", "requeue:{q/0.0}:rows"]);
-    let page = queue.parked(None, 5000).await.expect("the page is read");
+    let page = queue.snapshot(State::Parked, None, 5000).await.expect("the page is read");
     assert!(page.len() > 900 && page.len() < 1100, "{}", page.len());
 }
 

@@ -17,6 +17,7 @@ use requeue_servers::{Redis as Server, RedisCluster as Cluster};
 use super::names::Identity;
 use super::*;
 use crate::engine::{Backoff, Failing};
+use crate::tests::Batches as _;
 use crate::types::error::chain;
 
 /// Returns a name that no other test uses.

@@ -40,9 +40,7 @@ pub(in super::super) fn check(place: &Path) -> io::Result<()> {
     }
     // SQLite opens these files by their names, and would write keys into a planted one.
     for suffix in std::iter::once("").chain(BESIDE) {
-        let mut name = place.as_os_str().to_owned();
-        name.push(suffix);
-        let file = PathBuf::from(name);
+        let file = super::beside(place, suffix);
         let Ok(found) = file.symlink_metadata() else { continue };
         let kind = found.file_type();
         if suffix.is_empty() && !(kind.is_file() || kind.is_dir()) {

@@ -1,0 +1,2 @@
+-- Wakes the waiting processes.
+wake()
