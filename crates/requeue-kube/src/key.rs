@@ -75,6 +75,8 @@ impl ObjectKey {
     }
 
     /// Creates the key of the object with this metadata.
+    // The method is hidden: only the program has metadata without an object.
+    #[doc(hidden)]
     #[must_use]
     pub fn from_meta(meta: &ObjectMeta) -> Self {
         // Objects from the API server always have a name.

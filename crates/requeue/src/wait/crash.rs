@@ -12,12 +12,6 @@ use crate::sync::{drop_payload, panic_message, quietly};
 pub struct Crash<'a>(&'a (dyn Any + Send));
 
 impl<'a> Crash<'a> {
-    /// Returns the payload of the panic.
-    #[must_use]
-    pub fn payload(&self) -> &'a (dyn Any + Send) {
-        self.0
-    }
-
     /// Returns the message of the panic, if it has one.
     ///
     /// `panic!` always has one, `panic_any` rarely.
