@@ -15,12 +15,13 @@ create or replace function requeue.open(
 )
 language plpgsql {definer} set lock_timeout = '5s' as $$
 begin
-    if not exists (select from requeue.find(open.name)) then
+    loop
+        select f.id, f.holds, f.revives into open.id, open.holds, open.revives
+        from requeue.find(open.name) f;
+        exit when found;
         insert into requeue.queues (name, hold, revive) values (open.name, open.hold, open.revive)
         on conflict do nothing;
-    end if;
-    select f.id, f.holds, f.revives into open.id, open.holds, open.revives
-    from requeue.find(open.name) f;
+    end loop;
 end $$;
 
 -- Adds each key with its own delay in microseconds, merge and revival (as encoded by `how_number`),
