@@ -55,8 +55,8 @@ use crate::shared::SharedWatch;
 /// use requeue_kube::controller::{Action, Watched};
 /// use requeue_kube::{Controller, Manager, policy};
 ///
-/// # async fn map(_: Arc<ConfigMap>, _: Arc<Client>) -> Result<Action, kube::Error> { unimplemented!() }
-/// # async fn secret(_: Arc<Secret>, _: Arc<Client>) -> Result<Action, kube::Error> { unimplemented!() }
+/// # async fn map(_: Arc<ConfigMap>, _: Arc<Client>) -> Result<Action, kube::Error> { Ok(Action::await_change()) }
+/// # async fn secret(_: Arc<Secret>, _: Arc<Client>) -> Result<Action, kube::Error> { Ok(Action::await_change()) }
 /// #[tokio::main]
 /// async fn main() -> Result<(), Box<dyn std::error::Error>> {
 ///     let client = Client::try_default().await?;
@@ -111,7 +111,7 @@ impl Manager {
     /// # use std::sync::Arc;
     /// # use k8s_openapi::api::core::v1::ConfigMap;
     /// # use requeue_kube::{Controller, Manager, controller::Action, policy};
-    /// # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
+    /// # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { Ok(Action::await_change()) }
     /// # let _ = |manager: &mut Manager, maps: Controller<ConfigMap>| {
     /// manager.add(maps, |maps| maps.run(reconcile, policy::backoff, Arc::new(())));
     /// # };
@@ -212,8 +212,8 @@ impl Manager {
     /// use requeue_kube::range::ShardBy;
     /// use requeue_kube::membership::ShardGroup;
     ///
-    /// # async fn map(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
-    /// # async fn secret(_: Arc<Secret>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
+    /// # async fn map(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { Ok(Action::await_change()) }
+    /// # async fn secret(_: Arc<Secret>, _: Arc<()>) -> Result<Action, kube::Error> { Ok(Action::await_change()) }
     /// # let _ = async {
     /// let config = kube::Config::infer().await?;
     /// let shards = ShardGroup::new("my-controllers", &config.default_namespace).by(ShardBy::Namespace);

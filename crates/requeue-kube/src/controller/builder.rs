@@ -413,7 +413,7 @@ where
     /// use requeue_kube::range::ShardBy;
     /// use requeue_kube::membership::ShardGroup;
     ///
-    /// # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
+    /// # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { Ok(Action::await_change()) }
     /// # let _ = async {
     /// let config = kube::Config::infer().await?;
     /// let shards = ShardGroup::new("website", &config.default_namespace).count(64).by(ShardBy::Uid);

@@ -184,7 +184,7 @@ where
     /// use requeue_kube::controller::Error;
     /// use requeue_kube::leader::LeaderElector;
     ///
-    /// # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
+    /// # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { Ok(Action::await_change()) }
     /// # let _ = async |client: Client, elector: LeaderElector, stop: CancellationToken| {
     /// let lead = CancellationToken::new();
     /// let mut work = pin!(
@@ -248,7 +248,7 @@ where
     /// # use requeue_kube::{Controller, controller::Action, policy};
     /// use requeue_kube::leader::{Config, LeaderElector};
     ///
-    /// # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
+    /// # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { Ok(Action::await_change()) }
     /// # let _ = async {
     /// let config = kube::Config::infer().await?;
     /// let election = Config::new(&config.default_namespace, "web-controller");
