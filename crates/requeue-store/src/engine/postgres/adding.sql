@@ -88,11 +88,11 @@ begin
                     end,
                     least(o.adds::bigint + excluded.adds, 2147483647)::integer,
                     o.reasons | excluded.reasons,
-                    case when o.anew then 0 else k.failures end,
-                    case when o.anew then 0 else k.steps end,
-                    case when o.anew then 0 else k.until end,
+                    case when o.starts_over then 0 else k.failures end,
+                    case when o.starts_over then 0 else k.steps end,
+                    case when o.starts_over then 0 else k.until end,
                     case when not w.is_due and w.at <= t then 0 else o.not_before end,
-                    case when o.anew then null else k.error end,
+                    case when o.starts_over then null else k.error end,
                     case
                         when w.is_due or w.at <= t then null
                         when excluded.bound is not null
@@ -111,15 +111,15 @@ begin
                     end
                 from (
                     -- The values that the key keeps. A key that starts over keeps none.
-                    select b.anew,
+                    select b.starts_over,
                         case when k.state = 2 then 0 else k.state end as state,
-                        case when b.anew then null else k.at end as at,
-                        case when b.anew then null else k.bound end as bound,
-                        case when b.anew then 0 else k.adds end as adds,
-                        case when b.anew then 0 else k.reasons end as reasons,
-                        case when b.anew then 0 else k.not_before end as not_before
+                        case when b.starts_over then null else k.at end as at,
+                        case when b.starts_over then null else k.bound end as bound,
+                        case when b.starts_over then 0 else k.adds end as adds,
+                        case when b.starts_over then 0 else k.reasons end as reasons,
+                        case when b.starts_over then 0 else k.not_before end as not_before
                     from (
-                        select k.state = 2 or excluded.said & 3 = 2 as anew
+                        select k.state = 2 or excluded.said & 3 = 2 as starts_over
                     ) b
                 ) o, lateral (
                     -- The due time that this add requests. A debounced add postpones the run at most to
