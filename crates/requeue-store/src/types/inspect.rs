@@ -5,6 +5,7 @@ use std::time::Duration;
 use requeue::CancelReason;
 
 use crate::types::add::{ParkedAdd, Priority, ReaddPolicy};
+use crate::types::group::GroupBy;
 use crate::types::key::Key;
 
 /// The state of a key.
@@ -66,6 +67,8 @@ pub struct Entry {
     pub reasons: u32,
     /// The error of the last failure, or the reason why the row is damaged.
     pub error: Option<String>,
+    /// The group, if the queue has [groups](crate::OpenOptions::group_by). Empty for a key that is in none.
+    pub group: Option<String>,
 }
 
 /// A key that this process has parked.
@@ -92,6 +95,10 @@ pub struct QueueInfo {
     pub readd_policy: ReaddPolicy,
     /// The effect of an add on a parked key.
     pub parked_add: ParkedAdd,
+    /// The way in which its keys get their groups. `None`: it has no groups.
+    pub group_by: Option<GroupBy>,
+    /// The limit of keys in flight of each group that has no other one.
+    pub group_limit: Option<u32>,
     /// True if it has no key in any state.
     pub is_empty: bool,
     /// True if it is [paused](crate::Queue::pause).

@@ -1,0 +1,304 @@
+//! Claims of queues with groups. The groups take turns, and a group at its limit is passed over.
+//!
+//! The index `keys_turns` has only the keys that are ready, so that groups whose keys wait cost nothing. A key that was
+//! written before it was due has `is_due = 0`, until a claim after its due time writes the key again.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::{OptionalExtension, Result, named_params, params};
+
+use super::rows::{COLUMNS, read_row};
+use super::thread::Work;
+use crate::engine::row::Row;
+use crate::engine::time::{Micros, until};
+use crate::engine::turns::{Bands, Round, Visited, turns_each};
+use crate::engine::{Claim, Delivery, GroupChange, Place, lock};
+use crate::types::add::Priority;
+use crate::types::group::GroupInfo;
+use crate::types::inspect::StateCounts;
+use crate::types::key::Key;
+
+/// The maximum number of keys that one claim marks as due.
+const MARKED: usize = 256;
+
+/// A group that a claim visits.
+struct Candidate {
+    name: Arc<str>,
+    weight: u32,
+    /// The limit of its keys in flight. 0: it is paused.
+    limit: Option<u32>,
+}
+
+impl Work<'_> {
+    /// Claims keys by turns. Also returns the time until there may be another key.
+    pub(super) fn claim_turns(
+        &self,
+        queue: &Place,
+        claim: &Claim,
+    ) -> Result<(Vec<Delivery>, Option<Duration>)> {
+        self.mark_due(queue)?;
+        let rounds = lock(&queue.turns).next_rounds();
+        let mut candidates = Bands::default();
+        let mut visited: Bands<Visited> = Bands::default();
+        for (band, round) in rounds.iter().enumerate() {
+            (candidates[band], visited[band]) = self.find_candidates(queue, band, round)?;
+        }
+        let mut items = Vec::new();
+        // The keys of a low priority must not wait forever: a part of the claim is for the oldest key's priority.
+        let oldest = claim.oldest.min(claim.max);
+        let aging = if oldest > 0 { self.oldest_band(queue, &candidates)? } else { None };
+        let bands = (0..candidates.len()).rev().map(|band| (band, claim.max));
+        for (band, most) in aging.map(|band| (band, oldest)).into_iter().chain(bands) {
+            let groups = std::mem::take(&mut candidates[band]);
+            let most = most - items.len();
+            candidates[band] = self.visit_groups(queue, band, groups, most, claim, &mut items)?;
+        }
+        for (visited, open) in visited.iter_mut().zip(candidates) {
+            visited.open = open.into_iter().map(|candidate| candidate.name).collect();
+        }
+        let is_searching = lock(&queue.turns).note_visited(visited, items.len());
+        let next = if items.len() == claim.max {
+            None
+        } else if is_searching {
+            Some(Duration::ZERO)
+        } else {
+            let delayed = self.next_delayed(queue)?;
+            let next = delayed.into_iter().chain(self.next_lease(queue)?).min();
+            next.map(|at| until(self.now, at))
+        };
+        Ok((items, next))
+    }
+
+    /// Marks keys whose due time has passed, so that lookups of groups find them.
+    fn mark_due(&self, queue: &Place) -> Result<()> {
+        let sql = "update keys set is_due = 1 where queue = ?1 and key in ( \
+                       select key from keys indexed by keys_delayed \
+                       where queue = ?1 and state = 0 and is_due = 0 and grp is not null and at <= ?2 \
+                       order by at limit ?3)";
+        self.connection.prepare_cached(sql)?.execute(params![queue.id, self.now, MARKED])?;
+        Ok(())
+    }
+
+    fn next_delayed(&self, queue: &Place) -> Result<Option<Micros>> {
+        let sql = "select min(at) from keys indexed by keys_delayed \
+                   where queue = ?1 and state = 0 and is_due = 0 and grp is not null";
+        self.connection.prepare_cached(sql)?.query_row([queue.id], |row| row.get(0))
+    }
+
+    /// Returns the groups of a round that may deliver, with their settings, and how far the lookup has come.
+    fn find_candidates(
+        &self,
+        queue: &Place,
+        band: usize,
+        round: &Round,
+    ) -> Result<(Vec<Candidate>, Visited)> {
+        let found = self.look_up_groups(queue, band, round)?;
+        let is_complete = found.len() < round.more;
+        let cursor = found.last().filter(|_| !is_complete).cloned();
+        let mut known = HashSet::new();
+        let sql = "select weight, case when paused then 0 else coalesce(most, group_limit) end \
+                   from (select group_limit from queues where id = ?1) \
+                   left join groups on queue = ?1 and name = ?2";
+        let mut settings = self.connection.prepare_cached(sql)?;
+        let mut candidates = Vec::new();
+        for name in round.first.iter().chain(&found) {
+            if known.insert(name) {
+                let candidate = settings.query_row(params![queue.id, name], |row| {
+                    let weight = row.get::<_, Option<u32>>(0)?.unwrap_or(1);
+                    Ok(Candidate { name: Arc::clone(name), weight, limit: row.get(1)? })
+                })?;
+                candidates.push(candidate);
+            }
+        }
+        candidates.retain(|candidate| candidate.limit != Some(0));
+        Ok((candidates, Visited { open: Vec::new(), cursor, is_complete }))
+    }
+
+    /// Returns the groups with ready keys of a priority, in the order of their names: first those after
+    /// `round.after`, then the others.
+    fn look_up_groups(&self, queue: &Place, band: usize, round: &Round) -> Result<Vec<Arc<str>>> {
+        let sql = "select grp from keys indexed by keys_turns \
+                   where queue = ?1 and state = 0 and is_due = 1 and priority = ?2 and grp >= ?3 \
+                   order by grp limit 1";
+        let mut next = self.connection.prepare_cached(sql)?;
+        let priority = Priority::ALL[band].number();
+        let mut found = Vec::new();
+        let mut is_second_pass = round.after.is_none();
+        let mut from = round.after.as_deref().map(following).unwrap_or_default();
+        while found.len() < round.more {
+            let name: Option<Arc<str>> =
+                next.query_row(params![queue.id, priority, from], |row| row.get(0)).optional()?;
+            let is_end = round.after.is_some() && is_second_pass && name > round.after;
+            match name.filter(|_| !is_end) {
+                Some(name) => {
+                    from = following(&name);
+                    found.push(name);
+                }
+                None if is_second_pass => break,
+                None => (is_second_pass, from) = (true, String::new()),
+            }
+        }
+        Ok(found)
+    }
+
+    /// Returns the priority of the oldest ready key among the first keys of these groups.
+    fn oldest_band(
+        &self,
+        queue: &Place,
+        candidates: &Bands<Vec<Candidate>>,
+    ) -> Result<Option<usize>> {
+        let sql = "select min(at) from keys indexed by keys_turns \
+                   where queue = ?1 and state = 0 and is_due = 1 and priority = ?2 and grp = ?3";
+        let mut head = self.connection.prepare_cached(sql)?;
+        let mut oldest: Option<(Micros, usize)> = None;
+        for (band, candidates) in candidates.iter().enumerate() {
+            for candidate in candidates {
+                if self.room_of(queue, candidate, 1)? == 0 {
+                    continue;
+                }
+                let key = params![queue.id, Priority::ALL[band].number(), candidate.name];
+                let at: Option<Micros> = head.query_row(key, |row| row.get(0))?;
+                oldest = oldest.into_iter().chain(at.map(|at| (at, band))).min();
+            }
+        }
+        Ok(oldest.map(|(_, band)| band))
+    }
+
+    /// Returns the number of keys, up to `wanted`, that the limit of the group leaves.
+    fn room_of(&self, queue: &Place, group: &Candidate, wanted: usize) -> Result<usize> {
+        let Some(limit) = group.limit else { return Ok(wanted) };
+        let sql = "select count(*) from (select 1 from keys indexed by keys_of_group \
+                   where queue = ?1 and state = 1 and grp = ?2 limit ?3)";
+        let mut count = self.connection.prepare_cached(sql)?;
+        let running: u32 =
+            count.query_row(params![queue.id, group.name, limit], |row| row.get(0))?;
+        Ok(wanted.min((limit - running) as usize))
+    }
+
+    /// Delivers up to `most` keys of a priority, by the turns of `groups`. Returns the groups that may have more keys,
+    /// in the order of their next turns.
+    fn visit_groups(
+        &self,
+        queue: &Place,
+        band: usize,
+        groups: Vec<Candidate>,
+        most: usize,
+        claim: &Claim,
+        items: &mut Vec<Delivery>,
+    ) -> Result<Vec<Candidate>> {
+        let each = turns_each(most, groups.iter().map(|group| group.weight));
+        let (mut found, mut visited, mut open) = (Vec::new(), Vec::new(), Vec::new());
+        for (place, group) in groups.into_iter().enumerate() {
+            let wanted = most - found.len();
+            if wanted == 0 {
+                // The groups that were not reached are the first of the next claim.
+                open.push(group);
+                continue;
+            }
+            let turn = each.saturating_mul(group.weight as usize);
+            let room = self.room_of(queue, &group, turn.min(wanted))?;
+            let keys = self.first_of_group(queue, band, &group.name, room)?;
+            let has_more = keys.len() == turn.min(wanted);
+            let weight = group.weight as usize;
+            found.extend(keys.into_iter().enumerate().map(|(n, key)| (n / weight, place, key)));
+            if has_more {
+                visited.push(group);
+            }
+        }
+        // The workers take the keys of a claim in their order, which is the order of the turns.
+        found.sort_by_key(|&(turn, place, _)| (turn, place));
+        for (_, _, (key, row)) in found {
+            items.push(self.deliver_key(queue, &key, row, claim.lease)?);
+        }
+        open.extend(visited);
+        Ok(open)
+    }
+
+    /// Returns the ready keys of a group and a priority, oldest first.
+    fn first_of_group(
+        &self,
+        queue: &Place,
+        band: usize,
+        group: &str,
+        limit: usize,
+    ) -> Result<Vec<(Key, Row)>> {
+        let sql = format!(
+            "select {} from keys indexed by keys_turns where queue = ?1 and state = 0 \
+             and is_due = 1 and priority = ?2 and grp = ?3 order by at limit ?4",
+            *COLUMNS
+        );
+        let mut statement = self.connection.prepare_cached(&sql)?;
+        let key = params![queue.id, Priority::ALL[band].number(), group, limit];
+        let found = statement.query_map(key, read_row)?;
+        found.collect()
+    }
+
+    pub(super) fn change_group(
+        &self,
+        queue: &Place,
+        group: &str,
+        change: GroupChange,
+    ) -> Result<()> {
+        let (column, value) = match change {
+            GroupChange::Limit(limit) => ("most", limit),
+            GroupChange::Weight(weight) => ("weight", Some(weight)),
+            GroupChange::Paused(paused) => ("paused", Some(paused.into())),
+        };
+        let sql = format!(
+            "insert into groups (queue, name, {column}) values (?1, ?2, ?3) \
+             on conflict do update set {column} = ?3"
+        );
+        self.connection.execute(&sql, params![queue.id, group, value]).map(drop)
+    }
+
+    pub(super) fn set_group_limit(&self, queue: &Place, limit: Option<u32>) -> Result<()> {
+        let sql = "update queues set group_limit = ?2 where id = ?1";
+        self.connection.execute(sql, params![queue.id, limit]).map(drop)
+    }
+
+    pub(super) fn list_groups(
+        &self,
+        queue: &Place,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<GroupInfo>> {
+        let sql = format!(
+            "select {}, max(:now - since) filter (where state = 0 and at <= :now), \
+                 name, coalesce(most, group_limit), weight, paused \
+             from ( \
+                 select name, most, weight, paused from groups where queue = :queue \
+                 union all \
+                 select distinct grp, null, 1, 0 from keys where queue = :queue and grp is not null \
+                     and not exists (select 1 from groups where queue = :queue and name = grp) \
+             ) join queues on id = :queue left join keys on keys.queue = :queue and grp = name \
+             where name >= :from group by name order by name limit :limit",
+            StateCounts::columns(":now")
+        );
+        let mut statement = self.connection.prepare_cached(&sql)?;
+        let params = named_params! {
+            ":queue": queue.id,
+            ":now": self.now,
+            ":from": after.map(following).unwrap_or_default(),
+            ":limit": limit,
+        };
+        let groups = statement.query_map(params, |row| {
+            let oldest_ready = until(0, row.get::<_, Option<i64>>(5)?.unwrap_or(0));
+            Ok(GroupInfo {
+                counts: StateCounts { oldest_ready, ..StateCounts::read(row)? },
+                name: row.get(6)?,
+                limit: row.get(7)?,
+                weight: row.get(8)?,
+                is_paused: row.get(9)?,
+            })
+        })?;
+        groups.collect()
+    }
+}
+
+/// Returns a text that is greater than `name`, and less than each greater name of a group.
+fn following(name: &str) -> String {
+    // Names have no control characters.
+    format!("{name}\u{1}")
+}

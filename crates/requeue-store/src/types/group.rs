@@ -1,0 +1,192 @@
+//! Groups: the keys of one tenant. The group of a key is a text, which the store keeps with the key.
+
+use std::fmt;
+use std::sync::Arc;
+
+use regex::bytes::Regex;
+
+use crate::types::inspect::StateCounts;
+use crate::types::key::Key;
+
+/// The greatest length of the name of a group in bytes.
+const MAX_NAME: usize = 100;
+
+/// The way in which the keys of a queue get their groups.
+///
+/// It is a setting of the queue, the same for all processes: the first process that opens the queue chooses it.
+///
+/// # Examples
+///
+/// ```
+/// use requeue_store::GroupBy;
+///
+/// assert_eq!(GroupBy::from("^[^/]*"), GroupBy::Pattern("^[^/]*".to_owned()));
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+#[non_exhaustive]
+pub enum GroupBy {
+    /// Each add names the group: see [`Queue::group`](crate::Queue::group). A key that is added without a group is
+    /// in the group with the empty name.
+    Add,
+    /// A regular expression extracts the group from the key: its first capture, or else the whole match. A key that does
+    /// not match is in the group with the empty name.
+    ///
+    /// The syntax is that of the crate `regex`.
+    Pattern(String),
+}
+
+impl GroupBy {
+    /// Returns the setting that engines store as `stored`.
+    pub(crate) fn from_stored(stored: &str) -> Self {
+        if stored.is_empty() { Self::Add } else { Self::from(stored) }
+    }
+}
+
+impl From<&str> for GroupBy {
+    fn from(pattern: &str) -> Self {
+        Self::Pattern(pattern.to_owned())
+    }
+}
+
+/// A group of a queue, with its settings and the numbers of its keys.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct GroupInfo {
+    /// Its name. Empty for the keys that are in no group.
+    pub name: String,
+    /// The numbers of its keys in each state.
+    pub counts: StateCounts,
+    /// The limit of its keys in flight, from its own settings or from those of the queue.
+    pub limit: Option<u32>,
+    /// The number of keys in one turn.
+    pub weight: u32,
+    /// True if the group is [paused](crate::GroupHandle::pause).
+    pub is_paused: bool,
+}
+
+/// [`GroupBy`], ready for use.
+#[derive(Clone, Debug)]
+pub(crate) enum Grouping {
+    Add,
+    Pattern(Regex),
+}
+
+impl Grouping {
+    /// Compiles the pattern. Returns the reason if it is not a regular expression.
+    pub(crate) fn new(by: &GroupBy) -> Result<Self, String> {
+        match by {
+            GroupBy::Add => Ok(Self::Add),
+            GroupBy::Pattern(pattern) if pattern.is_empty() => {
+                Err("the pattern of its groups is empty; use one such as ^[^/]*".to_owned())
+            }
+            GroupBy::Pattern(pattern) => Regex::new(pattern).map(Self::Pattern).map_err(|error| {
+                format!("the pattern of its groups is not a regular expression: {error}")
+            }),
+        }
+    }
+
+    /// Returns the setting, as engines store it: empty if each add names the group, and otherwise the pattern.
+    pub(crate) fn as_stored(&self) -> &str {
+        match self {
+            Self::Add => "",
+            Self::Pattern(pattern) => pattern.as_str(),
+        }
+    }
+
+    /// Returns the group of a key for which `named` is the group that its add names.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason if the group has no valid name, or differs from the one that the add names.
+    pub(crate) fn group_of(&self, key: &Key, named: Option<&str>) -> Result<Arc<str>, String> {
+        let group = match self {
+            Self::Add => named.unwrap_or_default().into(),
+            Self::Pattern(pattern) => {
+                let found = pattern.captures(key);
+                let found = found.and_then(|found| found.get(1).or(found.get(0)));
+                let bytes = found.map(|found| found.as_bytes()).unwrap_or_default();
+                // A key may have any bytes. It shows them as text, so that different bytes are different groups.
+                let group = Key::from(bytes).to_string();
+                if let Some(named) = named.filter(|&named| named != group) {
+                    return Err(format!(
+                        "the add names the group {named:?}, and the pattern {:?} of the queue extracts {group:?}; \
+                         omit the group",
+                        pattern.as_str()
+                    ));
+                }
+                group
+            }
+        };
+        match invalid_name(&group) {
+            Some(why) => Err(why),
+            None => Ok(group.into()),
+        }
+    }
+}
+
+impl PartialEq for Grouping {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_stored() == other.as_stored()
+    }
+}
+
+impl fmt::Display for Grouping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Add => f.write_str("named by each add"),
+            Self::Pattern(pattern) => write!(f, "extracted by the pattern {:?}", pattern.as_str()),
+        }
+    }
+}
+
+/// Returns the reason why the name of a group is invalid, or `None` if it is valid.
+pub(crate) fn invalid_name(name: &str) -> Option<String> {
+    let shown = crate::types::text::prefix(name, MAX_NAME);
+    if name.len() > MAX_NAME {
+        return Some(format!(
+            "the name of the group {shown:?}… has {} bytes; at most {MAX_NAME} are allowed",
+            name.len()
+        ));
+    }
+    name.contains(char::is_control)
+        .then(|| format!("the name of the group {shown:?} has control characters; remove them"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group_of(pattern: &str, key: &[u8]) -> Result<Arc<str>, String> {
+        Grouping::new(&pattern.into()).expect("a pattern").group_of(&key.into(), None)
+    }
+
+    #[test]
+    fn a_group_is_the_first_capture_or_the_match_or_empty() {
+        for (pattern, key, group) in [
+            ("^[^/]*", &b"a/b/c"[..], "a"),
+            ("^([^/]*)/([^/]*)", b"a/b/c", "a"),
+            ("x(y)?", b"wxz", "x"),
+            ("x", b"abc", ""),
+            ("(?s-u)^.", b"\xffabc", "\\xff"),
+        ] {
+            assert_eq!(group_of(pattern, key).as_deref(), Ok(group), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn an_invalid_group_is_named() {
+        let long = "é".repeat(5000);
+        let error = Grouping::Add.group_of(&"k".into(), Some(&long)).expect_err("too long");
+        assert!(error.contains("has 10000 bytes; at most 100 are allowed"), "{error}");
+        assert!(error.len() < 300, "{error}");
+        let error = Grouping::Add.group_of(&"k".into(), Some("a\nb")).expect_err("a line break");
+        assert!(error.contains(r#""a\nb" has control characters"#), "{error}");
+        let pattern = Grouping::new(&"^[^/]*".into()).expect("a pattern");
+        let error = pattern.group_of(&"a/b".into(), Some("c")).expect_err("another group");
+        assert!(error.contains(r#"names the group "c""#) && error.contains(r#"extracts "a""#), "{error}");
+        assert_eq!(pattern.group_of(&"a/b".into(), Some("a")).as_deref(), Ok("a"));
+        let error = Grouping::new(&"(".into()).expect_err("no regular expression");
+        assert!(error.contains("unclosed group"), "{error}");
+        assert!(Grouping::new(&"".into()).is_err());
+    }
+}
