@@ -13,6 +13,7 @@ use crate::types::add::{ParkedAdd, ReaddPolicy};
 use crate::types::error::{
     ConnectError, EngineError, Failed, MigrateError, OpenError, ReadError, UpdateError,
 };
+use crate::types::group::{GroupBy, Grouping};
 use crate::types::inspect::{ParkedKey, QueueInfo, StateCounts};
 use crate::types::worker::{invalid_worker, this_process};
 
@@ -348,6 +349,52 @@ impl OpenOptions {
         self
     }
 
+    /// Gives each key a group, so that groups take turns and can have [limits](Self::group_limit). Without this option,
+    /// the queue that is created has no groups.
+    ///
+    /// Within a priority, the groups that have ready keys take turns in the claims of each process. In one turn a group
+    /// gets as many keys as its [weight](crate::GroupHandle::set_weight). A group is a text of up to 100 bytes without
+    /// control characters.
+    ///
+    /// It is a setting of the queue, the same for all processes: the first process that opens the queue chooses it
+    /// permanently.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// // The group of a key is the part before the first slash. At most two keys of a group are in flight.
+    /// let queue = store.queue("orders").group_by("^[^/]*").group_limit(2).open().await?;
+    /// queue.add_all(["acme/1", "acme/2", "acme/3", "zeta/1"]).await?;
+    /// let items = queue.get_many(10).await;
+    /// let keys: Vec<_> = items.iter().map(|item| item.to_string()).collect();
+    /// assert_eq!(keys, ["acme/1", "zeta/1", "acme/2"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn group_by(mut self, by: impl Into<GroupBy>) -> Self {
+        self.opening.group_by = Some(by.into());
+        self
+    }
+
+    /// Sets the limit of keys in flight of each group, over all processes, if this creates the queue. By default there
+    /// is none.
+    ///
+    /// The limit is stored. [`Queue::set_group_limit`] changes it, and [`GroupHandle::set_limit`] sets another one for a
+    /// group.
+    ///
+    /// [`GroupHandle::set_limit`]: crate::GroupHandle::set_limit
+    pub const fn group_limit(mut self, limit: u32) -> Self {
+        self.opening.group_limit = Some(limit);
+        self
+    }
+
     /// Makes [`open`](Self::open) fail if the queue does not exist. By default it creates the queue.
     ///
     /// The error names up to three queues with similar names.
@@ -617,12 +664,23 @@ impl OpenOptions {
         if let Some(why) = opening.worker.as_deref().and_then(invalid_worker) {
             return Err(bad(&why));
         }
+        let grouping = opening.group_by.as_ref().map(Grouping::new).transpose();
+        let grouping = grouping.map_err(|why| bad(&why))?;
+        match opening.group_limit {
+            Some(0) => return Err(bad("invalid limit 0 of its groups: use at least 1")),
+            Some(_) if grouping.is_none() => {
+                return Err(bad("the limit of its groups needs `group_by`"));
+            }
+            _ => {}
+        }
         let opened = match opening.must_exist {
             true => store.engine.find_queue(&name).await,
             false => {
                 let readd_policy = opening.readd_policy.unwrap_or_default();
                 let parked_add = opening.parked_add.unwrap_or_default();
-                let settings = Settings { readd_policy, parked_add };
+                let group_by = grouping.as_ref().map(|grouping| Arc::from(grouping.as_stored()));
+                let group_limit = opening.group_limit;
+                let settings = Settings { readd_policy, parked_add, group_by, group_limit };
                 store.engine.open_queue(&name, settings).await.map(Some)
             }
         };
@@ -649,9 +707,23 @@ impl OpenOptions {
             );
             return Err(bad(&why));
         }
+        let stored = place.group_by.as_deref().map(GroupBy::from_stored);
+        let stored = stored.as_ref().map(Grouping::new).transpose().map_err(|why| bad(&why))?;
+        if grouping.is_some() && grouping != stored {
+            let said = |grouping: &Option<Grouping>| match grouping {
+                Some(grouping) => format!("groups {grouping}"),
+                None => "no groups".to_owned(),
+            };
+            let why = format!(
+                "it has {}, and the option says {}; omit the option, or use another queue",
+                said(&stored),
+                said(&grouping)
+            );
+            return Err(bad(&why));
+        }
         place.worker = opening.worker.unwrap_or_else(this_process).into();
         place.on_parked = opening.on_parked;
-        let queue = Queue::new(store.engine, place, options);
+        let queue = Queue::new(store.engine, place, options, stored);
         #[cfg(feature = "prometheus")]
         if let Some(metrics) = opening.metrics {
             // If the name is taken, the queue is dropped here, which ends its tasks.

@@ -95,6 +95,12 @@ impl Item {
         &self.out.key
     }
 
+    /// Returns the group, if the queue has [groups](crate::OpenOptions::group_by). It is empty for a key that is in none.
+    #[must_use]
+    pub fn group(&self) -> Option<&str> {
+        self.out.group.as_deref()
+    }
+
     /// Returns the number of this attempt: 1 plus the number of failures in a row before it.
     #[must_use]
     pub const fn attempt(&self) -> u32 {

@@ -8,6 +8,7 @@ use crate::client::batcher::MAX_BATCH;
 use crate::engine::parked::OnParked;
 use crate::engine::{Backoff, Failing};
 use crate::types::add::{ParkedAdd, ReaddPolicy};
+use crate::types::group::GroupBy;
 
 /// The options that matter only while the queue is opened.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +17,8 @@ pub(crate) struct Opening {
     pub(crate) must_exist: bool,
     pub(crate) readd_policy: Option<ReaddPolicy>,
     pub(crate) parked_add: Option<ParkedAdd>,
+    pub(crate) group_by: Option<GroupBy>,
+    pub(crate) group_limit: Option<u32>,
     pub(crate) worker: Option<String>,
     pub(crate) on_parked: OnParked,
     #[cfg(feature = "prometheus")]

@@ -131,6 +131,13 @@ pub(crate) struct Ask {
     pub(crate) adds: u32,
 }
 
+impl Ask {
+    /// Creates an add of a key without a group.
+    pub(crate) fn new(key: impl Into<Key>, add: Add) -> Self {
+        Self { key: key.into(), group: None, add, adds: 1 }
+    }
+}
+
 /// The combined parameters of the adds that a run serves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Asked {
@@ -207,6 +214,8 @@ pub(crate) struct Delivery {
     pub(crate) failures: u32,
     /// How long the key was ready. For a dirty key, the time starts with the add that made it dirty.
     pub(crate) queued: Duration,
+    /// The group. `None`: the queue has no groups.
+    pub(crate) group: Option<Arc<str>>,
 }
 
 #[derive(Debug, Default)]

@@ -198,7 +198,8 @@ impl Row {
         self.worker = Some(Arc::clone(worker));
         let lease_until = after(now, lease);
         self.run = Some(Run { epoch, lease_until, since: now, is_cancelled: false, asked });
-        Delivery { key: key.clone(), epoch, asked, failures: self.failures, queued }
+        let group = self.group.clone();
+        Delivery { key: key.clone(), epoch, asked, failures: self.failures, queued, group }
     }
 
     /// Returns true if the delivery with this fencing token still has a valid lease.

@@ -69,7 +69,7 @@ pub(crate) async fn check_jitter(rig: &dyn Rig, name: &str) {
     let engine = rig.engine();
     let place = engine.open_queue(name, Settings::default()).await.expect("the queue opens");
     rig.set_time(BEGIN).await;
-    let asks = (0..KEYS).map(|n| Ask { key: n.to_string().into(), add: Add::now(), adds: 1 });
+    let asks = (0..KEYS).map(|n| Ask::new(n.to_string(), Add::now()));
     for part in by_shard(&*engine, &place, asks.collect(), |request| &request.key) {
         engine.add_keys(&place, part).await.expect("added");
     }

@@ -87,7 +87,7 @@ pub(crate) struct Scene {
 }
 
 fn ask(key: &str, add: Add) -> Ask {
-    Ask { key: key.into(), add, adds: 1 }
+    Ask::new(key, add)
 }
 
 pub(crate) fn claim(max: usize, lease: Duration) -> Claim {

@@ -174,7 +174,7 @@ fn no_backoff_is_too_long() {
         backoff: crate::engine::Backoff { base: Duration::MAX, cap: Duration::MAX, share: 1.0 },
         max_failures: None,
     };
-    let ask = crate::engine::Ask { key: "a".into(), add: Add::now(), adds: u32::MAX };
+    let ask = crate::engine::Ask { adds: u32::MAX, ..crate::engine::Ask::new("a", Add::now()) };
     let (mut row, _) =
         crate::engine::row::Row::add(None, &ask, &Place::new(1, "q", ReaddPolicy::Hold), 5);
     let _ = row.claim(&ask.key, 1, &Arc::from("w"), SECOND, 5);

@@ -177,11 +177,11 @@ async fn a_key_that_a_claim_parks_is_reported_and_counted() {
     let expired =
         Failing { backoff: Options::default().failing_rules().backoff, max_failures: Some(1) };
     let dead = Place::new(1, "q", settings);
-    let asks = ["a", "b"].map(|key| Ask { key: key.into(), add: Add::now(), adds: 1 });
+    let asks = ["a", "b"].map(|key| Ask::new(key, Add::now()));
     engine.add_keys(&dead, asks.to_vec()).await.expect("added");
     let claim = Claim { max: 2, oldest: 0, lease: SECOND, expired, poll: SECOND };
     assert_eq!(engine.claim_keys(&dead, claim).await.expect("claimed").items.len(), 2);
-    let again = Ask { key: "b".into(), add: Add::now(), adds: 1 };
+    let again = Ask::new("b", Add::now());
     engine.add_keys(&dead, vec![again]).await.expect("added");
 
     let place = Place { on_parked, ..Place::new(1, "q", settings) };
@@ -211,7 +211,7 @@ pub(crate) async fn check_expired(rig: &dyn Rig, name: &str) {
     const BEGIN: Micros = 1_000_000_000_000_000;
     let engine = rig.engine();
     let place = engine.open_queue(name, Settings::default()).await.expect("the queue opens");
-    let ask = |n: usize| Ask { key: n.to_string().into(), add: Add::now(), adds: 1 };
+    let ask = |n: usize| Ask::new(n.to_string(), Add::now());
     let add = async |asks: Vec<Ask>| {
         for part in by_shard(&*engine, &place, asks, |ask| &ask.key) {
             engine.add_keys(&place, part).await.expect("added");

@@ -183,7 +183,7 @@ impl Engine for Sqlite {
 
     async fn open_queue(&self, name: &str, settings: Settings) -> Answer<Place> {
         let name = name.to_owned();
-        let open = move |at: &Work<'_>| at.open_queue(&name, settings);
+        let open = move |at: &Work<'_>| at.open_queue(&name, &settings);
         self.call_checked(&self.thread, Kind::Grows, open).await
     }
 

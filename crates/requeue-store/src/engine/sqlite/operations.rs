@@ -19,7 +19,7 @@ use crate::types::key::Key;
 const EXPIRED: usize = 256;
 
 impl Work<'_> {
-    pub(super) fn open_queue(&self, name: &str, settings: Settings) -> Result<Place> {
+    pub(super) fn open_queue(&self, name: &str, settings: &Settings) -> Result<Place> {
         let holds = settings.readd_policy == ReaddPolicy::Hold;
         let keeps = settings.parked_add == ParkedAdd::Keep;
         let sql = "insert into queues (name, readd_policy, parked_add, group_by, group_limit) \

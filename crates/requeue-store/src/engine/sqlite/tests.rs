@@ -99,7 +99,7 @@ async fn a_claim_that_nobody_waits_for_shares_the_commit_of_a_completion() {
     let engine = Sqlite::open_with(&at(&dir), Synchronous::Full, clock).expect("the file opens");
     engine.migrate_schema().await.expect("the schema is created");
     let queue = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
-    let asks = ["a", "b"].map(|key| Ask { key: key.into(), add: crate::Add::now(), adds: 1 });
+    let asks = ["a", "b"].map(|key| Ask::new(key, crate::Add::now()));
     engine.add_keys(&queue, asks.to_vec()).await.expect("added");
     let backoff = Backoff { base: Duration::ZERO, cap: Duration::ZERO, share: 1.0 };
     let expired = Failing { backoff, max_failures: None };
@@ -262,7 +262,7 @@ async fn a_disk_that_is_full_loses_nothing_that_was_acknowledged() {
         fixture.engine.thread.call(set).await.expect("the setting is changed");
     };
     limit(1).await; // SQLite uses the current number of pages instead.
-    let ask = |n: u32| Ask { key: Key::from(vec![n as u8; 1000]), add: crate::Add::now(), adds: 1 };
+    let ask = |n: u32| Ask::new(Key::from(vec![n as u8; 1000]), crate::Add::now());
     let mut added = 0;
     let fault = loop {
         match fixture.engine.add_keys(&place, vec![ask(added)]).await {
@@ -390,7 +390,7 @@ async fn a_queue_says_why_it_does_not_open() {
 async fn while_another_has_the_file_nothing_happens_and_for_who_has_gone_nothing_ever() {
     let fixture = Fixture::new().await;
     let place = fixture.engine.open_queue("q", Settings::default()).await.expect("the queue opens");
-    let ask = |key: &str| Ask { key: key.into(), add: crate::Add::now(), adds: 1 };
+    let ask = |key: &str| Ask::new(key, crate::Add::now());
     let busy = |at: &Work<'_>| at.connection.busy_timeout(Duration::ZERO);
     fixture.engine.thread.call(busy).await.expect("the setting is changed");
     let other = rusqlite::Connection::open(fixture._dir.path().join("q")).expect("the file opens");
@@ -537,7 +537,7 @@ impl Machine {
 }
 
 fn ask(key: &str, add: crate::Add) -> Vec<Ask> {
-    vec![Ask { key: key.into(), add, adds: 1 }]
+    vec![Ask::new(key, add)]
 }
 
 async fn claimed((engine, place): &(Sqlite, Place)) -> Vec<(String, i64)> {
@@ -765,7 +765,7 @@ async fn a_page_begins_where_the_last_one_ended() {
     let place = fixture.engine.open_queue("q", Settings::default()).await.expect("the queue opens");
     let keys: Vec<Key> = [&b""[..], b"\0", b"a", b"a\0", b"b", b"\xff"].map(Key::from).into();
     for key in &keys {
-        let add = Ask { key: key.clone(), add: crate::Add::now(), adds: 1 };
+        let add = Ask::new(key.clone(), crate::Add::now());
         fixture.engine.add_keys(&place, vec![add]).await.expect("added");
     }
     for state in [None, Some(State::Ready)] {

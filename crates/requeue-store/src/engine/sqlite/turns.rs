@@ -21,7 +21,7 @@ use crate::types::inspect::StateCounts;
 use crate::types::key::Key;
 
 /// The maximum number of keys that one claim marks as due.
-const MARKED: usize = 256;
+const MARKED: i64 = 256;
 
 /// A group that a claim visits.
 struct Candidate {
@@ -230,7 +230,7 @@ impl Work<'_> {
             *COLUMNS
         );
         let mut statement = self.connection.prepare_cached(&sql)?;
-        let key = params![queue.id, Priority::ALL[band].number(), group, limit];
+        let key = params![queue.id, Priority::ALL[band].number(), group, to_sql(limit)];
         let found = statement.query_map(key, read_row)?;
         found.collect()
     }
@@ -281,7 +281,7 @@ impl Work<'_> {
             ":queue": queue.id,
             ":now": self.now,
             ":from": after.map(following).unwrap_or_default(),
-            ":limit": limit,
+            ":limit": to_sql(limit),
         };
         let groups = statement.query_map(params, |row| {
             let oldest_ready = until(0, row.get::<_, Option<i64>>(5)?.unwrap_or(0));
@@ -295,6 +295,10 @@ impl Work<'_> {
         })?;
         groups.collect()
     }
+}
+
+fn to_sql(limit: usize) -> i64 {
+    limit.try_into().unwrap_or(i64::MAX)
 }
 
 /// Returns a text that is greater than `name`, and less than each greater name of a group.

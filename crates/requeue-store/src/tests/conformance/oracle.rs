@@ -374,10 +374,8 @@ impl Pair {
     }
 
     async fn add(&mut self, adds: &[(u32, Add)]) {
-        let asks = adds.iter().map(|&(which, add)| Ask {
-            key: key(which),
-            add: add.priority(priority(which)),
-            adds: 1,
+        let asks = adds.iter().map(|&(which, add)| {
+            Ask::new(key(which), add.priority(priority(which)))
         });
         let mut answers = Vec::new();
         for part in by_shard(&*self.engine, &self.place, asks.collect(), |request| &request.key) {
@@ -681,7 +679,7 @@ async fn assert_dropped(engine: &dyn Engine, queue: &Place, held: &[Held]) {
         assert_eq!(fault.source.to_string(), expected, "{operation}");
     }
     let (one, out) = (key(0), held.first().map(|held| held.out.clone()));
-    let request = Ask { key: one.clone(), add: Add::now(), adds: 1 };
+    let request = Ask::new(one.clone(), Add::now());
     said("add", queue, engine.add_keys(queue, vec![request.clone()]).await);
     said("add_free", queue, engine.add_free(queue, vec![request]).await);
     let claim = Claim { max: 3, oldest: 1, lease: LEASE, expired: failing(), poll: LEASE };
