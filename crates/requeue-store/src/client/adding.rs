@@ -27,11 +27,7 @@ pub(crate) struct Adding {
 }
 
 impl Adding {
-    pub(crate) fn new(
-        ask: Ask,
-        deadline: Instant,
-        reply: oneshot::Sender<Answer<Added>>,
-    ) -> Self {
+    pub(crate) fn new(ask: Ask, deadline: Instant, reply: oneshot::Sender<Answer<Added>>) -> Self {
         Self { ask, unsure: false, deadline, reply }
     }
 

@@ -115,7 +115,8 @@ impl Shared {
         let send = |((key, group), n): (Member, usize)| {
             let (reply, answered) = oneshot::channel();
             let shard = engine.shard_of(place, &key);
-            adding.put_wish(shard, Adding::new(Ask { group, ..Ask::new(key, add) }, deadline, reply));
+            adding
+                .put_wish(shard, Adding::new(Ask { group, ..Ask::new(key, add) }, deadline, reply));
             (n, answered)
         };
         // Send all before waiting, so that they share batches.

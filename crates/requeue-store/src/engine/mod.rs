@@ -35,7 +35,7 @@ use crate::engine::parked::OnParked;
 use crate::engine::receipts::Attempts;
 use crate::engine::turns::Turns;
 use crate::types::add::{Add, Added, ParkedAdd, Priority, ReaddPolicy};
-use crate::types::error::Answer;
+use crate::types::error::{Answer, EngineError};
 use crate::types::group::GroupInfo;
 use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
@@ -363,6 +363,9 @@ pub(crate) struct Walked {
 /// [locked](crate::types::error::Kind::Locked), and that was not changed.
 pub(crate) type Answers<T> = Answer<Vec<Option<T>>>;
 
+/// The error of an engine without groups.
+const NO_GROUPS: &str = "this kind of store has no groups";
+
 /// The operations of a storage engine.
 ///
 /// Each batch is atomic. A batch of adds contains no key twice. The keys of a batch of adds, completions or
@@ -422,20 +425,26 @@ pub(crate) trait Engine: Debug + Send + Sync {
     async fn is_paused(&self, queue: &Place) -> Answer<bool>;
 
     /// Changes a setting of a group, in all processes, and wakes waiting processes. Runs in flight continue.
-    async fn change_group(&self, queue: &Place, group: &str, change: GroupChange) -> Answer<()>;
+    async fn change_group(&self, _queue: &Place, _group: &str, _change: GroupChange) -> Answer<()> {
+        Err(EngineError::refused(NO_GROUPS))
+    }
 
     /// Sets the limit of keys in flight for each group that has no other one, as
     /// [`change_group`](Self::change_group) does for one group.
-    async fn set_group_limit(&self, queue: &Place, limit: Option<u32>) -> Answer<()>;
+    async fn set_group_limit(&self, _queue: &Place, _limit: Option<u32>) -> Answer<()> {
+        Err(EngineError::refused(NO_GROUPS))
+    }
 
     /// Returns up to `limit` groups that have keys or settings, in the order of their names, starting after `after`. The
     /// engine reads all keys of these groups.
     async fn list_groups(
         &self,
-        queue: &Place,
-        after: Option<&str>,
-        limit: usize,
-    ) -> Answer<Vec<GroupInfo>>;
+        _queue: &Place,
+        _after: Option<&str>,
+        _limit: usize,
+    ) -> Answer<Vec<GroupInfo>> {
+        Err(EngineError::refused(NO_GROUPS))
+    }
 
     /// Completes deliveries. Returns for each whether the holder still had its lease. Skips locked keys only with
     /// [`Tried::InVain`].

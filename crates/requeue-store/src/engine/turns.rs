@@ -28,9 +28,23 @@ pub(crate) struct Turns {
     is_searching: bool,
 }
 
+/// A group in the ring.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Turn {
+    pub(crate) group: Arc<str>,
+    /// The number of keys that the group has already got in its turn.
+    pub(crate) used: u32,
+}
+
+impl From<Arc<str>> for Turn {
+    fn from(group: Arc<str>) -> Self {
+        Self { group, used: 0 }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Band {
-    ring: VecDeque<Arc<str>>,
+    ring: VecDeque<Turn>,
     /// The groups of the ring.
     members: HashSet<Arc<str>>,
     /// The last group that was looked up. `None`: the next lookup begins with the first group.
@@ -38,17 +52,25 @@ struct Band {
 }
 
 impl Band {
-    fn join_ring(&mut self, group: Arc<str>) {
-        // A group that was looked up may be in the ring already.
-        if self.members.insert(Arc::clone(&group)) {
-            self.ring.push_back(group);
-        }
+    fn leave_ring(&mut self) -> Option<Turn> {
+        let turn = self.ring.pop_front()?;
+        self.members.remove(&turn.group);
+        Some(turn)
     }
 
-    fn leave_ring(&mut self) -> Option<Arc<str>> {
-        let group = self.ring.pop_front()?;
-        self.members.remove(&group);
-        Some(group)
+    fn note_visited(&mut self, visited: Visited) {
+        for turn in visited.next.into_iter().rev() {
+            if self.members.insert(Arc::clone(&turn.group)) {
+                self.ring.push_front(turn);
+            }
+        }
+        for group in visited.last {
+            // A group that was looked up may be in the ring already.
+            if self.members.insert(Arc::clone(&group)) {
+                self.ring.push_back(group.into());
+            }
+        }
+        self.cursor = visited.cursor;
     }
 }
 
@@ -56,7 +78,7 @@ impl Band {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Round {
     /// These are visited first, in this order.
-    pub(crate) first: Vec<Arc<str>>,
+    pub(crate) first: Vec<Turn>,
     /// The claim looks up further groups after this one, or from the first one on.
     pub(crate) after: Option<Arc<str>>,
     /// The number of further groups.
@@ -66,8 +88,11 @@ pub(crate) struct Round {
 /// The result of the visits for one priority.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Visited {
-    /// The groups that may have more keys, in the order of their next turns.
-    pub(crate) open: Vec<Arc<str>>,
+    /// The groups whose turns come next: one whose turn was cut short, and those of `Round::first` that were not
+    /// reached.
+    pub(crate) next: Vec<Turn>,
+    /// The groups that may have more keys after their turns, and other groups that were found.
+    pub(crate) last: Vec<Arc<str>>,
     /// The last group that was looked up. `None` after the last group of the queue.
     pub(crate) cursor: Option<Arc<str>>,
     /// True if all groups with ready keys were looked up.
@@ -90,8 +115,7 @@ impl Turns {
     pub(crate) fn note_visited(&mut self, visited: Bands<Visited>, count: usize) -> bool {
         let is_complete = visited.iter().all(|band| band.is_complete);
         for (band, visited) in self.bands.iter_mut().zip(visited) {
-            visited.open.into_iter().for_each(|group| band.join_ring(group));
-            band.cursor = visited.cursor;
+            band.note_visited(visited);
         }
         self.is_searching = count == 0 && !is_complete;
         self.is_searching
@@ -115,22 +139,43 @@ mod tests {
 
     fn open(groups: &[&str], cursor: Option<&str>) -> Bands<Visited> {
         let is_complete = cursor.is_none();
-        let normal = Visited { open: names(groups), cursor: cursor.map(Arc::from), is_complete };
+        let cursor = cursor.map(Arc::from);
+        let normal = Visited { last: names(groups), cursor, is_complete, ..Visited::default() };
         let none = Visited { is_complete: true, ..Visited::default() };
         [none.clone(), normal, none]
+    }
+
+    fn first(turns: &mut Turns) -> Vec<String> {
+        let [_, normal, _] = turns.next_rounds();
+        normal.first.iter().map(|turn| format!("{}{}", turn.group, turn.used)).collect()
     }
 
     #[test]
     fn groups_with_more_keys_take_turns() {
         let mut turns = Turns::default();
-        assert_eq!(turns.next_rounds()[1].first, []);
+        assert_eq!(first(&mut turns), [""; 0]);
         turns.note_visited(open(&["b", "a"], None), 7);
-        assert_eq!(turns.next_rounds()[1].first, names(&["b", "a"]));
+        assert_eq!(first(&mut turns), ["b0", "a0"]);
         // The group `a` has no more keys, and `c` was found.
         turns.note_visited(open(&["b", "c", "b"], None), 7);
-        assert_eq!(turns.next_rounds()[1].first, names(&["b", "c"]));
+        assert_eq!(first(&mut turns), ["b0", "c0"]);
         turns.note_visited(open(&[], None), 7);
-        assert_eq!(turns.next_rounds()[1].first, []);
+        assert_eq!(first(&mut turns), [""; 0]);
+    }
+
+    #[test]
+    fn a_turn_that_was_cut_short_comes_first() {
+        let mut turns = Turns::default();
+        let many: Vec<String> = (0..VISITED + 2).map(|n| format!("g{n}-")).collect();
+        turns.note_visited(open(&many.iter().map(String::as_str).collect::<Vec<_>>(), None), 7);
+        let [_, round, _] = turns.next_rounds();
+        let mut next = round.first[1..].to_vec();
+        next[0].used = 3;
+        let last = names(&["g0-", "new-"]);
+        let visited = Visited { next, last, is_complete: true, ..Visited::default() };
+        turns.note_visited([Visited::default(), visited, Visited::default()], 4);
+        assert_eq!(first(&mut turns)[..2], ["g1-3", "g2-0"]);
+        assert_eq!(first(&mut turns), ["g9-0", "g0-0", "new-0"]);
     }
 
     #[test]

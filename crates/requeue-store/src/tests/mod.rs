@@ -88,7 +88,7 @@ const SECOND: Duration = Duration::from_secs(1);
 fn queue_with(engine: Memory, options: Options) -> (Arc<Memory>, Queue) {
     let engine = Arc::new(engine);
     let place = Place::new(1, "q", ReaddPolicy::Replace);
-    let queue = Queue::new(Arc::clone(&engine) as Arc<dyn Engine>, place, options);
+    let queue = Queue::new(Arc::clone(&engine) as Arc<dyn Engine>, place, options, None);
     (engine, queue)
 }
 

@@ -23,7 +23,7 @@ fn keeping() -> (Arc<Memory>, Queue) {
     let engine = Arc::new(Memory::new());
     let settings = Settings { parked_add: ParkedAdd::Keep, ..Settings::default() };
     let place = Place::new(1, "q", settings);
-    let queue = Queue::new(Arc::clone(&engine) as Arc<dyn Engine>, place, Options::default());
+    let queue = Queue::new(Arc::clone(&engine) as Arc<dyn Engine>, place, Options::default(), None);
     (engine, queue)
 }
 
@@ -176,7 +176,7 @@ async fn a_key_that_a_claim_parks_is_reported_and_counted() {
     let settings = Settings::default();
     let expired =
         Failing { backoff: Options::default().failing_rules().backoff, max_failures: Some(1) };
-    let dead = Place::new(1, "q", settings);
+    let dead = Place::new(1, "q", settings.clone());
     let asks = ["a", "b"].map(|key| Ask::new(key, Add::now()));
     engine.add_keys(&dead, asks.to_vec()).await.expect("added");
     let claim = Claim { max: 2, oldest: 0, lease: SECOND, expired, poll: SECOND };
@@ -186,7 +186,7 @@ async fn a_key_that_a_claim_parks_is_reported_and_counted() {
 
     let place = Place { on_parked, ..Place::new(1, "q", settings) };
     let options = Options { max_failures: Some(1), ..Options::default() };
-    let queue = Queue::new(Arc::clone(&engine) as Arc<dyn Engine>, place, options);
+    let queue = Queue::new(Arc::clone(&engine) as Arc<dyn Engine>, place, options, None);
     // This key was added during its last run, and runs again.
     let item = get(&queue).await;
     assert_eq!((item.as_str(), item.attempt()), (Some("b"), 1));

@@ -14,7 +14,11 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// Adds keys in several states. Returns the fencing token of the key in flight.
 pub(crate) async fn fill(engine: &dyn Engine) -> i64 {
     engine.migrate_schema().await.expect("the schema is created");
-    let settings = Settings { readd_policy: ReaddPolicy::Hold, parked_add: ParkedAdd::Keep };
+    let settings = Settings {
+        readd_policy: ReaddPolicy::Hold,
+        parked_add: ParkedAdd::Keep,
+        ..Settings::default()
+    };
     let place = engine.open_queue("mail", settings).await.expect("the queue opens");
     let ask = |key: &str, add| Ask::new(key, add);
     let first = vec![ask("in-flight", Add::now()), ask("parked", Add::now())];

@@ -183,7 +183,10 @@ mod tests {
         assert!(error.contains(r#""a\nb" has control characters"#), "{error}");
         let pattern = Grouping::new(&"^[^/]*".into()).expect("a pattern");
         let error = pattern.group_of(&"a/b".into(), Some("c")).expect_err("another group");
-        assert!(error.contains(r#"names the group "c""#) && error.contains(r#"extracts "a""#), "{error}");
+        assert!(
+            error.contains(r#"names the group "c""#) && error.contains(r#"extracts "a""#),
+            "{error}"
+        );
         assert_eq!(pattern.group_of(&"a/b".into(), Some("a")).as_deref(), Ok("a"));
         let error = Grouping::new(&"(".into()).expect_err("no regular expression");
         assert!(error.contains("unclosed group"), "{error}");

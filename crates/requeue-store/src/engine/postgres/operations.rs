@@ -95,7 +95,8 @@ impl Engine for Postgres {
         let info = |row: &SqlRow| {
             let Place { name, readd_policy, parked_add, .. } = read_place(row.get(3), row);
             let (is_empty, is_paused) = (row.get(4), row.get(5));
-            QueueInfo { name, readd_policy, parked_add, is_empty, is_paused }
+            let (group_by, group_limit) = (None, None);
+            QueueInfo { name, readd_policy, parked_add, group_by, group_limit, is_empty, is_paused }
         };
         Ok(self.sessions.query_rows(sql, &[]).await?.iter().map(info).collect())
     }
@@ -427,6 +428,7 @@ fn read_claimed(row: &SqlRow) -> (Claimed, Lows, Snapshot) {
         },
         failures: from_count(failures[n]),
         queued: until(0, queued[n]),
+        group: None,
     };
     let parked: Vec<&[u8]> = row.get("parked");
     let last_failures: Vec<i32> = row.get("parked_failures");

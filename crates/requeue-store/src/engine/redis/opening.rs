@@ -17,6 +17,7 @@ use super::{Redis, dropping, names, repairing};
 use crate::engine::{Place, Settings, lock};
 use crate::types::add::{ParkedAdd, ReaddPolicy};
 use crate::types::error::{Answer, EngineError, newer_schema};
+use crate::types::group::GroupBy;
 use crate::types::inspect::QueueInfo;
 
 /// The version of the data. Raise it if the scripts of an older program cannot read the data.
@@ -89,7 +90,7 @@ impl Redis {
     ) -> Answer<Option<Record>> {
         let (key, slot) = names::queue(name);
         let mut open = self.nodes.scripts.open.with(&[key]);
-        if let Some(Settings { readd_policy, parked_add }) = settings {
+        if let Some(Settings { readd_policy, parked_add, .. }) = settings {
             open.arg(u8::from(readd_policy == ReaddPolicy::Hold)).arg(self.shards);
             open.arg(u8::from(parked_add == ParkedAdd::Keep));
             // A number from 1 to 2⁶³ - 1, which Redis can represent as an integer.
@@ -147,10 +148,10 @@ impl Redis {
                     "other processes drop and create the queue repeatedly; try again later",
                 ));
             }
-            let Some(record) = self.read_record(name, settings).await? else {
+            let Some(record) = self.read_record(name, settings.clone()).await? else {
                 return Ok(None);
             };
-            let Record { settings, shards: count, generation, is_new, is_made, is_dropping } =
+            let Record { ref settings, shards: count, generation, is_new, is_made, is_dropping } =
                 record;
             was_made |= is_made;
             // The floor is read before the marks: a later drop raises the floor, and then no mark of this
@@ -178,7 +179,7 @@ impl Redis {
             let marked = self.mark_all(name, &record, &of, &shards).await?;
             is_lost |= marked.had_data && was_made;
             if marked.is_complete {
-                break (settings, shards);
+                break (settings.clone(), shards);
             }
         };
         let count = shards.len();
@@ -317,7 +318,7 @@ impl Redis {
         let record = self.read_record(name, None).await?.filter(|record| !record.is_dropping);
         let Some(record) = record else { return Ok(None) };
         let Record { settings, shards: count, generation, .. } = record;
-        let Settings { readd_policy, parked_add } = settings;
+        let Settings { readd_policy, parked_add, group_by, group_limit } = settings;
         let of = Arc::new(Identity { name: name.to_owned(), generation, floor: 0 });
         let (mut is_empty, mut is_paused) = (true, false);
         for shard in names::shards(&of, count) {
@@ -331,7 +332,15 @@ impl Redis {
                 break;
             }
         }
-        Ok(Some(QueueInfo { name: name.to_owned(), readd_policy, parked_add, is_empty, is_paused }))
+        Ok(Some(QueueInfo {
+            name: name.to_owned(),
+            readd_policy,
+            parked_add,
+            group_by: group_by.as_deref().map(GroupBy::from_stored),
+            group_limit,
+            is_empty,
+            is_paused,
+        }))
     }
 }
 

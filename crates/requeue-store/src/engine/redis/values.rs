@@ -206,6 +206,7 @@ fn read_delivered(value: Value) -> Answer<Vec<Delivery>> {
                 asked: fields.asked("priority")?,
                 failures: fields.take_u32()?,
                 queued: until(0, fields.take_time("queued")?),
+                group: None,
             })
         };
         items.push(read().map_err(|_: String| unknown_format())?);

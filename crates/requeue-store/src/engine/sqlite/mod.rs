@@ -26,7 +26,8 @@ use self::clock::Clock;
 use self::thread::{Busy, Kind, Thread, Work};
 use crate::engine::receipts::Attempts;
 use crate::engine::{
-    Answers, Ask, Claim, Claimed, Dropped, End, Engine, GroupChange, Place, Renewed, Settings, Tried, lock,
+    Answers, Ask, Claim, Claimed, Dropped, End, Engine, GroupChange, Place, Renewed, Settings,
+    Tried, lock,
 };
 use crate::types::add::Added;
 use crate::types::error::{Answer, EngineError};

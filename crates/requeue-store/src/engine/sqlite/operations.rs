@@ -43,7 +43,15 @@ impl Work<'_> {
             let Settings { readd_policy, parked_add, group_by, group_limit } = settings(row)?;
             let group_by = group_by.as_deref().map(GroupBy::from_stored);
             let (name, is_empty, is_paused) = (row.get(0)?, row.get(5)?, row.get(6)?);
-            Ok(QueueInfo { name, readd_policy, parked_add, group_by, group_limit, is_empty, is_paused })
+            Ok(QueueInfo {
+                name,
+                readd_policy,
+                parked_add,
+                group_by,
+                group_limit,
+                is_empty,
+                is_paused,
+            })
         })?;
         queues.collect()
     }

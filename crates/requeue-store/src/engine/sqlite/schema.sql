@@ -68,7 +68,7 @@ create table keys (
         and instr(grp, char(0)) = 0
     ),
     -- For a ready key of a queue with groups: 1 if it was ready when the row was written. See `turns.rs`.
-    is_due integer not null check (is_due in (0, 1)),
+    is_due integer not null default 0 check (is_due in (0, 1)),
     -- For a key in flight: its delivery, and the parameters of its run.
     epoch integer check (epoch > 0),
     lease_until integer check (lease_until >= 0),

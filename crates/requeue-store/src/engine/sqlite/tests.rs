@@ -16,7 +16,7 @@ use super::*;
 use crate::tests::Batches as _;
 use crate::tests::BoxFuture;
 use crate::tests::conformance::{
-    Rig, check, check_bulk, check_jitter, check_queues, steps, unclaimed_and_cancelled,
+    Rig, check, check_bulk, check_jitter, check_queues, groups, steps, unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
@@ -80,6 +80,21 @@ fn replaces_as_the_model_does() {
 #[test]
 fn holds_as_the_model_does() {
     conforms(ReaddPolicy::Hold);
+}
+
+#[test]
+fn groups_keep_their_limits_and_lose_no_key() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("the runtime is built");
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) };
+    proptest!(config, |(steps in groups::steps(80))| {
+        runtime.block_on(async { groups::check(&Fixture::new().await, "q", &steps).await });
+    });
+}
+
+#[tokio::test]
+async fn groups_take_turns_by_weight() {
+    groups::check_turns(&Fixture::new().await, "q").await;
 }
 
 /// With a single worker, each claim ahead would otherwise need a sync, in addition to the syncs of the

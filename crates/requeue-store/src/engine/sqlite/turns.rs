@@ -13,7 +13,7 @@ use super::rows::{COLUMNS, read_row};
 use super::thread::Work;
 use crate::engine::row::Row;
 use crate::engine::time::{Micros, until};
-use crate::engine::turns::{Bands, Round, Visited, turns_each};
+use crate::engine::turns::{Bands, Round, Turn, Visited, turns_each};
 use crate::engine::{Claim, Delivery, GroupChange, Place, lock};
 use crate::types::add::Priority;
 use crate::types::group::GroupInfo;
@@ -25,7 +25,9 @@ const MARKED: i64 = 256;
 
 /// A group that a claim visits.
 struct Candidate {
-    name: Arc<str>,
+    turn: Turn,
+    /// True if the group is from the ring.
+    is_first: bool,
     weight: u32,
     /// The limit of its keys in flight. 0: it is paused.
     limit: Option<u32>,
@@ -56,7 +58,9 @@ impl Work<'_> {
             candidates[band] = self.visit_groups(queue, band, groups, most, claim, &mut items)?;
         }
         for (visited, open) in visited.iter_mut().zip(candidates) {
-            visited.open = open.into_iter().map(|candidate| candidate.name).collect();
+            let (next, last): (Vec<_>, Vec<_>) = open.into_iter().partition(|open| open.is_first);
+            visited.next = next.into_iter().map(|open| open.turn).collect();
+            visited.last = last.into_iter().map(|open| open.turn.group).collect();
         }
         let is_searching = lock(&queue.turns).note_visited(visited, items.len());
         let next = if items.len() == claim.max {
@@ -103,17 +107,18 @@ impl Work<'_> {
                    left join groups on queue = ?1 and name = ?2";
         let mut settings = self.connection.prepare_cached(sql)?;
         let mut candidates = Vec::new();
-        for name in round.first.iter().chain(&found) {
-            if known.insert(name) {
-                let candidate = settings.query_row(params![queue.id, name], |row| {
-                    let weight = row.get::<_, Option<u32>>(0)?.unwrap_or(1);
-                    Ok(Candidate { name: Arc::clone(name), weight, limit: row.get(1)? })
+        let first = round.first.iter().map(|turn| (true, turn.clone()));
+        let found = found.into_iter().map(|group| (false, Turn::from(group)));
+        for (is_first, turn) in first.chain(found) {
+            if known.insert(Arc::clone(&turn.group)) {
+                let (weight, limit) = settings.query_row(params![queue.id, turn.group], |row| {
+                    Ok((row.get::<_, Option<u32>>(0)?.unwrap_or(1), row.get(1)?))
                 })?;
-                candidates.push(candidate);
+                candidates.push(Candidate { turn, is_first, weight, limit });
             }
         }
         candidates.retain(|candidate| candidate.limit != Some(0));
-        Ok((candidates, Visited { open: Vec::new(), cursor, is_complete }))
+        Ok((candidates, Visited { cursor, is_complete, ..Visited::default() }))
     }
 
     /// Returns the groups with ready keys of a priority, in the order of their names: first those after
@@ -158,7 +163,7 @@ impl Work<'_> {
                 if self.room_of(queue, candidate, 1)? == 0 {
                     continue;
                 }
-                let key = params![queue.id, Priority::ALL[band].number(), candidate.name];
+                let key = params![queue.id, Priority::ALL[band].number(), candidate.turn.group];
                 let at: Option<Micros> = head.query_row(key, |row| row.get(0))?;
                 oldest = oldest.into_iter().chain(at.map(|at| (at, band))).min();
             }
@@ -173,12 +178,12 @@ impl Work<'_> {
                    where queue = ?1 and state = 1 and grp = ?2 limit ?3)";
         let mut count = self.connection.prepare_cached(sql)?;
         let running: u32 =
-            count.query_row(params![queue.id, group.name, limit], |row| row.get(0))?;
+            count.query_row(params![queue.id, group.turn.group, limit], |row| row.get(0))?;
         Ok(wanted.min((limit - running) as usize))
     }
 
-    /// Delivers up to `most` keys of a priority, by the turns of `groups`. Returns the groups that may have more keys,
-    /// in the order of their next turns.
+    /// Delivers up to `most` keys of a priority, by the turns of `groups`. Returns the groups that may have more keys.
+    /// Those whose turns come next have `is_first`.
     fn visit_groups(
         &self,
         queue: &Place,
@@ -189,22 +194,26 @@ impl Work<'_> {
         items: &mut Vec<Delivery>,
     ) -> Result<Vec<Candidate>> {
         let each = turns_each(most, groups.iter().map(|group| group.weight));
-        let (mut found, mut visited, mut open) = (Vec::new(), Vec::new(), Vec::new());
-        for (place, group) in groups.into_iter().enumerate() {
+        let (mut found, mut open) = (Vec::new(), Vec::new());
+        for (place, mut group) in groups.into_iter().enumerate() {
             let wanted = most - found.len();
             if wanted == 0 {
-                // The groups that were not reached are the first of the next claim.
                 open.push(group);
                 continue;
             }
-            let turn = each.saturating_mul(group.weight as usize);
+            let (used, weight) = (group.turn.used as usize, group.weight as usize);
+            let turn = each.saturating_mul(weight).saturating_sub(used).max(1);
             let room = self.room_of(queue, &group, turn.min(wanted))?;
-            let keys = self.first_of_group(queue, band, &group.name, room)?;
-            let has_more = keys.len() == turn.min(wanted);
-            let weight = group.weight as usize;
-            found.extend(keys.into_iter().enumerate().map(|(n, key)| (n / weight, place, key)));
-            if has_more {
-                visited.push(group);
+            let keys = self.first_of_group(queue, band, &group.turn.group, room)?;
+            let count = keys.len();
+            let place_of = |(n, key)| ((used + n) / weight, place, key);
+            found.extend(keys.into_iter().enumerate().map(place_of));
+            if count == turn.min(wanted) {
+                // The claim may have ended before the turn.
+                group.is_first = count < turn;
+                let used = if group.is_first { used + count } else { 0 };
+                group.turn.used = u32::try_from(used).unwrap_or(u32::MAX);
+                open.push(group);
             }
         }
         // The workers take the keys of a claim in their order, which is the order of the turns.
@@ -212,7 +221,6 @@ impl Work<'_> {
         for (_, _, (key, row)) in found {
             items.push(self.deliver_key(queue, &key, row, claim.lease)?);
         }
-        open.extend(visited);
         Ok(open)
     }
 

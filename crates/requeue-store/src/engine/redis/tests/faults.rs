@@ -407,7 +407,7 @@ async fn a_shard_that_is_given_to_another_node_goes_on_there() {
     engine.migrate_schema().await.expect("the schema is created");
     let place = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
     let slot = engine.shards_of(&place).expect("the queue is open")[0].slot;
-    let queue = Queue::new(engine, place, crate::client::options::Options::default());
+    let queue = Queue::new(engine, place, crate::client::options::Options::default(), None);
     let (before, during) = (numbered("before", 300), numbered("during", 1000));
     queue.add_all(before.clone()).await.expect("added");
     let adding = add_beside(&queue, during.clone());

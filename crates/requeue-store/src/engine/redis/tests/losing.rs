@@ -141,10 +141,7 @@ async fn with_all_kinds(url: &str, name: &str) -> (Redis, Place, Vec<End>) {
     let mut ends = Vec::new();
     for key in ["parked", "running", "dirty"] {
         let urgent = Add::now().priority(Priority::High);
-        engine
-            .add_keys(&place, vec![Ask::new(key, urgent)])
-            .await
-            .expect("added");
+        engine.add_keys(&place, vec![Ask::new(key, urgent)]).await.expect("added");
     }
     while ends.len() < 3 {
         let claimed = engine.claim_keys(&place, Claim { max: 1, ..ONE }).await.expect("claimed");

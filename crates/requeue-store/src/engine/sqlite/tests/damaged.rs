@@ -71,7 +71,7 @@ fn a_row_is_refused_unless_requeue_can_read_it() {
             accepted += 1;
             let key = Key::from("a");
             let found = load_row(&raw, 1, &key).expect("the row is read");
-            keep_row(&raw, 1, &key, found.as_ref()).expect("the row is written");
+            keep_row(&raw, 1, &key, found.as_ref(), 0).expect("the row is written");
             assert_eq!(load_row(&raw, 1, &key).expect("the row is read"), found, "{n}: {row:?}");
         } else {
             refused += 1;
