@@ -124,7 +124,7 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-pub use self::adding::add_in;
+pub use self::adding::{add_in, add_in_group};
 pub(crate) use self::address::Address;
 use self::claims::Claims;
 use self::guard::Connector;

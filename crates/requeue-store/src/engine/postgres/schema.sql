@@ -108,3 +108,9 @@ create type requeue.ends as (
     shares double precision[], mosts integer[]
 );
 
+
+-- A group that a claim visits: its priority, the number of keys that it has got in its turn, whether its turn comes next
+-- (or after those of all other groups), and its settings. `most` is the limit of keys in flight, or null.
+create type requeue.turn as (
+    priority integer, name text collate "C", used bigint, is_next boolean, weight integer, most integer
+);
