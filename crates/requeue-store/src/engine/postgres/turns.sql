@@ -3,6 +3,9 @@
 --
 -- The index `keys_turns` has only the keys that are ready, so that groups whose keys wait cost nothing. A key that was
 -- written before it was due has `is_due = false`, until a claim after its due time writes the key again.
+--
+-- Each search for one row has `limit 1`. Without it, a plan that was made while the table was small would join in another
+-- order, and read the whole index.
 
 -- Marks up to 256 keys whose due time has passed. Returns their number.
 create or replace function requeue.note_due(in_queue integer, t bigint) returns integer
@@ -86,7 +89,10 @@ begin
             select g.band, g.name, cardinality(ring) + g.n, 0, false
             from unnest(found_bands, found_names) with ordinality as g (band, name, n)
         ) f group by f.band, f.name
-    ) u left join requeue.groups s on s.queue = in_queue and s.name = u.name
+    ) u left join lateral (
+        select g.weight, g.most, g.paused from requeue.groups g
+        where g.queue = in_queue and g.name = u.name limit 1
+    ) s on true
     where s.paused is not true);
 end $$;
 
@@ -273,14 +279,17 @@ begin
     select * into place from requeue.queues q where q.id = in_queue and q.waited_until > t;
     return found and exists (
         select from (select distinct g collate "C" as name from unnest(in_groups) g) u
-        left join requeue.groups s on s.queue = in_queue and s.name = u.name
+        left join lateral (
+            select g.most, g.paused from requeue.groups g where g.queue = in_queue and g.name = u.name limit 1
+        ) s on true
         cross join generate_series(-1, 1) p (priority)
+        cross join lateral (
+            select from requeue.keys x
+            where x.queue = in_queue and x.state = 0 and x.is_due and x.priority = p.priority
+                and x.grp is not null and x.grp = u.name
+            limit 1
+        ) h
         where coalesce(s.most, place.group_limit) is not null and s.paused is not true
-            and exists (
-                select from requeue.keys x
-                where x.queue = in_queue and x.state = 0 and x.is_due and x.priority = p.priority
-                    and x.grp is not null and x.grp = u.name
-            )
     );
 end $$;
 
@@ -402,9 +411,12 @@ begin
         if visited.is_busy then
             next_due := least(next_due, 5000);
         elsif exists (
-            select from unnest(visited.short) c, requeue.keys x
-            where x.queue = in_queue and x.state = 0 and x.is_due and x.priority = c.priority
-                and x.grp is not null and x.grp = c.name
+            select from unnest(visited.short) c, lateral (
+                select from requeue.keys x
+                where x.queue = in_queue and x.state = 0 and x.is_due and x.priority = c.priority
+                    and x.grp is not null and x.grp = c.name
+                limit 1
+            ) h
         ) then
             -- Another transaction has locked a ready key, as in `claim`.
             next_due := least(next_due, 20000);
