@@ -70,8 +70,8 @@ begin
     return found;
 end $$;
 
--- Returns the groups to visit: for each priority those of the ring, in their order, and then those that were found. Paused
--- groups are left out.
+-- Returns the groups to visit: for each priority those of the ring, in their order, and then those that were found. Leaves
+-- out paused groups, and found groups at their limits, so that they do not take places in the ring.
 create or replace function requeue.candidates(
     in_queue integer, in_limit integer, ring_bands integer[], ring text[], used integer[],
     found_bands integer[], found_names text[]
@@ -93,7 +93,15 @@ begin
         select g.weight, g.most, g.paused from requeue.groups g
         where g.queue = in_queue and g.name = u.name limit 1
     ) s on true
-    where s.paused is not true);
+    where s.paused is not true and (
+        u.is_next or coalesce(s.most, in_limit) is null or coalesce(s.most, in_limit) > (
+            select count(*) from (
+                select from requeue.keys x
+                where x.queue = in_queue and x.state = 1 and x.grp is not null and x.grp = u.name
+                limit coalesce(s.most, in_limit)
+            ) f
+        )
+    ));
 end $$;
 
 -- Returns for each group whether this claim may visit it: 0 if the group is at its limit, 1 if another claim visits it, and
