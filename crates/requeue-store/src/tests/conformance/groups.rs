@@ -229,7 +229,7 @@ impl Model {
             let text = out.key.as_str().expect("text");
             assert!(text.starts_with(&format!("{group}:")), "{text} is not of group {group}");
             let was = before.iter().find(|entry| entry.key == out.key).expect("it had a state");
-            assert_ne!(was.state, State::Parked);
+            assert!(!matches!(was.state, State::Parked | State::Waiting), "{was:?} was delivered");
             *claimed.entry(group).or_default() += 1;
         }
         for entry in self.entries().await.iter().filter(|entry| entry.state == State::InFlight) {

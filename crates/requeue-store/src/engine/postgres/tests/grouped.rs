@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::changing::{MINUTE, claim, end, failing, other};
 use super::*;
-use crate::engine::{Delivery, Failure, Finish, GroupChange};
+use crate::engine::{Delivery, Failing, Failure, Finish, GroupChange};
 use crate::types::add::Add;
 use crate::types::group::GroupInfo;
 
@@ -124,41 +124,108 @@ async fn what_frees_a_slot_wakes_another_process() {
     let queue = holder.open_queue("q", with_groups(Some(1))).await.expect("the queue opens");
     let waiter = at(&url, WHOLE);
     let place = waiter.find_queue("q").await.expect("found").expect("it exists");
+    let another = holder.open_queue("another", Settings::default()).await.expect("the queue opens");
     let mut wakes = waiter.subscribe_wakes(&place);
+    let mut others = waiter.subscribe_wakes(&another);
     woken(&mut wakes).await;
-    holder.add_keys(&queue, vec![ask("a", "1"), ask("a", "2")]).await.expect("added");
-    let mut out = claim_some(&holder, &queue, 9).await.pop().expect("a key is ready");
-    let asked = out.asked;
-    for how in [
-        Finish::Unclaim(asked, out.queued),
-        Finish::Cancelled,
-        Finish::RequeueAfter(MINUTE, asked.priority),
-    ] {
-        assert_eq!(claim_some(&holder, &queue, 9).await, [], "the group is at its limit");
+    woken(&mut others).await;
+    let client = other(&url).await;
+    let notify = format!("notify requeue_{}", another.id);
+    // Waits as a process that has no key. Notifications arrive in order: when this one has arrived, all earlier ones have.
+    let mut wait_again = async |wakes: &mut watch::Receiver<u64>| {
         wait(&waiter, &place).await;
+        client.batch_execute(&notify).await.expect("notified");
+        woken(&mut others).await;
         wakes.mark_unchanged();
-        let ended = holder.finish_deliveries(&queue, end(&out, how)).await;
+    };
+    let asks = ["1", "2", "3", "4", "5"].map(|key| ask("a", key));
+    holder.add_keys(&queue, asks.into()).await.expect("added");
+    for how in [Finish::Succeed, Finish::Cancelled, Finish::GiveUp(failure())] {
+        let out = claim_some(&holder, &queue, 9).await;
+        assert_eq!(out.len(), 1, "the group is at its limit");
+        wait_again(&mut wakes).await;
+        let ended = holder.finish_deliveries(&queue, end(&out[0], how)).await;
         assert_eq!(ended.expect("finished"), [true]);
         woken(&mut wakes).await;
-        out = claim_some(&holder, &queue, 1).await.pop().expect("the slot is free");
-        let again = [ask("a", "1"), ask("a", "2"), ask("a", "3")];
-        holder.add_keys(&queue, again.into()).await.expect("added");
     }
-    // An expired lease frees the slot as well. The process that finds it wakes the others.
-    wait(&waiter, &place).await;
-    wakes.mark_unchanged();
+    // The process that finds an expired lease wakes the others. This one parks the key, which is then not ready.
+    let out = claim_some(&holder, &queue, 1).await;
+    wait_again(&mut wakes).await;
     set_time(&holder, 120_000_000).await;
-    let wait_again = "update requeue.queues set waited_until = 200000000";
-    server.psql(name(&url), wait_again);
-    let finder = at(&url, Duration::ZERO);
-    let found = claim_some(&finder, &queue, 1).await;
-    assert_eq!(found.len(), 1);
+    server.psql(name(&url), "update requeue.queues set waited_until = 200000000");
+    let expired = Failing { max_failures: Some(1), ..failing() };
+    let claim = Claim { expired, poll: Duration::ZERO, ..claim(1, MINUTE) };
+    let claimed = holder.claim_keys(&queue, claim).await.expect("claimed");
+    assert_eq!(claimed.parked.len(), 1);
+    assert_ne!(claimed.items[0].key, out[0].key);
     woken(&mut wakes).await;
-    // So does a change of the limit.
+    // A change of a limit wakes processes as well.
     holder.change_group(&queue, "a", GroupChange::Limit(Some(2))).await.expect("changed");
     woken(&mut wakes).await;
     holder.set_group_limit(&queue, Some(5)).await.expect("changed");
     woken(&mut wakes).await;
+}
+
+fn failure() -> Failure {
+    Failure { asked: crate::engine::Asked::default(), error: "no".to_owned() }
+}
+
+/// Only ready keys are in the index of claims, whatever has written them.
+#[tokio::test]
+async fn only_ready_keys_are_marked_as_due() {
+    let Some(server) = Server::shared() else { return };
+    let (engine, url) = engine(server, WHOLE).await;
+    stop_time(&engine).await;
+    let queue = engine.open_queue("q", with_groups(None)).await.expect("the queue opens");
+    let client = other(&url).await;
+    let check = async |what: &str| {
+        let sql = "select coalesce(string_agg(convert_from(key, 'UTF8'), ' ' order by key) \
+                       filter (where is_due), ''), \
+                   count(*) filter (where is_due <> (state = 0 and at <= requeue.now())) from requeue.keys";
+        let row = client.query_one(sql, &[]).await.expect("the query succeeds");
+        assert_eq!(row.get::<_, i64>(1), 0, "after {what}");
+        row.get::<_, String>(0)
+    };
+    let add = async |key: &str, add: Add| {
+        let asks = vec![Ask { group: Some("a".into()), ..Ask::new(key, add) }];
+        engine.add_keys(&queue, asks).await.expect("added");
+    };
+    add("1", Add::now()).await;
+    add("2", Add::after(MINUTE)).await;
+    assert_eq!(check("two adds").await, "1");
+    add("2", Add::after(MINUTE / 2)).await;
+    add("1", Add::after(MINUTE)).await;
+    assert_eq!(check("adds of keys that are ready or wait").await, "1");
+    add("2", Add::now()).await;
+    assert_eq!(check("an add that replaces a delay").await, "1 2");
+    add("1", Add::after(MINUTE).merge(crate::Merge::Exactly)).await;
+    assert_eq!(check("an add of exactly this time").await, "2");
+    let revived = engine.make_ready(&queue, vec!["1".into()], State::Waiting).await;
+    assert_eq!(revived.expect("revived"), [Some(true)]);
+    assert_eq!(check("a key was made ready").await, "1 2");
+    let claimed = claim_some(&engine, &queue, 9).await;
+    assert_eq!(check("a claim").await, "");
+    add("1", Add::now()).await;
+    add("2", Add::after(MINUTE / 2)).await;
+    assert_eq!(check("adds of keys in flight").await, "");
+    for out in claimed {
+        engine.finish_deliveries(&queue, end(&out, Finish::Succeed)).await.expect("finished");
+    }
+    assert_eq!(check("two completions").await, "1");
+    for (how, due) in [
+        (Finish::Release(crate::engine::Asked::default()), "1"),
+        (Finish::Unclaim(crate::engine::Asked::default(), Duration::ZERO), "1"),
+        (Finish::RetryAfter(Duration::ZERO, None, failure()), "1"),
+        (Finish::RetryAfter(MINUTE, None, failure()), ""),
+    ] {
+        let out = claim_some(&engine, &queue, 1).await.pop().expect("a key is ready");
+        let said = format!("{how:?}");
+        engine.finish_deliveries(&queue, end(&out, how)).await.expect("finished");
+        assert_eq!(check(&said).await, due, "{said}");
+    }
+    set_time(&engine, 70_000_000).await;
+    assert_eq!(claim_some(&engine, &queue, 1).await.len(), 1);
+    assert_eq!(check("a claim after the delays").await, "1");
 }
 
 #[tokio::test]
