@@ -19,11 +19,11 @@ use super::watermark::{LOWEST, Lows, Snapshot};
 use super::{Postgres, faults, schema};
 use crate::engine::receipts::Attempts;
 use crate::engine::time::{Micros, micros, until};
-use crate::engine::{
-    Answers, Ask, Asked, Claim, Claimed, Delivery, Dropped, End, Engine, Finish, GroupChange, Place,
-    Renewed, Settings, Tried, lock,
-};
 use crate::engine::turns::{Bands, Round, Turn, Visited};
+use crate::engine::{
+    Answers, Ask, Asked, Claim, Claimed, Delivery, Dropped, End, Engine, Finish, GroupChange,
+    Place, Renewed, Settings, Tried, lock,
+};
 use crate::types::add::{Added, ParkedAdd};
 use crate::types::error::{Answer, EngineError, Kind};
 use crate::types::group::{GroupBy, GroupInfo};
@@ -48,8 +48,7 @@ impl Engine for Postgres {
         if let Some(place) = self.find_queue(name).await? {
             return Ok(place);
         }
-        let sql =
-            "select has_function_privilege('requeue.open(text, boolean, boolean, text, integer)', 'execute')";
+        let sql = "select has_function_privilege('requeue.open(text, boolean, boolean, text, integer)', 'execute')";
         if !self.sessions.query_row(sql, &[]).await?.get::<_, bool>(0) {
             return Err(EngineError::refused(
                 "the queue does not exist, and this role may not create it; use \
@@ -486,7 +485,11 @@ struct Visits<'a> {
 
 impl<'a> Visits<'a> {
     fn new(rounds: &'a Bands<Round>) -> Self {
-        let turns = || (1..).zip(rounds).flat_map(|(band, round)| round.first.iter().map(move |turn| (band, turn)));
+        let turns = || {
+            (1..)
+                .zip(rounds)
+                .flat_map(|(band, round)| round.first.iter().map(move |turn| (band, turn)))
+        };
         let more = rounds.iter().map(|round| round.more).max().unwrap_or_default();
         Self {
             bands: turns().map(|(band, _)| band).collect(),

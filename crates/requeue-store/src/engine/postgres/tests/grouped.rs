@@ -242,10 +242,8 @@ async fn a_claim_names_when_to_come_back() {
         claimed.next
     };
     // Another claim visits the group.
-    let lock = format!(
-        "begin; select pg_advisory_xact_lock(1920034674, hashtext({} || ' a'))",
-        queue.id
-    );
+    let lock =
+        format!("begin; select pg_advisory_xact_lock(1920034674, hashtext({} || ' a'))", queue.id);
     other.batch_execute(&lock).await.expect("locked");
     assert_eq!(next().await, Some(Duration::from_millis(5)));
     other.batch_execute("rollback; begin; select requeue.add('q', '1')").await.expect("added");
@@ -272,14 +270,19 @@ async fn sql_adds_keys_to_groups() {
     let (engine, url) = engine(server, WHOLE).await;
     let sql = |sql: &str| server.psql(name(&url), sql);
     assert_eq!(
-        sql("select holds, group_by, group_limit from requeue.open('g', group_by => '', group_limit => 4)"),
+        sql(
+            "select holds, group_by, group_limit from requeue.open('g', group_by => '', group_limit => 4)"
+        ),
         "t||4"
     );
     sql("select requeue.open('q'), requeue.open('p', group_by => '^[^/]*')");
     let queue = engine.find_queue("g").await.expect("found").expect("it exists");
     assert_eq!(queue.group_by.as_deref(), Some(""));
     assert_eq!(sql(r#"select requeue.add('g', 'a', "group" => 'tenant')"#), "new");
-    assert_eq!(sql(r#"select new from requeue.add_many('g', array['b', 'c'], "group" => 'ü')"#), "2");
+    assert_eq!(
+        sql(r#"select new from requeue.add_many('g', array['b', 'c'], "group" => 'ü')"#),
+        "2"
+    );
     assert_eq!(sql("select requeue.add('g', 'd')"), "new");
     // A key keeps its group.
     assert_eq!(sql(r#"select requeue.add('g', 'a', "group" => 'other')"#), "coalesced");
@@ -289,14 +292,24 @@ async fn sql_adds_keys_to_groups() {
     assert_eq!(added.expect("added"), [Added::New; 2]);
     assert_eq!(add_in(&client, "g", [("h", Add::now())]).await.expect("added"), [Added::New]);
     let page = engine.read_page(&queue, None, None, 99).await.expect("a page");
-    let groups: Vec<_> = page.iter().map(|entry| entry.group.as_deref().unwrap_or("none")).collect();
+    let groups: Vec<_> =
+        page.iter().map(|entry| entry.group.as_deref().unwrap_or("none")).collect();
     assert_eq!(groups, ["tenant", "ü", "ü", "", "in", "in", ""]);
     for (call, said) in [
-        (r#"requeue.add('q', 'a', "group" => 'x')"#, "the queue has no groups, and the add names the group 'x'"),
-        ("requeue.add('p', 'x/y')", "the add names no group, and only the library extracts it with the pattern '^[^/]*'"),
+        (
+            r#"requeue.add('q', 'a', "group" => 'x')"#,
+            "the queue has no groups, and the add names the group 'x'",
+        ),
+        (
+            "requeue.add('p', 'x/y')",
+            "the add names no group, and only the library extracts it with the pattern '^[^/]*'",
+        ),
         ("requeue.add_many('p', array['x/y'])", "the add names no group"),
         (r#"requeue.add('g', 'a', "group" => repeat('é', 51))"#, "the name of the group"),
-        (r#"requeue.add('g', 'a', "group" => e'a\nb')"#, r#"the name of the group "a\nb" has control characters; remove them"#),
+        (
+            r#"requeue.add('g', 'a', "group" => e'a\nb')"#,
+            r#"the name of the group "a\nb" has control characters; remove them"#,
+        ),
     ] {
         let fault = engine.sessions.query_row(&format!("select {call}"), &[]).await;
         let fault = fault.expect_err(call);
@@ -370,4 +383,39 @@ async fn a_claim_reads_no_throttled_key() {
     let read: i64 = client.query_one(read, &[]).await.expect("the query succeeds").get(0);
     run("commit").await;
     assert!((1..=200).contains(&read), "{read} rows for 4 keys");
+}
+
+#[tokio::test]
+async fn a_part_of_a_claim_is_for_the_priority_of_the_oldest_key() {
+    let Some(server) = Server::shared() else { return };
+    let (engine, _) = engine(server, WHOLE).await;
+    stop_time(&engine).await;
+    let queue = engine.open_queue("q", with_groups(None)).await.expect("the queue opens");
+    let add = async |now: i64, group: &str, keys: [&str; 3], priority: crate::Priority| {
+        set_time(&engine, now).await;
+        let asks = keys.map(|key| Ask {
+            group: Some(group.into()),
+            ..Ask::new(key, Add::now().priority(priority))
+        });
+        engine.add_keys(&queue, asks.into()).await.expect("added");
+    };
+    // The oldest keys of all are in a group that is paused.
+    add(10, "paused", ["p1", "p2", "p3"], crate::Priority::Normal).await;
+    engine.change_group(&queue, "paused", GroupChange::Paused(true)).await.expect("paused");
+    add(20, "a", ["l1", "l2", "l3"], crate::Priority::Low).await;
+    add(30, "a", ["h1", "h2", "h3"], crate::Priority::High).await;
+    add(40, "b", ["b1", "b2", "b3"], crate::Priority::High).await;
+    for (max, oldest, expected) in [
+        (2, 0, ["h1", "b1"].as_slice()),
+        (3, 1, &["l1", "h2", "b2"]),
+        (9, 0, &["h3", "b3", "l2", "l3"]),
+    ] {
+        let claim = Claim { oldest, ..claim(max, MINUTE) };
+        let claimed = engine.claim_keys(&queue, claim).await.expect("claimed");
+        let mut keys: Vec<String> = claimed.items.iter().map(|out| out.key.to_string()).collect();
+        // Keys that were added together have no order.
+        keys.iter_mut().for_each(|key| key.truncate(1));
+        let expected: Vec<&str> = expected.iter().map(|key| &key[..1]).collect();
+        assert_eq!(keys, expected, "a claim of {max}");
+    }
 }
