@@ -55,7 +55,9 @@ begin
         raise exception 'the queue has no groups, and the add names the group %', quote_literal(left(named, 100))
             using errcode = 'invalid_parameter_value',
             hint = 'Omit the group, or add to a queue that was created with groups.';
-    elsif group_by <> '' and (array_position(in_groups, null) > 0 or cardinality(in_groups) is distinct from in_count) then
+    elsif group_by <> '' and (
+        array_position(in_groups, null) > 0 or cardinality(in_groups) is distinct from in_count
+    ) then
         raise exception 'the add names no group, and only the library extracts it with the pattern % of the queue',
             quote_literal(group_by)
             using errcode = 'invalid_parameter_value', hint = 'Pass the group of the key: "group" => ''...''.';

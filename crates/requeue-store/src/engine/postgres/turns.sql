@@ -4,8 +4,8 @@
 -- The index `keys_turns` has only the keys that are ready, so that groups whose keys wait cost nothing. A key that was
 -- written before it was due has `is_due = false`, until a claim after its due time writes the key again.
 --
--- Each search for one row has `limit 1`. Without it, a plan that was made while the table was small would join in another
--- order, and read the whole index.
+-- Each search for one row has `limit 1`. Without it, a plan that was made while the table was small would join in
+-- another order, and read the whole index.
 
 -- Marks up to 256 keys whose due time has passed. Returns their number.
 create or replace function requeue.note_due(in_queue integer, t bigint) returns integer
@@ -70,8 +70,8 @@ begin
     return found;
 end $$;
 
--- Returns the groups to visit: for each priority those of the ring, in their order, and then those that were found. Leaves
--- out paused groups, and found groups at their limits, so that they do not take places in the ring.
+-- Returns the groups to visit: for each priority those of the ring, in their order, and then those that were found.
+-- Leaves out paused groups, and found groups at their limits, so that they do not take places in the ring.
 create or replace function requeue.candidates(
     in_queue integer, in_limit integer, ring_bands integer[], ring text[], used integer[],
     found_bands integer[], found_names text[]
@@ -104,11 +104,11 @@ begin
     ));
 end $$;
 
--- Returns for each group whether this claim may visit it: 0 if the group is at its limit, 1 if another claim visits it, and
--- 2 if it may. Then no other claim visits a group that has a limit, until this transaction ends.
+-- Returns for each group whether this claim may visit it: 0 if the group is at its limit, 1 if another claim visits it,
+-- and 2 if it may. Then no other claim visits a group that has a limit, until this transaction ends.
 --
--- The lock is only tried, so that claims never wait for each other's commits. A group at its limit is not locked: each lock
--- takes an entry in the lock table that the whole server shares.
+-- The lock is only tried, so that claims never wait for each other's commits. A group at its limit is not locked: each
+-- lock takes an entry in the lock table that the whole server shares.
 create or replace function requeue.try_groups(in_queue integer, in_turns requeue.turn[]) returns integer[]
 language plpgsql as $$
 begin
@@ -134,7 +134,8 @@ end $$;
 -- groups. Each turn has `each` times the weight of the group, less what it has used. `taken` has the keys that this
 -- claim has chosen before, and `taken_groups` their groups.
 --
--- Counts the keys in flight with another statement than `try_groups`: it sees each claim that has held the locks before.
+-- Counts the keys in flight with another statement than `try_groups`: it sees each claim that has held the locks
+-- before.
 --
 -- `open` has the groups that may have more keys. `short` has those that had fewer keys than they had room for.
 create or replace function requeue.visit_groups(
@@ -204,9 +205,9 @@ begin
     taken_groups := taken_groups || here_groups;
 end $$;
 
--- Chooses and locks up to `in_wanted` ready keys of one priority from the groups `in_turns`, in their order. Also returns
--- the groups that may have more, the groups that had fewer keys than they had room for, and whether another claim kept this
--- one from a group.
+-- Chooses and locks up to `in_wanted` ready keys of one priority from the groups `in_turns`, in their order. Also
+-- returns the groups that may have more, the groups that had fewer keys than they had room for, and whether another
+-- claim kept this one from a group.
 --
 -- No claim exceeds the limit of a group: see `try_groups` and `visit_groups`.
 create or replace function requeue.take_turns(
@@ -301,13 +302,13 @@ begin
     );
 end $$;
 
--- As `claim`, for a queue with groups. The groups in `in_ring` come first, each with its priority from 1 for the lowest, and
--- the number of keys that it has got in its turn. Then follow, for each priority, up to `in_more` groups after
--- `in_after`. Groups have no lower bounds, so that `lows` stays as it is, except for leases.
+-- As `claim`, for a queue with groups. The groups in `in_ring` come first, each with its priority from 1 for the
+-- lowest, and the number of keys that it has got in its turn. Then follow, for each priority, up to `in_more` groups
+-- after `in_after`. Groups have no lower bounds, so that `lows` stays as it is, except for leases.
 --
 -- Also returns the groups of the keys; the groups that later claims visit, as in `in_ring`, with those whose turns come
--- next (`is_next`); and for each priority the last group that was looked up, or null, and whether all were. If the queue
--- is paused, no group is visited, and the arrays of groups are empty.
+-- next (`is_next`); and for each priority the last group that was looked up, or null, and whether all were. If the
+-- queue is paused, no group is visited, and the arrays of groups are empty.
 create or replace function requeue.claim_turns(
     in_queue integer, in_hold boolean, in_max integer, in_oldest integer, in_lease bigint,
     in_base bigint, in_cap bigint, in_share double precision, in_most integer, in_lows bigint[],
@@ -414,7 +415,9 @@ begin
         );
         -- A key that was due and was not marked is one of too many, or is locked by another transaction.
         next_due := case
-            when next_at > t then next_at - t when next_at is not null and marked < 256 then 20000 when next_at <= t then 0
+            when next_at > t then next_at - t
+            when next_at is not null and marked < 256 then 20000
+            when next_at is not null then 0
         end;
         if visited.is_busy then
             next_due := least(next_due, 5000);
