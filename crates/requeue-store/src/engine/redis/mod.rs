@@ -48,6 +48,7 @@
 mod claiming;
 mod dropping;
 mod faults;
+mod groups;
 mod map;
 mod names;
 mod node;
@@ -88,11 +89,12 @@ use crate::engine::damage::Damaged;
 use crate::engine::receipts::{Attempts, Receipt, Receipts};
 use crate::engine::time::micros;
 use crate::engine::{
-    Answers, Ask, Claim, Claimed, Cursor, Dropped, End, Engine, Place, Renewed, Settings, Tried,
-    Walked, lock,
+    Answers, Ask, Claim, Claimed, Cursor, Dropped, End, Engine, GroupChange, Place, Renewed,
+    Settings, Tried, Walked, lock,
 };
 use crate::types::add::{Added, ReaddPolicy};
 use crate::types::error::{Answer, EngineError, Kind};
+use crate::types::group::GroupInfo;
 use crate::types::inspect::{Entry, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 
@@ -158,7 +160,7 @@ impl Redis {
     /// Returns the shards of the queue, and the number of the one that has the key.
     fn shard_with(&self, queue: &Place, key: &Key) -> Answer<(Arc<Vec<Shard>>, usize)> {
         let shards = self.shards_of(queue)?;
-        let number = names::shard_of(key, shards.len());
+        let number = names::shard_of(&shards[0].queue, key, shards.len());
         Ok((shards, number))
     }
 
@@ -301,6 +303,23 @@ impl Engine for Redis {
         Ok(false)
     }
 
+    async fn change_group(&self, queue: &Place, group: &str, change: GroupChange) -> Answer<()> {
+        self.change_group_setting(queue, Some(group), change).await
+    }
+
+    async fn set_group_limit(&self, queue: &Place, limit: Option<u32>) -> Answer<()> {
+        self.set_default_limit(queue, limit).await
+    }
+
+    async fn list_groups(
+        &self,
+        queue: &Place,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Answer<Vec<GroupInfo>> {
+        self.list_all_groups(queue, after, limit).await
+    }
+
     async fn send_completions(&self, queue: &Place, ends: Vec<End>, _: Tried) -> Answers<bool> {
         let Some(first) = ends.first() else { return Ok(Vec::new()) };
         let (shards, number) = self.shard_with(queue, &first.key)?;
@@ -398,7 +417,8 @@ impl Engine for Redis {
         let mut answer = Values::from_array(answer)?;
         let now = answer.number()?;
         let epoch = |epoch| epoch_of(epoch, number, shards.len());
-        Ok(Stored::next(&mut answer).ok().map(|stored| stored.to_entry(key.clone(), epoch, now)))
+        let stored = Stored::next(&mut answer, queue.group_by.is_some()).ok();
+        Ok(stored.map(|stored| stored.to_entry(key.clone(), epoch, now)))
     }
 
     async fn read_page(
