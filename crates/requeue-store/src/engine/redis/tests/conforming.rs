@@ -29,6 +29,26 @@ impl Fixture {
         engine.migrate_schema().await.expect("the schema is created");
         Self { engine: Arc::new(engine), shards }
     }
+
+    /// Asserts that no operation has left a difference that a repair would remove.
+    async fn assert_whole(&self, shard: &Shard) {
+        if shard.queue.grouping.is_none() {
+            return;
+        }
+        let size = async |number: usize, command: &str| {
+            let mut size = redis::cmd(command);
+            size.arg(&shard.keys[number - 1]);
+            let size = self.engine.nodes.run_command(shard.slot, &size).await.expect("answered");
+            values::number(size).expect("a number")
+        };
+        let mut places = 0;
+        for number in [2, 3, 4, 5, 7, 11, 14] {
+            places += size(number, "ZCARD").await;
+        }
+        let rows = size(1, "HLEN").await;
+        assert_eq!((places, size(16, "HLEN").await), (rows, rows), "places and groups of rows");
+        assert_eq!(size(15, "ZCARD").await, size(5, "ZCARD").await, "groups of keys in flight");
+    }
 }
 
 impl Rig for Fixture {
@@ -43,6 +63,7 @@ impl Rig for Fixture {
                 let mut set = redis::cmd("SET");
                 set.arg(format!("{}:now", shard.keys[0])).arg(now);
                 self.engine.nodes.run_command(shard.slot, &set).await.expect("the time is set");
+                self.assert_whole(shard).await;
             }
         })
     }
