@@ -301,17 +301,31 @@ local function settings_of(groups)
   return settings
 end
 
+-- Returns the settings of the groups that are the keys of a table.
+local function settings_of_set(set)
+  local groups = {}
+  for group in pairs(set) do
+    groups[#groups + 1] = group
+  end
+  return #groups > 0 and settings_of(groups) or {}
+end
+
+-- Wakes a waiting process if one of these groups, which have new ready keys, is not at its limit. Otherwise, a process would
+-- look in vain for a key among all groups.
+local function wake_for_ready(ready)
+  for group, settings in pairs(settings_of_set(ready)) do
+    local limit = settings.limit
+    if not limit or limit > 0 and count_in_flight(group) < limit then
+      wake()
+      return
+    end
+  end
+end
+
 -- Wakes a waiting process if a group was at its limit and has a ready key. `freed` has the groups of which keys are no
 -- longer in flight, with the numbers of these keys.
 local function wake_for_slots(freed)
-  local groups = {}
-  for group in pairs(freed) do
-    groups[#groups + 1] = group
-  end
-  if #groups == 0 then
-    return
-  end
-  for group, settings in pairs(settings_of(groups)) do
+  for group, settings in pairs(settings_of_set(freed)) do
     local limit = settings.limit
     if limit and limit > 0 and count_in_flight(group) + freed[group] >= limit then
       for band = 1, 3 do
@@ -360,7 +374,8 @@ end
 local function keep(keys, now)
   local written, gone, put, taken = {}, {}, {}, {}
   -- In a queue with groups: new keys, each followed by its group, and the groups of keys that have left flight.
-  local grouped, freed = {}, {}
+  -- Also the groups of new ready keys.
+  local grouped, freed, ready = {}, {}, {}
   if TURNS then
     load_groups(keys)
   end
@@ -383,11 +398,13 @@ local function keep(keys, now)
         grouped[#grouped + 1] = group_of[key]
       end
       if was_in ~= set or row.was_at ~= at then
-        if not is_turn then
+        if is_turn then
+          ready[group_of[key]] = true
+        else
           append(put, set, text_of(at))
           append(put, set, key)
         end
-        if at < soonest and set ~= LEASES and set ~= PARKED then
+        if not is_turn and at < soonest and set ~= LEASES and set ~= PARKED then
           soonest = at
         end
       end
@@ -433,6 +450,7 @@ local function keep(keys, now)
   if wakes then
     wake()
   elseif TURNS then
+    wake_for_ready(ready)
     wake_for_slots(freed)
   end
 end

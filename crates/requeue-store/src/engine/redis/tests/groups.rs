@@ -205,7 +205,7 @@ async fn a_free_slot_or_a_change_of_settings_wakes_another_process() {
         waiting(&server, 1).await;
         match what {
             "succeed" => item.succeed().await.expect("the lease is held"),
-            "fail" => _ = item.give_up("no").await.expect("the lease is held"),
+            "fail" => item.give_up("no").await.expect("the lease is held"),
             "limit" => holder.group("a").set_limit(Some(2)).await.expect("set"),
             "queue limit" => holder.set_group_limit(Some(2)).await.expect("set"),
             _ => holder.group("a").resume().await.expect("resumed"),
@@ -214,6 +214,33 @@ async fn a_free_slot_or_a_change_of_settings_wakes_another_process() {
         assert_eq!(key, Some(other.into()), "{what}");
         waiting(&server, 0).await;
     }
+}
+
+#[tokio::test]
+async fn only_a_key_that_may_be_delivered_wakes_a_process() {
+    let Some(server) = Server::shared() else { return };
+    let (engine, place) = grouped(&server.url(""), &name("add"), PATTERN).await;
+    let shards = engine.shards_of(&place).expect("the queue is open");
+    let is_woken = async || {
+        let mut take = redis::cmd("DEL");
+        take.arg(shards[0].wake());
+        let taken = engine.nodes.run_command(shards[0].slot, &take).await.expect("answered");
+        values::number(taken).expect("a number") == 1
+    };
+    is_woken().await;
+    add(&engine, &place, &["a/1"], Add::now()).await;
+    assert!(is_woken().await, "the key is ready");
+    let items = claim_all(&engine, &place).await;
+    add(&engine, &place, &["a/2"], Add::now()).await;
+    assert!(!is_woken().await, "the group is at its limit");
+    add(&engine, &place, &["b/1"], Add::now()).await;
+    assert!(is_woken().await, "another group is not");
+    finish_all(&engine, &place, items).await;
+    assert!(is_woken().await, "the group has a free slot");
+    engine.change_group(&place, "c", GroupChange::Paused(true)).await.expect("changed");
+    is_woken().await;
+    add(&engine, &place, &["c/1"], Add::now()).await;
+    assert!(!is_woken().await, "the group is paused");
 }
 
 #[tokio::test]
