@@ -1,13 +1,13 @@
 -- Claims keys. ARGV: the maximum number of keys, the number of them to choose oldest first, the lease, 1 if
 -- re-adds are held, the failure parameters for expired leases, the number of shards of the queue, the
--- name of the worker, and in a queue with groups the rounds: see turns.lua. If the queue is paused, only handles expired
--- leases.
+-- name of the worker, and in a queue with groups the rounds: see turns.lua. If the queue is paused, only handles
+-- expired leases.
 -- Answers, in this order: the time until the next key may be ready, or false if that is unknown or never; 1 if the
 -- shard is damaged; the number of places without a row that were dropped; 1 if the queue is paused; the keys that
 -- were set aside, each with the reason; the keys that were parked, each with its failures; and the claimed keys,
 -- each with a packed string: epoch, adds, reasons, priority, failures, and the time for which it was ready.
--- In a queue with groups, each claimed key is followed by its group, and the answer by the visited groups, unless no group
--- was visited. values.rs reads the answer.
+-- In a queue with groups, each claimed key is followed by its group, and the answer by the visited groups, unless no
+-- group was visited. values.rs reads the answer.
 local HAND_OUT = '>dI4I4bI4d'
 local at, max, oldest = now(), tonumber(ARGV[1]), tonumber(ARGV[2])
 local lease_until, hold, worker = after(at, tonumber(ARGV[3])), ARGV[4] == '1', ARGV[7]
@@ -92,7 +92,7 @@ local function ready_keys(...)
 end
 
 -- In a queue with groups: the members of TURNS and the groups of the claimed keys.
-local members, groups, visited, has_more = {}, {}, nil, false
+local members, groups, visited, has_more
 local is_stalled = is_paused
 if TURNS and not is_paused and has_lost_groups() then
   -- The repair restores the groups. Until then, no limit could be kept.
@@ -101,7 +101,7 @@ end
 
 local ready, some, keys
 if TURNS then
-  keys, some = {}, {}
+  keys, some, members, groups = {}, {}, {}, {}
   if not is_stalled then
     members, visited, has_more = choose_by_turns(at, max, oldest, ARGV, 8)
   end
@@ -155,7 +155,10 @@ if #keys > 0 then
   end
   for i, text in ipairs(find(keys)) do
     local key, since, adds, reasons, priority, failures = keys[i], nil, nil, nil, nil, 0
-    local member, group = members[i], groups[i]
+    local member, group
+    if TURNS then
+      member, group = members[i], groups[i]
+    end
     if given and given[key] then
       is_odd = true
       if member then
@@ -251,6 +254,10 @@ if not is_stalled and #delivered == (TURNS and 3 or 2) * max then
   end
 else
   local next = math.min(due, first(LEASES))
+  if TURNS and #delivered < 3 * #keys then
+    -- A key that could not be delivered had taken the slot of another one.
+    next = at
+  end
   next_in = next < NEVER and math.max(next - at, 0)
 end
 local damaged = is_odd or #delivered == 0 and is_damaged()

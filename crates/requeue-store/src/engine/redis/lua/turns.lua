@@ -38,8 +38,8 @@ if TURNS then
     return rounds
   end
 
-  -- Returns the groups with ready keys of a band, in the order of their names: first those after `round.after`, then the
-  -- others.
+  -- Returns the groups with ready keys of a band, in the order of their names: first those after `round.after`, then
+  -- the others.
   local function look_up_groups(band, round)
     local found, after, before = {}, round.after, nil
     while #found < round.more do
@@ -128,8 +128,8 @@ if TURNS then
   -- The number of groups of the ring that a claim visits, as in engine/turns.rs.
   local VISITED = 8
 
-  -- Appends up to `most` ready keys of a band to `members`, by the turns of `candidates`. Returns the groups that may have
-  -- more keys. Those whose turns come next have `is_first`.
+  -- Appends up to `most` ready keys of a band to `members`, by the turns of `candidates`. Returns the groups that may
+  -- have more keys. Those whose turns come next have `is_first`.
   local function visit_groups(band, candidates, most, members)
     local sum = 0
     for i = 1, math.min(#candidates, VISITED) do
@@ -173,8 +173,8 @@ if TURNS then
     return open
   end
 
-  -- Returns the members of TURNS that a claim delivers; how far it has visited the groups of each band: those whose turns
-  -- come next with the keys that they have got, those that follow in the ring, the last group that was looked up, and 1
+  -- Returns the members of TURNS that a claim delivers; how far it has visited the groups of each band: those whose
+  -- turns come next with the keys that they have got, those that follow in the ring, the last group that was looked up, and 1
   -- if all groups were; and whether there may be more keys.
   function choose_by_turns(at, max, oldest, words, first_word)
     move_due(at)

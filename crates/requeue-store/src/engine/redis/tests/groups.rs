@@ -244,6 +244,39 @@ async fn only_a_key_that_may_be_delivered_wakes_a_process() {
 }
 
 #[tokio::test]
+async fn a_row_that_cannot_be_read_holds_no_slot_of_its_group() {
+    let Some(server) = Server::shared() else { return };
+    for state in ["ready", "in flight"] {
+        let name = name("damaged");
+        let (engine, place) = grouped(&server.url(""), &name, PATTERN).await;
+        add(&engine, &place, &["a/1"], Add::now()).await;
+        let part = |part: &str| format!("requeue:{{{name}/0.0}}:{part}");
+        if state == "in flight" {
+            assert_eq!(names(&claim_all(&engine, &place).await), ["a: a/1"]);
+            // The lease has expired.
+            server.cli(&["zadd", &part("leases"), "1", "a/1"]);
+        }
+        server.cli(&["hset", &part("rows"), "a/1", "not a row"]);
+        add(&engine, &place, &["a/2"], Add::now()).await;
+        let items = claim_all(&engine, &place).await;
+        assert_eq!(names(&items), ["a: a/2"], "{state}");
+        let entry = engine.look_up(&place, &"a/1".into()).await.expect("looked up");
+        let entry = entry.expect("the row is kept");
+        assert_eq!((entry.state, entry.group.as_deref()), (State::Damaged, Some("a")));
+        // The add replaces the row.
+        add(&engine, &place, &["a/1"], Add::now()).await;
+        assert_eq!(claim_all(&engine, &place).await, [], "{state}: the group is at its limit");
+        finish_all(&engine, &place, items).await;
+        let items = claim_all(&engine, &place).await;
+        assert_eq!(names(&items), ["a: a/1"], "{state}");
+        finish_all(&engine, &place, items).await;
+        for part in PARTS.map(part) {
+            assert_eq!(server.cli(&["exists", &part]), "0", "{part} has members");
+        }
+    }
+}
+
+#[tokio::test]
 async fn queues_with_groups_need_one_more_right() {
     let Some(server) = Server::start() else { return };
     store(&server.url("")).await;
