@@ -152,9 +152,9 @@ impl Redis {
 }
 
 impl Redis {
-    /// Claims from the `others` among the shards of a queue with groups. A shard may have many ready keys that the limits
-    /// of their groups hold back, so the claim does not rely on their number. Each round of claims divides the wanted
-    /// keys among the shards that have not been visited.
+    /// Claims from the `others` among the shards of a queue with groups. A shard may have many ready keys that the
+    /// limits of their groups hold back, so the claim does not rely on their number. Each round of claims divides the
+    /// wanted keys among the shards that have not been visited.
     async fn claim_others_by_turns(
         &self,
         queue: &Place,

@@ -1,7 +1,7 @@
 //! The settings of groups, and the list of groups.
 //!
-//! All shards of a queue have the settings of all its groups. If a pattern extracts the groups, all keys of a group are in
-//! one shard; otherwise the queue has one shard. So a claim can keep the limits within one script.
+//! All shards of a queue have the settings of all its groups. If a pattern extracts the groups, all keys of a group
+//! are in one shard; otherwise the queue has one shard. So a claim can keep the limits within one script.
 //!
 //! A server that evicts keys may lose the settings of groups. The next process that opens the queue restores the limit
 //! of the queue, and the groups keep the default weight and no limit until they are set again.
@@ -44,8 +44,8 @@ impl Redis {
         Ok(())
     }
 
-    /// Sets the limit of the groups that have no other one. The record of the queue has it, too: it restores the limit of a
-    /// shard that has lost it.
+    /// Sets the limit of the groups that have no other one. The record of the queue has it, too: it restores the limit
+    /// of a shard that has lost it.
     pub(super) async fn set_default_limit(&self, queue: &Place, limit: Option<u32>) -> Answer<()> {
         let shards = self.shards_of(queue)?;
         // This fails if the queue was dropped, before the record is changed.
@@ -56,8 +56,8 @@ impl Redis {
         recorded.map_err(|fault| fault.after_a_part())
     }
 
-    /// Lists groups with the numbers of their keys. The shards do not keep their keys by group, so this reads all keys of
-    /// the queue.
+    /// Lists groups with the numbers of their keys. The shards do not keep their keys by group, so this reads all keys
+    /// of the queue.
     pub(super) async fn list_all_groups(
         &self,
         queue: &Place,

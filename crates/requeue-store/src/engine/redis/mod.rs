@@ -9,15 +9,16 @@
 //! - Sorted sets of the keys that are due, in flight or parked.
 //! - The last fencing token.
 //! - A list with a token for waiting processes.
-//! - In a queue with groups: a sorted set of the ready keys in the order of the turns, one of the keys in flight by group,
-//!   and hashes of the groups of keys and of the settings of groups. Queues without groups run no command for them.
+//! - In a queue with groups: a sorted set of the ready keys in the order of the turns, one of the keys in flight by
+//!   group, and hashes of the groups of keys and of the settings of groups. Queues without groups run no command for
+//!   them.
 //!
 //! # Groups
 //!
-//! A claim counts the keys of a group in flight, and delivers further ones, in one script. So the limits are exact, also
-//! after a failover, except for lost writes. All keys of a group must therefore be in one shard. If a pattern extracts
-//! the groups, the group of a key determines its shard. If adds name the groups, the queue has one shard, whatever the
-//! address says.
+//! A claim counts the keys of a group in flight, and delivers further ones, in one script. So the limits are exact,
+//! also after a failover, except for lost writes. All keys of a group must therefore be in one shard. If a pattern
+//! extracts the groups, the group of a key determines its shard. If adds name the groups, the queue has one shard,
+//! whatever the address says.
 //!
 //! # Data loss in a failover
 //!
@@ -54,8 +55,8 @@
 //! finds nothing. Then a repair walks all rows in short steps and restores their places. Places without a row
 //! are dropped. Keys whose rows are gone are lost.
 //!
-//! In a queue with groups, claims deliver nothing while the groups of keys are incomplete, because they could not keep the
-//! limits. The repair restores groups from the pattern, and otherwise from the sets of keys that are ready or in
+//! In a queue with groups, claims deliver nothing while the groups of keys are incomplete, because they could not keep
+//! the limits. The repair restores groups from the pattern, and otherwise from the sets of keys that are ready or in
 //! flight. Other keys that have lost their group are in the group with the empty name.
 
 mod claiming;

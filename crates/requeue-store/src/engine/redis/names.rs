@@ -116,8 +116,8 @@ pub(super) fn shards(of: &Arc<Identity>, count: u16) -> Vec<Shard> {
     (0..count).map(shard).collect()
 }
 
-/// Returns the shard of a key. If a pattern extracts the groups of a queue, all keys of a group are in one shard, so that
-/// the group can have a limit.
+/// Returns the shard of a key. If a pattern extracts the groups of a queue, all keys of a group are in one shard, so
+/// that the group can have a limit.
 pub(super) fn shard_of(queue: &Identity, key: &Key, count: usize) -> usize {
     let hash = |text: &[u8]| usize::from(State::<XMODEM>::calculate(text)) % count;
     match &queue.grouping {

@@ -1,6 +1,7 @@
 -- Adds keys. ARGV: 1 if re-adds are held; then for each add the key, the encoded parameters, and the group,
--- if the queue has groups. With a receipt, these follow: the number of the batch, and the milliseconds to keep the receipt. Answers one digit
--- per add: its outcome, or 7 for a new key that has replaced an unreadable row that was not set aside.
+-- if the queue has groups. With a receipt, these follow: the number of the batch, and the milliseconds to keep the
+-- receipt. Answers one digit per add: its outcome, or 7 for a new key that has replaced an unreadable row that was not
+-- set aside.
 
 -- The receipt of a batch has its number and its answers. A batch that is sent again adds nothing.
 local RECEIPT, lasts, number = (#KEYS == 14 or #KEYS == 18) and KEYS[#KEYS], nil, nil

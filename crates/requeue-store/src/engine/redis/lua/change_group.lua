@@ -1,5 +1,5 @@
--- Changes a setting of a group, or of the queue, and wakes waiting processes. ARGV: the group, or empty text for
--- the queue, which has a dot before it if it is one; the setting: limit, weight or paused; and its value.
+-- Changes a setting of a group, or of the queue, and wakes waiting processes. ARGV: the group with a dot
+-- before it, or empty text for the queue; the setting: limit, weight or paused; and its value.
 local group = ARGV[1] == '' and DEFAULT or string.sub(ARGV[1], 2)
 local found = redis.call('HGET', GROUP_SETTINGS, group)
 local limit, weight, paused = string.match(found or '', '^(%S+) (%S+) (%S+)$')

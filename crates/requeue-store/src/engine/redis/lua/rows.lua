@@ -316,8 +316,8 @@ if TURNS then
     return #groups > 0 and settings_of(groups) or {}
   end
 
-  -- Wakes a waiting process if one of these groups, which have new ready keys, is not at its limit. Otherwise, a process
-  -- would look in vain for a key among all groups.
+  -- Wakes a waiting process if one of these groups, which have new ready keys, is not at its limit. Otherwise, a
+  -- process would look in vain for a key among all groups.
   function wake_for_ready(ready)
     for group, settings in pairs(settings_of_set(ready)) do
       local limit = settings.limit

@@ -174,8 +174,8 @@ if TURNS then
   end
 
   -- Returns the members of TURNS that a claim delivers; how far it has visited the groups of each band: those whose
-  -- turns come next with the keys that they have got, those that follow in the ring, the last group that was looked up, and 1
-  -- if all groups were; and whether there may be more keys.
+  -- turns come next with the keys that they have got, those that follow in the ring, the last group that was looked
+  -- up, and 1 if all groups were; and whether there may be more keys.
   function choose_by_turns(at, max, oldest, words, first_word)
     move_due(at)
     local bands, visited = find_candidates(parse_rounds(words, first_word))
