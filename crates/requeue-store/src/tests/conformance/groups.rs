@@ -98,15 +98,23 @@ fn group_of(name: &str) -> usize {
 }
 
 fn key(group: usize, number: u32) -> Key {
-    Key::from(format!("{group}:{number}"))
+    Key::from(format!("{}:{number}", name(group)))
 }
 
-/// Applies `steps` to a new queue of the engine, and checks each claim.
+/// Applies `steps` to a new queue of the engine, whose adds name the groups, and checks each claim.
 pub(crate) async fn check(rig: &dyn Rig, queue: &str, steps: &[Step]) {
+    check_with(rig, queue, "", steps).await;
+}
+
+/// The pattern that extracts the groups from the keys of [`check_with`].
+pub(crate) const PATTERN: &str = "^([^:]*):";
+
+/// As [`check`], for a queue that gets its groups in this way.
+pub(crate) async fn check_with(rig: &dyn Rig, queue: &str, group_by: &str, steps: &[Step]) {
     let engine = rig.engine();
-    let settings = Settings { group_by: Some("".into()), ..Settings::default() };
+    let settings = Settings { group_by: Some(group_by.into()), ..Settings::default() };
     let place = engine.open_queue(queue, settings).await.expect("the queue opens");
-    assert_eq!(place.group_by.as_deref(), Some(""));
+    assert_eq!(place.group_by.as_deref(), Some(group_by));
     let (now, limit) = (BEGIN, None);
     let (settings, held) = (HashMap::new(), Vec::new());
     let mut model = Model { engine, place, now, limit, settings, held };
@@ -227,7 +235,8 @@ impl Model {
         for out in items {
             let group = group_of(out.group.as_deref().expect("the queue has groups"));
             let text = out.key.as_str().expect("text");
-            assert!(text.starts_with(&format!("{group}:")), "{text} is not of group {group}");
+            let prefix = format!("{}:", name(group));
+            assert!(text.starts_with(&prefix), "{text} is not of group {group}");
             let was = before.iter().find(|entry| entry.key == out.key).expect("it had a state");
             assert!(!matches!(was.state, State::Parked | State::Waiting), "{was:?} was delivered");
             *claimed.entry(group).or_default() += 1;

@@ -7,6 +7,7 @@ mod cuts;
 mod damaged;
 mod dropping;
 mod faults;
+mod groups;
 mod losing;
 mod nodes;
 
