@@ -59,13 +59,15 @@ pub(crate) struct Place {
     pub(crate) on_parked: OnParked,
     /// The way in which keys get their groups, as engines store it. `None`: the queue has no groups.
     pub(crate) group_by: Option<Arc<str>>,
+    /// The limit of each group that has no other one, as it was when the queue was opened.
+    pub(crate) group_limit: Option<u32>,
     /// The turns of the groups in the claims of this process.
     pub(crate) turns: Arc<Mutex<Turns>>,
 }
 
 impl Place {
     pub(crate) fn new(id: i64, name: impl Into<String>, settings: impl Into<Settings>) -> Self {
-        let Settings { readd_policy, parked_add, group_by, group_limit: _ } = settings.into();
+        let Settings { readd_policy, parked_add, group_by, group_limit } = settings.into();
         let (meters, outage, on_parked, turns) = Default::default();
         let (worker, generation) = (Arc::from(""), 0);
         let name = name.into();
@@ -80,6 +82,7 @@ impl Place {
             outage,
             on_parked,
             group_by,
+            group_limit,
             turns,
         }
     }

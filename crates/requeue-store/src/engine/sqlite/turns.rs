@@ -272,16 +272,23 @@ impl Work<'_> {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<GroupInfo>> {
+        // The keys are read twice: for the names, and then to count those of the page.
         let sql = format!(
-            "select {}, max(:now - since) filter (where state = 0 and at <= :now), \
-                 name, coalesce(most, group_limit), weight, paused \
-             from ( \
-                 select name, most, weight, paused from groups where queue = :queue \
-                 union all \
-                 select distinct grp, null, 1, 0 from keys where queue = :queue and grp is not null \
-                     and not exists (select 1 from groups where queue = :queue and name = grp) \
-             ) join queues on id = :queue left join keys on keys.queue = :queue and grp = name \
-             where name >= :from group by name order by name limit :limit",
+            "with names (name) as materialized ( \
+                 select name from groups where queue = :queue and name >= :from \
+                 union select grp from keys where queue = :queue and grp >= :from \
+                 order by name limit :limit \
+             ), counted (name, ready, waiting, in_flight, dirty, parked, oldest) as ( \
+                 select grp, {}, max(:now - since) filter (where state = 0 and at <= :now) \
+                 from keys where queue = :queue and grp in names group by grp \
+             ) \
+             select coalesce(ready, 0), coalesce(waiting, 0), coalesce(in_flight, 0), coalesce(dirty, 0), \
+                 coalesce(parked, 0), coalesce(oldest, 0), names.name, coalesce(most, group_limit), \
+                 coalesce(weight, 1), coalesce(groups.paused, 0) \
+             from names join queues on queues.id = :queue \
+             left join counted on counted.name = names.name \
+             left join groups on groups.queue = :queue and groups.name = names.name \
+             order by names.name",
             StateCounts::columns(":now")
         );
         let mut statement = self.connection.prepare_cached(&sql)?;
@@ -292,7 +299,7 @@ impl Work<'_> {
             ":limit": to_sql(limit),
         };
         let groups = statement.query_map(params, |row| {
-            let oldest_ready = until(0, row.get::<_, Option<i64>>(5)?.unwrap_or(0));
+            let oldest_ready = until(0, row.get(5)?);
             Ok(GroupInfo {
                 counts: StateCounts { oldest_ready, ..StateCounts::read(row)? },
                 name: row.get(6)?,
