@@ -183,7 +183,7 @@ impl Work<'_> {
     }
 
     /// Delivers up to `most` keys of a priority, by the turns of `groups`. Returns the groups that may have more keys.
-    /// Those whose turns come next have `is_first`.
+    /// Those whose turns come next have `is_first`. The groups whose turns are over are the last.
     fn visit_groups(
         &self,
         queue: &Place,
@@ -194,7 +194,7 @@ impl Work<'_> {
         items: &mut Vec<Delivery>,
     ) -> Result<Vec<Candidate>> {
         let each = turns_each(most, groups.iter().map(|group| group.weight));
-        let (mut found, mut open) = (Vec::new(), Vec::new());
+        let (mut found, mut open, mut over) = (Vec::new(), Vec::new(), Vec::new());
         for (place, mut group) in groups.into_iter().enumerate() {
             let wanted = most - found.len();
             if wanted == 0 {
@@ -213,9 +213,11 @@ impl Work<'_> {
                 group.is_first = count < turn;
                 let used = if group.is_first { used + count } else { 0 };
                 group.turn.used = u32::try_from(used).unwrap_or(u32::MAX);
-                open.push(group);
+                if group.is_first { open.push(group) } else { over.push(group) }
             }
         }
+        // A claim that visits a priority twice must give no group two turns in a row.
+        open.append(&mut over);
         // The workers take the keys of a claim in their order, which is the order of the turns.
         found.sort_by_key(|&(turn, place, _)| (turn, place));
         for (_, _, (key, row)) in found {
