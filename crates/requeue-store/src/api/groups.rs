@@ -9,8 +9,8 @@ use crate::client::shared::Shared;
 use crate::engine::GroupChange;
 use crate::types::add::{Add, Added};
 use crate::types::error::{AddError, Failed, ReadError, UpdateError};
-use crate::types::group::{GroupInfo, preceding};
-use crate::types::inspect::State;
+use crate::types::group::preceding;
+use crate::types::inspect::{GroupInfo, State};
 use crate::types::key::Key;
 
 impl Queue {

@@ -11,7 +11,7 @@ use crate::types::error::ReadError;
 use crate::types::inspect::{Entry, State, StateCounts, Throttled};
 use crate::types::key::Key;
 
-/// The maximum number of keys in flight that are read together. The longest runs are searched among so many.
+/// The maximum number of keys in flight that one read returns, and that are searched for the longest runs.
 const RUNNING: usize = 256;
 /// The maximum number of keys in flight that an explanation names.
 const EXPLAINED: usize = 3;

@@ -36,8 +36,7 @@ use crate::engine::receipts::Attempts;
 use crate::engine::turns::Turns;
 use crate::types::add::{Add, Added, ParkedAdd, Priority, ReaddPolicy};
 use crate::types::error::{Answer, EngineError};
-use crate::types::group::GroupInfo;
-use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
+use crate::types::inspect::{Entry, GroupInfo, ParkedKey, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 
 /// An open queue, as its engine knows it.
@@ -59,7 +58,7 @@ pub(crate) struct Place {
     pub(crate) on_parked: OnParked,
     /// The way in which keys get their groups, as engines store it. `None`: the queue has no groups.
     pub(crate) group_by: Option<Arc<str>>,
-    /// The limit of each group that has no other one, as it was when the queue was opened.
+    /// The limit of each group that had no other one when the queue was opened.
     pub(crate) group_limit: Option<u32>,
     /// The turns of the groups in the claims of this process.
     pub(crate) turns: Arc<Mutex<Turns>>,

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use regex::bytes::Regex;
 
-use crate::types::inspect::StateCounts;
 use crate::types::key::Key;
 
 /// The greatest length of the name of a group in bytes.
@@ -50,24 +49,6 @@ impl From<&str> for GroupBy {
     fn from(pattern: &str) -> Self {
         Self::Pattern(pattern.to_owned())
     }
-}
-
-/// A group of a queue, with its settings and the numbers of its keys: see [`Queue::groups`](crate::Queue::groups) and
-/// [`GroupHandle::info`](crate::GroupHandle::info).
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct GroupInfo {
-    /// Its name. It is empty for the keys whose add names no group, or that the pattern does not match.
-    pub name: String,
-    /// The numbers of its keys in each state.
-    pub counts: StateCounts,
-    /// The limit of its keys in flight: the one that was [set for it](crate::GroupHandle::set_limit), or else the
-    /// [limit of the queue](crate::OpenOptions::group_limit). `None`: there is no limit.
-    pub limit: Option<u32>,
-    /// The number of keys in one turn: see [`GroupHandle::set_weight`](crate::GroupHandle::set_weight).
-    pub weight: u32,
-    /// True if the group is [paused](crate::GroupHandle::pause).
-    pub is_paused: bool,
 }
 
 /// [`GroupBy`], ready for use.

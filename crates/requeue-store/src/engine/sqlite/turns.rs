@@ -16,8 +16,7 @@ use crate::engine::time::{Micros, until};
 use crate::engine::turns::{Bands, Round, Turn, Visited, turns_each};
 use crate::engine::{Claim, Delivery, GroupChange, Place, lock};
 use crate::types::add::Priority;
-use crate::types::group::GroupInfo;
-use crate::types::inspect::StateCounts;
+use crate::types::inspect::{GroupInfo, StateCounts};
 use crate::types::key::Key;
 
 /// The maximum number of keys that one claim marks as due.
