@@ -203,8 +203,8 @@ pub use crate::types::error::{
     AddError, CompleteError, ConnectError, ErrorKind, MigrateError, OpenError, ReadError,
     UpdateError,
 };
-pub use crate::types::group::{GroupBy, GroupInfo};
-pub use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
+pub use crate::types::group::GroupBy;
+pub use crate::types::inspect::{Entry, GroupInfo, ParkedKey, QueueInfo, State, StateCounts};
 pub use crate::types::key::Key;
 
 #[cfg(doctest)]

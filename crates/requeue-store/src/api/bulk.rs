@@ -325,7 +325,8 @@ impl Queue {
     }
 }
 
-/// A change of all keys in a state, from [`Queue::revive_all`] or [`Queue::cancel_all`].
+/// A change of all keys in a state, from [`Queue::revive_all`], [`Queue::cancel_all`] or
+/// [`GroupHandle::cancel_all`](crate::GroupHandle::cancel_all).
 ///
 /// It does nothing until it or its [steps](Self::step) are awaited. Awaiting it returns the number of
 /// changed keys.
@@ -370,6 +371,8 @@ impl Bulk {
     ///
     /// # Errors
     ///
+    /// Returns an error if the keys are those of a group, and the queue has no groups or the name is not valid.
+    ///
     /// Returns an error if the store cannot be reached; the next call continues with the same keys. In
     /// PostgreSQL, the last step fails if other transactions keep some of the keys locked for 5 s. Those keys
     /// are unchanged.
@@ -398,6 +401,9 @@ impl Bulk {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn step(&mut self) -> Result<bool, UpdateError> {
+        if let Some(group) = &self.group {
+            self.shared.check_group(group).map_err(UpdateError)?;
+        }
         let stepped = match &self.stage {
             Stage::Walk(from) => {
                 // The position stays until the step has succeeded, so a failed or dropped step is repeated.
@@ -416,6 +422,7 @@ impl Bulk {
         let state = self.change.state();
         let walked = match &self.group {
             None => engine.walk_keys(place, state, from, BATCH).await?,
+            // The keys of a group are not stored together, so this reads all keys in the state.
             Some(group) => {
                 let after = from.map(|Cursor { at, .. }| Key::from(at));
                 let page = engine.read_page(place, state, after.as_ref(), BATCH).await?;

@@ -56,6 +56,7 @@ impl Queue {
     /// # Errors
     ///
     /// - The key is longer than 2,048 bytes.
+    /// - The [pattern](crate::OpenOptions::group_by) of the queue extracts a group whose name has more than 100 bytes.
     /// - During the whole [time of an add](crate::OpenOptions::add_timeout), the store could not be reached,
     ///   or, in PostgreSQL, other transactions had the key locked.
     /// - The store refuses the add, or the queue was [dropped](crate::ErrorKind::Dropped).
@@ -112,6 +113,16 @@ impl Queue {
     /// As [`add`](Self::add).
     pub async fn add_with(&self, key: impl Into<Key>, add: Add) -> Result<Added, AddError> {
         self.add_to_group(None, key.into(), add).await
+    }
+
+    /// Checks a key and the group that its add names, as an add does. Does not reach the store.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the add if one of them is invalid, or the add names a group and must not.
+    #[doc(hidden)] // For `requeue-cli`, which refuses one record and adds the others.
+    pub fn check_add(&self, key: impl Into<Key>, group: Option<&str>) -> Result<(), AddError> {
+        self.shared.check_key(key.into(), group).map(drop).map_err(AddError)
     }
 
     pub(crate) async fn add_to_group(

@@ -95,7 +95,26 @@ impl Item {
         &self.out.key
     }
 
-    /// Returns the group, if the queue has [groups](crate::OpenOptions::group_by). It is empty for a key that is in none.
+    /// Returns the name of the group, or `None` if the queue has no [groups](crate::OpenOptions::group_by).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("orders").group_by("^[^/]*").open().await?;
+    /// queue.add("acme/1").await?;
+    /// let item = queue.get().await.expect("the queue is open");
+    /// assert_eq!(item.group(), Some("acme"));
+    /// item.succeed().await?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn group(&self) -> Option<&str> {
         self.out.group.as_deref()

@@ -18,7 +18,7 @@ use crate::client::options::Options;
 use crate::engine::{Ask, Engine, Place};
 use crate::types::add::{Add, Added};
 use crate::types::error::{Answer, EngineError, Failed, ReadError};
-use crate::types::group::Grouping;
+use crate::types::group::{Grouping, invalid_name};
 use crate::types::inspect::{Entry, StateCounts};
 use crate::types::key::Key;
 
@@ -77,6 +77,23 @@ impl Shared {
             }
             is_open
         });
+    }
+
+    /// Returns an error if the queue has no groups.
+    pub(crate) fn check_groups(&self) -> Result<(), Failed> {
+        match self.grouping {
+            Some(_) => Ok(()),
+            None => Err(Failed::invalid(format!(
+                "the queue {:?} has no groups; create a queue with `group_by`",
+                self.place.name
+            ))),
+        }
+    }
+
+    /// Returns an error if the queue has no groups, or the name of the group is invalid.
+    pub(crate) fn check_group(&self, name: &str) -> Result<(), Failed> {
+        self.check_groups()?;
+        invalid_name(name).map_or(Ok(()), |why| Err(Failed::invalid(why)))
     }
 
     /// Returns the key with its group, if both are valid. `group` is the one that the add names.

@@ -36,8 +36,7 @@ use crate::engine::receipts::Attempts;
 use crate::engine::turns::Turns;
 use crate::types::add::{Add, Added, ParkedAdd, Priority, ReaddPolicy};
 use crate::types::error::{Answer, EngineError};
-use crate::types::group::GroupInfo;
-use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
+use crate::types::inspect::{Entry, GroupInfo, ParkedKey, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 
 /// An open queue, as its engine knows it.
@@ -59,13 +58,15 @@ pub(crate) struct Place {
     pub(crate) on_parked: OnParked,
     /// The way in which keys get their groups, as engines store it. `None`: the queue has no groups.
     pub(crate) group_by: Option<Arc<str>>,
+    /// The limit of each group that had no other one when the queue was opened.
+    pub(crate) group_limit: Option<u32>,
     /// The turns of the groups in the claims of this process.
     pub(crate) turns: Arc<Mutex<Turns>>,
 }
 
 impl Place {
     pub(crate) fn new(id: i64, name: impl Into<String>, settings: impl Into<Settings>) -> Self {
-        let Settings { readd_policy, parked_add, group_by, group_limit: _ } = settings.into();
+        let Settings { readd_policy, parked_add, group_by, group_limit } = settings.into();
         let (meters, outage, on_parked, turns) = Default::default();
         let (worker, generation) = (Arc::from(""), 0);
         let name = name.into();
@@ -80,6 +81,7 @@ impl Place {
             outage,
             on_parked,
             group_by,
+            group_limit,
             turns,
         }
     }

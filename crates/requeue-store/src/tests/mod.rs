@@ -14,6 +14,8 @@ pub(crate) mod dropping;
 mod engine;
 mod errors;
 mod getting;
+#[cfg(feature = "sqlite")]
+mod grouping;
 mod in_memory;
 mod leases;
 mod locked;

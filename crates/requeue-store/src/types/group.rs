@@ -1,11 +1,10 @@
-//! Groups: the keys of one tenant. The group of a key is a text, which the store keeps with the key.
+//! Groups: the keys of one tenant. The group of a key is a name, which the store keeps with the key.
 
 use std::fmt;
 use std::sync::Arc;
 
 use regex::bytes::Regex;
 
-use crate::types::inspect::StateCounts;
 use crate::types::key::Key;
 
 /// The greatest length of the name of a group in bytes.
@@ -13,7 +12,10 @@ const MAX_NAME: usize = 100;
 
 /// The way in which the keys of a queue get their groups.
 ///
-/// It is a setting of the queue, the same for all processes: the first process that opens the queue chooses it.
+/// It is a setting of the queue, the same for all processes: see
+/// [`OpenOptions::group_by`](crate::OpenOptions::group_by). The name of a group has up to 100 bytes and no control
+/// characters. Keys whose group has the empty name are in no tenant's group, but they take turns and have limits as the
+/// keys of any other group.
 ///
 /// # Examples
 ///
@@ -31,7 +33,8 @@ pub enum GroupBy {
     /// A regular expression extracts the group from the key: its first capture, or else the whole match. A key that does
     /// not match is in the group with the empty name.
     ///
-    /// The syntax is that of the crate `regex`.
+    /// The syntax is that of the crate `regex`. Control characters, backslashes and bytes that are not UTF-8 are escaped
+    /// in the name, as [`Key`](crate::Key) shows them. An add is refused if the name then has more than 100 bytes.
     Pattern(String),
 }
 
@@ -46,22 +49,6 @@ impl From<&str> for GroupBy {
     fn from(pattern: &str) -> Self {
         Self::Pattern(pattern.to_owned())
     }
-}
-
-/// A group of a queue, with its settings and the numbers of its keys.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct GroupInfo {
-    /// Its name. Empty for the keys that are in no group.
-    pub name: String,
-    /// The numbers of its keys in each state.
-    pub counts: StateCounts,
-    /// The limit of its keys in flight, from its own settings or from those of the queue.
-    pub limit: Option<u32>,
-    /// The number of keys in one turn.
-    pub weight: u32,
-    /// True if the group is [paused](crate::GroupHandle::pause).
-    pub is_paused: bool,
 }
 
 /// [`GroupBy`], ready for use.
@@ -139,6 +126,18 @@ impl fmt::Display for Grouping {
     }
 }
 
+/// Returns a text that is less than `name`, and not less than any other valid name that is less than `name`. Engines
+/// compare names by their bytes. `None`: no name is less.
+pub(crate) fn preceding(name: &str) -> Option<String> {
+    let mut chars = name.chars();
+    let last = chars.next_back()?;
+    // The range omits the surrogates, which are no characters.
+    let before = ('\0'..last).next_back()?;
+    // Names are shorter than this text, so none of them begins with it.
+    let tail = std::iter::repeat_n(char::MAX, MAX_NAME / char::MAX.len_utf8() + 1);
+    Some(chars.chain([before]).chain(tail).collect())
+}
+
 /// Returns the reason why the name of a group is invalid, or `None` if it is valid.
 pub(crate) fn invalid_name(name: &str) -> Option<String> {
     let shown = crate::types::text::prefix(name, MAX_NAME);
@@ -170,6 +169,21 @@ mod tests {
             ("(?s-u)^.", b"\xffabc", "\\xff"),
         ] {
             assert_eq!(group_of(pattern, key).as_deref(), Ok(group), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn no_name_lies_between_a_name_and_the_text_that_precedes_it() {
+        let most = "\u{10ffff}".repeat(25);
+        let mut names = ["", " ", "a", "a ", "aa", "a\u{d7ff}", "a\u{e000}", "ab", "b", &most, "é"];
+        names.sort_unstable();
+        assert_eq!(preceding(names[0]), None);
+        for pair in names.windows(2) {
+            let before = preceding(pair[1]).expect("it is not the least name");
+            assert!(
+                pair[0] <= before.as_str() && before.as_str() < pair[1],
+                "{pair:?}: {before:?}"
+            );
         }
     }
 

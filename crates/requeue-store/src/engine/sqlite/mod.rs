@@ -31,8 +31,7 @@ use crate::engine::{
 };
 use crate::types::add::Added;
 use crate::types::error::{Answer, EngineError};
-use crate::types::group::GroupInfo;
-use crate::types::inspect::{Entry, QueueInfo, State, StateCounts};
+use crate::types::inspect::{Entry, GroupInfo, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 
 /// The number of keys of a dropped queue that one transaction removes.

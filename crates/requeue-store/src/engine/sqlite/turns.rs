@@ -16,8 +16,7 @@ use crate::engine::time::{Micros, until};
 use crate::engine::turns::{Bands, Round, Turn, Visited, turns_each};
 use crate::engine::{Claim, Delivery, GroupChange, Place, lock};
 use crate::types::add::Priority;
-use crate::types::group::GroupInfo;
-use crate::types::inspect::StateCounts;
+use crate::types::inspect::{GroupInfo, StateCounts};
 use crate::types::key::Key;
 
 /// The maximum number of keys that one claim marks as due.
@@ -183,7 +182,7 @@ impl Work<'_> {
     }
 
     /// Delivers up to `most` keys of a priority, by the turns of `groups`. Returns the groups that may have more keys.
-    /// Those whose turns come next have `is_first`.
+    /// Those whose turns come next have `is_first`. The groups whose turns are over are the last.
     fn visit_groups(
         &self,
         queue: &Place,
@@ -194,7 +193,7 @@ impl Work<'_> {
         items: &mut Vec<Delivery>,
     ) -> Result<Vec<Candidate>> {
         let each = turns_each(most, groups.iter().map(|group| group.weight));
-        let (mut found, mut open) = (Vec::new(), Vec::new());
+        let (mut found, mut open, mut over) = (Vec::new(), Vec::new(), Vec::new());
         for (place, mut group) in groups.into_iter().enumerate() {
             let wanted = most - found.len();
             if wanted == 0 {
@@ -213,9 +212,11 @@ impl Work<'_> {
                 group.is_first = count < turn;
                 let used = if group.is_first { used + count } else { 0 };
                 group.turn.used = u32::try_from(used).unwrap_or(u32::MAX);
-                open.push(group);
+                if group.is_first { open.push(group) } else { over.push(group) }
             }
         }
+        // A claim that visits a priority twice must give no group two turns in a row.
+        open.append(&mut over);
         // The workers take the keys of a claim in their order, which is the order of the turns.
         found.sort_by_key(|&(turn, place, _)| (turn, place));
         for (_, _, (key, row)) in found {
@@ -272,16 +273,23 @@ impl Work<'_> {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<GroupInfo>> {
+        // The keys are read twice: for the names, and then to count those of the page.
         let sql = format!(
-            "select {}, max(:now - since) filter (where state = 0 and at <= :now), \
-                 name, coalesce(most, group_limit), weight, paused \
-             from ( \
-                 select name, most, weight, paused from groups where queue = :queue \
-                 union all \
-                 select distinct grp, null, 1, 0 from keys where queue = :queue and grp is not null \
-                     and not exists (select 1 from groups where queue = :queue and name = grp) \
-             ) join queues on id = :queue left join keys on keys.queue = :queue and grp = name \
-             where name >= :from group by name order by name limit :limit",
+            "with names (name) as materialized ( \
+                 select name from groups where queue = :queue and name >= :from \
+                 union select grp from keys where queue = :queue and grp >= :from \
+                 order by name limit :limit \
+             ), counted (name, ready, waiting, in_flight, dirty, parked, oldest) as ( \
+                 select grp, {}, max(:now - since) filter (where state = 0 and at <= :now) \
+                 from keys where queue = :queue and grp in names group by grp \
+             ) \
+             select coalesce(ready, 0), coalesce(waiting, 0), coalesce(in_flight, 0), coalesce(dirty, 0), \
+                 coalesce(parked, 0), coalesce(oldest, 0), names.name, coalesce(most, group_limit), \
+                 coalesce(weight, 1), coalesce(groups.paused, 0) \
+             from names join queues on queues.id = :queue \
+             left join counted on counted.name = names.name \
+             left join groups on groups.queue = :queue and groups.name = names.name \
+             order by names.name",
             StateCounts::columns(":now")
         );
         let mut statement = self.connection.prepare_cached(&sql)?;
@@ -292,7 +300,7 @@ impl Work<'_> {
             ":limit": to_sql(limit),
         };
         let groups = statement.query_map(params, |row| {
-            let oldest_ready = until(0, row.get::<_, Option<i64>>(5)?.unwrap_or(0));
+            let oldest_ready = until(0, row.get(5)?);
             Ok(GroupInfo {
                 counts: StateCounts { oldest_ready, ..StateCounts::read(row)? },
                 name: row.get(6)?,
