@@ -26,7 +26,8 @@ use crate::engine::{
 };
 use crate::types::add::{Added, ParkedAdd};
 use crate::types::error::{Answer, EngineError, Kind};
-use crate::types::group::{GroupBy, GroupInfo};
+use crate::types::group::GroupBy;
+use crate::types::inspect::GroupInfo;
 use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 

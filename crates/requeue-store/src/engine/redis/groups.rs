@@ -13,7 +13,7 @@ use super::values::{self, Values};
 use super::{Redis, dropping};
 use crate::engine::{GroupChange, Place};
 use crate::types::error::Answer;
-use crate::types::group::GroupInfo;
+use crate::types::inspect::GroupInfo;
 use crate::types::inspect::{Entry, State, StateCounts};
 use crate::types::key::Key;
 

@@ -108,7 +108,7 @@ use crate::engine::{
 };
 use crate::types::add::{Added, ReaddPolicy};
 use crate::types::error::{Answer, EngineError, Kind};
-use crate::types::group::GroupInfo;
+use crate::types::inspect::GroupInfo;
 use crate::types::inspect::{Entry, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 

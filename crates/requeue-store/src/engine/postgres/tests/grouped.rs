@@ -8,7 +8,7 @@ use super::changing::{MINUTE, claim, end, failing, other};
 use super::*;
 use crate::engine::{Delivery, Failing, Failure, Finish, GroupChange};
 use crate::types::add::Add;
-use crate::types::group::GroupInfo;
+use crate::types::inspect::GroupInfo;
 
 /// A time limit for events that do not depend on the clock.
 const PATIENCE: Duration = Duration::from_secs(900);
