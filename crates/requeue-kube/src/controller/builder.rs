@@ -664,8 +664,10 @@ where
             let owners = owners.filter(|reference| is_of::<K>(reference, &owner));
             let namespace = meta.namespace.as_deref();
             let target = |owner: &OwnerReference| {
-                let key = enqueuer.scope.normalize(ObjectKey::new(namespace, &owner.name));
-                let may_be_ours = enqueuer.ownership.learn_owner(&key, &owner.uid, meta);
+                let key = ObjectKey::new(namespace, &owner.name);
+                let object = enqueuer.scope.normalize(key.clone());
+                let may_be_ours = enqueuer.ownership.learn_owner(&object, &owner.uid, meta);
+                // The watch compares targets, which must not change when the scope becomes known.
                 may_be_ours.then_some((key, None))
             };
             owners.filter_map(target).collect()

@@ -74,7 +74,7 @@ impl<E: Resource> OwnWatch<E> {
         if !filter.keeps_event(&event, &*enqueuer.ownership) {
             return filter.moved.drain(..).for_each(|key| enqueuer.regroup(&key));
         }
-        if matches!(event, Event::Init) {
+        if matches!(event, Event::Init) && enqueuer.ownership.changing_shards().is_some() {
             // The objects of the other shards were gained or have left.
             watch.forget_objects(|key| !enqueuer.ownership.is_listed(key));
         }
@@ -376,7 +376,7 @@ impl Listing {
     /// Returns true if the change counts. In a shard that was gained, each object counts as in a first
     /// list.
     fn keeps_change(self, change: &mut Change, ownership: &dyn Ownership) -> bool {
-        if ownership.is_held(&change.key) && !ownership.is_listed(&change.key) {
+        if ownership.is_gained(&change.key) {
             let is_here = change.kind != ChangeKind::Deleted;
             change.kind = ChangeKind::Listed;
             return is_here;

@@ -94,6 +94,11 @@ pub(super) trait Ownership: Send + Sync {
         true
     }
 
+    /// Returns true if the key's shard was gained, and the watch has not listed its objects since.
+    fn is_gained(&self, _key: &ObjectKey) -> bool {
+        false
+    }
+
     /// Returns true if the watch has not listed the objects of all shards yet.
     fn awaits_list(&self) -> bool {
         false

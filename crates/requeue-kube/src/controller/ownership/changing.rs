@@ -41,9 +41,9 @@
 //! # Locks
 //!
 //! The order is: the shards to forget, the states of the shards, a part of the known shards, the
-//! keys that have moved or the runs, the queue. The store is read only under the first of these
-//! locks. The queue determines the group of a key before it takes its own lock. The lock of the
-//! requested shards is never held together with another one.
+//! keys that have moved or the runs, the queue. With another of these locks, the store is read
+//! only under the first one. The queue determines the group of a key before it takes its own lock.
+//! The lock of the requested shards is never held together with another one.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -458,6 +458,10 @@ impl Ownership for ChangingShards {
 
     fn is_listed(&self, key: &ObjectKey) -> bool {
         self.state_of(key) == Some(State::Held)
+    }
+
+    fn is_gained(&self, key: &ObjectKey) -> bool {
+        self.state_of(key).is_some_and(|state| matches!(state, State::Gained(_)))
     }
 
     fn awaits_list(&self) -> bool {

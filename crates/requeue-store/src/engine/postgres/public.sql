@@ -17,15 +17,20 @@ create or replace function requeue.open(
     out id integer, out holds boolean, out revives boolean
 )
 language plpgsql {definer} set lock_timeout = '5s' as $$
+declare
+    -- A search without a result sets the output parameters to null.
+    wanted_by constant text := open.group_by;
+    wanted_limit constant integer := open.group_limit;
 begin
-    if not exists (select from requeue.find(open.name)) then
+    loop
+        select f.id, f.holds, f.revives, f.group_by, f.group_limit
+        into open.id, open.holds, open.revives, open.group_by, open.group_limit
+        from requeue.find(open.name) f;
+        exit when found;
         insert into requeue.queues (name, hold, revive, group_by, group_limit)
-        values (open.name, open.hold, open.revive, open.group_by, open.group_limit)
+        values (open.name, open.hold, open.revive, wanted_by, wanted_limit)
         on conflict do nothing;
-    end if;
-    select f.id, f.holds, f.revives, f.group_by, f.group_limit
-    into open.id, open.holds, open.revives, open.group_by, open.group_limit
-    from requeue.find(open.name) f;
+    end loop;
 end $$;
 
 -- Adds each key with its own delay in microseconds, merge and revival (as encoded by `how_number`),
