@@ -113,8 +113,8 @@ impl Row {
             max_failures: Some(3),
         };
         let add = |row, add: Add, adds| {
-            let (key, place) = ("key".into(), Place::new(1, "q", readd_policy));
-            Some(Self(row::Row::add(Some(row), &Ask { key, add, adds }, &place, now).0))
+            let (key, place) = (crate::Key::from("key"), Place::new(1, "q", readd_policy));
+            Some(Self(row::Row::add(Some(row), &Ask { adds, ..Ask::new(key, add) }, &place, now).0))
         };
         let how = match operation {
             Operation::Add { after, exactly } => {

@@ -192,6 +192,7 @@ mod types;
 pub use requeue::{CancelReason, CancelledRun, Completion};
 
 pub use crate::api::bulk::Bulk;
+pub use crate::api::groups::GroupHandle;
 pub use crate::api::queue::Queue;
 pub use crate::api::store::{OpenOptions, Store};
 pub use crate::client::item::{Completed, Item};
@@ -202,7 +203,8 @@ pub use crate::types::error::{
     AddError, CompleteError, ConnectError, ErrorKind, MigrateError, OpenError, ReadError,
     UpdateError,
 };
-pub use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
+pub use crate::types::group::GroupBy;
+pub use crate::types::inspect::{Entry, GroupInfo, ParkedKey, QueueInfo, State, StateCounts};
 pub use crate::types::key::Key;
 
 #[cfg(doctest)]

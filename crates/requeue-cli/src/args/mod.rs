@@ -3,6 +3,7 @@
 pub(crate) mod codes;
 pub(crate) mod config;
 pub(crate) mod files;
+pub(crate) mod groups;
 pub(crate) mod halt;
 pub(crate) mod help;
 #[cfg(feature = "kube")]
@@ -201,7 +202,7 @@ mod tests {
             (&["--debounce", "2s,1s", "sh"], "shorter than the quiet time"),
             (&["--debounce", "2s,", "sh"], "--debounce"),
             (&["--order", "fair", "sh"], "--order"),
-            (&["--group-jobs", "2", "sh"], "--group-jobs"),
+            (&["--group-limit", "2", "sh"], "--group-limit"),
             (&["--base-delay", "2s", "--max-delay", "1s", "sh"], "--max-delay"),
             (&["--tag", "-u", "sh"], "--tag"),
             (&["--tagstring", "x", "--output", "none", "sh"], "--tag"),

@@ -24,7 +24,7 @@ pub(crate) struct Pacing {
     order: args::Order,
     has_priorities: bool,
     groups: Option<Regex>,
-    group_jobs: Option<u32>,
+    group_limit: Option<u32>,
 }
 
 /// The waits of an added key before its start.
@@ -72,7 +72,7 @@ impl Pacing {
         let without_groups = flags.group_by.is_none();
         let is_fair = flags.order == Some(args::Order::Fair);
         needs(is_fair && without_groups, "--order fair", "--group-by")?;
-        needs(flags.group_jobs.is_some() && without_groups, "--group-jobs", "--group-by")?;
+        needs(flags.group_limit.is_some() && without_groups, "--group-limit", "--group-by")?;
 
         let some = |time: Option<Duration>| time.filter(|time| !time.is_zero());
         let groups = flags.group_by.as_deref().map(Regex::new).transpose();
@@ -91,7 +91,7 @@ impl Pacing {
             }),
             has_priorities,
             groups,
-            group_jobs: flags.group_jobs,
+            group_limit: flags.group_limit,
         })
     }
 
@@ -133,7 +133,7 @@ impl Pacing {
             let hasher = RandomState::new();
             queue = queue.group_by(move |key: &Key| group_id(&hasher, &pattern, key));
         }
-        if let Some(limit) = self.group_jobs {
+        if let Some(limit) = self.group_limit {
             queue = queue.group_limit(limit);
         }
         queue.build()

@@ -73,19 +73,8 @@ pub(crate) struct Flags {
 }
 
 /// The flags of `requeue run` that need all keys in one process.
-const IN_MEMORY_ONLY: [&str; 11] = [
-    "debounce",
-    "on_readd",
-    "delay",
-    "min_interval",
-    "pace",
-    "order",
-    "group_by",
-    "group_jobs",
-    "keep_order",
-    "max_keys",
-    "dry_run",
-];
+const IN_MEMORY_ONLY: [&str; 8] =
+    ["debounce", "on_readd", "delay", "min_interval", "pace", "keep_order", "max_keys", "dry_run"];
 
 // The flags of `requeue run --store`.
 #[derive(Args, Clone, Debug)]
@@ -370,7 +359,7 @@ pub(crate) struct Alone {
     /// Concurrent commands of each group
     #[arg(long, value_name = "N", help_heading = "Pace", hide_short_help = true)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) group_jobs: Option<u32>,
+    pub(crate) group_limit: Option<u32>,
 
     #[command(flatten)]
     pub(crate) dashboard: Dashboard,

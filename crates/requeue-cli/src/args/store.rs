@@ -11,6 +11,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use requeue::ReaddPolicy;
 use requeue_store::{ParkedAdd, Priority, State};
 
+use crate::args::groups::GroupFlags;
 use crate::args::help::Sections;
 use crate::args::run::{
     AdminFlags, Common, Dashboard, Passwords, RE_ADD, Read, STORE_VARIABLE, Stdin, Summary,
@@ -89,6 +90,9 @@ pub(crate) struct WorkFlags {
     pub(crate) worker: Option<String>,
 
     #[command(flatten)]
+    pub(crate) groups: GroupFlags,
+
+    #[command(flatten)]
     pub(crate) common: Common,
 
     /// Effect of an add on a parked key: see `requeue add --help`
@@ -135,6 +139,16 @@ pub(crate) struct AddFlags {
     #[arg(long, value_parser = named_values(&PRIORITIES), value_name = "HOW")]
     #[arg(default_value = "normal", help_heading = "Adds", hide_possible_values = true)]
     pub(crate) priority: Priority,
+
+    /// Group of the keys, in a queue whose adds name their groups
+    ///
+    /// It creates such a queue if there is none. With --input json, `group` of a record replaces it.
+    #[arg(long, value_name = "NAME", help_heading = "Adds", conflicts_with = "group_by")]
+    #[arg(hide_short_help = true)]
+    pub(crate) group: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) groups: GroupFlags,
 
     /// Revive parked keys, even if the queue keeps them parked
     #[arg(long, help_heading = "Adds")]

@@ -1,6 +1,7 @@
 //! The change that a record asks for, or the reason why the record is invalid.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use requeue::Merge;
@@ -15,7 +16,7 @@ pub(crate) enum Change<'a> {
 }
 
 /// The options of an add.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct AddOptions {
     /// The least time from reading the key to its run.
     pub(crate) after: Option<Duration>,
@@ -25,6 +26,8 @@ pub(crate) struct AddOptions {
     pub(crate) priority: i32,
     /// With `true`, the add revives a parked key in a store, even if the queue keeps parked keys.
     pub(crate) revive: Option<bool>,
+    /// The group of the key in a store whose adds name it.
+    pub(crate) group: Option<Arc<str>>,
 }
 
 /// A record that is not a key.
@@ -49,4 +52,7 @@ pub(crate) enum Why {
     /// The reason why the object is invalid.
     #[error("{0}")]
     Json(String),
+    /// The reason why the queue refuses the key or its group.
+    #[error("{0}")]
+    Refused(String),
 }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt::Display;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine;
@@ -25,6 +26,7 @@ struct Line {
     priority: Option<i32>,
     merge: Option<HowMerged>,
     revive: Option<bool>,
+    group: Option<String>,
     op: Option<Op>,
 }
 
@@ -83,7 +85,8 @@ pub(crate) fn parse_record(record: &[u8]) -> Result<Change<'static>, Why> {
         Some(HowMerged::Exactly) => Merge::Exactly,
     };
     let (priority, revive) = (line.priority.unwrap_or(0), line.revive);
-    Ok(Change::Add(key, AddOptions { after, debounce, merge, priority, revive }))
+    let group = line.group.map(Arc::from);
+    Ok(Change::Add(key, AddOptions { after, debounce, merge, priority, revive, group }))
 }
 
 /// Parses a field whose value is a number of seconds or a text.
@@ -122,6 +125,8 @@ pub(crate) struct Written<'a> {
     pub(crate) priority: i32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) state: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) group: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) attempts: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -197,6 +202,11 @@ mod tests {
                 AddOptions { revive: Some(false), ..AddOptions::default() },
             ),
             (
+                r#"{"key":"a","group":"acme"}"#,
+                b"a",
+                AddOptions { group: Some("acme".into()), ..AddOptions::default() },
+            ),
+            (
                 r#"{"key":"a","merge":"exactly"}"#,
                 b"a",
                 AddOptions { merge: Merge::Exactly, ..AddOptions::default() },
@@ -226,6 +236,7 @@ mod tests {
             (r#"{"key":"a","priority":2147483648}"#, "expected i32"),
             (r#"{"key":"a","merge":"later"}"#, "expected one of `earliest`, `latest`"),
             (r#"{"key":"a","revive":"yes"}"#, "expected a boolean"),
+            (r#"{"key":"a","group":7}"#, "expected a string"),
             (r#"{"key":"a","op":"remove"}"#, "`add` or `cancel`"),
             (r#"{"key":"a","key":"b"}"#, "duplicate field `key`"),
         ] {

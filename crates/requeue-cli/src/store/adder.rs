@@ -16,7 +16,8 @@ use tokio::runtime::Handle;
 
 use super::by_server::named_key;
 use super::server::{Part as ServerPart, Server, WRONG_ANSWER};
-use super::{block_on, re_add, with_settings};
+use super::{QueueSettings, block_on, re_add};
+use crate::args::groups::GroupSettings;
 use crate::args::run::Summary;
 use crate::args::store::AddFlags;
 use crate::duration::{Debounce, shown};
@@ -37,10 +38,18 @@ struct Adder {
     target: Target,
     /// The values for records that do not say them.
     unsaid: AddOptions,
-    part: Vec<(Key, Add)>,
+    part: Vec<PendingAdd>,
     /// With a server, the keys of the part as it names them.
     named: ServerPart<AddedKey>,
     counts: Counts,
+}
+
+/// An add that is sent with the others of its part.
+#[derive(PartialEq)]
+struct PendingAdd {
+    key: Key,
+    group: Option<Arc<str>>,
+    add: Add,
 }
 
 /// The queue that gets the keys.
@@ -74,12 +83,16 @@ impl Adder {
         Self { target, unsaid, part, named, counts: Counts::default() }
     }
 
-    /// Returns the reason why the queue cannot have the key of a change.
-    fn check_length(&self, change: &Change<'_>) -> Result<(), Why> {
+    /// Returns the reason why the queue cannot have the key of a change, or its group.
+    fn check_change(&self, change: &Change<'_>) -> Result<(), Why> {
         let (Change::Add(key, _) | Change::Cancel(key)) = change;
         let (bytes, most) = (key.len() as u64, Key::MAX_LENGTH);
-        match self.target {
-            Target::Store(_) if key.len() > most => Err(Why::KeyTooLong { bytes, most }),
+        match (&self.target, change) {
+            (Target::Store(_), _) if key.len() > most => Err(Why::KeyTooLong { bytes, most }),
+            (Target::Store(queue), Change::Add(key, options)) => {
+                let group = options.group.as_deref().or(self.unsaid.group.as_deref());
+                queue.check_add(&**key, group).map_err(|error| Why::Refused(error.to_string()))
+            }
             _ => Ok(()),
         }
     }
@@ -91,13 +104,13 @@ impl Adder {
                 if let Target::Server(_) = self.target {
                     return self.take_for_server(&key, options).await;
                 }
-                let (key, add) = (Key::from(&*key), self.add_of(options));
+                let pending = self.pending_add(&key, options);
                 // The adds of a part have no order.
-                let differs = |other: &(Key, Add)| other.0 == key && other.1 != add;
+                let differs = |other: &PendingAdd| other.key == pending.key && *other != pending;
                 if self.part.len() == PART || self.part.iter().any(differs) {
                     self.apply_pending().await?;
                 }
-                self.part.push((key, add));
+                self.part.push(pending);
             }
             Change::Cancel(key) => {
                 // An add of the same key may be pending.
@@ -125,6 +138,7 @@ impl Adder {
         for (is_there, field) in [
             (options.merge != requeue::Merge::Earliest, "merge"),
             (options.debounce.is_some(), "debounce"),
+            (options.group.is_some(), "group"),
         ] {
             if is_there {
                 let why = format!("--server: an add with `{field}` needs --store");
@@ -143,18 +157,20 @@ impl Adder {
 
     /// Fills in what a record does not say. The due time of a record replaces both `--after` and `--debounce`.
     fn with_defaults(&self, options: AddOptions) -> AddOptions {
-        let unsaid = self.unsaid;
+        let unsaid = &self.unsaid;
         AddOptions {
             debounce: options.debounce.or(unsaid.debounce.filter(|_| options.after.is_none())),
             after: options.after.or(unsaid.after),
             priority: if options.priority == 0 { unsaid.priority } else { options.priority },
             revive: options.revive.or(unsaid.revive),
+            group: options.group.or_else(|| unsaid.group.clone()),
             ..options
         }
     }
 
-    fn add_of(&self, options: AddOptions) -> Add {
-        let AddOptions { after, debounce, merge, priority, revive } = self.with_defaults(options);
+    fn pending_add(&self, key: &[u8], options: AddOptions) -> PendingAdd {
+        let AddOptions { after, debounce, merge, priority, revive, group } =
+            self.with_defaults(options);
         let merge = match merge {
             requeue::Merge::Latest => Merge::Latest,
             requeue::Merge::Exactly => Merge::Exactly,
@@ -165,7 +181,8 @@ impl Adder {
             None => Add::after(after.unwrap_or_default()),
         };
         let add = add.merge(merge).priority(Priority::from(priority));
-        if revive == Some(true) { add.revive() } else { add }
+        let add = if revive == Some(true) { add.revive() } else { add };
+        PendingAdd { key: Key::from(key), group, add }
     }
 
     /// Waits until all keys that were taken are added.
@@ -178,7 +195,10 @@ impl Adder {
                 return if keys.is_empty() { Ok(()) } else { self.send_part(keys).await };
             }
         };
-        let adds = part.into_iter().map(|(key, add)| queue.add_with(key, add));
+        let adds = part.into_iter().map(async |PendingAdd { key, group, add }| match group {
+            Some(group) => queue.group(group).add_with(key, add).await,
+            None => queue.add_with(key, add).await,
+        });
         let mut failed = None;
         // The store sends concurrent adds in one request.
         for added in join_all(adds).await {
@@ -255,7 +275,7 @@ impl ChangeSink for Reading {
         if self.runner.is_stopping() {
             return Ok(false);
         }
-        self.adder.check_length(&change)?;
+        self.adder.check_change(&change)?;
         let taken = self.runtime.block_on(self.adder.take_change(change));
         Ok(self.count_results(taken))
     }
@@ -273,7 +293,7 @@ impl ChangeSink for Reading {
 /// `requeue add`.
 pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
     let AddFlags { keys, place, after, debounce, priority, revive, re_add: when_early, .. } = flags;
-    let AddFlags { parked_add, read, summary, server, .. } = flags;
+    let AddFlags { parked_add, group, groups, read, summary, server, .. } = flags;
     let server = server.open_server()?;
     server.as_ref().map_or(Ok(()), Server::check_token)?;
     if server.is_some() && (parked_add.is_some() || when_early.is_some()) {
@@ -282,13 +302,20 @@ pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
     if server.is_some() && debounce.is_some() {
         return Err(Refusal::usage("--server: --debounce needs --store"));
     }
+    let groups = groups.settings(group.is_some())?;
+    if server.is_some() && groups != GroupSettings::default() {
+        let why = "--server: --group, --group-by and --group-limit need --store";
+        return Err(Refusal::usage(why));
+    }
     let started = Instant::now();
     let re_add = re_add(when_early)?;
     let (source, format) = read.source_and_format()?;
     let (priority, revive) = (priority.into(), Some(revive));
-    let unsaid = AddOptions { after, debounce, priority, revive, ..AddOptions::default() };
+    let group = group.map(Arc::from);
+    let unsaid = AddOptions { after, debounce, priority, revive, group, ..AddOptions::default() };
+    let settings = QueueSettings { re_add, parked_add, groups };
     block_on(async {
-        let how = |opening| with_settings(opening, re_add, parked_add);
+        let how = |opening| settings.apply_to(opening);
         let target = match server {
             Some(server) => Target::Server(server),
             None => Target::Store(place.to_change(how).await?),
@@ -356,7 +383,7 @@ impl Adding {
 
 impl ChangeSink for Adding {
     fn take_change(&mut self, change: Change<'_>) -> Result<bool, Why> {
-        self.adder.check_length(&change)?;
+        self.adder.check_change(&change)?;
         self.failed = self.runtime.block_on(self.adder.take_change(change)).err();
         Ok(self.failed.is_none())
     }

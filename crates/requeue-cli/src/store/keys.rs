@@ -66,7 +66,8 @@ pub(crate) fn explain(flags: &ExplainFlags) -> Result<Ended, Refusal> {
         let (text, exit) = match found {
             Some(entry) => {
                 let times = Times { age: entry.since, due: entry.due, lease: entry.lease };
-                (times.append_to(&entry.explain(), Timestamp::now()), Exit::Done)
+                let why = queue.explain_entry(&entry).await.map_err(store_refusal)?;
+                (times.append_to(&why, Timestamp::now()), Exit::Done)
             }
             None => (
                 format!(
@@ -116,5 +117,6 @@ fn to_record(entry: &Entry) -> Written<'_> {
     let mut written = Written::of_key(&entry.key);
     written.priority = entry.priority.into();
     written.attempts = Some(entry.failures);
+    written.group = entry.group.as_deref();
     written
 }

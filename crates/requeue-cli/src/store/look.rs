@@ -14,7 +14,7 @@ use serde::Serialize;
 use tokio::time::timeout;
 
 use super::keys::next_page;
-use super::text::{report_each, status_json, status_text};
+use super::text::{group_column, report_each, status_json, status_text};
 use super::{block_on, by_server, store_refusal};
 use crate::args::store::{
     CancelFlags, DropFlags, PauseFlags, Place, QueuesFlags, ReviveFlags, StatusFlags, state_name,
@@ -165,7 +165,8 @@ fn in_flight_text(entries: Option<&[Entry]>) -> String {
         let worker = shown(entry.worker.as_deref().unwrap_or_default().as_bytes());
         let age = duration::shown(entry.since.unwrap_or_default());
         let lease = duration::shown(entry.lease.unwrap_or_default());
-        format!("{key}\t{worker}\t{age}\t{lease}\n")
+        let group = group_column(entry.group.as_deref());
+        format!("{key}\t{worker}\t{age}\t{lease}{group}\n")
     };
     entries.into_iter().flatten().map(line).collect()
 }

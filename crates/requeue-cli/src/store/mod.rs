@@ -22,6 +22,7 @@ use tokio::sync::mpsc;
 use self::reaching::{Unopened, open_patiently};
 use self::server::Server;
 use crate::args::config::Config;
+use crate::args::groups::GroupSettings;
 use crate::args::store::{Place, ServerFlags, StoreUrl};
 use crate::exit::{Refusal, error_chain};
 use crate::key::Key;
@@ -79,7 +80,7 @@ impl Place {
         &self,
         creates: bool,
         lease: Duration,
-        (re_add, parked_add): (Option<ReaddPolicy>, Option<ParkedAdd>),
+        settings: &QueueSettings,
         worker: Option<String>,
         config: &Config,
         metrics: Option<&Metrics>,
@@ -97,7 +98,8 @@ impl Place {
                 }
             });
             // A command takes longer than a claim, so claiming ahead would only keep keys from other workers.
-            let mut opening = with_settings(opening, re_add, parked_add)
+            let mut opening = settings
+                .apply_to(opening)
                 .lease(lease)
                 .backoff(failures.base_delay, failures.max_delay)
                 .claim_ahead(0);
@@ -162,19 +164,24 @@ impl Place {
     }
 }
 
-/// Adds the settings that a new queue gets. An existing queue must have the same.
-fn with_settings(
-    mut opening: OpenOptions,
+/// The settings that a new queue gets. An existing queue must have the same.
+#[derive(Clone, Debug, Default)]
+struct QueueSettings {
     re_add: Option<ReaddPolicy>,
     parked_add: Option<ParkedAdd>,
-) -> OpenOptions {
-    if let Some(re_add) = re_add {
-        opening = opening.readd_policy(re_add);
+    groups: GroupSettings,
+}
+
+impl QueueSettings {
+    fn apply_to(&self, mut opening: OpenOptions) -> OpenOptions {
+        if let Some(re_add) = self.re_add {
+            opening = opening.readd_policy(re_add);
+        }
+        if let Some(parked_add) = self.parked_add {
+            opening = opening.parked_add(parked_add);
+        }
+        self.groups.apply_to(opening)
     }
-    if let Some(parked_add) = parked_add {
-        opening = opening.parked_add(parked_add);
-    }
-    opening
 }
 
 /// The name of a SQLite file in memory.

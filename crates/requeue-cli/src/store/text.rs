@@ -64,6 +64,8 @@ pub(super) fn status_json(
         age: Option<f64>,
         /// The time until the lease expires unless it is renewed, in seconds.
         lease: Option<f64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        group: Option<&'a str>,
     }
     fn written(entry: &Entry) -> InFlight<'_> {
         InFlight {
@@ -72,6 +74,7 @@ pub(super) fn status_json(
             fencing_token: entry.fencing_token.map(|token| token.to_string()),
             age: entry.since.map(|age| age.as_secs_f64()),
             lease: entry.lease.map(|lease| lease.as_secs_f64()),
+            group: entry.group.as_deref(),
         }
     }
     let in_flight_keys = in_flight_keys.map(|entries| entries.iter().map(written).collect());
@@ -106,7 +109,14 @@ pub(super) fn key_line(key: &str, record: &Written<'_>, is_json: bool) -> Vec<u8
     let (state, at) = (record.state.unwrap_or_default(), record.at.as_deref().unwrap_or_default());
     let failures = record.attempts.unwrap_or_default();
     let why = shown(record.why.unwrap_or_default().as_bytes());
-    format!("{key}\t{state}\t{at}\t{failures}\t{why}").into_bytes()
+    let group = group_column(record.group);
+    format!("{key}\t{state}\t{at}\t{failures}\t{why}{group}").into_bytes()
+}
+
+/// Returns the last column of a line about a key: its group, if the queue has groups.
+pub(super) fn group_column(group: Option<&str>) -> String {
+    // Another process has written the name.
+    group.map(|group| format!("\t{}", shown(group.as_bytes()))).unwrap_or_default()
 }
 
 /// The times of a key, relative to now.

@@ -4,8 +4,9 @@ use tokio::sync::oneshot;
 
 use super::adder::Reading;
 use super::reaching::open_patiently;
-use super::{block_on, connect_store, re_add};
+use super::{QueueSettings, block_on, connect_store, re_add};
 use crate::args::config::{Config, Subcommand};
+use crate::args::groups::GroupFlags;
 use crate::args::run::{Alone, Flags, Through};
 use crate::args::store::{Place, StoreCommand, StoreUrl, WorkFlags};
 use crate::exit::{Ended, Exit, Refusal};
@@ -18,10 +19,12 @@ use crate::runner::reader;
 use crate::serve::Listener;
 
 /// `requeue run --store`: adds the keys of the input to a store, and works on its queue.
-pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
+pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
     let Through { store, queue, lease, wait, passwords } = flags.through.clone();
     let place = Place { store: StoreUrl { store, wait }, queue };
+    let groups = GroupFlags::take_from(&mut flags.alone).settings(false)?;
     let re_add = re_add(flags.common.re_add)?;
+    let settings = QueueSettings { re_add, groups, ..QueueSettings::default() };
     let (source, mut config) = Config::from_run_flags(flags)?;
     // Commands must not see the password of this process.
     config.commands.template.hidden = passwords.hidden_variables(place.store.required_url()?);
@@ -33,7 +36,7 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
         let metrics = listener.as_ref().map(|listener| &listener.metrics);
         // This subcommand adds keys itself, and therefore creates the queue.
         let (queue, expired) =
-            place.to_work_on(true, lease, (re_add, None), None, &config, metrics).await?;
+            place.to_work_on(true, lease, &settings, None, &config, metrics).await?;
         let remote = Some((queue.clone(), expired));
         let parts = Parts { stopper: Some(stopper), remote, ..Parts::new(config, files, listener) };
         launch::run_parts(parts, |runner| {
@@ -47,8 +50,9 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
 /// `requeue work`.
 pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
     let WorkFlags { place, create, lease, worker, common, parked_add, .. } = flags;
-    let WorkFlags { stdin, dashboard, until_empty, passwords, .. } = flags;
-    let re_add = re_add(common.re_add)?;
+    let WorkFlags { groups, stdin, dashboard, until_empty, passwords, .. } = flags;
+    let (re_add, groups) = (re_add(common.re_add)?, groups.settings(false)?);
+    let settings = QueueSettings { re_add, parked_add, groups };
     let own = Subcommand { stdin, ..Subcommand::without_input("work") };
     let mut config = Config::from_flags(common, Alone { dashboard, ..Alone::default() }, own)?;
     // Commands must not see the password of this process.
@@ -57,7 +61,7 @@ pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
     block_on(async {
         let listener = Listener::bind_if_asked(config.serve.as_ref()).await?;
         let metrics = listener.as_ref().map(|listener| &listener.metrics);
-        let queue = place.to_work_on(create, lease, (re_add, parked_add), worker, &config, metrics);
+        let queue = place.to_work_on(create, lease, &settings, worker, &config, metrics);
         let (queue, expired) = queue.await?;
         if until_empty {
             queue.shut_down_when_idle();

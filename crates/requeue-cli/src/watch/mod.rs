@@ -158,7 +158,7 @@ fn run_config(mut common: Common, mut alone: Alone) -> Result<Config, Refusal> {
     if alone.pace.is_none() {
         alone.min_interval.get_or_insert(Duration::from_secs(1));
     }
-    if alone.order == Some(args::Order::Fair) || alone.group_jobs.is_some() {
+    if alone.order == Some(args::Order::Fair) || alone.group_limit.is_some() {
         // The namespace. Objects with cluster scope have none, and form one group.
         alone.group_by.get_or_insert_with(|| "^([^/]*)/".to_owned());
     }

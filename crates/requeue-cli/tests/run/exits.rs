@@ -83,7 +83,7 @@ fn a_suggestion_is_a_flag_that_exists() {
         "min-interva",
         "orde",
         "group-b",
-        "group-job",
+        "group-limi",
         "max-key",
         "dry-ru",
         "serv",

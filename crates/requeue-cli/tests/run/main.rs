@@ -27,6 +27,8 @@ mod store;
 #[cfg(feature = "sqlite")]
 mod store_faults;
 #[cfg(feature = "sqlite")]
+mod store_groups;
+#[cfg(feature = "sqlite")]
 mod store_keys;
 #[cfg(all(feature = "postgres", feature = "redis"))]
 mod store_server;

@@ -240,10 +240,10 @@ fn groups_can_take_turns() {
 
 #[test]
 fn commands_of_a_group_can_be_limited() {
-    let dir = directory("group_jobs");
+    let dir = directory("group_limit");
     let mut gate = Gate::new(&dir);
     let script = "echo \"<$1>\"; read _ <gate";
-    let args = ["--group-jobs", "1", "--group-by", "^.", "-j4", "-c", script];
+    let args = ["--group-limit", "1", "--group-by", "^.", "-j4", "-c", script];
     let mut live = Live::start(&dir, &args);
     live.send("a1\na2\na3\nb1\nb2\n");
     // A second key of `a` or `b` cannot start before the first one completes.
@@ -256,7 +256,7 @@ fn commands_of_a_group_can_be_limited() {
     assert_eq!((ended.code(), ended.count("runs")), (Some(0), 6), "{}", ended.stderr);
     let script = "mkdir lock_$(echo $1 | cut -c1) && rmdir lock_$(echo $1 | cut -c1)";
     let keys: String = (0..60).map(|n| format!("{}{n}\n", ["a", "b", "c"][n % 3])).collect();
-    let args = ["--group-jobs", "1", "--group-by", "^.", "-j8", "--retries", "0", "-c", script];
+    let args = ["--group-limit", "1", "--group-by", "^.", "-j8", "--retries", "0", "-c", script];
     let ended = crate::support::run_in(&dir, &args, keys);
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
 }
@@ -267,7 +267,7 @@ fn a_pace_that_makes_no_sense_is_refused() {
         (&["--burst", "2"][..], "--burst requires --rate"),
         (&["--debounce", "2s,1s"], "shorter than the quiet time"),
         (&["--order", "fair"], "--order fair requires --group-by"),
-        (&["--group-jobs", "2"], "--group-jobs requires --group-by"),
+        (&["--group-limit", "2"], "--group-limit requires --group-by"),
         (&["--group-by", "("], "--group-by: regex parse error"),
         (&["--rate", "0"], "a number above 0"),
         (&["--rate", "1", "--burst", "0"], "--burst"),

@@ -451,9 +451,6 @@ fn what_makes_no_sense_is_refused() {
         &["--min-interval", "1s"],
         &["--pace", "5/s"],
         &["--on-readd", "restart"],
-        &["--order", "fifo"],
-        &["--group-by", "x"],
-        &["--group-jobs", "1", "--group-by", "x"],
         &["--keep-order"],
         &["--max-keys", "1"],
         &["--dry-run"],
@@ -469,7 +466,7 @@ fn what_makes_no_sense_is_refused() {
             );
         }
     }
-    for args in [&["--delay", "1s"][..], &["--order", "fifo"], &["--dry-run"], &["-k"]] {
+    for args in [&["--delay", "1s"][..], &["--dry-run"], &["-k"]] {
         let (code, said) = with("sqlite:jobs.db", "add", &[args, &["key"]].concat());
         assert!(code == 2 && said.contains("unexpected argument"), "{args:?}: {said}");
     }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use crate::api::queue::Queue;
 use crate::client::shared::Shared;
-use crate::engine::{Answers, Cursor, by_shard};
+use crate::engine::{Answers, Cursor, Walked, by_shard};
 use crate::types::error::{Answer, EngineError, Kind, UpdateError};
-use crate::types::inspect::State;
+use crate::types::inspect::{Entry, State};
 use crate::types::key::Key;
 
 /// The maximum number of keys that one transaction changes. With 1,000 keys, a commit of 5 ms is a small part
@@ -273,6 +273,10 @@ impl Queue {
         Bulk::new(self, Change::Cancel(state.into()))
     }
 
+    pub(crate) fn cancel_all_of_group(&self, state: Option<State>, group: &Arc<str>) -> Bulk {
+        Bulk { group: Some(Arc::clone(group)), ..Bulk::new(self, Change::Cancel(state)) }
+    }
+
     async fn change_key(&self, change: Change, key: Key) -> Result<bool, UpdateError> {
         let changed = self.try_change(change, vec![key]).await;
         let said = || format!("the key was not {}", change.participle());
@@ -321,7 +325,8 @@ impl Queue {
     }
 }
 
-/// A change of all keys in a state, from [`Queue::revive_all`] or [`Queue::cancel_all`].
+/// A change of all keys in a state, from [`Queue::revive_all`], [`Queue::cancel_all`] or
+/// [`GroupHandle::cancel_all`](crate::GroupHandle::cancel_all).
 ///
 /// It does nothing until it or its [steps](Self::step) are awaited. Awaiting it returns the number of
 /// changed keys.
@@ -332,6 +337,8 @@ impl Queue {
 pub struct Bulk {
     shared: Arc<Shared>,
     change: Change,
+    /// The group of the keys. `None`: keys of all groups.
+    group: Option<Arc<str>>,
     stage: Stage,
     /// Keys that other transactions had locked.
     locked: Vec<Key>,
@@ -350,7 +357,8 @@ enum Stage {
 impl Bulk {
     fn new(queue: &Queue, change: Change) -> Self {
         let shared = Arc::clone(&queue.shared);
-        Self { shared, change, stage: Stage::Walk(None), locked: Vec::new(), changed: 0 }
+        let (group, stage, locked) = (None, Stage::Walk(None), Vec::new());
+        Self { shared, change, group, stage, locked, changed: 0 }
     }
 
     /// Returns the number of keys changed so far.
@@ -362,6 +370,8 @@ impl Bulk {
     /// Changes up to 1,000 more keys. Returns false when no keys are left.
     ///
     /// # Errors
+    ///
+    /// Returns an error if the keys are those of a group, and the queue has no groups or the name is not valid.
     ///
     /// Returns an error if the store cannot be reached; the next call continues with the same keys. In
     /// PostgreSQL, the last step fails if other transactions keep some of the keys locked for 5 s. Those keys
@@ -391,6 +401,9 @@ impl Bulk {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn step(&mut self) -> Result<bool, UpdateError> {
+        if let Some(group) = &self.group {
+            self.shared.check_group(group).map_err(UpdateError)?;
+        }
         let stepped = match &self.stage {
             Stage::Walk(from) => {
                 // The position stays until the step has succeeded, so a failed or dropped step is repeated.
@@ -406,7 +419,20 @@ impl Bulk {
 
     async fn walk_step(&mut self, from: Option<Cursor>) -> Answer<()> {
         let Shared { engine, place, .. } = &*self.shared;
-        let walked = engine.walk_keys(place, self.change.state(), from, BATCH).await?;
+        let state = self.change.state();
+        let walked = match &self.group {
+            None => engine.walk_keys(place, state, from, BATCH).await?,
+            // The keys of a group are not stored together, so this reads all keys in the state.
+            Some(group) => {
+                let after = from.map(|Cursor { at, .. }| Key::from(at));
+                let page = engine.read_page(place, state, after.as_ref(), BATCH).await?;
+                let next = page.last().filter(|_| page.len() >= BATCH);
+                let next = next.map(|last| Cursor { shard: 0, at: last.key.to_vec() });
+                let is_of_group = |entry: &Entry| entry.group.as_deref() == Some(group);
+                let keys = page.into_iter().filter(is_of_group).map(|entry| entry.key).collect();
+                Walked { keys, next }
+            }
+        };
         for keys in by_shard(&**engine, place, walked.keys, |key| key) {
             let answers = self.change.apply_to(&self.shared, keys.clone()).await?;
             self.changed += count_changed(&answers);

@@ -1,6 +1,7 @@
 //! The public types with behaviour: stores, queues, items and bulk changes.
 
 pub(crate) mod bulk;
+pub(crate) mod groups;
 pub(crate) mod queue;
 mod reads;
 pub(crate) mod store;

@@ -15,7 +15,8 @@ use crate::client::options::Options;
 use crate::client::shared::{Shared, Shutdown};
 use crate::engine::{Engine, Place};
 use crate::types::add::{Add, Added};
-use crate::types::error::{AddError, EngineError, Failed, UpdateError};
+use crate::types::error::{AddError, EngineError, UpdateError};
+use crate::types::group::Grouping;
 use crate::types::key::Key;
 
 /// A queue in a store. Other processes on any machine may have the same queue open.
@@ -29,8 +30,13 @@ pub struct Queue {
 }
 
 impl Queue {
-    pub(crate) fn new(engine: Arc<dyn Engine>, place: Place, options: Options) -> Self {
-        let shared = Shared::new(engine, place, options);
+    pub(crate) fn new(
+        engine: Arc<dyn Engine>,
+        place: Place,
+        options: Options,
+        grouping: Option<Grouping>,
+    ) -> Self {
+        let shared = Shared::new(engine, place, options, grouping);
         let (getters, come) = mpsc::unbounded_channel();
         // The task has a weak handle, so it ends with the last handle of the queue.
         tokio::spawn(claim_loop::serve_getters(Arc::downgrade(&shared), come));
@@ -50,6 +56,7 @@ impl Queue {
     /// # Errors
     ///
     /// - The key is longer than 2,048 bytes.
+    /// - The [pattern](crate::OpenOptions::group_by) of the queue extracts a group whose name has more than 100 bytes.
     /// - During the whole [time of an add](crate::OpenOptions::add_timeout), the store could not be reached,
     ///   or, in PostgreSQL, other transactions had the key locked.
     /// - The store refuses the add, or the queue was [dropped](crate::ErrorKind::Dropped).
@@ -105,7 +112,27 @@ impl Queue {
     ///
     /// As [`add`](Self::add).
     pub async fn add_with(&self, key: impl Into<Key>, add: Add) -> Result<Added, AddError> {
-        let added = self.shared.add_keys(vec![check_length(key.into())?], add).await;
+        self.add_to_group(None, key.into(), add).await
+    }
+
+    /// Checks a key and the group that its add names, as an add does. Does not reach the store.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the add if one of them is invalid, or the add names a group and must not.
+    #[doc(hidden)] // For `requeue-cli`, which refuses one record and adds the others.
+    pub fn check_add(&self, key: impl Into<Key>, group: Option<&str>) -> Result<(), AddError> {
+        self.shared.check_key(key.into(), group).map(drop).map_err(AddError)
+    }
+
+    pub(crate) async fn add_to_group(
+        &self,
+        group: Option<&str>,
+        key: Key,
+        add: Add,
+    ) -> Result<Added, AddError> {
+        let key = self.shared.check_key(key, group).map_err(AddError)?;
+        let added = self.shared.add_keys(vec![key], add).await;
         let added = added.and_then(|mut added| added.pop().ok_or_else(EngineError::late));
         added.map_err(|fault| AddError::from_engine("the key was not added", fault))
     }
@@ -161,10 +188,20 @@ impl Queue {
         keys: impl IntoIterator<Item = K>,
         add: Add,
     ) -> Result<Vec<Added>, AddError> {
+        self.add_all_to_group(None, keys, add).await
+    }
+
+    pub(crate) async fn add_all_to_group<K: Into<Key>>(
+        &self,
+        group: Option<&str>,
+        keys: impl IntoIterator<Item = K>,
+        add: Add,
+    ) -> Result<Vec<Added>, AddError> {
         let (mut keys, mut answers) = (keys.into_iter(), Vec::new());
         loop {
-            let part = keys.by_ref().take(MAX_BATCH).map(|key| check_length(key.into()));
-            let part = part.collect::<Result<Vec<Key>, _>>()?;
+            let part = keys.by_ref().take(MAX_BATCH);
+            let part = part.map(|key| self.shared.check_key(key.into(), group));
+            let part = part.collect::<Result<Vec<_>, _>>().map_err(AddError)?;
             if part.is_empty() {
                 return Ok(answers);
             }
@@ -472,18 +509,6 @@ impl Queue {
     pub(crate) fn leased(&self) -> usize {
         self.shared.leases.len()
     }
-}
-
-fn check_length(key: Key) -> Result<Key, AddError> {
-    if key.is_too_long() {
-        let (length, start) = (key.len(), Key::from(&key[..64]));
-        let said = format!(
-            "\"{start}...\": the key has {length} bytes; at most {} are allowed",
-            Key::MAX_LENGTH
-        );
-        return Err(AddError(Failed::invalid(said)));
-    }
-    Ok(key)
 }
 
 impl fmt::Debug for Queue {

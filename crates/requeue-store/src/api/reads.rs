@@ -8,11 +8,13 @@ use requeue::metrics::{Sample, Scrape};
 use crate::api::queue::Queue;
 use crate::client::shared::Shared;
 use crate::types::error::ReadError;
-use crate::types::inspect::{Entry, State, StateCounts};
+use crate::types::inspect::{Entry, State, StateCounts, Throttled};
 use crate::types::key::Key;
 
-/// The maximum number of keys in flight that are searched for the longest runs.
+/// The maximum number of keys in flight that one read returns, and that are searched for the longest runs.
 const RUNNING: usize = 256;
+/// The maximum number of keys in flight that an explanation names.
+const EXPLAINED: usize = 3;
 
 impl Queue {
     /// Counts the keys in each state. The engine reads all keys for that.
@@ -123,7 +125,8 @@ impl Queue {
         Ok(page)
     }
 
-    /// Returns one line of text that explains the state of a key: see [`Entry::explain`].
+    /// Returns one line of text that explains the state of a key: see [`Entry::explain`]. If the limit or a pause of its
+    /// group holds a ready key back, the text says so, with up to three keys of the group in flight and their workers.
     ///
     /// # Errors
     ///
@@ -134,8 +137,52 @@ impl Queue {
     /// The future can be dropped: the call changes nothing.
     pub async fn explain(&self, key: impl Into<Key>) -> Result<String, ReadError> {
         let key = key.into();
-        let found = self.look_up(&key).await?;
-        Ok(found.map_or_else(|| format!("{key}: not in the queue"), |entry| entry.explain()))
+        match self.look_up(&key).await? {
+            Some(entry) => self.explain_entry(&entry).await,
+            None => Ok(format!("{key}: not in the queue")),
+        }
+    }
+
+    /// Explains an entry of this queue, as [`explain`](Self::explain) does.
+    ///
+    /// # Errors
+    ///
+    /// As [`explain`](Self::explain).
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped: the call changes nothing.
+    #[doc(hidden)] // For `requeue-cli`, which also shows the times of the entry.
+    pub async fn explain_entry(&self, entry: &Entry) -> Result<String, ReadError> {
+        let throttled = match &entry.group {
+            Some(group) if entry.state == State::Ready && !entry.paused => {
+                self.read_throttled(group).await?
+            }
+            _ => None,
+        };
+        Ok(entry.explain_throttled(throttled.as_ref()))
+    }
+
+    /// Returns the reason why the ready keys of a group wait, if they do.
+    async fn read_throttled(&self, group: &str) -> Result<Option<Throttled>, ReadError> {
+        let Some(info) = self.group(group).info().await? else { return Ok(None) };
+        if info.is_paused {
+            return Ok(Some(Throttled::Paused));
+        }
+        let in_flight = info.counts.in_flight;
+        let Some(limit) = info.limit.filter(|&limit| in_flight >= limit.into()) else {
+            return Ok(None);
+        };
+        let (mut first, mut after) = (Vec::new(), None);
+        loop {
+            let page = self.snapshot(State::InFlight, after.as_ref(), RUNNING).await?;
+            after = page.last().filter(|_| page.len() >= RUNNING).map(|entry| entry.key.clone());
+            let of_group = page.into_iter().filter(|entry| entry.group.as_deref() == Some(group));
+            first.extend(of_group.take(EXPLAINED - first.len()));
+            if after.is_none() || first.len() == EXPLAINED {
+                return Ok(Some(Throttled::AtLimit { limit, in_flight, first }));
+            }
+        }
     }
 
     /// Returns recent [counts](Self::counts). The engine counts again after a pause, which depends on the duration

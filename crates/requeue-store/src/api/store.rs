@@ -13,8 +13,9 @@ use crate::types::add::{ParkedAdd, ReaddPolicy};
 use crate::types::error::{
     ConnectError, EngineError, Failed, MigrateError, OpenError, ReadError, UpdateError,
 };
+use crate::types::group::GroupBy;
 use crate::types::inspect::{ParkedKey, QueueInfo, StateCounts};
-use crate::types::worker::{invalid_worker, this_process};
+use crate::types::worker::this_process;
 
 /// The longest duration of an option: one year. Adding it to a time overflows no clock.
 const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
@@ -316,8 +317,8 @@ impl Store {
 
 /// Opens a queue with options.
 ///
-/// [`readd_policy`](Self::readd_policy) and [`parked_add`](Self::parked_add) are settings of the queue. The other
-/// options apply to this process only: give all workers of a queue the same
+/// [`readd_policy`](Self::readd_policy), [`parked_add`](Self::parked_add), [`group_by`](Self::group_by) and
+/// [`group_limit`](Self::group_limit) are settings of the queue. The other options apply to this process only: give all workers of a queue the same
 /// [`max_failures`](Self::max_failures) and [`backoff`](Self::backoff).
 #[must_use = "a queue is opened by `open`"]
 pub struct OpenOptions {
@@ -345,6 +346,75 @@ impl OpenOptions {
     /// chooses it permanently.
     pub fn parked_add(mut self, parked_add: ParkedAdd) -> Self {
         self.opening.parked_add = Some(parked_add);
+        self
+    }
+
+    /// Gives each key a group, so that groups take turns and can have [limits](Self::group_limit). Without this option,
+    /// the queue that is created has no groups.
+    ///
+    /// Within a priority, the groups that have ready keys take turns in the claims of each process. In one turn a group
+    /// gets as many keys as its [weight](crate::GroupHandle::set_weight). [`Queue::group`] has the operations on one
+    /// group.
+    ///
+    /// It is a setting of the queue, the same for all processes: the first process that opens the queue chooses it
+    /// permanently. [`open`](Self::open) refuses another setting, and a pattern that is empty or not a regular
+    /// expression.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// // The group of a key is the part before the first slash. At most two keys of a group are in flight.
+    /// let queue = store.queue("orders").group_by("^[^/]*").group_limit(2).open().await?;
+    /// queue.add_all(["acme/1", "acme/2", "acme/3", "zeta/1"]).await?;
+    /// let items = queue.get_many(10).await;
+    /// let keys: Vec<_> = items.iter().map(|item| item.to_string()).collect();
+    /// assert_eq!(keys, ["acme/1", "zeta/1", "acme/2"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn group_by(mut self, by: impl Into<GroupBy>) -> Self {
+        self.opening.group_by = Some(by.into());
+        self
+    }
+
+    /// Sets the limit of keys in flight of each group, over all processes, when this creates the queue. By default there
+    /// is none. The option needs [`group_by`](Self::group_by).
+    ///
+    /// The limit is stored. If the queue exists and has another limit, [`open`](Self::open) fails.
+    /// [`Queue::set_group_limit`] changes the limit, and [`GroupHandle::set_limit`] sets a separate one for a group. Use
+    /// these, and omit the option, if limits change.
+    ///
+    /// [`GroupHandle::set_limit`]: crate::GroupHandle::set_limit
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let open = |limit| store.queue("orders").group_by("^[^/]*").group_limit(limit).open();
+    /// let queue = open(2).await?;
+    /// let error = open(3).await.expect_err("the stored limit is another one");
+    /// assert!(error.to_string().contains("the limit of its groups is 2, not 3"), "{error}");
+    ///
+    /// queue.set_group_limit(Some(3)).await?;
+    /// open(3).await?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub const fn group_limit(mut self, limit: u32) -> Self {
+        self.opening.group_limit = Some(limit);
         self
     }
 
@@ -569,7 +639,10 @@ impl OpenOptions {
     ///   - The name of the queue is empty, longer than 200 bytes, or contains a NUL.
     ///   - The name of the [`worker`](Self::worker) is invalid.
     ///   - Stores do not support the [`readd_policy`](Self::readd_policy) policy.
-    ///   - The queue has another [`readd_policy`](Self::readd_policy) or [`parked_add`](Self::parked_add) setting.
+    ///   - The queue has another [`readd_policy`](Self::readd_policy), [`parked_add`](Self::parked_add),
+    ///     [`group_by`](Self::group_by) or [`group_limit`](Self::group_limit) setting.
+    ///   - The pattern of [`group_by`](Self::group_by) is invalid, or [`group_limit`](Self::group_limit) is 0 or lacks
+    ///     `group_by`.
     ///   - The metrics already have a queue of this name.
     /// - Otherwise, the store cannot be reached, or has no schema of this version.
     ///
@@ -605,24 +678,15 @@ impl OpenOptions {
         if name.is_empty() || name.len() > 200 || name.contains('\0') {
             return Err(bad("invalid name: use 1 to 200 bytes without NUL"));
         }
-        match opening.readd_policy {
-            None | Some(ReaddPolicy::Hold | ReaddPolicy::Replace) => {}
-            Some(other) => {
-                return Err(bad(&format!(
-                    "stores do not support the re-add policy {}; use hold or replace",
-                    readd_policy_name(other)
-                )));
-            }
-        }
-        if let Some(why) = opening.worker.as_deref().and_then(invalid_worker) {
-            return Err(bad(&why));
-        }
+        let grouping = opening.check().map_err(|why| bad(&why))?;
         let opened = match opening.must_exist {
             true => store.engine.find_queue(&name).await,
             false => {
                 let readd_policy = opening.readd_policy.unwrap_or_default();
                 let parked_add = opening.parked_add.unwrap_or_default();
-                let settings = Settings { readd_policy, parked_add };
+                let group_by = grouping.as_ref().map(|grouping| Arc::from(grouping.as_stored()));
+                let group_limit = opening.group_limit;
+                let settings = Settings { readd_policy, parked_add, group_by, group_limit };
                 store.engine.open_queue(&name, settings).await.map(Some)
             }
         };
@@ -633,25 +697,10 @@ impl OpenOptions {
         let Some(mut place) = opened else {
             return Err(OpenError(Failed::missing(&name, &store.similar_queues(&name).await)));
         };
-        if let Some(wanted) = opening.readd_policy.filter(|&wanted| wanted != place.readd_policy) {
-            let why = format!(
-                "its re-add policy is {}, not {}; omit the option, or use another queue",
-                readd_policy_name(place.readd_policy),
-                readd_policy_name(wanted)
-            );
-            return Err(bad(&why));
-        }
-        if let Some(wanted) = opening.parked_add.filter(|&wanted| wanted != place.parked_add) {
-            let why = format!(
-                "its adds {} parked keys, and the option says {}; omit the option, or use another queue",
-                parked_add_name(place.parked_add),
-                parked_add_name(wanted)
-            );
-            return Err(bad(&why));
-        }
+        let grouping = opening.check_stored(&place, grouping.as_ref()).map_err(|why| bad(&why))?;
         place.worker = opening.worker.unwrap_or_else(this_process).into();
         place.on_parked = opening.on_parked;
-        let queue = Queue::new(store.engine, place, options);
+        let queue = Queue::new(store.engine, place, options, grouping);
         #[cfg(feature = "prometheus")]
         if let Some(metrics) = opening.metrics {
             // If the name is taken, the queue is dropped here, which ends its tasks.
@@ -659,22 +708,6 @@ impl OpenOptions {
             tokio::spawn(crate::client::shared::keep_counting(Arc::downgrade(&queue.shared)));
         }
         Ok(queue)
-    }
-}
-
-/// Returns the name of a re-add policy in the program's options and in SQL.
-const fn readd_policy_name(readd_policy: ReaddPolicy) -> &'static str {
-    match readd_policy {
-        ReaddPolicy::Hold => "hold",
-        ReaddPolicy::Replace => "replace",
-        _ => "keep-both",
-    }
-}
-
-const fn parked_add_name(parked_add: ParkedAdd) -> &'static str {
-    match parked_add {
-        ParkedAdd::Keep => "keep",
-        ParkedAdd::Revive => "revive",
     }
 }
 

@@ -12,7 +12,7 @@ use crate::engine::outage::Part;
 use crate::engine::receipts::Attempts;
 use crate::engine::retry_delay::RetryDelay;
 use crate::engine::{Ask, Engine, Place, Tried};
-use crate::types::add::{Add, Added, repeat_answer};
+use crate::types::add::{Added, repeat_answer};
 use crate::types::error::{Answer, EngineError, Kind};
 use crate::types::key::Key;
 
@@ -27,13 +27,8 @@ pub(crate) struct Adding {
 }
 
 impl Adding {
-    pub(crate) fn new(
-        key: Key,
-        add: Add,
-        deadline: Instant,
-        reply: oneshot::Sender<Answer<Added>>,
-    ) -> Self {
-        Self { ask: Ask { key, add, adds: 1 }, unsure: false, deadline, reply }
+    pub(crate) fn new(ask: Ask, deadline: Instant, reply: oneshot::Sender<Answer<Added>>) -> Self {
+        Self { ask, unsure: false, deadline, reply }
     }
 
     /// Answers the caller, which may have been dropped.

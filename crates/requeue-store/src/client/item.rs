@@ -95,6 +95,31 @@ impl Item {
         &self.out.key
     }
 
+    /// Returns the name of the group, or `None` if the queue has no [groups](crate::OpenOptions::group_by).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("orders").group_by("^[^/]*").open().await?;
+    /// queue.add("acme/1").await?;
+    /// let item = queue.get().await.expect("the queue is open");
+    /// assert_eq!(item.group(), Some("acme"));
+    /// item.succeed().await?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn group(&self) -> Option<&str> {
+        self.out.group.as_deref()
+    }
+
     /// Returns the number of this attempt: 1 plus the number of failures in a row before it.
     #[must_use]
     pub const fn attempt(&self) -> u32 {

@@ -6,8 +6,10 @@ use requeue::limiter::DEFAULT_BACKOFF;
 
 use crate::client::batcher::MAX_BATCH;
 use crate::engine::parked::OnParked;
-use crate::engine::{Backoff, Failing};
+use crate::engine::{Backoff, Failing, Place};
 use crate::types::add::{ParkedAdd, ReaddPolicy};
+use crate::types::group::{GroupBy, Grouping};
+use crate::types::worker::invalid_worker;
 
 /// The options that matter only while the queue is opened.
 #[derive(Clone, Debug, Default)]
@@ -16,10 +18,97 @@ pub(crate) struct Opening {
     pub(crate) must_exist: bool,
     pub(crate) readd_policy: Option<ReaddPolicy>,
     pub(crate) parked_add: Option<ParkedAdd>,
+    pub(crate) group_by: Option<GroupBy>,
+    pub(crate) group_limit: Option<u32>,
     pub(crate) worker: Option<String>,
     pub(crate) on_parked: OnParked,
     #[cfg(feature = "prometheus")]
     pub(crate) metrics: Option<requeue::metrics::Metrics>,
+}
+
+impl Opening {
+    /// Checks the options, and returns the way in which keys get their groups, if it is given. Returns the reason if an
+    /// option is invalid.
+    pub(crate) fn check(&self) -> Result<Option<Grouping>, String> {
+        match self.readd_policy {
+            None | Some(ReaddPolicy::Hold | ReaddPolicy::Replace) => {}
+            Some(other) => {
+                return Err(format!(
+                    "stores do not support the re-add policy {}; use hold or replace",
+                    readd_policy_name(other)
+                ));
+            }
+        }
+        if let Some(why) = self.worker.as_deref().and_then(invalid_worker) {
+            return Err(why);
+        }
+        let grouping = self.group_by.as_ref().map(Grouping::new).transpose()?;
+        match self.group_limit {
+            Some(0) => Err("invalid limit 0 of its groups: use at least 1".to_owned()),
+            Some(_) if grouping.is_none() => {
+                Err("the limit of its groups needs `group_by`".to_owned())
+            }
+            _ => Ok(grouping),
+        }
+    }
+
+    /// Compares the options with the settings of the queue, and returns the way in which its keys get their groups.
+    /// Returns the reason if a setting differs. `wanted` is the result of [`check`](Self::check).
+    pub(crate) fn check_stored(
+        &self,
+        place: &Place,
+        wanted: Option<&Grouping>,
+    ) -> Result<Option<Grouping>, String> {
+        if let Some(wanted) = self.readd_policy.filter(|&wanted| wanted != place.readd_policy) {
+            return Err(format!(
+                "its re-add policy is {}, not {}; omit the option, or use another queue",
+                readd_policy_name(place.readd_policy),
+                readd_policy_name(wanted)
+            ));
+        }
+        if let Some(wanted) = self.parked_add.filter(|&wanted| wanted != place.parked_add) {
+            return Err(format!(
+                "its adds {} parked keys, and the option says {}; omit the option, or use another queue",
+                parked_add_name(place.parked_add),
+                parked_add_name(wanted)
+            ));
+        }
+        let stored = place.group_by.as_deref().map(GroupBy::from_stored);
+        let stored = stored.as_ref().map(Grouping::new).transpose()?;
+        if let Some(wanted) = wanted.filter(|&wanted| stored.as_ref() != Some(wanted)) {
+            let has = match &stored {
+                Some(stored) => format!("its groups are {stored}"),
+                None => "it has no groups".to_owned(),
+            };
+            return Err(format!(
+                "{has}, and the option says groups {wanted}; omit the option, or use another queue"
+            ));
+        }
+        if let Some(wanted) = self.group_limit.filter(|&limit| Some(limit) != place.group_limit) {
+            let has = match place.group_limit {
+                Some(limit) => format!("the limit of its groups is {limit}, not {wanted}"),
+                None => format!("its groups have no limit, and the option says {wanted}"),
+            };
+            return Err(format!("{has}; omit the option, or call `Queue::set_group_limit`"));
+        }
+        Ok(stored)
+    }
+}
+
+/// Returns the name of a re-add policy in the program's options and in SQL.
+const fn readd_policy_name(readd_policy: ReaddPolicy) -> &'static str {
+    match readd_policy {
+        ReaddPolicy::Hold => "hold",
+        ReaddPolicy::Replace => "replace",
+        _ => "keep-both",
+    }
+}
+
+const fn parked_add_name(parked_add: ParkedAdd) -> &'static str {
+    match parked_add {
+        ParkedAdd::Keep => "keep",
+        ParkedAdd::Revive => "revive",
+    }
 }
 
 /// The settings of an open queue in this process.

@@ -15,9 +15,10 @@ use crate::client::cache::Cache;
 use crate::client::finishing::Finishing;
 use crate::client::leases::Leases;
 use crate::client::options::Options;
-use crate::engine::{Engine, Place};
+use crate::engine::{Ask, Engine, Place};
 use crate::types::add::{Add, Added};
-use crate::types::error::{Answer, EngineError, ReadError};
+use crate::types::error::{Answer, EngineError, Failed, ReadError};
+use crate::types::group::{Grouping, invalid_name};
 use crate::types::inspect::{Entry, StateCounts};
 use crate::types::key::Key;
 
@@ -25,10 +26,15 @@ use crate::types::key::Key;
 #[cfg(feature = "prometheus")]
 const BETWEEN_SCRAPES: Duration = Duration::from_secs(10);
 
+/// A key, and its group if the queue has groups.
+pub(crate) type Member = (Key, Option<Arc<str>>);
+
 pub(crate) struct Shared {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) place: Arc<Place>,
     pub(crate) options: Options,
+    /// The way in which keys get their groups. `None`: the queue has no groups.
+    pub(crate) grouping: Option<Grouping>,
     pub(crate) leases: Arc<Leases>,
     pub(crate) adding: Lanes<Adding>,
     pub(crate) finishing: Lanes<Finishing>,
@@ -38,7 +44,12 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(engine: Arc<dyn Engine>, place: Place, options: Options) -> Arc<Self> {
+    pub(crate) fn new(
+        engine: Arc<dyn Engine>,
+        place: Place,
+        options: Options,
+        grouping: Option<Grouping>,
+    ) -> Arc<Self> {
         let place = Arc::new(place);
         let leases = Leases::start_renewing(Arc::clone(&engine), Arc::clone(&place), options.lease);
         Arc::new(Self {
@@ -47,6 +58,7 @@ impl Shared {
             engine,
             place,
             options,
+            grouping,
             leases,
             // The value stays when there is no receiver, so a late subscriber sees the shutdown.
             shutdown: watch::Sender::new(Shutdown::No),
@@ -67,19 +79,61 @@ impl Shared {
         });
     }
 
+    /// Returns an error if the queue has no groups.
+    pub(crate) fn check_groups(&self) -> Result<(), Failed> {
+        match self.grouping {
+            Some(_) => Ok(()),
+            None => Err(Failed::invalid(format!(
+                "the queue {:?} has no groups; create a queue with `group_by`",
+                self.place.name
+            ))),
+        }
+    }
+
+    /// Returns an error if the queue has no groups, or the name of the group is invalid.
+    pub(crate) fn check_group(&self, name: &str) -> Result<(), Failed> {
+        self.check_groups()?;
+        invalid_name(name).map_or(Ok(()), |why| Err(Failed::invalid(why)))
+    }
+
+    /// Returns the key with its group, if both are valid. `group` is the one that the add names.
+    pub(crate) fn check_key(&self, key: Key, group: Option<&str>) -> Result<Member, Failed> {
+        let start = || Key::from(&key[..key.len().min(64)]);
+        if key.is_too_long() {
+            let (length, most) = (key.len(), Key::MAX_LENGTH);
+            return Err(Failed::invalid(format!(
+                "\"{}...\": the key has {length} bytes; at most {most} are allowed",
+                start()
+            )));
+        }
+        let found = match (&self.grouping, group) {
+            (None, None) => Ok(None),
+            (None, Some(group)) => Err(format!(
+                "the add names the group {group:?}, and the queue {:?} has no groups; create a queue with `group_by`",
+                self.place.name
+            )),
+            (Some(grouping), group) => grouping.group_of(&key, group).map(Some),
+        };
+        match found {
+            Ok(group) => Ok((key, group)),
+            Err(why) => Err(Failed::invalid(format!("{:?}: {why}", start()))),
+        }
+    }
+
     /// Adds keys, and returns the answers in the order of the keys.
-    pub(crate) async fn add_keys(&self, keys: Vec<Key>, add: Add) -> Answer<Vec<Added>> {
+    pub(crate) async fn add_keys(&self, keys: Vec<Member>, add: Add) -> Answer<Vec<Added>> {
         let Shared { engine, place, adding, options, .. } = self;
         let deadline = Instant::now() + options.add_timeout;
         // Batches are answered in any order, and the caller gets the answers in the order of its keys.
         let mut added = vec![None; keys.len()];
         // Engines insert the keys of a batch faster in their order.
-        let mut keys: Vec<(Key, usize)> = keys.into_iter().zip(0..).collect();
+        let mut keys: Vec<(Member, usize)> = keys.into_iter().zip(0..).collect();
         keys.sort_unstable();
-        let send = |(key, n): (Key, usize)| {
+        let send = |((key, group), n): (Member, usize)| {
             let (reply, answered) = oneshot::channel();
             let shard = engine.shard_of(place, &key);
-            adding.put_wish(shard, Adding::new(key, add, deadline, reply));
+            adding
+                .put_wish(shard, Adding::new(Ask { group, ..Ask::new(key, add) }, deadline, reply));
             (n, answered)
         };
         // Send all before waiting, so that they share batches.

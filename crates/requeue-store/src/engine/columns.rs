@@ -126,6 +126,8 @@ columns! {
         since: Micros,
         bound: Option<Micros>,
         error: Option<Arc<str>>,
+        /// `None`: the queue has no groups. Empty: the key is in none.
+        grp: Option<Arc<str>>,
     }
     run {
         epoch: Option<i64>,
@@ -204,6 +206,7 @@ impl From<Columns> for Row {
             asked: asked(stored.adds, stored.reasons, stored.priority),
             since: stored.since,
             error: stored.error.as_deref().map(str::to_owned),
+            group: stored.grp,
         }
     }
 }
@@ -228,6 +231,7 @@ impl From<&Row> for Columns {
             since: row.since,
             bound: row.bound,
             error: row.error.as_deref().map(Arc::from),
+            grp: row.group.clone(),
             epoch: run.map(|run| run.epoch),
             lease_until: run.map(|run| run.lease_until),
             run_since: run.map(|run| run.since),

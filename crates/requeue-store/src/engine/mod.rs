@@ -18,6 +18,7 @@ pub(crate) mod row;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 pub(crate) mod time;
+pub(crate) mod turns;
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,9 +33,10 @@ use crate::engine::damage::Damaged;
 use crate::engine::outage::Outage;
 use crate::engine::parked::OnParked;
 use crate::engine::receipts::Attempts;
+use crate::engine::turns::Turns;
 use crate::types::add::{Add, Added, ParkedAdd, Priority, ReaddPolicy};
-use crate::types::error::Answer;
-use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
+use crate::types::error::{Answer, EngineError};
+use crate::types::inspect::{Entry, GroupInfo, ParkedKey, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 
 /// An open queue, as its engine knows it.
@@ -54,15 +56,34 @@ pub(crate) struct Place {
     pub(crate) outage: Arc<Outage>,
     /// The function that this process calls for parked keys.
     pub(crate) on_parked: OnParked,
+    /// The way in which keys get their groups, as engines store it. `None`: the queue has no groups.
+    pub(crate) group_by: Option<Arc<str>>,
+    /// The limit of each group that had no other one when the queue was opened.
+    pub(crate) group_limit: Option<u32>,
+    /// The turns of the groups in the claims of this process.
+    pub(crate) turns: Arc<Mutex<Turns>>,
 }
 
 impl Place {
     pub(crate) fn new(id: i64, name: impl Into<String>, settings: impl Into<Settings>) -> Self {
-        let Settings { readd_policy, parked_add } = settings.into();
-        let (meters, outage, on_parked) = Default::default();
+        let Settings { readd_policy, parked_add, group_by, group_limit } = settings.into();
+        let (meters, outage, on_parked, turns) = Default::default();
         let (worker, generation) = (Arc::from(""), 0);
         let name = name.into();
-        Self { id, name, readd_policy, parked_add, worker, generation, meters, outage, on_parked }
+        Self {
+            id,
+            name,
+            readd_policy,
+            parked_add,
+            worker,
+            generation,
+            meters,
+            outage,
+            on_parked,
+            group_by,
+            group_limit,
+            turns,
+        }
     }
 
     /// Returns true if the add revives a parked key.
@@ -73,10 +94,14 @@ impl Place {
 
 /// The settings of a queue. They are stored, so that they apply to all processes. The process that creates
 /// the queue chooses them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Settings {
     pub(crate) readd_policy: ReaddPolicy,
     pub(crate) parked_add: ParkedAdd,
+    /// `None`: the queue has no groups. Empty: each add names the group. Otherwise the pattern that extracts it.
+    pub(crate) group_by: Option<Arc<str>>,
+    /// The limit of keys in flight of each group that has no other one, when the queue is created.
+    pub(crate) group_limit: Option<u32>,
 }
 
 impl Settings {
@@ -85,6 +110,8 @@ impl Settings {
         Self {
             readd_policy: if holds { ReaddPolicy::Hold } else { ReaddPolicy::Replace },
             parked_add: if revives { ParkedAdd::Revive } else { ParkedAdd::Keep },
+            group_by: None,
+            group_limit: None,
         }
     }
 }
@@ -99,9 +126,18 @@ impl From<ReaddPolicy> for Settings {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Ask {
     pub(crate) key: Key,
+    /// The group of the key, if it is new. `None` if the queue has no groups.
+    pub(crate) group: Option<Arc<str>>,
     pub(crate) add: Add,
     /// The number of adds that this one stands for.
     pub(crate) adds: u32,
+}
+
+impl Ask {
+    /// Creates an add of a key without a group.
+    pub(crate) fn new(key: impl Into<Key>, add: Add) -> Self {
+        Self { key: key.into(), group: None, add, adds: 1 }
+    }
 }
 
 /// The combined parameters of the adds that a run serves.
@@ -137,6 +173,16 @@ impl Failing {
     }
 }
 
+/// A change of the settings of a group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum GroupChange {
+    /// The limit of keys in flight. `None`: the limit of the queue applies.
+    Limit(Option<u32>),
+    /// The number of keys in one turn.
+    Weight(u32),
+    Paused(bool),
+}
+
 /// A claim of the next keys.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Claim {
@@ -170,6 +216,8 @@ pub(crate) struct Delivery {
     pub(crate) failures: u32,
     /// How long the key was ready. For a dirty key, the time starts with the add that made it dirty.
     pub(crate) queued: Duration,
+    /// The group. `None`: the queue has no groups.
+    pub(crate) group: Option<Arc<str>>,
 }
 
 #[derive(Debug, Default)]
@@ -317,6 +365,9 @@ pub(crate) struct Walked {
 /// [locked](crate::types::error::Kind::Locked), and that was not changed.
 pub(crate) type Answers<T> = Answer<Vec<Option<T>>>;
 
+/// The error of an engine without groups.
+const NO_GROUPS: &str = "this kind of store has no groups";
+
 /// The operations of a storage engine.
 ///
 /// Each batch is atomic. A batch of adds contains no key twice. The keys of a batch of adds, completions or
@@ -374,6 +425,28 @@ pub(crate) trait Engine: Debug + Send + Sync {
     async fn set_paused(&self, queue: &Place, paused: bool) -> Answer<()>;
 
     async fn is_paused(&self, queue: &Place) -> Answer<bool>;
+
+    /// Changes a setting of a group, in all processes, and wakes waiting processes. Runs in flight continue.
+    async fn change_group(&self, _queue: &Place, _group: &str, _change: GroupChange) -> Answer<()> {
+        Err(EngineError::refused(NO_GROUPS))
+    }
+
+    /// Sets the limit of keys in flight for each group that has no other one, as
+    /// [`change_group`](Self::change_group) does for one group.
+    async fn set_group_limit(&self, _queue: &Place, _limit: Option<u32>) -> Answer<()> {
+        Err(EngineError::refused(NO_GROUPS))
+    }
+
+    /// Returns up to `limit` groups that have keys or settings, in the order of their names, starting after `after`. The
+    /// engine reads all keys of these groups.
+    async fn list_groups(
+        &self,
+        _queue: &Place,
+        _after: Option<&str>,
+        _limit: usize,
+    ) -> Answer<Vec<GroupInfo>> {
+        Err(EngineError::refused(NO_GROUPS))
+    }
 
     /// Completes deliveries. Returns for each whether the holder still had its lease. Skips locked keys only with
     /// [`Tried::InVain`].

@@ -44,6 +44,8 @@ pub(crate) struct Row {
     pub(crate) since: Micros,
     /// The error of the last failure.
     pub(crate) error: Option<String>,
+    /// The group, which is fixed when the record is created. `None`: the queue has no groups.
+    pub(crate) group: Option<Arc<str>>,
 }
 
 /// A delivery that has not been completed.
@@ -155,7 +157,7 @@ impl Row {
 
     /// Applies the add of `ask` to the record of its key.
     pub(crate) fn add(row: Option<Self>, ask: &Ask, queue: &Place, now: Micros) -> (Self, Added) {
-        let mut row = row.unwrap_or_default();
+        let mut row = row.unwrap_or_else(|| Self { group: ask.group.clone(), ..Self::default() });
         let (add, was_parked) = (ask.add, row.parked);
         if was_parked && !queue.revives(&add) {
             return (row, Added::Parked);
@@ -196,7 +198,8 @@ impl Row {
         self.worker = Some(Arc::clone(worker));
         let lease_until = after(now, lease);
         self.run = Some(Run { epoch, lease_until, since: now, is_cancelled: false, asked });
-        Delivery { key: key.clone(), epoch, asked, failures: self.failures, queued }
+        let group = self.group.clone();
+        Delivery { key: key.clone(), epoch, asked, failures: self.failures, queued, group }
     }
 
     /// Returns true if the delivery with this fencing token still has a valid lease.
@@ -394,6 +397,7 @@ impl Row {
             adds: self.asked.adds,
             reasons: self.asked.reasons,
             error: self.error.clone(),
+            group: self.group.as_deref().map(str::to_owned),
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::types::inspect::State;
 /// Opens the queue as another process does, with the same engine.
 fn another(engine: &Arc<Memory>) -> Queue {
     let place = Place::new(1, "q", ReaddPolicy::Replace);
-    Queue::new(Arc::clone(engine) as Arc<dyn Engine>, place, Options::default())
+    Queue::new(Arc::clone(engine) as Arc<dyn Engine>, place, Options::default(), None)
 }
 
 fn name(n: u32) -> String {

@@ -1,6 +1,7 @@
 //! Checks each engine against the model of the queue in memory: random operations at times that the test
 //! sets. After each operation, the visible state of all keys must agree.
 
+pub(crate) mod groups;
 mod oracle;
 mod steps;
 
@@ -69,7 +70,7 @@ pub(crate) async fn check_jitter(rig: &dyn Rig, name: &str) {
     let engine = rig.engine();
     let place = engine.open_queue(name, Settings::default()).await.expect("the queue opens");
     rig.set_time(BEGIN).await;
-    let asks = (0..KEYS).map(|n| Ask { key: n.to_string().into(), add: Add::now(), adds: 1 });
+    let asks = (0..KEYS).map(|n| Ask::new(n.to_string(), Add::now()));
     for part in by_shard(&*engine, &place, asks.collect(), |request| &request.key) {
         engine.add_keys(&place, part).await.expect("added");
     }

@@ -87,7 +87,7 @@ pub(crate) struct Scene {
 }
 
 fn ask(key: &str, add: Add) -> Ask {
-    Ask { key: key.into(), add, adds: 1 }
+    Ask::new(key, add)
 }
 
 pub(crate) fn claim(max: usize, lease: Duration) -> Claim {
@@ -318,7 +318,11 @@ impl Scene {
             .await
             .expect_err("the queue was dropped");
         assert_eq!(error.kind, error::Kind::Dropped, "{how}");
-        let settings = Settings { readd_policy: place.readd_policy, parked_add: place.parked_add };
+        let settings = Settings {
+            readd_policy: place.readd_policy,
+            parked_add: place.parked_add,
+            ..Settings::default()
+        };
         let later = engine.open_queue(&place.name, settings).await.expect("the queue is created");
         assert!(engine.look_up(&later, &BAD.into()).await.expect("looked up").is_none(), "{how}");
         assert_eq!(

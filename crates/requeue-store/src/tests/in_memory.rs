@@ -142,7 +142,7 @@ impl InMemory {
             let epoch = i64::try_from(item.fencing_token()).expect("epochs count from 1");
             let queued = *self.last.0.lock().unwrap_or_else(PoisonError::into_inner);
             let (key, failures) = (item.key().clone(), item.attempt() - 1);
-            claimed.items.push(Delivery { key, epoch, asked, failures, queued });
+            claimed.items.push(Delivery { key, epoch, asked, failures, queued, group: None });
             let worker = Arc::clone(&queue.worker);
             held.insert(epoch, Held { item, worker, lease_until: now + claim.lease });
         }
@@ -228,6 +228,7 @@ impl InMemory {
             adds: entry.adds,
             reasons: entry.reasons,
             error: None,
+            group: None,
         })
     }
 

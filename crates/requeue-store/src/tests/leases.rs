@@ -59,7 +59,7 @@ async fn who_has_lost_a_key_changes_nothing() {
     let (engine, queue) = queue();
     let (_, other) = {
         let place = Place::new(1, "q", ReaddPolicy::Replace);
-        let other = Queue::new(Arc::clone(&engine) as _, place, Options::default());
+        let other = Queue::new(Arc::clone(&engine) as _, place, Options::default(), None);
         ((), other)
     };
     queue.add("a").await.expect("added");

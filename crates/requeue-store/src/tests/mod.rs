@@ -14,6 +14,8 @@ pub(crate) mod dropping;
 mod engine;
 mod errors;
 mod getting;
+#[cfg(feature = "sqlite")]
+mod grouping;
 mod in_memory;
 mod leases;
 mod locked;
@@ -88,7 +90,7 @@ const SECOND: Duration = Duration::from_secs(1);
 fn queue_with(engine: Memory, options: Options) -> (Arc<Memory>, Queue) {
     let engine = Arc::new(engine);
     let place = Place::new(1, "q", ReaddPolicy::Replace);
-    let queue = Queue::new(Arc::clone(&engine) as Arc<dyn Engine>, place, options);
+    let queue = Queue::new(Arc::clone(&engine) as Arc<dyn Engine>, place, options, None);
     (engine, queue)
 }
 
@@ -174,7 +176,7 @@ fn no_backoff_is_too_long() {
         backoff: crate::engine::Backoff { base: Duration::MAX, cap: Duration::MAX, share: 1.0 },
         max_failures: None,
     };
-    let ask = crate::engine::Ask { key: "a".into(), add: Add::now(), adds: u32::MAX };
+    let ask = crate::engine::Ask { adds: u32::MAX, ..crate::engine::Ask::new("a", Add::now()) };
     let (mut row, _) =
         crate::engine::row::Row::add(None, &ask, &Place::new(1, "q", ReaddPolicy::Hold), 5);
     let _ = row.claim(&ask.key, 1, &Arc::from("w"), SECOND, 5);

@@ -23,7 +23,7 @@ fn keeping() -> (Arc<Memory>, Queue) {
     let engine = Arc::new(Memory::new());
     let settings = Settings { parked_add: ParkedAdd::Keep, ..Settings::default() };
     let place = Place::new(1, "q", settings);
-    let queue = Queue::new(Arc::clone(&engine) as Arc<dyn Engine>, place, Options::default());
+    let queue = Queue::new(Arc::clone(&engine) as Arc<dyn Engine>, place, Options::default(), None);
     (engine, queue)
 }
 
@@ -176,17 +176,17 @@ async fn a_key_that_a_claim_parks_is_reported_and_counted() {
     let settings = Settings::default();
     let expired =
         Failing { backoff: Options::default().failing_rules().backoff, max_failures: Some(1) };
-    let dead = Place::new(1, "q", settings);
-    let asks = ["a", "b"].map(|key| Ask { key: key.into(), add: Add::now(), adds: 1 });
+    let dead = Place::new(1, "q", settings.clone());
+    let asks = ["a", "b"].map(|key| Ask::new(key, Add::now()));
     engine.add_keys(&dead, asks.to_vec()).await.expect("added");
     let claim = Claim { max: 2, oldest: 0, lease: SECOND, expired, poll: SECOND };
     assert_eq!(engine.claim_keys(&dead, claim).await.expect("claimed").items.len(), 2);
-    let again = Ask { key: "b".into(), add: Add::now(), adds: 1 };
+    let again = Ask::new("b", Add::now());
     engine.add_keys(&dead, vec![again]).await.expect("added");
 
     let place = Place { on_parked, ..Place::new(1, "q", settings) };
     let options = Options { max_failures: Some(1), ..Options::default() };
-    let queue = Queue::new(Arc::clone(&engine) as Arc<dyn Engine>, place, options);
+    let queue = Queue::new(Arc::clone(&engine) as Arc<dyn Engine>, place, options, None);
     // This key was added during its last run, and runs again.
     let item = get(&queue).await;
     assert_eq!((item.as_str(), item.attempt()), (Some("b"), 1));
@@ -211,7 +211,7 @@ pub(crate) async fn check_expired(rig: &dyn Rig, name: &str) {
     const BEGIN: Micros = 1_000_000_000_000_000;
     let engine = rig.engine();
     let place = engine.open_queue(name, Settings::default()).await.expect("the queue opens");
-    let ask = |n: usize| Ask { key: n.to_string().into(), add: Add::now(), adds: 1 };
+    let ask = |n: usize| Ask::new(n.to_string(), Add::now());
     let add = async |asks: Vec<Ask>| {
         for part in by_shard(&*engine, &place, asks, |ask| &ask.key) {
             engine.add_keys(&place, part).await.expect("added");

@@ -14,9 +14,13 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// Adds keys in several states. Returns the fencing token of the key in flight.
 pub(crate) async fn fill(engine: &dyn Engine) -> i64 {
     engine.migrate_schema().await.expect("the schema is created");
-    let settings = Settings { readd_policy: ReaddPolicy::Hold, parked_add: ParkedAdd::Keep };
+    let settings = Settings {
+        readd_policy: ReaddPolicy::Hold,
+        parked_add: ParkedAdd::Keep,
+        ..Settings::default()
+    };
     let place = engine.open_queue("mail", settings).await.expect("the queue opens");
-    let ask = |key: &str, add| Ask { key: key.into(), add, adds: 1 };
+    let ask = |key: &str, add| Ask::new(key, add);
     let first = vec![ask("in-flight", Add::now()), ask("parked", Add::now())];
     engine.add_keys(&place, first).await.expect("added");
     let claimed = engine.claim_keys(&place, claim(2, HOUR)).await.expect("claimed");

@@ -5,6 +5,7 @@ use std::time::Duration;
 use requeue::CancelReason;
 
 use crate::types::add::{ParkedAdd, Priority, ReaddPolicy};
+use crate::types::group::GroupBy;
 use crate::types::key::Key;
 
 /// The state of a key.
@@ -66,6 +67,8 @@ pub struct Entry {
     pub reasons: u32,
     /// The error of the last failure, or the reason why the row is damaged.
     pub error: Option<String>,
+    /// The name of the group, or `None` if the queue has no [groups](crate::OpenOptions::group_by).
+    pub group: Option<String>,
 }
 
 /// A key that this process has parked.
@@ -92,9 +95,31 @@ pub struct QueueInfo {
     pub readd_policy: ReaddPolicy,
     /// The effect of an add on a parked key.
     pub parked_add: ParkedAdd,
+    /// The way in which its keys get their groups. `None`: it has no [groups](crate::OpenOptions::group_by).
+    pub group_by: Option<GroupBy>,
+    /// The limit of keys in flight of each group without a [separate limit](crate::GroupHandle::set_limit).
+    pub group_limit: Option<u32>,
     /// True if it has no key in any state.
     pub is_empty: bool,
     /// True if it is [paused](crate::Queue::pause).
+    pub is_paused: bool,
+}
+
+/// A group of a queue, with its settings and the numbers of its keys: see [`Queue::groups`](crate::Queue::groups) and
+/// [`GroupHandle::info`](crate::GroupHandle::info).
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct GroupInfo {
+    /// Its name. It is empty for the keys whose add names no group, or that the pattern does not match.
+    pub name: String,
+    /// The numbers of its keys in each state.
+    pub counts: StateCounts,
+    /// The limit of its keys in flight: the one that was [set for it](crate::GroupHandle::set_limit), or else the
+    /// [limit of the queue](crate::OpenOptions::group_limit). `None`: there is no limit.
+    pub limit: Option<u32>,
+    /// The number of keys in one turn: see [`GroupHandle::set_weight`](crate::GroupHandle::set_weight).
+    pub weight: u32,
+    /// True if the group is [paused](crate::GroupHandle::pause).
     pub is_paused: bool,
 }
 
@@ -121,10 +146,44 @@ pub struct StateCounts {
 /// A longer time is never reached: 100 years. Engines differ in the latest time that they store.
 pub(crate) const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
+/// The reason why the ready keys of a group are throttled.
+#[derive(Clone, Debug)]
+pub(crate) enum Throttled {
+    Paused,
+    /// As many keys are in flight as the limit permits. Has the first of them.
+    AtLimit {
+        limit: u32,
+        in_flight: u64,
+        first: Vec<Entry>,
+    },
+}
+
+impl Throttled {
+    /// Returns the end of a sentence whose subject is the group.
+    fn explain(&self) -> String {
+        let Self::AtLimit { limit, in_flight, first } = self else { return "is paused".to_owned() };
+        let keys: Vec<_> =
+            first.iter().map(|entry| entry.key.to_string() + &entry.at_worker()).collect();
+        let more = in_flight.saturating_sub(keys.len() as u64);
+        let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+        let keys =
+            if keys.is_empty() { String::new() } else { format!(": {}{more}", keys.join(", ")) };
+        format!("has {in_flight} of {limit} keys in flight{keys}")
+    }
+}
+
 impl Entry {
     /// Returns one line of text that explains the state of the key.
+    ///
+    /// It does not say whether the limit or a pause of the group holds a ready key back:
+    /// [`Queue::explain`](crate::Queue::explain) reads that, too.
     #[must_use]
     pub fn explain(&self) -> String {
+        self.explain_throttled(None)
+    }
+
+    /// Returns the explanation of the key, whose group may be throttled.
+    pub(crate) fn explain_throttled(&self, throttled: Option<&Throttled>) -> String {
         let (key, since) = (&self.key, self.since.unwrap_or_default());
         let failed = match self.failures {
             0 => String::new(),
@@ -151,8 +210,7 @@ impl Entry {
                     Some(due) => format!("; it is due again in {due:.1?}"),
                     None => String::new(),
                 };
-                let worker = self.worker.as_ref().map(|name| format!(" at worker {name:?}"));
-                let worker = worker.unwrap_or_default();
+                let worker = self.at_worker();
                 let cancelled =
                     if self.cancelled.is_some() { "; its run was cancelled" } else { "" };
                 format!(
@@ -165,9 +223,21 @@ impl Entry {
                 format!("{key}: due in {due:.1?}{postponed}{failed}{why}")
             }
             (State::Ready, _) => {
-                let paused = if self.paused { ", but the queue is paused" } else { "" };
-                format!("{key}: ready for {since:.1?}{paused}{failed}{why}")
+                let but = match (&self.group, throttled) {
+                    _ if self.paused => ", but the queue is paused".to_owned(),
+                    (Some(group), Some(why)) => {
+                        format!(", but its group {group:?} {}", why.explain())
+                    }
+                    (Some(group), None) if !group.is_empty() => format!(" in group {group:?}"),
+                    _ => String::new(),
+                };
+                format!("{key}: ready for {since:.1?}{but}{failed}{why}")
             }
         }
+    }
+
+    fn at_worker(&self) -> String {
+        let worker = self.worker.as_ref().map(|name| format!(" at worker {name:?}"));
+        worker.unwrap_or_default()
     }
 }

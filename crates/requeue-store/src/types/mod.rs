@@ -2,6 +2,7 @@
 
 pub(crate) mod add;
 pub(crate) mod error;
+pub(crate) mod group;
 pub(crate) mod inspect;
 pub(crate) mod key;
 pub(crate) mod text;

@@ -125,6 +125,45 @@ where
     C: GenericClient + Sync,
     K: Into<Key>,
 {
+    add_with_group(client, queue, None, adds).await
+}
+
+/// As [`add_in`], for keys of a group of a queue with [groups](crate::GroupBy). A key that exists keeps its group.
+///
+/// If a pattern extracts the groups of the queue, the caller must name the group that the pattern extracts: neither this
+/// function nor the server evaluates the pattern.
+///
+/// # Errors
+///
+/// As [`add_in`]. Also returns an error if the queue has no groups, or if the name of the group has control characters
+/// (22023) or is longer than 100 bytes (54000).
+///
+/// # Cancel safety
+///
+/// As [`add_in`].
+pub async fn add_in_group<C, K>(
+    client: &C,
+    queue: &str,
+    group: &str,
+    adds: impl IntoIterator<Item = (K, Add)>,
+) -> Result<Vec<Added>, tokio_postgres::Error>
+where
+    C: GenericClient + Sync,
+    K: Into<Key>,
+{
+    add_with_group(client, queue, Some(group), adds).await
+}
+
+async fn add_with_group<C, K>(
+    client: &C,
+    queue: &str,
+    group: Option<&str>,
+    adds: impl IntoIterator<Item = (K, Add)>,
+) -> Result<Vec<Added>, tokio_postgres::Error>
+where
+    C: GenericClient + Sync,
+    K: Into<Key>,
+{
     let adds: Vec<(Key, Add)> = adds.into_iter().map(|(key, add)| (key.into(), add)).collect();
     let mut added = vec![None; adds.len()];
     let mut left: Vec<usize> = (0..adds.len()).collect();
@@ -135,8 +174,9 @@ where
             left.into_iter().partition(|&n| different.insert(&adds[n].0));
         let asked = Batch::new(batch.iter().map(|&n| (&*adds[n].0, adds[n].1)));
         let Batch { keys, afters, hows, priorities, reasons, mosts, .. } = &asked;
-        let sql = "select requeue.add_each($1, $2, $3, $4, $5, $6, $7)";
-        let params = with_types(&[&queue, keys, afters, hows, priorities, reasons, mosts]);
+        let sql = "select requeue.add_each($1, $2, $3, $4, $5, $6, $7, $8)";
+        let groups: Vec<&str> = group.map(|group| vec![group; keys.len()]).unwrap_or_default();
+        let params = with_types(&[&queue, keys, afters, hows, priorities, reasons, mosts, &groups]);
         // The statement is not prepared: behind a pooler, the next one may run in another session.
         let row = client.query_typed_one(sql, &params).await?;
         for (n, answer) in batch.into_iter().zip(asked.read_answers(&row)?) {

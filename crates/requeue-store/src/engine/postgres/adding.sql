@@ -43,11 +43,41 @@ create or replace function requeue.wants_latest(said smallint) returns boolean l
 create or replace function requeue.answers() returns text[] language sql immutable
     return array['new', 'coalesced', 'dirty', 'backing_off', 'parked', 'locked', 'revived'];
 
+-- Raises an error if the keys of a batch may not have these groups. The queue has no groups if `group_by` is null.
+create or replace function requeue.check_groups(group_by text, in_groups text[], in_count integer) returns void
+language plpgsql immutable as $$
+declare
+    named text := (select g from unnest(in_groups) g where g is not null limit 1);
+    long text := (select g from unnest(in_groups) g where octet_length(g) > 100 limit 1);
+    odd text := (select g from unnest(in_groups) g where g ~ '[\u0001-\u001f\u007f-\u009f]' limit 1);
+begin
+    if group_by is null and named is not null then
+        raise exception 'the queue has no groups, and the add names the group %', quote_literal(left(named, 100))
+            using errcode = 'invalid_parameter_value',
+            hint = 'Omit the group, or add to a queue that was created with groups.';
+    elsif group_by <> '' and (
+        array_position(in_groups, null) > 0 or cardinality(in_groups) is distinct from in_count
+    ) then
+        raise exception 'the add names no group, and only the library extracts it with the pattern % of the queue',
+            quote_literal(group_by)
+            using errcode = 'invalid_parameter_value', hint = 'Pass the group of the key: "group" => ''...''.';
+    elsif long is not null then
+        raise exception 'the name of the group % has % bytes; at most 100 are allowed',
+            quote_literal(left(long, 25) || '...'), octet_length(long)
+            using errcode = 'program_limit_exceeded';
+    elsif odd is not null then
+        raise exception 'the name of the group % has control characters; remove them', to_json(odd)
+            using errcode = 'invalid_parameter_value';
+    end if;
+end $$;
+
 -- Adds the keys in their order. Returns the answers as numbers, which `answers` names. `in_mosts` has the
--- longest waits of debounced adds, and null for others.
+-- longest waits of debounced adds, and null for others. `in_groups` has the groups of the keys. It is null or empty if
+-- the queue has no groups. A key that exists keeps its group.
 create or replace function requeue.add_all(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
-    in_priorities smallint[], in_reasons integer[], in_adds integer[], in_mosts bigint[]
+    in_priorities smallint[], in_reasons integer[], in_adds integer[], in_mosts bigint[],
+    in_groups text[] default null
 ) returns smallint[]
 -- (Planning each batch would take longer than executing it.)
 language plpgsql {definer} set plan_cache_mode = force_generic_plan
@@ -68,18 +98,23 @@ begin
     if not found then
         perform requeue.check_queue(in_queue);
     end if;
+    if place.group_by is not null or array_remove(in_groups, null) <> '{}' then
+        perform requeue.check_groups(place.group_by, in_groups, cardinality(in_keys));
+    end if;
     with asked as (
-        select a.* from unnest(in_keys, in_afters, in_hows, in_priorities, in_reasons, in_adds, in_mosts)
-            as a (key, after, how, priority, reasons, adds, most)
+        select a.* from unnest(in_keys, in_afters, in_hows, in_priorities, in_reasons, in_adds, in_mosts, in_groups)
+            as a (key, after, how, priority, reasons, adds, most, grp)
     ), added as (
         insert into requeue.keys as k
-            (queue, key, state, at, since, priority, reasons, adds, said, bound)
+            (queue, key, state, at, since, priority, reasons, adds, said, bound, grp, is_due)
         select in_queue, a.key, 0, requeue.later(t, a.after), requeue.later(t, a.after),
-            a.priority, a.reasons, a.adds, (8 + a.how)::smallint, requeue.later(t, a.most)
+            a.priority, a.reasons, a.adds, (8 + a.how)::smallint, requeue.later(t, a.most),
+            case when place.group_by is not null then coalesce(a.grp, '') end,
+            place.group_by is not null and a.after <= 0
         from asked a order by a.key
         on conflict (queue, key) do update set
             (state, at, since, priority, adds, reasons, failures, steps, until, not_before, error, bound,
-             said) = (
+             is_due, said) = (
                 select o.state, case when w.is_due then o.at else w.merged end,
                     case when w.is_due then k.since else w.merged end,
                     case
@@ -101,6 +136,7 @@ begin
                         when not requeue.wants_latest(excluded.said) then least(o.bound, w.at)
                         when w.at <= o.at then o.bound
                     end,
+                    k.grp is not null and o.state = 0 and (w.is_due or w.merged <= t),
                     case
                         when k.state = 2 then 6
                         when w.at > w.wanted then 3

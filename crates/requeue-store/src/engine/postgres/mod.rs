@@ -65,6 +65,16 @@
 //! select * from requeue.add_many('mail', array['carol', 'dave'], '10 min', priority => 'low');
 //! ```
 //!
+//! In a queue with [groups](crate::GroupBy), the add names the group. Its name is a reserved word of SQL:
+//!
+//! ```sql
+//! select requeue.open('jobs', group_by => '', group_limit => 10);
+//! select requeue.add('jobs', 'invoice/17', "group" => 'tenant-a');
+//! ```
+//!
+//! If a pattern extracts the groups, SQL must name the group that the pattern extracts. In Rust, [`add_in_group`] names
+//! it. A key that exists keeps its group.
+//!
 //! Keys are `text` or `bytea`. `add_many` applies the same options to all of its keys, and returns one row
 //! with the number of keys that got each answer, in the columns `new`, `coalesced`, `dirty`, `backing_off`,
 //! `revived` and `parked`. Name the type of an array that is a literal or an untyped parameter:
@@ -124,7 +134,7 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-pub use self::adding::add_in;
+pub use self::adding::{add_in, add_in_group};
 pub(crate) use self::address::Address;
 use self::claims::Claims;
 use self::guard::Connector;

@@ -1,5 +1,6 @@
 //! The operations. Each calls a function of the schema for a batch.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,18 +13,21 @@ use super::params::{Param, Params};
 use super::sessions::Sessions;
 use super::values::{
     Rest, count, entry_columns, failing_params, from_count, how_to_end, is_hold, number, number_of,
-    read_entry, read_indexes, read_place,
+    read_entry, read_indexes, read_place, read_settings,
 };
 use super::watermark::{LOWEST, Lows, Snapshot};
 use super::{Postgres, faults, schema};
 use crate::engine::receipts::Attempts;
 use crate::engine::time::{Micros, micros, until};
+use crate::engine::turns::{Bands, Round, Turn, Visited};
 use crate::engine::{
-    Answers, Ask, Asked, Claim, Claimed, Delivery, Dropped, End, Engine, Finish, Place, Renewed,
-    Settings, Tried,
+    Answers, Ask, Asked, Claim, Claimed, Delivery, Dropped, End, Engine, Finish, GroupChange,
+    Place, Renewed, Settings, Tried, lock,
 };
 use crate::types::add::{Added, ParkedAdd};
 use crate::types::error::{Answer, EngineError, Kind};
+use crate::types::group::GroupBy;
+use crate::types::inspect::GroupInfo;
 use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 
@@ -45,23 +49,25 @@ impl Engine for Postgres {
         if let Some(place) = self.find_queue(name).await? {
             return Ok(place);
         }
-        let sql =
-            "select has_function_privilege('requeue.open(text, boolean, boolean)', 'execute')";
+        let sql = "select has_function_privilege('requeue.open(text, boolean, boolean, text, integer)', 'execute')";
         if !self.sessions.query_row(sql, &[]).await?.get::<_, bool>(0) {
             return Err(EngineError::refused(
                 "the queue does not exist, and this role may not create it; use \
                      another role, or grant it requeue.open",
             ));
         }
-        let sql = "select id, holds, revives from requeue.open($1, $2, $3)";
+        let sql = "select id, holds, revives, group_by, group_limit \
+                   from requeue.open($1, $2, $3, $4, $5)";
         let revives = settings.parked_add == ParkedAdd::Revive;
         let hold = is_hold(settings.readd_policy);
-        Ok(read_place(name, &self.sessions.query_row(sql, &[&name, &hold, &revives]).await?))
+        let (by, limit) = (settings.group_by.as_deref(), settings.group_limit.map(count));
+        let params: [&dyn Param; 5] = [&name, &hold, &revives, &by, &limit];
+        Ok(read_place(name, &self.sessions.query_row(sql, &params).await?))
     }
 
     async fn find_queue(&self, name: &str) -> Answer<Option<Place>> {
         schema::check_version(&self.sessions, schema::STEPS).await?;
-        let sql = "select id, holds, revives from requeue.find($1)";
+        let sql = "select id, holds, revives, group_by, group_limit from requeue.find($1)";
         let rows = self.sessions.query_rows(sql, &[&name]).await?;
         Ok(rows.first().map(|row| read_place(name, row)))
     }
@@ -89,13 +95,14 @@ impl Engine for Postgres {
 
     async fn list_queues(&self) -> Answer<Vec<QueueInfo>> {
         schema::check_version(&self.sessions, schema::STEPS).await?;
-        let sql = "select q.id, q.hold, q.revive, q.name, \
+        let sql = "select q.id, q.hold, q.revive, q.group_by, q.group_limit, q.name, \
                        not exists (select from requeue.keys k where k.queue = q.id), q.paused \
                        from requeue.queues q";
         let info = |row: &SqlRow| {
-            let Place { name, readd_policy, parked_add, .. } = read_place(row.get(3), row);
-            let (is_empty, is_paused) = (row.get(4), row.get(5));
-            QueueInfo { name, readd_policy, parked_add, is_empty, is_paused }
+            let Settings { readd_policy, parked_add, group_by, group_limit } = read_settings(row);
+            let (name, is_empty, is_paused) = (row.get(5), row.get(6), row.get(7));
+            let group_by = group_by.as_deref().map(GroupBy::from_stored);
+            QueueInfo { name, readd_policy, parked_add, group_by, group_limit, is_empty, is_paused }
         };
         Ok(self.sessions.query_rows(sql, &[]).await?.iter().map(info).collect())
     }
@@ -108,15 +115,21 @@ impl Engine for Postgres {
         tried: Tried,
     ) -> Answers<Added> {
         let sql = match tried {
-            Tried::No => "select requeue.add_all_soon($1, $2, $3, $4, $5, $6, $7, $8)",
-            Tried::InVain => "select requeue.add_free($1, $2, $3, $4, $5, $6, $7, $8)",
+            Tried::No => "select requeue.add_all_soon($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+            Tried::InVain => "select requeue.add_free($1, $2, $3, $4, $5, $6, $7, $8, $9)",
         };
         let batch = Batch::new(asks.iter().map(|ask| (&*ask.key, ask.add)));
         let order = batch.order.iter();
-        let adds: Vec<i32> = order.map(|&n| count(asks[n].adds)).collect();
+        let adds: Vec<i32> = order.clone().map(|&n| count(asks[n].adds)).collect();
+        let groups: Vec<Option<&str>> = if queue.group_by.is_some() {
+            order.map(|&n| asks[n].group.as_deref()).collect()
+        } else {
+            Vec::new()
+        };
         let Batch { keys, afters, hows, priorities, reasons, mosts, .. } = &batch;
         let id = number(queue);
-        let params: [&dyn Param; 8] = [&id, keys, afters, hows, priorities, reasons, &adds, mosts];
+        let params: [&dyn Param; 9] =
+            [&id, keys, afters, hows, priorities, reasons, &adds, mosts, &groups];
         let row = self.query_row(queue, sql, &params).await?;
         let added = batch.read_answers(&row).map_err(|error| faults::of_statement(&error))?;
         if tried == Tried::No && added.contains(&None) {
@@ -132,6 +145,37 @@ impl Engine for Postgres {
     async fn set_paused(&self, queue: &Place, paused: bool) -> Answer<()> {
         let sql = "select requeue.set_paused($1, $2)";
         self.query_row(queue, sql, &[&number(queue), &paused]).await.map(drop)
+    }
+
+    async fn change_group(&self, queue: &Place, group: &str, change: GroupChange) -> Answer<()> {
+        let (setting, value) = match change {
+            GroupChange::Limit(limit) => (0, limit.map(count)),
+            GroupChange::Weight(weight) => (1, Some(count(weight))),
+            GroupChange::Paused(paused) => (2, Some(paused.into())),
+        };
+        let sql = "select requeue.change_group($1, $2, $3, $4)";
+        self.query_row(queue, sql, &[&number(queue), &group, &setting, &value]).await.map(drop)
+    }
+
+    async fn set_group_limit(&self, queue: &Place, limit: Option<u32>) -> Answer<()> {
+        let sql = "select requeue.set_group_limit($1, $2)";
+        self.query_row(queue, sql, &[&number(queue), &limit.map(count)]).await.map(drop)
+    }
+
+    async fn list_groups(
+        &self,
+        queue: &Place,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Answer<Vec<GroupInfo>> {
+        let _turn = self.looks.acquire().await;
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let params: [&dyn Param; 3] = [&number(queue), &limit, &after];
+        let rows = self.query_rows(queue, &groups_sql(after.is_some()), &params).await?;
+        if rows.is_empty() {
+            self.check_queue(queue).await?;
+        }
+        rows.iter().map(read_group).collect()
     }
 
     async fn is_paused(&self, queue: &Place) -> Answer<bool> {
@@ -357,9 +401,14 @@ impl Sessions {
         lows: &Lows,
         names_newest: bool,
     ) -> Answer<(Claimed, Lows, Snapshot)> {
-        let sql = "select keys, epochs, priorities, adds, reasons, failures, queued, parked, \
-                   parked_failures, next_due, lows, snapshot, is_paused \
-                   from requeue.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
+        let plain = "select keys, epochs, priorities, adds, reasons, failures, queued, parked, \
+                     parked_failures, next_due, lows, snapshot, is_paused \
+                     from requeue.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
+        let by_turns = "select keys, epochs, priorities, adds, reasons, failures, queued, parked, \
+                     parked_failures, next_due, lows, snapshot, is_paused, groups, bands, ring, \
+                     used, is_next, cursors, is_complete \
+                     from requeue.claim_turns($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, \
+                     $13, $14, $15, $16, $17)";
         let max = i32::try_from(claim.max).unwrap_or(i32::MAX);
         let oldest = i32::try_from(claim.oldest).unwrap_or(i32::MAX).min(max);
         let (base, cap, share, most) = failing_params(&claim.expired);
@@ -380,7 +429,25 @@ impl Sessions {
             &names_newest,
             &worker,
         ];
-        self.query_row(sql, &params).await.map(|row| read_claimed(&row))
+        if queue.group_by.is_none() {
+            return self.query_row(plain, &params).await.map(|row| read_claimed(&row));
+        }
+        let rounds = lock(&queue.turns).next_rounds();
+        let visits = Visits::new(&rounds);
+        let Visits { bands, ring, used, after, more } = &visits;
+        let of_turns: [&dyn Param; 5] = [bands, ring, used, after, more];
+        let row = self.query_row(by_turns, &[&params[..], &of_turns[..]].concat()).await?;
+        let (mut claimed, lows, snapshot) = read_claimed(&row);
+        let groups: Vec<&str> = row.get("groups");
+        for (out, group) in claimed.items.iter_mut().zip(groups) {
+            out.group = Some(group.into());
+        }
+        let visited = if claimed.is_paused { unvisited(rounds) } else { read_visited(&row) };
+        let is_searching = lock(&queue.turns).note_visited(visited, claimed.items.len());
+        if is_searching {
+            claimed.next = Some(Duration::ZERO);
+        }
+        Ok((claimed, lows, snapshot))
     }
 
     /// Returns the earliest ready key of each priority, and the earliest expired lease, among the keys that
@@ -408,6 +475,68 @@ impl Sessions {
     }
 }
 
+/// The groups to visit, as `requeue.claim_turns` takes them.
+struct Visits<'a> {
+    bands: Vec<i32>,
+    ring: Vec<&'a str>,
+    used: Vec<i32>,
+    after: Vec<Option<&'a str>>,
+    more: i32,
+}
+
+impl<'a> Visits<'a> {
+    fn new(rounds: &'a Bands<Round>) -> Self {
+        let turns = || {
+            (1..)
+                .zip(rounds)
+                .flat_map(|(band, round)| round.first.iter().map(move |turn| (band, turn)))
+        };
+        let more = rounds.iter().map(|round| round.more).max().unwrap_or_default();
+        Self {
+            bands: turns().map(|(band, _)| band).collect(),
+            ring: turns().map(|(_, turn)| &*turn.group).collect(),
+            used: turns().map(|(_, turn)| count(turn.used)).collect(),
+            after: rounds.iter().map(|round| round.after.as_deref()).collect(),
+            more: i32::try_from(more).unwrap_or(i32::MAX),
+        }
+    }
+}
+
+/// Returns the result of a claim that has visited no group.
+fn unvisited(rounds: Bands<Round>) -> Bands<Visited> {
+    rounds.map(|Round { first, after, .. }| Visited {
+        next: first,
+        last: Vec::new(),
+        cursor: after,
+        is_complete: true,
+    })
+}
+
+/// Reads the groups that later claims visit from the row that `requeue.claim_turns` returns.
+fn read_visited(row: &SqlRow) -> Bands<Visited> {
+    let bands: Vec<i32> = row.get("bands");
+    let ring: Vec<&str> = row.get("ring");
+    let used: Vec<i32> = row.get("used");
+    let is_next: Vec<bool> = row.get("is_next");
+    let cursors: Vec<Option<&str>> = row.get("cursors");
+    let is_complete: Vec<bool> = row.get("is_complete");
+    let mut visited: Bands<Visited> = Bands::default();
+    for (band, visited) in visited.iter_mut().enumerate() {
+        visited.cursor = cursors.get(band).copied().flatten().map(Arc::from);
+        visited.is_complete = is_complete.get(band).copied().unwrap_or_default();
+    }
+    let turns = bands.into_iter().zip(ring).zip(used).zip(is_next);
+    for (((band, group), used), is_next) in turns {
+        let band = usize::try_from(band).ok().and_then(|band| band.checked_sub(1));
+        let Some(visited) = band.and_then(|band| visited.get_mut(band)) else { continue };
+        match is_next {
+            true => visited.next.push(Turn { group: group.into(), used: from_count(used) }),
+            false => visited.last.push(group.into()),
+        }
+    }
+    visited
+}
+
 /// Reads the row that `requeue.claim` returns. Arrays that describe the same keys have the same length.
 fn read_claimed(row: &SqlRow) -> (Claimed, Lows, Snapshot) {
     let keys: Vec<&[u8]> = row.get("keys");
@@ -427,6 +556,7 @@ fn read_claimed(row: &SqlRow) -> (Claimed, Lows, Snapshot) {
         },
         failures: from_count(failures[n]),
         queued: until(0, queued[n]),
+        group: None,
     };
     let parked: Vec<&[u8]> = row.get("parked");
     let last_failures: Vec<i32> = row.get("parked_failures");
@@ -444,6 +574,39 @@ fn read_claimed(row: &SqlRow) -> (Claimed, Lows, Snapshot) {
     let lows: Vec<i64> = row.get("lows");
     let snapshot = Snapshot::parse(row.get("snapshot")).unwrap_or_default();
     (claimed, lows.try_into().unwrap_or(LOWEST), snapshot)
+}
+
+/// Returns the query of a page of groups. Its parameters `$1` to `$3` are the queue, the limit, and the group before the
+/// page.
+fn groups_sql(is_next: bool) -> String {
+    let after_this = if is_next { "name > $3 collate \"C\"" } else { "$3::text is null" };
+    format!(
+        "select {}, max(n.t - k.since) filter (where k.state = 0 and k.at <= n.t), \
+             g.name, coalesce(g.most, q.group_limit), g.weight, g.paused \
+         from ( \
+             select * from ( \
+                 select name, most, weight, paused from requeue.groups where queue = $1 \
+                 union all \
+                 select distinct grp, null::integer, 1, false from requeue.keys k \
+                 where k.queue = $1 and grp is not null and not exists ( \
+                     select from requeue.groups s where s.queue = $1 and s.name = grp) \
+             ) a where {after_this} order by name limit $2 \
+         ) g cross join (select requeue.now() as t) n join requeue.queues q on q.id = $1 \
+         left join requeue.keys k on k.queue = $1 and k.grp = g.name \
+         group by g.name, g.most, g.weight, g.paused, q.group_limit order by g.name",
+        StateCounts::columns("n.t")
+    )
+}
+
+fn read_group(row: &SqlRow) -> Answer<GroupInfo> {
+    let oldest_ready = until(0, row.get::<_, Option<i64>>(5).unwrap_or(0));
+    Ok(GroupInfo {
+        counts: StateCounts { oldest_ready, ..read_counts(row)? },
+        name: row.get(6),
+        limit: row.get::<_, Option<i32>>(7).map(from_count),
+        weight: from_count(row.get(8)),
+        is_paused: row.get(9),
+    })
 }
 
 /// Returns the query of a page. Its parameters `$1` to `$3` are the queue, the limit, and the key before

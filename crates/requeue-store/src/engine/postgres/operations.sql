@@ -64,6 +64,102 @@ create or replace function requeue.newest(first bigint) returns text language sq
     where l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' and n.after < 2147483648
 $$;
 
+-- Claims find a key despite their lower bounds if the transaction that has added it is no older than this.
+create or replace function requeue.slack() returns bigint language sql immutable return 200000;
+
+-- Returns the transactions in progress. With `in_newest`, it names all of them. A claim calls this before it reads any
+-- key, so that it sees all changes of the transactions that the snapshot does not name.
+create or replace function requeue.snapshot(in_newest boolean) returns text
+language plpgsql as $$
+declare
+    seen pg_snapshot := pg_current_snapshot();
+begin
+    return seen::text || case
+        when in_newest then ':' || requeue.newest(pg_snapshot_xmax(seen)::text::bigint) else ''
+    end;
+end $$;
+
+-- Counts a failure for each expired lease from `low` on. Returns the lower bound for the next claim, the keys that were
+-- parked because this was their last permitted failure, and whether the lease of a key in a group has ended.
+create or replace function requeue.expire_leases(
+    in_queue integer, in_hold boolean, in_base bigint, in_cap bigint, in_share double precision,
+    in_most integer, t bigint, inout low bigint,
+    out parked bytea[], out parked_failures integer[], out has_freed boolean
+)
+language plpgsql as $$
+declare
+    most_expired constant integer := requeue.most_decisions();
+    k requeue.keys;
+    renewed_until bigint;
+    expired integer := 0;
+    -- The step of the jitter, so that keys that fail at once do not become ready at the same time: see
+    -- `Failing::nth`.
+    step double precision;
+begin
+    parked := '{}';
+    parked_failures := '{}';
+    has_freed := false;
+    for k in
+        select * from requeue.keys x
+        where x.queue = in_queue and x.state = 1 and x.lease_until <= t and x.lease_until >= low
+        order by x.lease_until limit most_expired for update skip locked
+    loop
+        expired := expired + 1;
+        continue when not requeue.decides(k.epoch);
+        select r.lease_until into renewed_until from requeue.renewals r
+        where r.epoch = k.epoch and r.lease_until > t;
+        if found then
+            update requeue.keys x set lease_until = renewed_until
+            where x.queue = k.queue and x.key = k.key;
+            continue;
+        end if;
+        step := (1 - in_share) * expired;
+        k := requeue.ended(k, t, in_hold,
+            case when k.cancel_epoch = k.epoch then 7 else 2 end::smallint, null, k.run_priority,
+            k.run_adds, k.run_reasons, 'the lease expired', in_base, in_cap,
+            1 - (step - floor(step)), in_most);
+        perform requeue.keep(k, t);
+        has_freed := has_freed or k.grp is not null;
+        if k.state = 2 then
+            parked := parked || k.key;
+            parked_failures := parked_failures || k.failures;
+        end if;
+    end loop;
+    if expired < most_expired then
+        low := t - requeue.slack();
+    end if;
+end $$;
+
+-- Delivers the keys that a claim has chosen and locked, in their order. Returns the arrays that `claim` describes.
+create or replace function requeue.deliver(
+    in_taken tid[], t bigint, in_lease bigint, in_worker text,
+    out keys bytea[], out epochs bigint[], out priorities smallint[], out adds integer[],
+    out reasons integer[], out failures integer[], out queued bigint[], out groups text[]
+)
+language plpgsql as $$
+#variable_conflict use_column
+begin
+    if cardinality(in_taken) > 0 then
+        perform requeue.raise_epochs();
+    end if;
+    with claimed as (
+        update requeue.keys x set state = 1, at = null, bound = null, not_before = 0, adds = 0,
+            reasons = 0, is_due = false, epoch = nextval('requeue.epochs'),
+            lease_until = requeue.later(t, in_lease), run_since = t, run_adds = greatest(x.adds, 1),
+            run_reasons = x.reasons, run_priority = x.priority, worker = in_worker
+        from unnest(in_taken) with ordinality as p (id, n)
+        where x.ctid = p.id
+        returning x.key, x.epoch, x.run_priority, x.run_adds, x.run_reasons, x.failures,
+            greatest(t - x.since, 0) as queued, x.grp
+    )
+    select coalesce(array_agg(c.key), '{}'), coalesce(array_agg(c.epoch), '{}'),
+        coalesce(array_agg(c.run_priority), '{}'), coalesce(array_agg(c.run_adds), '{}'),
+        coalesce(array_agg(c.run_reasons), '{}'), coalesce(array_agg(c.failures), '{}'),
+        coalesce(array_agg(c.queued), '{}'), coalesce(array_agg(c.grp), '{}')
+    into keys, epochs, priorities, adds, reasons, failures, queued, groups
+    from claimed c;
+end $$;
+
 -- Claims keys for delivery, after counting a failure for each expired lease.
 --
 -- Skips everything below `in_lows`, the lower bounds for the low, normal and high priority and for leases.
@@ -88,15 +184,9 @@ language plpgsql {planned} as $$
 #variable_conflict use_column
 declare
     t bigint := requeue.now();
-    -- Claims find a key despite the bound if the transaction that has added it is no older than this.
-    slack constant bigint := 200000;
-    most_expired constant integer := requeue.most_decisions();
-    k requeue.keys;
-    renewed_until bigint;
-    expired integer := 0;
-    -- The step of the jitter, so that keys that fail at once do not become ready at the same time: see
-    -- `Failing::nth`.
-    step double precision;
+    slack constant bigint := requeue.slack();
+    ended record;
+    delivered record;
     eldest tid[] := '{}';
     taken tid[];
     here tid[];
@@ -106,8 +196,6 @@ declare
     next_at bigint;
 begin
     lows := in_lows;
-    parked := '{}';
-    parked_failures := '{}';
     select q.paused into is_paused from requeue.queues q where q.id = in_queue;
     if not found then
         perform requeue.check_queue(in_queue);
@@ -115,41 +203,11 @@ begin
         in_max := 0;
         in_oldest := 0;
     end if;
-    -- Read this before any key, so that the claim sees all changes of the transactions that the snapshot
-    -- does not name.
-    snapshot := pg_current_snapshot()::text;
-    if in_newest then
-        snapshot := snapshot || ':'
-            || requeue.newest(pg_snapshot_xmax(snapshot::pg_snapshot)::text::bigint);
-    end if;
-    for k in
-        select * from requeue.keys x
-        where x.queue = in_queue and x.state = 1 and x.lease_until <= t and x.lease_until >= lows[4]
-        order by x.lease_until limit most_expired for update skip locked
-    loop
-        expired := expired + 1;
-        continue when not requeue.decides(k.epoch);
-        select r.lease_until into renewed_until from requeue.renewals r
-        where r.epoch = k.epoch and r.lease_until > t;
-        if found then
-            update requeue.keys x set lease_until = renewed_until
-            where x.queue = k.queue and x.key = k.key;
-            continue;
-        end if;
-        step := (1 - in_share) * expired;
-        k := requeue.ended(k, t, in_hold,
-            case when k.cancel_epoch = k.epoch then 7 else 2 end::smallint, null, k.run_priority,
-            k.run_adds, k.run_reasons, 'the lease expired', in_base, in_cap,
-            1 - (step - floor(step)), in_most);
-        perform requeue.keep(k);
-        if k.state = 2 then
-            parked := parked || k.key;
-            parked_failures := parked_failures || k.failures;
-        end if;
-    end loop;
-    if expired < most_expired then
-        lows[4] := t - slack;
-    end if;
+    snapshot := requeue.snapshot(in_newest);
+    ended := requeue.expire_leases(in_queue, in_hold, in_base, in_cap, in_share, in_most, t, lows[4]);
+    lows[4] := ended.low;
+    parked := ended.parked;
+    parked_failures := ended.parked_failures;
 
     if in_oldest > 0 then
         -- Search without locks. This finds up to three times `in_oldest` keys, and the claim does not take
@@ -157,15 +215,15 @@ begin
         select array_agg(o.id) into here from (
             select b.id from (
                 (select x.ctid as id, x.at from requeue.keys x
-                 where x.queue = in_queue and x.state = 0 and x.priority = -1
+                 where x.queue = in_queue and x.state = 0 and x.grp is null and x.priority = -1
                      and x.at <= t and x.at >= lows[1] order by x.at limit in_oldest)
                 union all
                 (select x.ctid, x.at from requeue.keys x
-                 where x.queue = in_queue and x.state = 0 and x.priority = 0
+                 where x.queue = in_queue and x.state = 0 and x.grp is null and x.priority = 0
                      and x.at <= t and x.at >= lows[2] order by x.at limit in_oldest)
                 union all
                 (select x.ctid, x.at from requeue.keys x
-                 where x.queue = in_queue and x.state = 0 and x.priority = 1
+                 where x.queue = in_queue and x.state = 0 and x.grp is null and x.priority = 1
                      and x.at <= t and x.at >= lows[3] order by x.at limit in_oldest)
             ) b order by b.at limit in_oldest
         ) o;
@@ -183,7 +241,7 @@ begin
         exit when wanted = 0;
         select array_agg(o.id), max(o.at), count(*) into here, until_at, met from (
             select x.ctid as id, x.at from requeue.keys x
-            where x.queue = in_queue and x.state = 0 and x.priority = band - 2
+            where x.queue = in_queue and x.state = 0 and x.grp is null and x.priority = band - 2
                 and x.at <= t and x.at >= lows[band] and x.ctid <> all (eldest)
             order by x.at limit wanted for update skip locked
         ) o;
@@ -191,30 +249,20 @@ begin
         lows[band] := case when met = wanted then until_at else t end - slack;
     end loop;
 
-    if cardinality(taken) > 0 then
-        perform requeue.raise_epochs();
-    end if;
-    with claimed as (
-        update requeue.keys x set state = 1, at = null, bound = null, not_before = 0, adds = 0,
-            reasons = 0, epoch = nextval('requeue.epochs'), lease_until = requeue.later(t, in_lease),
-            run_since = t, run_adds = greatest(x.adds, 1), run_reasons = x.reasons,
-            run_priority = x.priority, worker = in_worker
-        from unnest(taken) with ordinality as p (id, n)
-        where x.ctid = p.id
-        returning x.key, x.epoch, x.run_priority, x.run_adds, x.run_reasons, x.failures,
-            greatest(t - x.since, 0) as queued
-    )
-    select coalesce(array_agg(c.key), '{}'), coalesce(array_agg(c.epoch), '{}'),
-        coalesce(array_agg(c.run_priority), '{}'), coalesce(array_agg(c.run_adds), '{}'),
-        coalesce(array_agg(c.run_reasons), '{}'), coalesce(array_agg(c.failures), '{}'),
-        coalesce(array_agg(c.queued), '{}')
-    into keys, epochs, priorities, adds, reasons, failures, queued
-    from claimed c;
+    delivered := requeue.deliver(taken, t, in_lease, in_worker);
+    keys := delivered.keys;
+    epochs := delivered.epochs;
+    priorities := delivered.priorities;
+    adds := delivered.adds;
+    reasons := delivered.reasons;
+    failures := delivered.failures;
+    queued := delivered.queued;
 
     if cardinality(taken) < in_max then
         select min(o.at) into next_at from generate_series(1, 3) band, lateral (
             select x.at from requeue.keys x
-            where x.queue = in_queue and x.state = 0 and x.priority = band - 2 and x.at >= lows[band]
+            where x.queue = in_queue and x.state = 0 and x.grp is null and x.priority = band - 2
+                and x.at >= lows[band]
             order by x.at limit 1
         ) o;
         -- A ready key is locked by another transaction. Claim again soon to see whether it is still ready.
@@ -249,7 +297,7 @@ begin
     for band in 1 .. 3 loop
         passed[band] := (
             select x.at from requeue.keys x
-            where x.queue = in_queue and x.state = 0 and x.priority = band - 2
+            where x.queue = in_queue and x.state = 0 and x.grp is null and x.priority = band - 2
                 and x.at >= in_floors[band] and x.at < in_lows[band]
             order by x.at limit 1
         );
@@ -285,6 +333,8 @@ declare
     gone tid[];
     again tid[];
     others integer[];
+    -- The groups of the keys.
+    freed text[];
     n integer;
     first_at bigint;
 begin
@@ -296,16 +346,17 @@ begin
     select array_agg(f.n),
         array_agg(f.id) filter (where f.how = 0 and f.at is null),
         array_agg(f.id) filter (where f.how = 0 and f.at is not null),
-        array_agg(f.n) filter (where f.how <> 0)
-    into held, gone, again, others
+        array_agg(f.n) filter (where f.how <> 0),
+        array_agg(f.grp) filter (where f.grp is not null)
+    into held, gone, again, others, freed
     from (
-        select e.n::integer, e.how, h.id, h.at
+        select e.n::integer, e.how, h.id, h.at, h.grp
         from (
             select * from unnest(ends.keys, ends.epochs, ends.hows) with ordinality
                 as b (key, epoch, how, n)
             order by b.key
         ) e, lateral (
-            select x.ctid as id, x.at from requeue.keys x
+            select x.ctid as id, x.at, x.grp from requeue.keys x
             where x.queue = in_queue and x.key = e.key and x.epoch = e.epoch
                 and (x.lease_until > t or requeue.is_renewed(x.epoch, t))
             for update
@@ -318,7 +369,8 @@ begin
         with ended as (
             update requeue.keys x set state = 0, at = greatest(x.at, t), failures = 0,
                 steps = 0, until = 0, not_before = 0, error = null, {no_run},
-                bound = case when x.at > t then x.bound end
+                bound = case when x.at > t then x.bound end,
+                is_due = x.grp is not null and x.at <= t
             where x.ctid = any (again)
             returning x.at
         )
@@ -330,14 +382,14 @@ begin
             k := requeue.ended(k, t, in_hold, ends.hows[n], ends.delays[n], ends.priorities[n],
                 ends.adds[n], ends.reasons[n], ends.errors[n], ends.bases[n], ends.caps[n],
                 ends.shares[n], ends.mosts[n]);
-            perform requeue.keep(k);
+            perform requeue.keep(k, t);
             first_at := least(first_at, case when k.state = 0 then k.at end);
         end loop;
     end if;
     if first_at is not null and exists (
         select from requeue.queues q where q.id = in_queue and q.waited_until > t
             and first_at <= requeue.horizon(q.waited_until, t)
-    ) then
+    ) or freed is not null and requeue.frees_slot(in_queue, freed, t) then
         perform requeue.wake(in_queue);
     end if;
     if cardinality(held) = cardinality(ends.keys) then
@@ -528,7 +580,7 @@ begin
     t := requeue.now();
     with changed as (
         update requeue.keys x set state = 0, at = t, since = t, failures = 0, steps = 0, until = 0,
-            not_before = 0, error = null, bound = null
+            not_before = 0, error = null, bound = null, is_due = x.grp is not null
         from unnest(held.numbers, held.ids) as p (n, id)
         where x.ctid = p.id
             and (in_state = 3 and x.state = 2 or in_state = 1 and x.state = 0 and x.at > t)
@@ -549,7 +601,13 @@ begin
     perform requeue.check_queue(in_queue);
     return not exists (
             select from requeue.keys x
-            where x.queue = in_queue and x.state = 0
+            where x.queue = in_queue and x.state = 0 and x.grp is null
+        ) and not exists (
+            select from requeue.keys x
+            where x.queue = in_queue and x.state = 0 and x.grp is not null and x.is_due
+        ) and not exists (
+            select from requeue.keys x
+            where x.queue = in_queue and x.state = 0 and x.grp is not null and not x.is_due
         ) and not exists (
             select from requeue.keys x
             where x.queue = in_queue and x.state = 1

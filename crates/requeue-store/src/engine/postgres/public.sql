@@ -1,35 +1,44 @@
 -- Functions for programs in other languages, and functions that open a queue.
 
--- Returns the number and the settings of the queue with this name: whether its re-adds are held, and
--- whether its adds revive parked keys. Returns no row if the queue does not exist.
-create or replace function requeue.find(name text) returns table (id integer, holds boolean, revives boolean)
+-- Returns the number and the settings of the queue with this name: whether its re-adds are held, whether its adds
+-- revive parked keys, the way in which its keys get their groups, and the limit of these groups. Returns no row if the
+-- queue does not exist.
+create or replace function requeue.find(name text)
+returns table (id integer, holds boolean, revives boolean, group_by text, group_limit integer)
 language sql stable {definer}
 begin atomic
-    select q.id, q.hold, q.revive from requeue.queues q where q.name = find.name;
+    select q.id, q.hold, q.revive, q.group_by, q.group_limit from requeue.queues q where q.name = find.name;
 end;
 
--- The same, but creates the queue if it does not exist.
+-- The same, but creates the queue if it does not exist. With `group_by => ''`, each add names the group.
 create or replace function requeue.open(
     name text, hold boolean default true, revive boolean default true,
+    inout group_by text default null, inout group_limit integer default null,
     out id integer, out holds boolean, out revives boolean
 )
 language plpgsql {definer} set lock_timeout = '5s' as $$
+declare
+    -- A search without a result sets the output parameters to null.
+    wanted_by constant text := open.group_by;
+    wanted_limit constant integer := open.group_limit;
 begin
     loop
-        select f.id, f.holds, f.revives into open.id, open.holds, open.revives
+        select f.id, f.holds, f.revives, f.group_by, f.group_limit
+        into open.id, open.holds, open.revives, open.group_by, open.group_limit
         from requeue.find(open.name) f;
         exit when found;
-        insert into requeue.queues (name, hold, revive) values (open.name, open.hold, open.revive)
+        insert into requeue.queues (name, hold, revive, group_by, group_limit)
+        values (open.name, open.hold, open.revive, wanted_by, wanted_limit)
         on conflict do nothing;
     end loop;
 end $$;
 
 -- Adds each key with its own delay in microseconds, merge and revival (as encoded by `how_number`),
--- priority and reasons; debounced adds also have a longest wait in `mosts`. No key may occur twice. Returns the answers in the order of the keys' bytes: see
--- `answers`.
+-- priority and reasons; debounced adds also have a longest wait in `mosts`. In a queue with groups, each key has
+-- its group in `groups`. No key may occur twice. Returns the answers in the order of the keys' bytes: see `answers`.
 create or replace function requeue.add_each(
     queue text, keys bytea[], afters bigint[], hows smallint[], priorities smallint[],
-    reasons integer[], mosts bigint[]
+    reasons integer[], mosts bigint[], groups text[] default null
 ) returns smallint[]
 language plpgsql {definer} as $$
 declare
@@ -41,21 +50,21 @@ begin
     end if;
     perform requeue.checked(k) from unnest(keys) k;
     return requeue.add_all(id, keys, afters, hows, priorities, reasons,
-        array_fill(1, array[cardinality(keys)]), mosts);
+        array_fill(1, array[cardinality(keys)]), mosts, groups);
 end $$;
 
 -- Adds a key to a queue, in the transaction of the caller. See the documentation of requeue-store.
 create or replace function requeue.add(
     queue text, key bytea, after interval default '0', merge text default 'earliest',
     priority text default 'normal', reasons integer default 0, revive boolean default false,
-    debounce interval default null, at_most interval default null
+    debounce interval default null, at_most interval default null, "group" text default null
 ) returns text
 language plpgsql {definer} as $$
 declare
     answers smallint[] := requeue.add_each(queue, array[key],
         array[requeue.delay(coalesce(debounce, after))], array[requeue.how_number(merge, revive)],
         array[requeue.priority_number(priority)], array[reasons],
-        array[requeue.longest_wait(after, debounce, at_most)]);
+        array[requeue.longest_wait(after, debounce, at_most)], array["group"]);
 begin
     return (requeue.answers())[answers[1] + 1];
 end $$;
@@ -63,18 +72,18 @@ end $$;
 create or replace function requeue.add(
     queue text, key text, after interval default '0', merge text default 'earliest',
     priority text default 'normal', reasons integer default 0, revive boolean default false,
-    debounce interval default null, at_most interval default null
+    debounce interval default null, at_most interval default null, "group" text default null
 ) returns text
 language sql {definer}
     return requeue.add(queue, convert_to(key, 'UTF8'), after, merge, priority, reasons, revive, debounce,
-        at_most);
+        at_most, "group");
 
 -- Adds all keys in a fixed order, so that two calls do not deadlock. Returns one row: the number of keys
 -- that got each answer of `add`.
 create or replace function requeue.add_many(
     queue text, keys bytea[], after interval default '0', merge text default 'earliest',
     priority text default 'normal', reasons integer default 0, revive boolean default false,
-    debounce interval default null, at_most interval default null
+    debounce interval default null, at_most interval default null, "group" text default null
 ) returns table (
     new bigint, coalesced bigint, dirty bigint, backing_off bigint, revived bigint, parked bigint
 )
@@ -86,7 +95,7 @@ declare
         array_fill(requeue.delay(coalesce(debounce, after)), size),
         array_fill(requeue.how_number(merge, revive), size),
         array_fill(requeue.priority_number(priority), size), array_fill(reasons, size),
-        array_fill(requeue.longest_wait(after, debounce, at_most), size));
+        array_fill(requeue.longest_wait(after, debounce, at_most), size), array_fill("group", size));
 begin
     return query
     select count(*) filter (where a.name = 'new'), count(*) filter (where a.name = 'coalesced'),
@@ -98,7 +107,7 @@ end $$;
 create or replace function requeue.add_many(
     queue text, keys text[], after interval default '0', merge text default 'earliest',
     priority text default 'normal', reasons integer default 0, revive boolean default false,
-    debounce interval default null, at_most interval default null
+    debounce interval default null, at_most interval default null, "group" text default null
 ) returns table (
     new bigint, coalesced bigint, dirty bigint, backing_off bigint, revived bigint, parked bigint
 )
@@ -106,7 +115,7 @@ language plpgsql {definer} as $$
 begin
     return query
     select * from requeue.add_many(queue, array(select convert_to(k, 'UTF8') from unnest(keys) k),
-        after, merge, priority, reasons, revive, debounce, at_most);
+        after, merge, priority, reasons, revive, debounce, at_most, "group");
 end $$;
 
 create or replace function requeue.delay(after interval) returns bigint language sql immutable

@@ -13,9 +13,9 @@ grant usage on schema requeue to producer;
 grant select on requeue.version to producer;
 grant execute on function
     requeue.find,
-    requeue.add(text, text, interval, text, text, integer, boolean, interval, interval),
-    requeue.add(text, bytea, interval, text, text, integer, boolean, interval, interval),
-    requeue.add_many(text, text[], interval, text, text, integer, boolean, interval, interval),
-    requeue.add_many(text, bytea[], interval, text, text, integer, boolean, interval, interval),
+    requeue.add(text, text, interval, text, text, integer, boolean, interval, interval, text),
+    requeue.add(text, bytea, interval, text, text, integer, boolean, interval, interval, text),
+    requeue.add_many(text, text[], interval, text, text, integer, boolean, interval, interval, text),
+    requeue.add_many(text, bytea[], interval, text, text, integer, boolean, interval, interval, text),
     requeue.add_each, requeue.add_all_soon, requeue.add_free
 to producer;

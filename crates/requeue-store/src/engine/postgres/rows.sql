@@ -135,14 +135,16 @@ begin
     return k;
 end $$;
 
--- Stores the row of a key that is locked, or deletes it if the key has no state left.
-create or replace function requeue.keep(k requeue.keys) returns void
+-- Stores the row of a key that is locked, or deletes it if the key has no state left. Each writer of `at` also writes
+-- `is_due`: see `turns.sql`.
+create or replace function requeue.keep(k requeue.keys, t bigint) returns void
 language plpgsql as $$
 begin
     if k.state = 0 and k.at is null then
         delete from requeue.keys x where x.queue = k.queue and x.key = k.key;
     else
-        update requeue.keys x set ({columns}) = row({k.columns})
+        update requeue.keys x set ({columns}, is_due) =
+            row({k.columns}, k.grp is not null and k.state = 0 and k.at <= t)
         where x.queue = k.queue and x.key = k.key;
     end if;
 end $$;

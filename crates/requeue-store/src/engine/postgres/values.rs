@@ -1,6 +1,7 @@
 //! Converts the values of operations to and from SQL.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use tokio_postgres::Row as SqlRow;
 
@@ -93,10 +94,21 @@ impl<'a> Rest<'a> {
     }
 }
 
-/// Returns the place of a queue from a row with its number, whether re-adds are held, and whether adds
-/// revive parked keys.
+/// Returns the place of a queue from a row with its number, whether re-adds are held, whether adds revive parked
+/// keys, the way in which keys get their groups, and the limit of the groups.
 pub(super) fn read_place(name: &str, row: &SqlRow) -> Place {
-    Place::new(row.get::<_, i32>(0).into(), name, Settings::from_flags(row.get(1), row.get(2)))
+    Place::new(row.get::<_, i32>(0).into(), name, read_settings(row))
+}
+
+/// Returns the settings of a queue from such a row.
+pub(super) fn read_settings(row: &SqlRow) -> Settings {
+    let group_by: Option<&str> = row.get(3);
+    let group_limit: Option<i32> = row.get(4);
+    Settings {
+        group_by: group_by.map(Arc::from),
+        group_limit: group_limit.map(from_count),
+        ..Settings::from_flags(row.get(1), row.get(2))
+    }
 }
 
 /// Returns the number that stands for a state in `requeue.cancel`.

@@ -1,5 +1,6 @@
 //! Claims keys of a queue with several shards.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use tokio::time::{Instant, timeout};
 
 use super::names::Shard;
 use super::node::Line;
-use super::values::{self, Health, Values};
+use super::values::{self, Health, ShardClaim, Values};
 use super::{Redis, epoch_of, hold_flag};
 use crate::engine::outage::Part;
 use crate::engine::time::micros;
@@ -38,6 +39,10 @@ impl Redis {
         command.arg(max).arg(oldest).arg(micros(lease)).arg(hold_flag(queue));
         command.arg(values::expired_words(&expired.nth(number + 1))).arg(shards.len());
         command.arg(&*queue.worker);
+        let has_groups = queue.group_by.is_some();
+        if has_groups {
+            values::push_rounds(&mut command, &lock(&shards[number].turns).next_rounds());
+        }
         let line = (Line::WaitingClaims, WAIT);
         let run = self.run_and_wait(&shards[number], &command, line);
         let (answer, replicas) =
@@ -45,7 +50,13 @@ impl Redis {
                 queue.note_failure(Part::Shard(number), fault);
             })?;
         queue.note_answer(|| Part::Shard(number));
-        let (mut claimed, health) = values::read_claimed(answer)?;
+        let ShardClaim { mut claimed, health, visited } = values::read_claimed(answer, has_groups)?;
+        if let Some(visited) = visited {
+            let count = claimed.items.len();
+            if lock(&shards[number].turns).note_visited(visited, count) {
+                claimed.next = Some(Duration::ZERO);
+            }
+        }
         claimed.next = self.start_repair(queue, shards, number, health).or(claimed.next);
         if !claimed.items.is_empty() && replicas < self.wait {
             tracing::debug!(
@@ -108,6 +119,10 @@ impl Redis {
         }
         let peeked = others.iter().map(|&number| self.peek_shard(queue, &shards, number));
         let peeked = join_all(peeked).await;
+        if queue.group_by.is_some() {
+            let claims = self.claim_others_by_turns(queue, &shards, &others, peeked, claim, all);
+            return claims.await;
+        }
         // Together, the shards must not deliver more keys than the getters want.
         let (mut left, mut oldest) = (claim.max - all.claimed.items.len(), claim.oldest);
         oldest = oldest.saturating_sub(all.claimed.items.len());
@@ -133,6 +148,56 @@ impl Redis {
             all.take_part(claimed);
         }
         all.into_claimed()
+    }
+}
+
+impl Redis {
+    /// Claims from the `others` among the shards of a queue with groups. A shard may have many ready keys that the
+    /// limits of their groups hold back, so the claim does not rely on their number. Each round of claims divides the
+    /// wanted keys among the shards that have not been visited.
+    async fn claim_others_by_turns(
+        &self,
+        queue: &Place,
+        shards: &Arc<Vec<Shard>>,
+        others: &[usize],
+        peeked: Vec<Answer<(usize, Option<Duration>)>>,
+        claim: Claim,
+        mut all: Gathered,
+    ) -> Answer<Claimed> {
+        let mut open = VecDeque::new();
+        for (&number, peeked) in others.iter().zip(peeked) {
+            match peeked {
+                Ok((0, next)) => all.take_part(Ok(Claimed { next, ..Claimed::default() })),
+                Ok(_) => open.push_back(number),
+                Err(fault) => all.take_part(Err(fault)),
+            }
+        }
+        let mut was_cut = false;
+        while !open.is_empty() && all.claimed.items.len() < claim.max {
+            let before = all.claimed.items.len();
+            let mut left = claim.max - before;
+            let (mut oldest, each) =
+                (claim.oldest.saturating_sub(before), left.div_ceil(open.len()));
+            let mut claims = Vec::new();
+            while let Some(number) = open.front().copied().filter(|_| left > 0) {
+                open.pop_front();
+                let max = each.min(left);
+                let part = Claim { max, oldest: oldest.min(max), ..claim };
+                claims.push(async move { (max, self.claim_of(queue, shards, number, part).await) });
+                left -= max;
+                oldest -= part.oldest;
+            }
+            for (max, claimed) in join_all(claims).await {
+                was_cut |= claimed.as_ref().is_ok_and(|claimed| claimed.items.len() == max);
+                all.take_part(claimed);
+            }
+        }
+        let mut claimed = all.into_claimed()?;
+        if was_cut && claimed.items.len() < claim.max {
+            // A shard had more keys than its part.
+            claimed.next = Some(Duration::ZERO);
+        }
+        Ok(claimed)
     }
 }
 

@@ -38,6 +38,7 @@ use super::walking::sum_counts;
 use super::{Redis, epoch_of};
 use crate::engine::Dropped;
 use crate::types::error::{Answer, EngineError, Kind};
+use crate::types::group::Grouping;
 use crate::types::inspect::StateCounts;
 
 /// The time limit of steps 1 and 2. drop.lua lets other drops take over after twice that time.
@@ -47,8 +48,10 @@ impl Redis {
     pub(super) async fn drop_named(&self, name: &str, keys_too: bool) -> Answer<Dropped> {
         self.check(Some(name)).await?;
         let Some(record) = self.read_record(name, None).await? else { return Ok(Dropped::Missing) };
-        let Record { shards: count, generation, is_dropping, .. } = record;
-        let of = Arc::new(Identity { name: name.to_owned(), generation, floor: 0 });
+        let Record { settings, shards: count, generation, is_dropping, .. } = record;
+        // It determines the parts of a shard.
+        let grouping = settings.group_by.map(|_| Grouping::Add);
+        let of = Arc::new(Identity { name: name.to_owned(), generation, floor: 0, grouping });
         let shards = names::shards(&of, count);
         if !keys_too && !is_dropping {
             // Count without a seal first, so that adds continue if the queue is not dropped. A shard that
@@ -100,6 +103,10 @@ impl Redis {
         }
         let mut check = self.nodes.scripts.check.on(shard);
         check.arg(0);
+        if of.grouping.is_some() {
+            let record = self.read_record(&of.name, None).await?;
+            check.arg(values::limit_word(record.and_then(|record| record.settings.group_limit)));
+        }
         self.nodes.run_script(shard.slot, &check).await?;
         if self.was_dropped(of).await? {
             // The queue was dropped in the meantime. A tentative mark that remains is harmless.

@@ -9,6 +9,16 @@
 //! - Sorted sets of the keys that are due, in flight or parked.
 //! - The last fencing token.
 //! - A list with a token for waiting processes.
+//! - In a queue with groups: a sorted set of the ready keys in the order of the turns, one of the keys in flight by
+//!   group, and hashes of the groups of keys and of the settings of groups. Queues without groups run no command for
+//!   them.
+//!
+//! # Groups
+//!
+//! A claim counts the keys of a group in flight, and delivers further ones, in one script. So the limits are exact,
+//! also after a failover, except for lost writes. All keys of a group must therefore be in one shard. If a pattern
+//! extracts the groups, the group of a key determines its shard. If adds name the groups, the queue has one shard,
+//! whatever the address says.
 //!
 //! # Data loss in a failover
 //!
@@ -36,7 +46,7 @@
 //! `zrangebylex`, `zrangebyscore`, `zscore`, `zcount`, `zcard`, `zscan`, `llen`, `lpush` and `ltrim`. A
 //! cluster also needs `cluster|slots` and `cluster|info`, `wait=N` needs `wait`, and an address with a
 //! `/DB` needs `select`. `migrate` needs no more. With `info`, servers that evict or do not persist are
-//! detected. With `unlink`, queues can be dropped.
+//! detected. With `unlink`, queues can be dropped. Queues with groups also need `zlexcount`.
 //!
 //! # Lost keys
 //!
@@ -44,10 +54,15 @@
 //! a script can detect missing parts by comparing counts. It does so when a queue is opened, and when a claim
 //! finds nothing. Then a repair walks all rows in short steps and restores their places. Places without a row
 //! are dropped. Keys whose rows are gone are lost.
+//!
+//! In a queue with groups, claims deliver nothing while the groups of keys are incomplete, because they could not keep
+//! the limits. The repair restores groups from the pattern, and otherwise from the sets of keys that are ready or in
+//! flight. Other keys that have lost their group are in the group with the empty name.
 
 mod claiming;
 mod dropping;
 mod faults;
+mod groups;
 mod map;
 mod names;
 mod node;
@@ -88,11 +103,12 @@ use crate::engine::damage::Damaged;
 use crate::engine::receipts::{Attempts, Receipt, Receipts};
 use crate::engine::time::micros;
 use crate::engine::{
-    Answers, Ask, Claim, Claimed, Cursor, Dropped, End, Engine, Place, Renewed, Settings, Tried,
-    Walked, lock,
+    Answers, Ask, Claim, Claimed, Cursor, Dropped, End, Engine, GroupChange, Place, Renewed,
+    Settings, Tried, Walked, lock,
 };
 use crate::types::add::{Added, ReaddPolicy};
 use crate::types::error::{Answer, EngineError, Kind};
+use crate::types::inspect::GroupInfo;
 use crate::types::inspect::{Entry, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 
@@ -158,7 +174,7 @@ impl Redis {
     /// Returns the shards of the queue, and the number of the one that has the key.
     fn shard_with(&self, queue: &Place, key: &Key) -> Answer<(Arc<Vec<Shard>>, usize)> {
         let shards = self.shards_of(queue)?;
-        let number = names::shard_of(key, shards.len());
+        let number = names::shard_of(&shards[0].queue, key, shards.len());
         Ok((shards, number))
     }
 
@@ -301,6 +317,23 @@ impl Engine for Redis {
         Ok(false)
     }
 
+    async fn change_group(&self, queue: &Place, group: &str, change: GroupChange) -> Answer<()> {
+        self.change_group_setting(queue, Some(group), change).await
+    }
+
+    async fn set_group_limit(&self, queue: &Place, limit: Option<u32>) -> Answer<()> {
+        self.set_default_limit(queue, limit).await
+    }
+
+    async fn list_groups(
+        &self,
+        queue: &Place,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Answer<Vec<GroupInfo>> {
+        self.list_all_groups(queue, after, limit).await
+    }
+
     async fn send_completions(&self, queue: &Place, ends: Vec<End>, _: Tried) -> Answers<bool> {
         let Some(first) = ends.first() else { return Ok(Vec::new()) };
         let (shards, number) = self.shard_with(queue, &first.key)?;
@@ -398,7 +431,8 @@ impl Engine for Redis {
         let mut answer = Values::from_array(answer)?;
         let now = answer.number()?;
         let epoch = |epoch| epoch_of(epoch, number, shards.len());
-        Ok(Stored::next(&mut answer).ok().map(|stored| stored.to_entry(key.clone(), epoch, now)))
+        let stored = Stored::next(&mut answer, queue.group_by.is_some()).ok();
+        Ok(stored.map(|stored| stored.to_entry(key.clone(), epoch, now)))
     }
 
     async fn read_page(

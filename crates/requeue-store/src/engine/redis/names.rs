@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex};
 use crc16::{State, XMODEM};
 use tokio::time::Instant;
 
+use crate::engine::turns::Turns;
+use crate::types::group::Grouping;
 use crate::types::key::Key;
 
 /// The number of slots of a cluster.
@@ -25,13 +27,15 @@ pub(super) const FLOOR: &str = "requeue:dropped";
 pub(super) const QUEUES: &str = "requeue:queues";
 
 /// Identifies one of the queues that have had this name in turn.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Identity {
     pub(super) name: String,
     /// A number that is drawn when the queue is created.
     pub(super) generation: u64,
     /// The value of [`FLOOR`] when this process opened the queue.
     pub(super) floor: i64,
+    /// The way in which keys get their groups. `None`: the queue has no groups.
+    pub(super) grouping: Option<Grouping>,
 }
 
 /// A part of a queue on which one script operates, and which lies on one node of a cluster.
@@ -39,12 +43,14 @@ pub(super) struct Identity {
 pub(super) struct Shard {
     pub(super) slot: u16,
     pub(super) queue: Arc<Identity>,
-    /// The Redis keys, in the order in which the scripts use them.
-    pub(super) keys: [String; 13],
+    /// The Redis keys, in the order in which the scripts use them. The last four exist only in queues with groups.
+    pub(super) keys: Vec<String>,
     /// The time at which the shard stopped answering claims. Claims skip the shard until it answers.
     pub(super) silent: Mutex<Option<Instant>>,
     /// True while this process repairs the shard.
     pub(super) is_repaired: AtomicBool,
+    /// The turns of the groups in the claims of this process.
+    pub(super) turns: Mutex<Turns>,
 }
 
 impl Shard {
@@ -73,6 +79,9 @@ impl Shard {
     }
 }
 
+/// The parts of a shard that only queues with groups have.
+const GROUP_PARTS: [&str; 4] = ["turns", "in-flight", "groups-of", "group-settings"];
+
 /// Returns all shards of a queue, which are distributed evenly over the slots of a cluster.
 pub(super) fn shards(of: &Arc<Identity>, count: u16) -> Vec<Shard> {
     let queue = encode_name(&of.name);
@@ -99,16 +108,26 @@ pub(super) fn shards(of: &Arc<Identity>, count: u16) -> Vec<Shard> {
             "cancelled",
             "paused",
         ];
-        let keys = parts.map(|part| format!("requeue:{{{tag}}}:{part}"));
-        let (silent, is_repaired) = (Mutex::default(), AtomicBool::new(false));
-        Shard { slot: slot(&tag), queue: Arc::clone(of), keys, silent, is_repaired }
+        let parts = parts.iter().chain(of.grouping.iter().flat_map(|_| &GROUP_PARTS));
+        let keys = parts.map(|part| format!("requeue:{{{tag}}}:{part}")).collect();
+        let (silent, is_repaired, turns) = Default::default();
+        Shard { slot: slot(&tag), queue: Arc::clone(of), keys, silent, is_repaired, turns }
     };
     (0..count).map(shard).collect()
 }
 
-/// Returns the shard of a key.
-pub(super) fn shard_of(key: &Key, count: usize) -> usize {
-    usize::from(State::<XMODEM>::calculate(key)) % count
+/// Returns the shard of a key. If a pattern extracts the groups of a queue, all keys of a group are in one shard, so
+/// that the group can have a limit.
+pub(super) fn shard_of(queue: &Identity, key: &Key, count: usize) -> usize {
+    let hash = |text: &[u8]| usize::from(State::<XMODEM>::calculate(text)) % count;
+    match &queue.grouping {
+        _ if count == 1 => 0,
+        // A key without a valid group cannot be added.
+        Some(grouping @ Grouping::Pattern(_)) => {
+            grouping.group_of(key, None).map_or(0, |group| hash(group.as_bytes()))
+        }
+        Some(Grouping::Add) | None => hash(key),
+    }
 }
 
 /// Returns the Redis key of the queue's record, and its slot.
@@ -156,7 +175,8 @@ mod tests {
     #[test]
     fn shards_share_the_slots_evenly() {
         for count in [1, 3, 16, 256] {
-            let orders = Identity { name: "orders".to_owned(), generation: 1, floor: 0 };
+            let orders =
+                Identity { name: "orders".to_owned(), generation: 1, floor: 0, grouping: None };
             let shards = shards(&Arc::new(orders), count);
             assert_eq!(shards.len(), usize::from(count));
             for (number, shard) in shards.iter().enumerate() {

@@ -17,6 +17,7 @@ use super::{Redis, dropping, names, repairing};
 use crate::engine::{Place, Settings, lock};
 use crate::types::add::{ParkedAdd, ReaddPolicy};
 use crate::types::error::{Answer, EngineError, newer_schema};
+use crate::types::group::{GroupBy, Grouping};
 use crate::types::inspect::QueueInfo;
 
 /// The version of the data. Raise it if the scripts of an older program cannot read the data.
@@ -89,11 +90,14 @@ impl Redis {
     ) -> Answer<Option<Record>> {
         let (key, slot) = names::queue(name);
         let mut open = self.nodes.scripts.open.with(&[key]);
-        if let Some(Settings { readd_policy, parked_add }) = settings {
-            open.arg(u8::from(readd_policy == ReaddPolicy::Hold)).arg(self.shards);
+        if let Some(Settings { readd_policy, parked_add, group_by, group_limit }) = settings {
+            // The adds name groups that the keys do not show, so only one shard can find each key.
+            let shards = if group_by.as_deref() == Some("") { 1 } else { self.shards };
+            open.arg(u8::from(readd_policy == ReaddPolicy::Hold)).arg(shards);
             open.arg(u8::from(parked_add == ParkedAdd::Keep));
             // A number from 1 to 2⁶³ - 1, which Redis can represent as an integer.
             open.arg(fastrand::u64(1..=i64::MAX.unsigned_abs()));
+            open.arg(group_by.as_deref()).arg(group_limit);
         }
         let answer = self.nodes.run_script(slot, &open).await?;
         if matches!(&answer, Value::Array(said) if said.first() == Some(&Value::Nil)) {
@@ -101,7 +105,7 @@ impl Redis {
         }
         let mut said = Values::from_array(answer)?;
         let (holds, count, new) = (said.is_true()?, said.number()?, said.number::<u8>()?);
-        let settings = Settings::from_flags(holds, !said.is_true()?);
+        let flags = Settings::from_flags(holds, !said.is_true()?);
         if !(1..=names::MAX_SHARDS).contains(&count) {
             return Err(EngineError::refused(format!(
                 "{}: the record of the queue is invalid: it has {count} \
@@ -111,6 +115,9 @@ impl Redis {
         }
         let (generation, is_dropping) = (said.number()?, said.is_true()?);
         let (is_new, is_made) = (new > 0, new == 2);
+        let group_by = said.text_if_any()?.map(Arc::from);
+        let group_limit = said.number_if_any()?;
+        let settings = Settings { group_by, group_limit, ..flags };
         Ok(Some(Record { settings, shards: count, is_new, is_made, generation, is_dropping }))
     }
 
@@ -147,16 +154,17 @@ impl Redis {
                     "other processes drop and create the queue repeatedly; try again later",
                 ));
             }
-            let Some(record) = self.read_record(name, settings).await? else {
+            let Some(record) = self.read_record(name, settings.clone()).await? else {
                 return Ok(None);
             };
-            let Record { settings, shards: count, generation, is_new, is_made, is_dropping } =
+            let Record { ref settings, shards: count, generation, is_new, is_made, is_dropping } =
                 record;
             was_made |= is_made;
             // The floor is read before the marks: a later drop raises the floor, and then no mark of this
             // queue is restored.
             let floor = self.read_floor().await?;
-            let of = Arc::new(Identity { name: name.to_owned(), generation, floor });
+            let grouping = parse_grouping(settings)?;
+            let of = Arc::new(Identity { name: name.to_owned(), generation, floor, grouping });
             let shards = Arc::new(names::shards(&of, count));
             if is_dropping {
                 // A drop is in progress or was interrupted.
@@ -178,7 +186,7 @@ impl Redis {
             let marked = self.mark_all(name, &record, &of, &shards).await?;
             is_lost |= marked.had_data && was_made;
             if marked.is_complete {
-                break (settings, shards);
+                break (settings.clone(), shards);
             }
         };
         let count = shards.len();
@@ -210,7 +218,7 @@ impl Redis {
     ) -> Answer<Marked> {
         let (mut others, mut damaged, mut had_data) = (None, Vec::new(), false);
         for shard in shards {
-            match self.check_shard(shard, record.shards).await? {
+            match self.check_shard(shard, record).await? {
                 Checked::Ours { was_there, is_damaged } => {
                     had_data |= was_there;
                     damaged.extend(is_damaged.then_some(shard));
@@ -225,7 +233,9 @@ impl Redis {
                 let now = self.read_record(name, None).await?;
                 if now.is_some_and(|now| now.generation == record.generation && !now.is_new) {
                     // A failover has brought back a shard of a dropped queue.
-                    let left = Identity { generation: other, ..(**of).clone() };
+                    // It may have had groups.
+                    let grouping = Some(Grouping::Add);
+                    let left = Identity { generation: other, grouping, ..(**of).clone() };
                     let left = names::shards(&Arc::new(left), record.shards);
                     dropping::remove_shards(&self.nodes, &left).await?;
                 }
@@ -262,9 +272,12 @@ impl Redis {
     }
 
     /// Checks a shard, and begins its mark if it has none.
-    async fn check_shard(&self, shard: &Shard, count: u16) -> Answer<Checked> {
+    async fn check_shard(&self, shard: &Shard, record: &Record) -> Answer<Checked> {
         let mut check = self.nodes.scripts.check.on(shard);
-        check.arg(shard.queue.floor / i64::from(count) + 1);
+        check.arg(shard.queue.floor / i64::from(record.shards) + 1);
+        if shard.queue.grouping.is_some() {
+            check.arg(values::limit_word(record.settings.group_limit));
+        }
         let checked = self.nodes.run_script(shard.slot, &check).await?;
         let mut checked = Values::from_array(checked)?;
         let was_there = checked.number::<u8>()? == 1;
@@ -317,8 +330,9 @@ impl Redis {
         let record = self.read_record(name, None).await?.filter(|record| !record.is_dropping);
         let Some(record) = record else { return Ok(None) };
         let Record { settings, shards: count, generation, .. } = record;
-        let Settings { readd_policy, parked_add } = settings;
-        let of = Arc::new(Identity { name: name.to_owned(), generation, floor: 0 });
+        let Settings { readd_policy, parked_add, group_by, group_limit } = settings;
+        let of = Identity { name: name.to_owned(), generation, floor: 0, grouping: None };
+        let of = Arc::new(of);
         let (mut is_empty, mut is_paused) = (true, false);
         for shard in names::shards(&of, count) {
             // A hash exists if it has entries.
@@ -331,8 +345,24 @@ impl Redis {
                 break;
             }
         }
-        Ok(Some(QueueInfo { name: name.to_owned(), readd_policy, parked_add, is_empty, is_paused }))
+        Ok(Some(QueueInfo {
+            name: name.to_owned(),
+            readd_policy,
+            parked_add,
+            group_by: group_by.as_deref().map(GroupBy::from_stored),
+            group_limit,
+            is_empty,
+            is_paused,
+        }))
     }
+}
+
+/// Returns the way in which the keys of a queue get their groups.
+pub(super) fn parse_grouping(settings: &Settings) -> Answer<Option<Grouping>> {
+    let by = settings.group_by.as_deref().map(GroupBy::from_stored);
+    let grouping = by.as_ref().map(Grouping::new).transpose();
+    grouping
+        .map_err(|why| EngineError::refused(format!("the record of the queue is invalid: {why}")))
 }
 
 /// The result of an attempt to mark all shards of a queue.

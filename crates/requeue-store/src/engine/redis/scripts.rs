@@ -80,6 +80,7 @@ const UNLESS_FULL: &str = "#!lua";
 const ALIVE: &str = include_str!("lua/alive.lua");
 const SHARD: &str = include_str!("lua/shard.lua");
 const ROWS: &str = include_str!("lua/rows.lua");
+const TURNS: &str = include_str!("lua/turns.lua");
 
 /// Defines [`Scripts`]. Each line has the parts that precede some scripts, and the names of these scripts, which
 /// are those of their files.
@@ -111,10 +112,11 @@ scripts! { clock:
     // These scripts also operate on shards without the mark of the queue.
     [EVEN_IF_FULL, clock, SHARD] => drop check mark;
     [EVEN_IF_FULL, ALIVE, clock, SHARD] => wake pause;
-    [EVEN_IF_FULL, ALIVE, clock, SHARD, ROWS] => claim finish renew cancel cancel_running revive repair;
+    [EVEN_IF_FULL, ALIVE, clock, SHARD, ROWS, TURNS] => claim;
+    [EVEN_IF_FULL, ALIVE, clock, SHARD, ROWS] => finish renew cancel cancel_running revive repair change_group regroup;
     [UNLESS_FULL, ALIVE, clock, SHARD, ROWS] => add;
     // These scripts only read.
-    [ALIVE, clock, SHARD] => peek look_up walk parked counts is_paused;
+    [ALIVE, clock, SHARD] => peek look_up walk parked counts is_paused list_settings;
 }
 
 #[cfg(test)]

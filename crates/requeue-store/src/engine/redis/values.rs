@@ -10,6 +10,7 @@ use super::faults::unknown_format;
 use crate::engine::damage::Damaged;
 use crate::engine::row::{Row, Run};
 use crate::engine::time::{Micros, micros, until};
+use crate::engine::turns::{Bands, Round, Turn, Visited};
 use crate::engine::{Answers, Ask, Asked, Claimed, Delivery, End, Failing, Finish, Place};
 use crate::types::add::{Add, Added, Merge, Priority};
 use crate::types::error::Answer;
@@ -35,6 +36,14 @@ pub(super) fn push_add(to: &mut Cmd, ask: &Ask, queue: &Place) {
         let _ = write!(said, " {}", micros(most));
     }
     to.arg(&*ask.key).arg(said);
+    if queue.group_by.is_some() {
+        to.arg(ask.group.as_deref().unwrap_or_default());
+    }
+}
+
+/// Encodes a limit of keys in flight.
+pub(super) fn limit_word(limit: Option<u32>) -> String {
+    limit.map_or_else(|| "-".to_owned(), |limit| limit.to_string())
 }
 
 /// Appends a completion. `epoch` is the fencing token of the shard.
@@ -115,6 +124,24 @@ impl Values {
         }
     }
 
+    pub(super) fn text(&mut self) -> Answer<Arc<str>> {
+        Ok(self.text_if_any()?.ok_or_else(unknown_format)?.into())
+    }
+
+    pub(super) fn text_if_any(&mut self) -> Answer<Option<String>> {
+        match self.next_value()? {
+            Value::Nil => Ok(None),
+            value => String::from_utf8(bytes(value)?).map(Some).map_err(|_| unknown_format()),
+        }
+    }
+
+    pub(super) fn number_if_any<T: TryFrom<i64>>(&mut self) -> Answer<Option<T>> {
+        match self.next_value()? {
+            Value::Nil => Ok(None),
+            value => number(value)?.try_into().map(Some).map_err(|_| unknown_format()),
+        }
+    }
+
     pub(super) fn is_true(&mut self) -> Answer<bool> {
         Ok(self.number::<u8>()? == 1)
     }
@@ -177,8 +204,16 @@ pub(super) const fn name_of(state: Option<State>) -> &'static str {
     }
 }
 
-/// Decodes the answer of claim.lua. The fencing tokens are those of the shard.
-pub(super) fn read_claimed(value: Value) -> Answer<(Claimed, Health)> {
+/// The answer of claim.lua. The fencing tokens are those of the shard.
+pub(super) struct ShardClaim {
+    pub(super) claimed: Claimed,
+    pub(super) health: Health,
+    /// The groups that the claim has visited. `None`: the queue has no groups, or none was visited.
+    pub(super) visited: Option<Bands<Visited>>,
+}
+
+/// Decodes the answer of claim.lua.
+pub(super) fn read_claimed(value: Value, has_groups: bool) -> Answer<ShardClaim> {
     let mut values = Values::from_array(value)?;
     let next = values.time_if_any()?;
     let (is_damaged, dropped) = (values.is_true()?, values.number()?);
@@ -187,17 +222,51 @@ pub(super) fn read_claimed(value: Value) -> Answer<(Claimed, Health)> {
         is_paused: values.is_true()?,
         damaged: set_aside(values.next_value()?)?,
         parked: read_parked(values.next_value()?)?,
-        items: read_delivered(values.next_value()?)?,
+        items: read_delivered(values.next_value()?, has_groups)?,
     };
-    Ok((claimed, if is_damaged { Health::Damaged(dropped) } else { Health::Good }))
+    let health = if is_damaged { Health::Damaged(dropped) } else { Health::Good };
+    let visited = if values.is_empty() { None } else { Some(read_visited(values.next_value()?)?) };
+    Ok(ShardClaim { claimed, health, visited })
+}
+
+/// Decodes the visited groups of all priorities.
+fn read_visited(value: Value) -> Answer<Bands<Visited>> {
+    let mut bands = Values::from_array(value)?;
+    let mut all: Bands<Visited> = Bands::default();
+    for visited in &mut all {
+        let mut band = Values::from_array(bands.next_value()?)?;
+        let mut next = Values::from_array(band.next_value()?)?;
+        while !next.is_empty() {
+            visited.next.push(Turn { group: next.text()?, used: next.number()? });
+        }
+        let mut last = Values::from_array(band.next_value()?)?;
+        while !last.is_empty() {
+            visited.last.push(last.text()?);
+        }
+        visited.cursor = band.text_if_any()?.map(Arc::from);
+        visited.is_complete = band.is_true()?;
+    }
+    Ok(all)
+}
+
+/// Appends the groups that a claim visits: see turns.lua.
+pub(super) fn push_rounds(to: &mut Cmd, rounds: &Bands<Round>) {
+    for Round { first, after, more } in rounds {
+        to.arg(after.as_deref().map(|after| format!(".{after}")).unwrap_or_default());
+        to.arg(more).arg(first.len());
+        for Turn { group, used } in first {
+            to.arg(&**group).arg(used);
+        }
+    }
 }
 
 /// Decodes the keys that a claim has delivered, each with the parameters of its run.
-fn read_delivered(value: Value) -> Answer<Vec<Delivery>> {
+fn read_delivered(value: Value, has_groups: bool) -> Answer<Vec<Delivery>> {
     let mut values = Values::from_array(value)?;
     let mut items = Vec::with_capacity(values.0.len() / 2);
     while !values.is_empty() {
         let (key, packed) = (values.bytes()?.into(), values.bytes()?);
+        let group = if has_groups { Some(values.text()?) } else { None };
         let mut fields = Fields(&packed);
         let read = || -> Result<Delivery, String> {
             Ok(Delivery {
@@ -206,6 +275,7 @@ fn read_delivered(value: Value) -> Answer<Vec<Delivery>> {
                 asked: fields.asked("priority")?,
                 failures: fields.take_u32()?,
                 queued: until(0, fields.take_time("queued")?),
+                group,
             })
         };
         items.push(read().map_err(|_: String| unknown_format())?);
@@ -249,29 +319,34 @@ pub(super) struct Stored {
     packed: Vec<u8>,
     /// The fencing token of the key's cancelled run, if there is one. An earlier run may have had it.
     cancelled: Option<i64>,
+    /// The group of the key. `None`: the queue has no groups, or the group was lost.
+    pub(super) group: Option<String>,
 }
 
 impl Stored {
     /// Returns the state of a key without a run in flight.
-    pub(super) const fn without_run(packed: Vec<u8>) -> Self {
-        Self { packed, cancelled: None }
+    pub(super) const fn without_run(packed: Vec<u8>, group: Option<String>) -> Self {
+        Self { packed, cancelled: None, group }
     }
 
-    /// Reads the row and the token. Fails if there is no row.
-    pub(super) fn next(values: &mut Values) -> Answer<Self> {
-        Ok(Self { packed: values.bytes()?, cancelled: number(values.next_value()?).ok() })
+    /// Reads the row, the token, and in a queue with groups the group. Fails if there is no row.
+    pub(super) fn next(values: &mut Values, has_groups: bool) -> Answer<Self> {
+        let (packed, cancelled) = (values.bytes()?, number(values.next_value()?).ok());
+        let group = if has_groups { values.text_if_any()? } else { None };
+        Ok(Self { packed, cancelled, group })
     }
 
     /// Returns the entry of the key. `epoch` converts a fencing token of the shard to one of the queue.
     pub(super) fn to_entry(&self, key: Key, epoch: impl Fn(i64) -> i64, now: Micros) -> Entry {
-        match decode_row(&self.packed, &epoch) {
+        let entry = match decode_row(&self.packed, &epoch) {
             Ok(mut row) => {
                 let cancelled = self.cancelled.map(&epoch);
                 row.run.iter_mut().for_each(|run| run.is_cancelled = cancelled == Some(run.epoch));
                 row.to_entry(key, now)
             }
             Err(why) => Damaged { key, why }.into_entry(),
-        }
+        };
+        Entry { group: self.group.clone(), ..entry }
     }
 }
 

@@ -95,7 +95,7 @@ impl Redis {
 
     /// Takes a step of a scan of a shard from `cursor`. Returns the next cursor, the time, and keys with
     /// their rows.
-    async fn scan_shard(
+    pub(super) async fn scan_shard(
         &self,
         shard: &Shard,
         state: Option<State>,
@@ -107,29 +107,38 @@ impl Redis {
         let walked = self.run_script(shard, &command).await?;
         let mut walked = Values::from_array(walked)?;
         let (cursor, now) = (walked.bytes()?, walked.number()?);
+        let has_groups = shard.queue.grouping.is_some();
         let mut found = Vec::new();
         while !walked.is_empty() {
             let key = walked.bytes()?.into();
-            found.push((key, Stored::next(&mut walked)?));
+            found.push((key, Stored::next(&mut walked, has_groups)?));
         }
         Ok((cursor, now, found))
     }
 
     /// Reads up to `limit` parked keys in order, from a position in the format of ZRANGEBYLEX. Returns the time, and
-    /// the keys with their rows.
+    /// the keys with their rows, if any.
     async fn scan_parked(
         &self,
         shard: &Shard,
         from: &[u8],
         limit: usize,
-    ) -> Answer<(Micros, Vec<(Key, Value)>)> {
+    ) -> Answer<(Micros, Vec<(Key, Option<Stored>)>)> {
         let mut command = self.nodes.scripts.parked.on(shard);
         command.arg(from).arg(limit);
         let parked = self.run_script(shard, &command).await?;
         let mut parked = Values::from_array(parked)?;
+        let has_groups = shard.queue.grouping.is_some();
         let (now, mut found) = (parked.number()?, Vec::new());
         while !parked.is_empty() {
-            found.push((parked.bytes()?.into(), parked.next_value()?));
+            let (key, row) = (parked.bytes()?.into(), parked.next_value()?);
+            let group = if has_groups { parked.text_if_any()? } else { None };
+            // Another client may have removed the row.
+            let stored = match row {
+                Value::BulkString(packed) => Some(Stored::without_run(packed, group)),
+                _ => None,
+            };
+            found.push((key, stored));
         }
         Ok((now, found))
     }
@@ -182,12 +191,11 @@ impl Redis {
             let step = left.min(STEP);
             let (now, parked) = self.scan_parked(&shards[number], &from, step).await?;
             let met = parked.len();
-            for (key, row) in parked {
+            for (key, stored) in parked {
                 from = position_after(&key);
-                // Another client may have removed the rows.
-                if let Value::BulkString(packed) = row {
+                if let Some(stored) = stored {
                     let epoch = |epoch| epoch_of(epoch, number, shards.len());
-                    let entry = Stored::without_run(packed).to_entry(key, epoch, now);
+                    let entry = stored.to_entry(key, epoch, now);
                     if entry.state != State::Parked {
                         continue;
                     }

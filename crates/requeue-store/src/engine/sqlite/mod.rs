@@ -9,6 +9,7 @@ mod schema;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod turns;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -25,11 +26,12 @@ use self::clock::Clock;
 use self::thread::{Busy, Kind, Thread, Work};
 use crate::engine::receipts::Attempts;
 use crate::engine::{
-    Answers, Ask, Claim, Claimed, Dropped, End, Engine, Place, Renewed, Settings, Tried, lock,
+    Answers, Ask, Claim, Claimed, Dropped, End, Engine, GroupChange, Place, Renewed, Settings,
+    Tried, lock,
 };
 use crate::types::add::Added;
 use crate::types::error::{Answer, EngineError};
-use crate::types::inspect::{Entry, QueueInfo, State, StateCounts};
+use crate::types::inspect::{Entry, GroupInfo, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 
 /// The number of keys of a dropped queue that one transaction removes.
@@ -181,7 +183,7 @@ impl Engine for Sqlite {
 
     async fn open_queue(&self, name: &str, settings: Settings) -> Answer<Place> {
         let name = name.to_owned();
-        let open = move |at: &Work<'_>| at.open_queue(&name, settings);
+        let open = move |at: &Work<'_>| at.open_queue(&name, &settings);
         self.call_checked(&self.thread, Kind::Grows, open).await
     }
 
@@ -243,6 +245,32 @@ impl Engine for Sqlite {
         self.update_rows(queue, move |at, queue| at.set_paused(&queue, paused)).await?;
         self.wake_getters(queue.id);
         Ok(())
+    }
+
+    async fn change_group(&self, queue: &Place, group: &str, change: GroupChange) -> Answer<()> {
+        let group = group.to_owned();
+        self.update_rows(queue, move |at, queue| at.change_group(&queue, &group, change)).await?;
+        self.wake_getters(queue.id);
+        Ok(())
+    }
+
+    async fn set_group_limit(&self, queue: &Place, limit: Option<u32>) -> Answer<()> {
+        self.update_rows(queue, move |at, queue| at.set_group_limit(&queue, limit)).await?;
+        self.wake_getters(queue.id);
+        Ok(())
+    }
+
+    async fn list_groups(
+        &self,
+        queue: &Place,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Answer<Vec<GroupInfo>> {
+        let after = after.map(str::to_owned);
+        self.with_rows(self.slow_reader(), queue, move |at, queue| {
+            at.list_groups(&queue, after.as_deref(), limit)
+        })
+        .await
     }
 
     async fn is_paused(&self, queue: &Place) -> Answer<bool> {

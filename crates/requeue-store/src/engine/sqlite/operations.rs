@@ -11,6 +11,7 @@ use crate::engine::row::Row;
 use crate::engine::time::{Micros, after, until};
 use crate::engine::{Ask, Claim, Claimed, Delivery, Dropped, End, Place, Renewed, Settings};
 use crate::types::add::{Added, ParkedAdd, Priority, ReaddPolicy};
+use crate::types::group::GroupBy;
 use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 
@@ -18,29 +19,39 @@ use crate::types::key::Key;
 const EXPIRED: usize = 256;
 
 impl Work<'_> {
-    pub(super) fn open_queue(&self, name: &str, settings: Settings) -> Result<Place> {
+    pub(super) fn open_queue(&self, name: &str, settings: &Settings) -> Result<Place> {
         let holds = settings.readd_policy == ReaddPolicy::Hold;
         let keeps = settings.parked_add == ParkedAdd::Keep;
-        let sql = "insert into queues (name, readd_policy, parked_add) values (?1, ?2, ?3) \
-                   on conflict do nothing";
-        self.connection.execute(sql, params![name, holds, keeps])?;
+        let sql = "insert into queues (name, readd_policy, parked_add, group_by, group_limit) \
+                   values (?1, ?2, ?3, ?4, ?5) on conflict do nothing";
+        let Settings { group_by, group_limit, .. } = settings;
+        self.connection.execute(sql, params![name, holds, keeps, group_by, group_limit])?;
         self.find_queue(name)?.ok_or(rusqlite::Error::QueryReturnedNoRows)
     }
 
     pub(super) fn find_queue(&self, name: &str) -> Result<Option<Place>> {
-        let sql = "select id, readd_policy, parked_add from queues where name = ?1";
+        let sql = "select id, readd_policy, parked_add, group_by, group_limit from queues where name = ?1";
         let place = |row: &rusqlite::Row<'_>| Ok(Place::new(row.get(0)?, name, settings(row)?));
         self.connection.query_row(sql, [name], place).optional()
     }
 
     pub(super) fn list_queues(&self) -> Result<Vec<QueueInfo>> {
-        let sql = "select name, readd_policy, parked_add, \
+        let sql = "select name, readd_policy, parked_add, group_by, group_limit, \
                    not exists (select 1 from keys where keys.queue = queues.id), paused from queues";
         let mut statement = self.connection.prepare_cached(sql)?;
         let queues = statement.query_map([], |row| {
-            let Settings { readd_policy, parked_add } = settings(row)?;
-            let (name, is_empty, is_paused) = (row.get(0)?, row.get(3)?, row.get(4)?);
-            Ok(QueueInfo { name, readd_policy, parked_add, is_empty, is_paused })
+            let Settings { readd_policy, parked_add, group_by, group_limit } = settings(row)?;
+            let group_by = group_by.as_deref().map(GroupBy::from_stored);
+            let (name, is_empty, is_paused) = (row.get(0)?, row.get(5)?, row.get(6)?);
+            Ok(QueueInfo {
+                name,
+                readd_policy,
+                parked_add,
+                group_by,
+                group_limit,
+                is_empty,
+                is_paused,
+            })
         })?;
         queues.collect()
     }
@@ -96,7 +107,7 @@ impl Work<'_> {
             let was = load_row(self.connection, queue.id, &ask.key)?;
             let (row, added) = Row::add(was, ask, queue, self.now);
             if added != Added::Parked {
-                keep_row(self.connection, queue.id, &ask.key, Some(&row))?;
+                keep_row(self.connection, queue.id, &ask.key, Some(&row), self.now)?;
             }
             Ok(Some(added))
         };
@@ -115,6 +126,10 @@ impl Work<'_> {
             let next = self.next_lease(queue)?.map(|at| until(self.now, at));
             return Ok(Claimed { next, parked, is_paused, ..Claimed::default() });
         }
+        if queue.group_by.is_some() {
+            let (items, next) = self.claim_turns(queue, claim)?;
+            return Ok(Claimed { items, next, parked, is_paused, ..Claimed::default() });
+        }
         let mut items = Vec::new();
         for (key, row) in self.oldest_ready(queue, claim.oldest.min(claim.max))? {
             items.push(self.deliver_key(queue, &key, row, claim.lease)?);
@@ -128,7 +143,7 @@ impl Work<'_> {
         Ok(Claimed { items, next, parked, is_paused, ..Claimed::default() })
     }
 
-    fn deliver_key(
+    pub(super) fn deliver_key(
         &self,
         queue: &Place,
         key: &Key,
@@ -141,7 +156,7 @@ impl Work<'_> {
         let mut statement = self.connection.prepare_cached(sql)?;
         let epoch = statement.query_row([self.clock], |row| row.get(0))?;
         let out = row.claim(key, epoch, &queue.worker, lease, self.now);
-        keep_row(self.connection, queue.id, key, Some(&row))?;
+        keep_row(self.connection, queue.id, key, Some(&row), self.now)?;
         Ok(out)
     }
 
@@ -157,7 +172,7 @@ impl Work<'_> {
         }
         let sql = format!(
             "select {} from keys where queue = :queue and state = 0 \
-             and priority = :priority and at <= :now order by at limit :limit",
+             and grp is null and priority = :priority and at <= :now order by at limit :limit",
             *COLUMNS
         );
         let mut statement = self.connection.prepare_cached(&sql)?;
@@ -197,7 +212,7 @@ impl Work<'_> {
         let mut parked = Vec::new();
         for (n, (key, row)) in (1..).zip(found) {
             let row = row.expire_lease(claim.expired.nth(n), queue.readd_policy, self.now);
-            keep_row(self.connection, queue.id, &key, row.as_ref())?;
+            keep_row(self.connection, queue.id, &key, row.as_ref(), self.now)?;
             if let Some(row) = row.filter(|row| row.parked) {
                 parked.push(ParkedKey::from_expired_lease(key, row.failures));
             }
@@ -209,7 +224,8 @@ impl Work<'_> {
     fn next_due(&self, queue: &Place) -> Result<Option<Duration>> {
         let mut next: Option<Micros> = None;
         let mut sooner = |at: Option<Micros>| next = next.into_iter().chain(at).min();
-        let sql = "select min(at) from keys where queue = ?1 and state = 0 and priority = ?2";
+        let sql = "select min(at) from keys \
+                   where queue = ?1 and state = 0 and grp is null and priority = ?2";
         let mut due = self.connection.prepare_cached(sql)?;
         for priority in Priority::ALL {
             sooner(due.query_row(params![queue.id, priority.number()], |row| row.get(0))?);
@@ -218,7 +234,7 @@ impl Work<'_> {
         Ok(next.map(|at| until(self.now, at)))
     }
 
-    fn next_lease(&self, queue: &Place) -> Result<Option<Micros>> {
+    pub(super) fn next_lease(&self, queue: &Place) -> Result<Option<Micros>> {
         let sql = "select min(lease_until) from keys where queue = ?1 and state = 1";
         self.connection.prepare_cached(sql)?.query_row([queue.id], |row| row.get(0))
     }
@@ -234,7 +250,7 @@ impl Work<'_> {
                 return Ok(Some(false));
             };
             let row = row.finish(how, queue.readd_policy, self.now);
-            keep_row(self.connection, queue.id, &key, row.as_ref())?;
+            keep_row(self.connection, queue.id, &key, row.as_ref(), self.now)?;
             Ok(Some(true))
         };
         ends.into_iter().map(finish).collect()
@@ -252,7 +268,7 @@ impl Work<'_> {
                 return Ok(Renewed::Lost);
             };
             row.run.iter_mut().for_each(|run| run.lease_until = after(self.now, lease));
-            keep_row(self.connection, queue.id, key, Some(&row))?;
+            keep_row(self.connection, queue.id, key, Some(&row), self.now)?;
             let is_cancelled = row.run.is_some_and(|run| run.is_cancelled);
             Ok(if is_cancelled { Renewed::Cancelled } else { Renewed::Yes })
         };
@@ -272,7 +288,7 @@ impl Work<'_> {
                 return Ok(Some(false));
             };
             let (row, was_any) = row.cancel();
-            keep_row(self.connection, queue.id, key, row.as_ref())?;
+            keep_row(self.connection, queue.id, key, row.as_ref(), self.now)?;
             Ok(Some(was_any))
         };
         keys.iter().map(cancel).collect()
@@ -284,7 +300,7 @@ impl Work<'_> {
         };
         let cancelled = row.cancel_run();
         if cancelled == CancelledRun::Cancelled {
-            keep_row(self.connection, queue.id, key, Some(&row))?;
+            keep_row(self.connection, queue.id, key, Some(&row), self.now)?;
         }
         Ok(cancelled)
     }
@@ -310,7 +326,7 @@ impl Work<'_> {
             };
             let is_changed = row.make_ready(from, self.now);
             if is_changed {
-                keep_row(self.connection, queue.id, key, Some(&row))?;
+                keep_row(self.connection, queue.id, key, Some(&row), self.now)?;
             }
             Ok(Some(is_changed))
         };
@@ -354,17 +370,22 @@ impl Work<'_> {
 
     pub(super) fn is_idle(&self, queue: &Place) -> Result<bool> {
         let sql = "select not exists (select 1 from keys indexed by keys_ready \
-                       where queue = ?1 and state = 0) \
+                       where queue = ?1 and state = 0 and grp is null) \
+                   and not exists (select 1 from keys indexed by keys_turns \
+                       where queue = ?1 and state = 0 and is_due = 1) \
+                   and not exists (select 1 from keys indexed by keys_delayed \
+                       where queue = ?1 and state = 0 and is_due = 0 and grp is not null) \
                    and not exists (select 1 from keys indexed by keys_leases \
                        where queue = ?1 and state = 1)";
         self.connection.prepare_cached(sql)?.query_row([queue.id], |row| row.get(0))
     }
 }
 
-/// Reads the settings of a queue, the second and the third column of a row.
+/// Reads the settings of a queue, from the second column of a row on.
 fn settings(row: &rusqlite::Row<'_>) -> Result<Settings> {
     let keeps: bool = row.get(2)?;
-    Ok(Settings::from_flags(row.get(1)?, !keeps))
+    let (group_by, group_limit) = (row.get(3)?, row.get(4)?);
+    Ok(Settings { group_by, group_limit, ..Settings::from_flags(row.get(1)?, !keeps) })
 }
 
 /// Returns the query of a page. Its parameters `?1` to `?4` are the queue, the limit, the time, and the key

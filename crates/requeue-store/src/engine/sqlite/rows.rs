@@ -8,6 +8,7 @@ use rusqlite::{Connection, OptionalExtension, Row as SqlRow, ToSql, params, para
 
 use crate::engine::columns::{Columns, Source, Value};
 use crate::engine::row::Row;
+use crate::engine::time::Micros;
 use crate::types::key::Key;
 
 /// The columns that [`read_row`] reads: those of a key, then the key.
@@ -15,8 +16,8 @@ pub(super) static COLUMNS: LazyLock<String> =
     LazyLock::new(|| format!("{}, key", Columns::join_names(|column| column.name.to_owned())));
 
 static INSERT: LazyLock<String> = LazyLock::new(|| {
-    let values = vec!["?"; Columns::ALL.len() + 2].join(", ");
-    format!("insert or replace into keys ({}, queue) values ({values})", *COLUMNS)
+    let values = vec!["?"; Columns::ALL.len() + 3].join(", ");
+    format!("insert or replace into keys ({}, queue, is_due) values ({values})", *COLUMNS)
 });
 
 impl Source for SqlRow<'_> {
@@ -61,12 +62,13 @@ pub(super) fn load_row(
     Ok(found.map(|(_, row)| row))
 }
 
-/// Stores the record of a key, or deletes it if `row` is `None`.
+/// Stores the record of a key at the time `now`, or deletes it if `row` is `None`.
 pub(super) fn keep_row(
     connection: &Connection,
     queue: i64,
     key: &Key,
     row: Option<&Row>,
+    now: Micros,
 ) -> rusqlite::Result<()> {
     let Some(row) = row else {
         let sql = "delete from keys where queue = ?1 and key = ?2";
@@ -74,9 +76,10 @@ pub(super) fn keep_row(
         return Ok(());
     };
     let (columns, key) = (Columns::from(row), &**key);
+    let is_due = row.group.is_some() && row.is_ready(now);
     let values = columns.values();
     let values = values.iter().map(|value| value as &dyn ToSql);
-    let values = values.chain([&key as &dyn ToSql, &queue]);
+    let values = values.chain([&key as &dyn ToSql, &queue, &is_due]);
     connection.prepare_cached(&INSERT)?.execute(params_from_iter(values))?;
     Ok(())
 }

@@ -16,7 +16,7 @@ use super::*;
 use crate::tests::Batches as _;
 use crate::tests::BoxFuture;
 use crate::tests::conformance::{
-    Rig, check, check_bulk, check_jitter, check_queues, steps, unclaimed_and_cancelled,
+    Rig, check, check_bulk, check_jitter, check_queues, groups, steps, unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
@@ -82,6 +82,21 @@ fn holds_as_the_model_does() {
     conforms(ReaddPolicy::Hold);
 }
 
+#[test]
+fn groups_keep_their_limits_and_lose_no_key() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("the runtime is built");
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) };
+    proptest!(config, |(steps in groups::steps(80))| {
+        runtime.block_on(async { groups::check(&Fixture::new().await, "q", &steps).await });
+    });
+}
+
+#[tokio::test]
+async fn groups_take_turns_by_weight() {
+    groups::check_turns(&Fixture::new().await, "q").await;
+}
+
 /// With a single worker, each claim ahead would otherwise need a sync, in addition to the syncs of the
 /// completions.
 #[tokio::test]
@@ -99,7 +114,7 @@ async fn a_claim_that_nobody_waits_for_shares_the_commit_of_a_completion() {
     let engine = Sqlite::open_with(&at(&dir), Synchronous::Full, clock).expect("the file opens");
     engine.migrate_schema().await.expect("the schema is created");
     let queue = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
-    let asks = ["a", "b"].map(|key| Ask { key: key.into(), add: crate::Add::now(), adds: 1 });
+    let asks = ["a", "b"].map(|key| Ask::new(key, crate::Add::now()));
     engine.add_keys(&queue, asks.to_vec()).await.expect("added");
     let backoff = Backoff { base: Duration::ZERO, cap: Duration::ZERO, share: 1.0 };
     let expired = Failing { backoff, max_failures: None };
@@ -262,7 +277,7 @@ async fn a_disk_that_is_full_loses_nothing_that_was_acknowledged() {
         fixture.engine.thread.call(set).await.expect("the setting is changed");
     };
     limit(1).await; // SQLite uses the current number of pages instead.
-    let ask = |n: u32| Ask { key: Key::from(vec![n as u8; 1000]), add: crate::Add::now(), adds: 1 };
+    let ask = |n: u32| Ask::new(Key::from(vec![n as u8; 1000]), crate::Add::now());
     let mut added = 0;
     let fault = loop {
         match fixture.engine.add_keys(&place, vec![ask(added)]).await {
@@ -390,7 +405,7 @@ async fn a_queue_says_why_it_does_not_open() {
 async fn while_another_has_the_file_nothing_happens_and_for_who_has_gone_nothing_ever() {
     let fixture = Fixture::new().await;
     let place = fixture.engine.open_queue("q", Settings::default()).await.expect("the queue opens");
-    let ask = |key: &str| Ask { key: key.into(), add: crate::Add::now(), adds: 1 };
+    let ask = |key: &str| Ask::new(key, crate::Add::now());
     let busy = |at: &Work<'_>| at.connection.busy_timeout(Duration::ZERO);
     fixture.engine.thread.call(busy).await.expect("the setting is changed");
     let other = rusqlite::Connection::open(fixture._dir.path().join("q")).expect("the file opens");
@@ -537,7 +552,7 @@ impl Machine {
 }
 
 fn ask(key: &str, add: crate::Add) -> Vec<Ask> {
-    vec![Ask { key: key.into(), add, adds: 1 }]
+    vec![Ask::new(key, add)]
 }
 
 async fn claimed((engine, place): &(Sqlite, Place)) -> Vec<(String, i64)> {
@@ -765,7 +780,7 @@ async fn a_page_begins_where_the_last_one_ended() {
     let place = fixture.engine.open_queue("q", Settings::default()).await.expect("the queue opens");
     let keys: Vec<Key> = [&b""[..], b"\0", b"a", b"a\0", b"b", b"\xff"].map(Key::from).into();
     for key in &keys {
-        let add = Ask { key: key.clone(), add: crate::Add::now(), adds: 1 };
+        let add = Ask::new(key.clone(), crate::Add::now());
         fixture.engine.add_keys(&place, vec![add]).await.expect("added");
     }
     for state in [None, Some(State::Ready)] {

@@ -27,7 +27,7 @@ pub(crate) async fn check(rig: &dyn Rig, name: &str, readd_policy: ReaddPolicy, 
     let engine = rig.engine();
     let parked_add =
         if readd_policy == ReaddPolicy::Hold { ParkedAdd::Keep } else { ParkedAdd::Revive };
-    let settings = Settings { readd_policy, parked_add };
+    let settings = Settings { readd_policy, parked_add, ..Settings::default() };
     let place = engine.open_queue(name, settings).await.expect("the queue opens");
     assert_eq!((place.readd_policy, place.parked_add), (readd_policy, parked_add));
     let rules = Rules {
@@ -235,7 +235,7 @@ impl Pair {
         assert_eq!(again, Dropped::Missing);
         assert_dropped(&*self.engine, &self.place, &self.held).await;
         let Place { readd_policy, parked_add, .. } = self.place;
-        let settings = Settings { readd_policy, parked_add };
+        let settings = Settings { readd_policy, parked_add, ..Settings::default() };
         let place =
             self.engine.open_queue(&name, settings).await.expect("the queue is created again");
         let old = std::mem::replace(&mut self.place, place);
@@ -374,11 +374,8 @@ impl Pair {
     }
 
     async fn add(&mut self, adds: &[(u32, Add)]) {
-        let asks = adds.iter().map(|&(which, add)| Ask {
-            key: key(which),
-            add: add.priority(priority(which)),
-            adds: 1,
-        });
+        let asks =
+            adds.iter().map(|&(which, add)| Ask::new(key(which), add.priority(priority(which))));
         let mut answers = Vec::new();
         for part in by_shard(&*self.engine, &self.place, asks.collect(), |request| &request.key) {
             let added = self.engine.add_keys(&self.place, part.clone()).await.expect("added");
@@ -681,7 +678,7 @@ async fn assert_dropped(engine: &dyn Engine, queue: &Place, held: &[Held]) {
         assert_eq!(fault.source.to_string(), expected, "{operation}");
     }
     let (one, out) = (key(0), held.first().map(|held| held.out.clone()));
-    let request = Ask { key: one.clone(), add: Add::now(), adds: 1 };
+    let request = Ask::new(one.clone(), Add::now());
     said("add", queue, engine.add_keys(queue, vec![request.clone()]).await);
     said("add_free", queue, engine.add_free(queue, vec![request]).await);
     let claim = Claim { max: 3, oldest: 1, lease: LEASE, expired: failing(), poll: LEASE };

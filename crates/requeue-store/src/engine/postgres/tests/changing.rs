@@ -23,7 +23,7 @@ pub(super) fn claim(max: usize, lease: Duration) -> Claim {
 }
 
 pub(super) fn asks<'a>(keys: impl IntoIterator<Item = &'a str>) -> Vec<Ask> {
-    keys.into_iter().map(|key| Ask { key: key.into(), add: Add::now(), adds: 1 }).collect()
+    keys.into_iter().map(|key| Ask::new(key, Add::now())).collect()
 }
 
 pub(super) fn end(out: &Delivery, how: Finish) -> Vec<End> {
@@ -96,10 +96,11 @@ async fn nobody_has_a_key_that_another_has_and_none_is_lost() {
                 let mut keys: Vec<usize> = (0..KEYS).filter(|_| random.u8(..) < 80).collect();
                 // Each worker adds the keys in a different order.
                 random.shuffle(&mut keys);
-                let adds = keys.iter().map(|n| Ask {
-                    key: n.to_string().into(),
-                    add: Add::after(Duration::from_micros(random.u64(0..3) * 100)),
-                    adds: 1,
+                let adds = keys.iter().map(|n| {
+                    Ask::new(
+                        n.to_string(),
+                        Add::after(Duration::from_micros(random.u64(0..3) * 100)),
+                    )
                 });
                 let (adds, before): (Vec<Ask>, _) = (adds.collect(), next(&order));
                 patient(|| engine.add_keys(&queue, adds.clone())).await.expect("added");

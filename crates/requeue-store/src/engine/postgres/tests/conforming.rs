@@ -10,7 +10,7 @@ use super::*;
 use crate::tests::BoxFuture;
 use crate::tests::cancelling::{check_cancels, check_renewals, check_workers};
 use crate::tests::conformance::{
-    Rig, check, check_bulk, check_jitter, check_queues, steps, unclaimed_and_cancelled,
+    Rig, check, check_bulk, check_jitter, check_queues, groups, steps, unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
@@ -62,6 +62,27 @@ fn conforms_at(url: &str, readd_policy: ReaddPolicy) {
     };
     check(&unclaimed_and_cancelled());
     proptest!(config, |(steps in steps(60))| check(&steps));
+}
+
+#[test]
+fn groups_keep_their_limits_and_lose_no_key() {
+    let Some(server) = Server::shared() else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("the runtime is built");
+    let rig = runtime.block_on(Fixture::new(server));
+    let queues = AtomicU32::new(0);
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
+    proptest!(config, |(steps in groups::steps(60))| {
+        let name = format!("q{}", queues.fetch_add(1, Ordering::Relaxed));
+        runtime.block_on(groups::check(&rig, &name, &steps));
+    });
+}
+
+#[tokio::test]
+async fn groups_take_turns_by_weight() {
+    let Some(server) = Server::shared() else { return };
+    groups::check_turns(&Fixture::new(server).await, "q").await;
 }
 
 #[test]

@@ -227,7 +227,7 @@ async fn a_server_that_goes_comes_back() {
         } else {
             server.stop()
         }
-        let asks = vec![Ask { key: "b".into(), add: crate::Add::now(), adds: 1 }];
+        let asks = vec![Ask::new("b", crate::Add::now())];
         // The connection may not have noticed yet that it was closed. The next connection cannot be made.
         let first = engine.add_keys(&place, asks.clone()).await.expect_err("the server is stopped");
         assert_ne!(first.kind, Kind::Refused, "{}", first.source);
@@ -277,7 +277,7 @@ async fn a_server_that_answers_with_an_error_of_the_moment_is_not_absent() {
     let Some(server) = Server::start() else { return };
     let (engine, url) = engine(&server, Duration::ZERO).await;
     let queue = engine.open_queue("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
-    let ask = || vec![Ask { key: "a".into(), add: crate::Add::now(), adds: 1 }];
+    let ask = || vec![Ask::new("a", crate::Add::now())];
     engine.add_keys(&queue, ask()).await.expect("added");
     // A count that waits for the lock takes longer than a statement may take.
     let database = name(&url);

@@ -151,7 +151,7 @@ async fn the_time_of_a_waiting_process_is_not_negative() {
     let Some(server) = Server::shared() else { return };
     let (engine, _) = engine(server, Duration::ZERO).await;
     let place = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
-    let ask = |key: &str| vec![Ask { key: key.into(), add: crate::Add::now(), adds: 1 }];
+    let ask = |key: &str| vec![Ask::new(key, crate::Add::now())];
     for (number, value) in [i64::MIN, -1, 0, i64::MAX].into_iter().enumerate() {
         let session = engine.sessions.open_session().await.expect("the server is reachable");
         let sql = format!("update requeue.queues set waited_until = '{value}'");
@@ -167,7 +167,7 @@ async fn a_table_takes_no_malformed_row() {
     let Some(server) = Server::shared() else { return };
     let (engine, _) = engine(server, Duration::ZERO).await;
     let place = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
-    let asks = vec![Ask { key: BAD.into(), add: crate::Add::now(), adds: 1 }];
+    let asks = vec![Ask::new(BAD, crate::Add::now())];
     engine.add_keys(&place, asks).await.expect("added");
     for change in [
         "failures = -1",
@@ -197,7 +197,7 @@ async fn a_key_that_is_too_long_is_not_written() {
     let Some(server) = Server::shared() else { return };
     let (engine, _) = engine(server, Duration::ZERO).await;
     let queue = engine.open_queue("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
-    let ask = crate::engine::Ask { key: "short".into(), add: crate::Add::now(), adds: 1 };
+    let ask = crate::engine::Ask::new("short", crate::Add::now());
     engine.add_keys(&queue, vec![ask]).await.expect("added");
     // Text that repeats is compressed, so the index accepts it.
     let key = |bytes: u32| format!("convert_to(repeat('k', {bytes}), 'UTF8')");

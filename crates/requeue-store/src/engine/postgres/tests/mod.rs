@@ -7,6 +7,7 @@ mod cuts;
 mod damaged;
 mod dropping;
 mod failover;
+mod grouped;
 mod guarded;
 mod late;
 mod locked;

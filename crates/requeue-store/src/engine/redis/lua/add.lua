@@ -1,9 +1,10 @@
--- Adds keys. ARGV: 1 if re-adds are held; then for each add the key and the encoded parameters. With a
--- receipt, these follow: the number of the batch, and the milliseconds to keep the receipt. Answers one digit
--- per add: its outcome, or 7 for a new key that has replaced an unreadable row that was not set aside.
+-- Adds keys. ARGV: 1 if re-adds are held; then for each add the key, the encoded parameters, and the group,
+-- if the queue has groups. With a receipt, these follow: the number of the batch, and the milliseconds to keep the
+-- receipt. Answers one digit per add: its outcome, or 7 for a new key that has replaced an unreadable row that was not
+-- set aside.
 
 -- The receipt of a batch has its number and its answers. A batch that is sent again adds nothing.
-local RECEIPT, lasts, number = KEYS[14], nil, nil
+local RECEIPT, lasts, number = (#KEYS == 14 or #KEYS == 18) and KEYS[#KEYS], nil, nil
 local function record(receipt)
   redis.call('SET', RECEIPT, receipt, 'PX', lasts)
 end
@@ -20,7 +21,9 @@ end
 -- `most` is the longest wait of a debounced add, and missing for others.
 local ASKS = { 'delay', 'merge', 'adds', 'reasons', 'priority', 'revives', 'most' }
 local at, hold = now(), ARGV[1] == '1'
-local keys, changed, answers = keys_given(2), {}, {}
+-- In a queue with groups, the group of each add follows it.
+local step = TURNS and 3 or 2
+local keys, changed, answers = keys_given(step), {}, {}
 load(keys)
 
 -- Applies an add to a row. Returns the outcome.
@@ -48,13 +51,16 @@ end
 -- New keys with the same parameters share a row and an outcome.
 local fresh = {}
 for i, key in ipairs(keys) do
-  local said = ARGV[2 * i + 1]
+  local said = ARGV[step * (i - 1) + 3]
   local row = rows[key]
   local is_replaced = not row and unreadable[key]
   if is_replaced then
     row = replace(key)
   end
   if not row then
+    if TURNS then
+      group_of[key] = ARGV[step * i + 1]
+    end
     local like = fresh[said]
     if not like then
       like = { row = new() }

@@ -1,13 +1,15 @@
 -- Checks that the existing keys have the types of a requeue shard, and that this client may run every
 -- command of the other scripts: none of them may fail after it has begun to write. If the shard has no
 -- mark, writes a tentative mark of this queue, which mark.lua completes. ARGV: the generation of the queue,
--- and the lowest fencing token. Answers whether the shard existed before, whether it is damaged, and its
--- mark. A shard with the mark of another generation is not changed.
+-- the lowest fencing token, and in a queue with groups the limit of its groups, which is written if
+-- the shard has none. Answers whether the shard existed before, whether it is damaged, and its mark. A shard with the
+-- mark of another generation is not changed.
 local generation, least = ARGV[1], tonumber(ARGV[2])
 local was_there = redis.call('GET', EPOCH) and 1 or 0
 for i, key in ipairs(KEYS) do
   local found = redis.call('TYPE', key).ok
-  local ours = (i == 1 or i == 12) and 'hash' or (i == 8 or i == 10 or i == 13) and 'string' or i == 9 and 'list' or 'zset'
+  local ours = (i == 1 or i == 12 or i > 15) and 'hash' or (i == 8 or i == 10 or i == 13) and 'string'
+    or i == 9 and 'list' or 'zset'
   if found ~= 'none' and found ~= ours then
     return redis.error_reply('WRONGTYPE ' .. key .. ' belongs to another program: it is a ' .. found)
   end
@@ -29,6 +31,9 @@ redis.call('ZCOUNT', PARKED, 0, 0)
 redis.call('ZRANGEBYSCORE', PARKED, 0, 0)
 redis.call('ZSCORE', PARKED, none)
 first(PARKED)
+if TURNS then
+  redis.call('ZLEXCOUNT', PARKED, '-', '+')
+end
 -- The following commands leave no trace.
 redis.call('ZREM', AGAIN, none)
 redis.call('HDEL', ROWS, none)
@@ -41,6 +46,9 @@ if mark ~= generation then
   mark = '?' .. generation
 end
 redis.call('SET', KEYS[10], mark)
+if TURNS and not redis.call('HGET', GROUP_SETTINGS, DEFAULT) then
+  redis.call('HSET', GROUP_SETTINGS, DEFAULT, ARGV[3] .. ' 1 0')
+end
 redis.call('LLEN', WAKE)
 redis.call('LPUSH', WAKE, 1)
 redis.call('LTRIM', WAKE, 0, 0)

@@ -1,11 +1,13 @@
 -- Claims keys. ARGV: the maximum number of keys, the number of them to choose oldest first, the lease, 1 if
--- re-adds are held, the failure parameters for expired leases, the number of shards of the queue, and the
--- name of the worker. If the queue is paused, only handles expired leases.
+-- re-adds are held, the failure parameters for expired leases, the number of shards of the queue, the
+-- name of the worker, and in a queue with groups the rounds: see turns.lua. If the queue is paused, only handles
+-- expired leases.
 -- Answers, in this order: the time until the next key may be ready, or false if that is unknown or never; 1 if the
 -- shard is damaged; the number of places without a row that were dropped; 1 if the queue is paused; the keys that
 -- were set aside, each with the reason; the keys that were parked, each with its failures; and the claimed keys,
 -- each with a packed string: epoch, adds, reasons, priority, failures, and the time for which it was ready.
--- values.rs reads the answer.
+-- In a queue with groups, each claimed key is followed by its group, and the answer by the visited groups, unless no
+-- group was visited. values.rs reads the answer.
 local HAND_OUT = '>dI4I4bI4d'
 local at, max, oldest = now(), tonumber(ARGV[1]), tonumber(ARGV[2])
 local lease_until, hold, worker = after(at, tonumber(ARGV[3])), ARGV[4] == '1', ARGV[7]
@@ -67,6 +69,10 @@ if #expired > 0 then
     else
       remove(key, LEASES)
       redis.call('ZREM', AGAIN, key)
+      if TURNS then
+        load_groups({ key })
+        redis.call('ZREM', IN_FLIGHT, flight_of(key))
+      end
     end
   end
   keep(failed, at)
@@ -85,8 +91,28 @@ local function ready_keys(...)
   return ready, some
 end
 
-local ready, some = ready_keys('LIMIT', 0, max)
-local keys = some[1] or {}
+-- In a queue with groups: the members of TURNS and the groups of the claimed keys.
+local members, groups, visited, has_more
+local is_stalled = is_paused
+if TURNS and not is_paused and has_lost_groups() then
+  -- The repair restores the groups. Until then, no limit could be kept.
+  is_odd, is_stalled, max = true, true, 0
+end
+
+local ready, some, keys
+if TURNS then
+  keys, some, members, groups = {}, {}, {}, {}
+  if not is_stalled then
+    members, visited, has_more = choose_by_turns(at, max, oldest, ARGV, 8)
+  end
+  for i, member in ipairs(members) do
+    local _, group, _, key = parse_turn(member)
+    keys[i], groups[i], group_of[key] = key, group, group
+  end
+else
+  ready, some = ready_keys('LIMIT', 0, max)
+  keys = some[1] or {}
+end
 if #some > 1 then
   keys, ready = {}, ready_keys('WITHSCORES', 'LIMIT', 0, max)
   local heads = { 1, 1, 1 }
@@ -115,22 +141,43 @@ if #keys > 0 then
   -- a double.
   local epoch = last_epoch()
   local least = math.ceil(at / tonumber(ARGV[6]))
-  local written, leased, taken, changed = {}, {}, {}, {}
+  local written, leased, taken, changed, flights = {}, {}, {}, {}, {}
   local leased_until = text_of(lease_until)
   -- A key that is in several sets is delivered once.
-  local given = #some > 1 and {}
+  local given = (TURNS or #some > 1) and {}
+  -- Removes a place of a key that is not ready there.
+  local function remove_place(key, member)
+    if member then
+      remove(member, TURNS)
+    else
+      remove(key, BANDS[1], BANDS[2], BANDS[3])
+    end
+  end
   for i, text in ipairs(find(keys)) do
     local key, since, adds, reasons, priority, failures = keys[i], nil, nil, nil, nil, 0
+    local member, group
+    if TURNS then
+      member, group = members[i], groups[i]
+    end
     if given and given[key] then
       is_odd = true
+      if member then
+        remove_place(key, member)
+      end
     elseif not text then
-      remove(key, BANDS[1], BANDS[2], BANDS[3])
+      remove_place(key, member)
     elseif #text == PENDING_SIZE and not is_aside(key) then
       -- The most common case: the row is only pending.
       local due
       due, since, adds, reasons, priority = unpacked_pending(text)
       if not due or due == 0 then
         put_aside(key, due and 'the row has no state' or since)
+        since = nil
+        if member then
+          redis.call('ZREM', TURNS, member)
+        end
+      elseif member and member ~= turn_of(priority + 2, group, due, key) then
+        remove_place(key, member)
         since = nil
       else
         epoch = math.max(epoch + 1, least)
@@ -142,15 +189,25 @@ if #keys > 0 then
         )
         leased[#leased + 1] = leased_until
         leased[#leased + 1] = key
-        append(taken, BANDS[priority + 2], key)
+        if member then
+          append(taken, TURNS, member)
+          flights[#flights + 1] = '0'
+          flights[#flights + 1] = flight_of(key)
+        else
+          append(taken, BANDS[priority + 2], key)
+        end
       end
     else
       local row = read(key, text)
       if not row then
         put_aside(key, unreadable[key])
-      elseif row.epoch > 0 or row.parked == 1 then
+        if member then
+          redis.call('ZREM', TURNS, member)
+        end
+      elseif row.epoch > 0 or row.parked == 1
+        or member and member ~= turn_of(row.priority + 2, group, row.at, key) then
         -- The key is not ready: this place remains from an old row.
-        remove(key, BANDS[1], BANDS[2], BANDS[3])
+        remove_place(key, member)
       else
         epoch = math.max(epoch + 1, least)
         row.epoch, row.lease_until, row.run_since = epoch, lease_until, at
@@ -173,6 +230,7 @@ if #keys > 0 then
       local queued = math.max(at - since, 0)
       delivered[#delivered + 1] = key
       delivered[#delivered + 1] = struct.pack(HAND_OUT, epoch, adds, reasons, priority, failures, queued)
+      delivered[#delivered + 1] = group
     end
   end
   keep(changed, at)
@@ -183,17 +241,24 @@ if #keys > 0 then
       redis.call('ZREM', set, unpack(list))
     end
     redis.call('ZADD', LEASES, unpack(leased))
+    if #flights > 0 then
+      redis.call('ZADD', IN_FLIGHT, unpack(flights))
+    end
   end
 end
-local due, next_in = is_paused and NEVER or next_due(), false
-if not is_paused and #delivered == 2 * max then
-  if due <= at then
+local due, next_in = is_stalled and NEVER or next_due(), false
+if not is_stalled and #delivered == (TURNS and 3 or 2) * max then
+  if due <= at or has_more then
     -- Let another worker claim the remaining keys.
     wake()
   end
 else
   local next = math.min(due, first(LEASES))
+  if TURNS and #delivered < 3 * #keys then
+    -- A key that could not be delivered had taken the slot of another one.
+    next = at
+  end
   next_in = next < NEVER and math.max(next - at, 0)
 end
 local damaged = is_odd or #delivered == 0 and is_damaged()
-return { next_in, damaged and 1 or 0, removed, is_paused and 1 or 0, aside, parked, delivered }
+return { next_in, damaged and 1 or 0, removed, is_paused and 1 or 0, aside, parked, delivered, visited }

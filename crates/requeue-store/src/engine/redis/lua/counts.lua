@@ -1,16 +1,29 @@
 -- Answers the number of keys in each state, and how long the next key in line has been ready.
 local at = now()
 local since = NEVER
+-- Returns the time since which a key has been ready that is due since `due`. Another client may have deleted the row.
+local function ready_since(key, due)
+  local row = redis.call('HGET', ROWS, key)
+  local added = row and #row >= 16 and struct.unpack('>d', row, 9) or due or NEVER
+  return added >= 0 and added or NEVER
+end
 for _, set in ipairs(BANDS) do
   local head = redis.call('ZRANGEBYSCORE', set, '-inf', at, 'WITHSCORES', 'LIMIT', 0, 1)
   if head[1] then
-    -- Another client may have deleted the row.
-    local row = redis.call('HGET', ROWS, head[1])
-    local due = tonumber(head[2])
-    local added = row and #row >= 16 and struct.unpack('>d', row, 9) or due
-    if added >= 0 then
-      since = math.min(since, added)
+    since = math.min(since, ready_since(head[1], tonumber(head[2])))
+  end
+end
+-- In a queue with groups: the heads of the first groups. There may be too many groups to look at all of them.
+local GROUPS = 256
+for band = 1, TURNS and 3 or 0 do
+  local head = next_turn(band)
+  for _ = 1, GROUPS do
+    if not head then
+      break
     end
+    local _, group, due, key = parse_turn(head)
+    since = math.min(since, ready_since(key, due))
+    head = next_turn(band, group)
   end
 end
 local counts = { count(at) }

@@ -37,5 +37,16 @@ keep(changed, at)
 if #over > 0 then
   redis.call('HDEL', ROWS, unpack(over))
   redis.call('ZREM', LEASES, unpack(over))
+  if TURNS then
+    load_groups(over)
+    local members, freed = {}, {}
+    for i, key in ipairs(over) do
+      members[i] = flight_of(key)
+      freed[group_of[key]] = (freed[group_of[key]] or 0) + 1
+    end
+    redis.call('ZREM', IN_FLIGHT, unpack(members))
+    redis.call('HDEL', GROUPS_OF, unpack(over))
+    wake_for_slots(freed)
+  end
 end
 return table.concat(answers)

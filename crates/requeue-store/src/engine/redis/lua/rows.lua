@@ -167,11 +167,53 @@ local function is_aside(key)
   return some_aside and redis.call('ZSCORE', ASIDE, key)
 end
 
+-- The groups of the keys that `load_groups` has read, and of new keys. Queues without groups need none of this.
+local group_of, load_groups, turn_of, flight_of
+if TURNS then
+  group_of = {}
+
+  -- Reads the groups of these keys. A key whose group was lost is in none until the repair.
+  function load_groups(keys)
+    local unknown = {}
+    for i = 1, #keys do
+      if not group_of[keys[i]] then
+        unknown[#unknown + 1] = keys[i]
+      end
+    end
+    if #unknown > 0 then
+      for i, group in ipairs(redis.call('HMGET', GROUPS_OF, unpack(unknown))) do
+        group_of[unknown[i]] = group or ''
+      end
+    end
+  end
+
+  -- Returns the member of TURNS of a ready key, whose order is the order of the turns.
+  local due_as = {}
+  function turn_of(band, group, at, key)
+    local due = due_as[at]
+    if not due then
+      due = string.format('%016.0f', at)
+      due_as[at] = due
+    end
+    return band .. group .. '\0' .. due .. '\0' .. key
+  end
+
+  -- Returns the member of IN_FLIGHT of a key.
+  function flight_of(key)
+    return group_of[key] .. '\0' .. key
+  end
+end
+
 -- Sets aside a key whose row cannot be read: it is kept, and no claim finds it. Returns false if it already
 -- was.
 local function set_aside(key)
   for _, set in ipairs(ALL_PLACES) do
     redis.call('ZREM', set, key)
+  end
+  if TURNS then
+    -- The due time is unknown, so the key may stay in TURNS until a claim or a repair finds it there.
+    load_groups({ key })
+    redis.call('ZREM', IN_FLIGHT, flight_of(key))
   end
   return redis.call('ZADD', ASIDE, 0, key) == 1
 end
@@ -241,10 +283,110 @@ local function append(lists, set, what)
   list[#list + 1] = what
 end
 
+local BAND_OF, count_in_flight, settings_of, settings_of_set, wake_for_ready, wake_for_slots, move_in_groups
+if TURNS then
+  -- Returns the number of keys of a group in flight.
+  function count_in_flight(group)
+    return redis.call('ZLEXCOUNT', IN_FLIGHT, '[' .. group .. '\0', '(' .. group .. '\1')
+  end
+
+  -- Returns for each of these groups its weight, and the limit of its keys in flight, if any. A paused group has the
+  -- limit 0.
+  function settings_of(groups)
+    local found, default = redis.call('HMGET', GROUP_SETTINGS, DEFAULT, unpack(groups)), nil
+    local settings = {}
+    for i, text in ipairs(found) do
+      local limit, weight, paused = string.match(text or '', '^(%S+) (%S+) (%S+)$')
+      limit = tonumber(limit) or default
+      if i == 1 then
+        default = limit
+      else
+        settings[groups[i - 1]] = { limit = paused == '1' and 0 or limit, weight = tonumber(weight) or 1 }
+      end
+    end
+    return settings
+  end
+
+  -- Returns the settings of the groups that are the keys of a table.
+  function settings_of_set(set)
+    local groups = {}
+    for group in pairs(set) do
+      groups[#groups + 1] = group
+    end
+    return #groups > 0 and settings_of(groups) or {}
+  end
+
+  -- Wakes a waiting process if one of these groups, which have new ready keys, is not at its limit. Otherwise, a
+  -- process would look in vain for a key among all groups.
+  function wake_for_ready(ready)
+    for group, settings in pairs(settings_of_set(ready)) do
+      local limit = settings.limit
+      if not limit or limit > 0 and count_in_flight(group) < limit then
+        wake()
+        return
+      end
+    end
+  end
+
+  -- Wakes a waiting process if a group was at its limit and has a ready key. `freed` has the groups of which keys are
+  -- no longer in flight, with the numbers of these keys.
+  function wake_for_slots(freed)
+    for group, settings in pairs(settings_of_set(freed)) do
+      local limit = settings.limit
+      if limit and limit > 0 and count_in_flight(group) + freed[group] >= limit then
+        for band = 1, 3 do
+          if turns_of_group(band, group, 1)[1] then
+            wake()
+            return
+          end
+        end
+      end
+    end
+  end
+
+  BAND_OF = { [BANDS[1]] = 1, [BANDS[2]] = 2, [BANDS[3]] = 3 }
+
+  -- Moves a key of a queue with groups between the sets that have groups. Returns true if its new place is in TURNS
+  -- instead of `set`.
+  function move_in_groups(key, row, set, at, now, put, taken, freed)
+    local was_in, was_at = row.was_in, row.was_at
+    local is_moved = was_in ~= set or was_at ~= at
+    local band, was_band = set and BAND_OF[set], was_in and BAND_OF[was_in]
+    local is_turn = is_moved and band and at <= now
+    if is_moved and was_band then
+      -- The key was in one of the two sets.
+      append(taken, TURNS, turn_of(was_band, group_of[key], was_at, key))
+      if is_turn and set == was_in then
+        append(taken, set, key)
+      end
+    end
+    if is_turn then
+      append(put, TURNS, '0')
+      append(put, TURNS, turn_of(band, group_of[key], at, key))
+    end
+    local was_running, is_running = was_in == LEASES, set == LEASES
+    if is_running and not was_running then
+      append(put, IN_FLIGHT, '0')
+      append(put, IN_FLIGHT, flight_of(key))
+    elseif not is_running and (was_running or row.is_misplaced) then
+      append(taken, IN_FLIGHT, flight_of(key))
+      freed[group_of[key]] = (freed[group_of[key]] or 0) + 1
+    end
+    return is_turn
+  end
+end
+
 -- Writes the rows of these keys, each of which occurs once. Wakes a waiting process if a key is ready, or
 -- due before all others.
 local function keep(keys, now)
   local written, gone, put, taken = {}, {}, {}, {}
+  -- In a queue with groups: new keys, each followed by its group, and the groups of keys that have left flight.
+  -- Also the groups of new ready keys.
+  local grouped, freed, ready
+  if TURNS then
+    grouped, freed, ready = {}, {}, {}
+    load_groups(keys)
+  end
   local soonest = NEVER
   for i = 1, #keys do
     local key = keys[i]
@@ -255,13 +397,22 @@ local function keep(keys, now)
       text = set and packed(row)
     end
     local was_in = row.was_in
+    local is_turn = TURNS and move_in_groups(key, row, set, at, now, put, taken, freed)
     if set then
       written[#written + 1] = key
       written[#written + 1] = text
+      if TURNS and not was_in then
+        grouped[#grouped + 1] = key
+        grouped[#grouped + 1] = group_of[key]
+      end
       if was_in ~= set or row.was_at ~= at then
-        append(put, set, text_of(at))
-        append(put, set, key)
-        if at < soonest and set ~= LEASES and set ~= PARKED then
+        if is_turn then
+          ready[group_of[key]] = true
+        else
+          append(put, set, text_of(at))
+          append(put, set, key)
+        end
+        if not is_turn and at < soonest and set ~= LEASES and set ~= PARKED then
           soonest = at
         end
       end
@@ -291,6 +442,12 @@ local function keep(keys, now)
   end
   if #gone > 0 then
     redis.call('HDEL', ROWS, unpack(gone))
+    if TURNS then
+      redis.call('HDEL', GROUPS_OF, unpack(gone))
+    end
+  end
+  if TURNS and #grouped > 0 then
+    redis.call('HSET', GROUPS_OF, unpack(grouped))
   end
   for set, list in pairs(taken) do
     redis.call('ZREM', set, unpack(list))
@@ -300,6 +457,9 @@ local function keep(keys, now)
   end
   if wakes then
     wake()
+  elseif TURNS then
+    wake_for_ready(ready)
+    wake_for_slots(freed)
   end
 end
 

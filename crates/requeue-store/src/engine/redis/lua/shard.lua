@@ -8,6 +8,19 @@ local ASIDE = KEYS[11]
 local CANCELLED = KEYS[12]
 -- The generation of the queue that is paused, or empty. Another generation has no meaning.
 local PAUSED = KEYS[13]
+-- The keys of a queue with groups. Other queues do not have them, and run no command for groups.
+--
+-- TURNS has the keys that are ready, instead of BANDS, ordered by band, group, due time and key: see
+-- `turn_of`. A key that becomes due by time stays in BANDS until a claim moves it. IN_FLIGHT has the keys
+-- in flight with their groups, in addition to LEASES. GROUPS_OF is a hash of the group of each key that has
+-- a row. GROUP_SETTINGS has the settings of groups: limit, weight, and 1 if the group is paused. The group
+-- `DEFAULT` has those of the queue.
+local TURNS, IN_FLIGHT, GROUPS_OF, GROUP_SETTINGS
+if #KEYS >= 17 then
+  TURNS, IN_FLIGHT, GROUPS_OF, GROUP_SETTINGS = KEYS[14], KEYS[15], KEYS[16], KEYS[17]
+end
+-- The names of groups have no control characters.
+local DEFAULT = '\1'
 -- A time that is never reached: the largest exact integer of a double.
 local NEVER = 9007199254740991
 
@@ -43,11 +56,20 @@ local function unplaced()
   for _, set in ipairs(BANDS) do
     placed = placed + redis.call('ZCARD', set)
   end
+  if TURNS then
+    placed = placed + redis.call('ZCARD', TURNS)
+  end
   return redis.call('HLEN', ROWS) - placed
 end
 
+-- Returns whether the groups of keys, or of keys in flight, were lost. The limits are then unknown.
+local function has_lost_groups()
+  return redis.call('ZCARD', LEASES) ~= redis.call('ZCARD', IN_FLIGHT)
+    or redis.call('HLEN', ROWS) ~= redis.call('HLEN', GROUPS_OF)
+end
+
 local function is_damaged()
-  return unplaced() ~= 0
+  return unplaced() ~= 0 or TURNS and has_lost_groups()
 end
 
 -- Returns the numbers of keys that are ready, waiting, in flight, dirty, parked and damaged. Damaged keys
@@ -59,6 +81,10 @@ local function count(at)
     ready = ready + redis.call('ZCOUNT', set, '-inf', at)
     all = all + redis.call('ZCARD', set)
   end
+  if TURNS then
+    local turns = redis.call('ZCARD', TURNS)
+    ready, all = ready + turns, all + turns
+  end
   return ready, all - ready, redis.call('ZCARD', LEASES), redis.call('ZCOUNT', AGAIN, '-inf', at),
     redis.call('ZCARD', PARKED), redis.call('ZCARD', ASIDE) + math.max(unplaced(), 0)
 end
@@ -68,5 +94,31 @@ end
 local function wake()
   if redis.call('LLEN', WAKE) == 0 then
     redis.call('LPUSH', WAKE, 1)
+  end
+end
+
+local parse_turn, turns_of_group, next_turn
+if TURNS then
+  -- Returns the band, the group, the due time and the key of a member of TURNS.
+  function parse_turn(member)
+    -- Another client may have written a member without a separator.
+    local middle = string.find(member, '\0', 1, true) or #member + 1
+    return tonumber(string.sub(member, 1, 1)), string.sub(member, 2, middle - 1),
+      tonumber(string.sub(member, middle + 1, middle + 16)), string.sub(member, middle + 18)
+  end
+
+  -- Returns the first `count` members of TURNS of a band and a group, or those after the member `after`.
+  function turns_of_group(band, group, count, after)
+    local start = band .. group
+    return redis.call('ZRANGEBYLEX', TURNS, after and '(' .. after or '[' .. start .. '\0', '(' .. start .. '\1',
+      'LIMIT', 0, count)
+  end
+
+  -- Returns the first member of TURNS of the band, after those of the group `after`, if it is not nil. The members of
+  -- `before` and of later groups are not returned.
+  function next_turn(band, after, before)
+    local from = '[' .. band .. (after and after .. '\1' or '')
+    local to = before and '(' .. band .. before .. '\1' or '(' .. (band + 1)
+    return redis.call('ZRANGEBYLEX', TURNS, from, to, 'LIMIT', 0, 1)[1]
   end
 end

@@ -100,7 +100,7 @@ async fn engine_of(says: [&str; 2]) -> (Redis, Place, Both) {
     lock(&both).says = says.map(|said| format!("{said}\r\n"));
     let url = format!("redis://127.0.0.1:{}", lock(&both).ports[0]);
     let engine = Redis::connect(options(&url)).await.expect("the engine connects");
-    let of = Identity { name: "q".to_owned(), generation: 0, floor: 0 };
+    let of = Identity { name: "q".to_owned(), generation: 0, floor: 0, grouping: None };
     lock(&engine.queues).insert(0, Arc::new(names::shards(&Arc::new(of), 1)));
     let place = Place::new(0, "q", ReaddPolicy::Replace);
     (engine, place, both)

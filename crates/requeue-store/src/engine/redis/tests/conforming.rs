@@ -6,7 +6,7 @@ use super::*;
 use crate::tests::BoxFuture;
 use crate::tests::cancelling::{check_cancels, check_workers};
 use crate::tests::conformance::{
-    Rig, check, check_bulk, check_jitter, check_queues, steps, unclaimed_and_cancelled,
+    Rig, check, check_bulk, check_jitter, check_queues, groups, steps, unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
@@ -29,6 +29,26 @@ impl Fixture {
         engine.migrate_schema().await.expect("the schema is created");
         Self { engine: Arc::new(engine), shards }
     }
+
+    /// Asserts that no operation has left a difference that a repair would remove.
+    async fn assert_whole(&self, shard: &Shard) {
+        if shard.queue.grouping.is_none() {
+            return;
+        }
+        let size = async |number: usize, command: &str| {
+            let mut size = redis::cmd(command);
+            size.arg(&shard.keys[number - 1]);
+            let size = self.engine.nodes.run_command(shard.slot, &size).await.expect("answered");
+            values::number(size).expect("a number")
+        };
+        let mut places = 0;
+        for number in [2, 3, 4, 5, 7, 11, 14] {
+            places += size(number, "ZCARD").await;
+        }
+        let rows = size(1, "HLEN").await;
+        assert_eq!((places, size(16, "HLEN").await), (rows, rows), "places and groups of rows");
+        assert_eq!(size(15, "ZCARD").await, size(5, "ZCARD").await, "groups of keys in flight");
+    }
 }
 
 impl Rig for Fixture {
@@ -43,6 +63,7 @@ impl Rig for Fixture {
                 let mut set = redis::cmd("SET");
                 set.arg(format!("{}:now", shard.keys[0])).arg(now);
                 self.engine.nodes.run_command(shard.slot, &set).await.expect("the time is set");
+                self.assert_whole(shard).await;
             }
         })
     }
@@ -65,6 +86,40 @@ fn conforms(url: &str, shards: u16, readd_policy: ReaddPolicy) {
     };
     check(&unclaimed_and_cancelled());
     proptest!(config, |(steps in steps(60))| check(&steps));
+}
+
+fn groups_conform(url: &str, shards: u16, group_by: &str) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("the runtime is built");
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
+    proptest!(config, |(steps in groups::steps(80))| {
+        runtime.block_on(async {
+            let rig = Fixture::new(url, shards).await;
+            groups::check_with(&rig, &name("groups"), group_by, &steps).await;
+        });
+    });
+}
+
+#[test]
+fn groups_keep_their_limits_and_lose_no_key() {
+    let Some(server) = Server::shared() else { return };
+    groups_conform(&server.url(""), 1, "");
+    groups_conform(&server.url(""), 1, groups::PATTERN);
+}
+
+#[test]
+fn groups_of_several_shards_keep_their_limits_and_lose_no_key() {
+    let Some(server) = Server::shared() else { return };
+    groups_conform(&server.url(""), 3, groups::PATTERN);
+    let Some(cluster) = Cluster::shared() else { return };
+    groups_conform(&cluster.url(), 4, groups::PATTERN);
+}
+
+#[tokio::test]
+async fn groups_take_turns_by_weight() {
+    let Some(server) = Server::shared() else { return };
+    groups::check_turns(&Fixture::new(&server.url(""), 1).await, &name("turns")).await;
 }
 
 #[test]

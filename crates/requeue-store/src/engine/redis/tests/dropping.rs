@@ -46,7 +46,8 @@ async fn a_drop_that_is_interrupted_is_completed_by_the_next() {
     let Some(server) = Server::shared() else { return };
     let name = name("sealed");
     let (engine, place) = engine(&server.url(""), &name).await;
-    let of = Identity { name: name.clone(), generation: place.generation, floor: 0 };
+    let of =
+        Identity { name: name.clone(), generation: place.generation, floor: 0, grouping: None };
     let shards = names::shards(&Arc::new(of), 1);
     let mut seal = engine.nodes.scripts.drop.on(&shards[0]);
     seal.arg("seal").arg(7);
@@ -225,7 +226,8 @@ async fn epochs_that_are_ahead_of_the_clock_rise_across_a_drop() {
     for shards in [1, 3] {
         let (url, name) = (format!("{}?shards={shards}", server.url("")), name("ahead"));
         let (engine, place) = engine(&url, &name).await;
-        let of = Identity { name: name.clone(), generation: place.generation, floor: 0 };
+        let of =
+            Identity { name: name.clone(), generation: place.generation, floor: 0, grouping: None };
         for shard in names::shards(&Arc::new(of), shards) {
             server.cli(&["set", &shard.keys[7], "2000000000000000"]);
         }

@@ -211,7 +211,7 @@ async fn what_replicas_do_not_confirm_may_or_may_not_be() {
     let engine = Redis::connect(options(&url)).await.expect("the engine connects");
     engine.migrate_schema().await.expect("the schema is created");
     let place = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
-    let ask = Ask { key: Key::from("a"), add: crate::Add::now(), adds: 1 };
+    let ask = Ask::new(Key::from("a"), crate::Add::now());
     let fault = engine.add_keys(&place, vec![ask]).await.expect_err("the server has no replica");
     assert_eq!(fault.kind, crate::types::error::Kind::Unconfirmed, "{}", fault.source);
     assert_eq!(fault.source.to_string(), "only 0 of 1 replicas have confirmed it");
@@ -223,7 +223,7 @@ async fn an_add_that_is_sent_again_is_one_add() {
     let Some(cluster) = Cluster::start() else { return };
     let url = format!("{}?wait=1&shards=1", cluster.url());
     let (engine, place) = engine(&url, "q").await;
-    let ask = || vec![Ask { key: "a".into(), add: crate::Add::now(), adds: 1 }];
+    let ask = || vec![Ask::new("a", crate::Add::now())];
     let deadline = tokio::time::Instant::now() + Duration::from_secs(3600);
     let mut attempts = Attempts::until(deadline);
     let slot = engine.shards_of(&place).expect("the queue is open")[0].slot;
@@ -407,7 +407,7 @@ async fn a_shard_that_is_given_to_another_node_goes_on_there() {
     engine.migrate_schema().await.expect("the schema is created");
     let place = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
     let slot = engine.shards_of(&place).expect("the queue is open")[0].slot;
-    let queue = Queue::new(engine, place, crate::client::options::Options::default());
+    let queue = Queue::new(engine, place, crate::client::options::Options::default(), None);
     let (before, during) = (numbered("before", 300), numbered("during", 1000));
     queue.add_all(before.clone()).await.expect("added");
     let adding = add_beside(&queue, during.clone());

@@ -133,18 +133,15 @@ async fn with_all_kinds(url: &str, name: &str) -> (Redis, Place, Vec<End>) {
     {
         // The delay lets the keys that are added later be claimed first.
         let add = Add::after(Duration::from_millis(1)).priority(priority);
-        let ask = Ask { key: key.into(), add, adds: 1 };
+        let ask = Ask::new(key, add);
         engine.add_keys(&place, vec![ask]).await.expect("added");
     }
-    let later = Ask { key: "later".into(), add: Add::after(LONG * 30), adds: 1 };
+    let later = Ask::new("later", Add::after(LONG * 30));
     engine.add_keys(&place, vec![later]).await.expect("added");
     let mut ends = Vec::new();
     for key in ["parked", "running", "dirty"] {
         let urgent = Add::now().priority(Priority::High);
-        engine
-            .add_keys(&place, vec![Ask { key: key.into(), add: urgent, adds: 1 }])
-            .await
-            .expect("added");
+        engine.add_keys(&place, vec![Ask::new(key, urgent)]).await.expect("added");
     }
     while ends.len() < 3 {
         let claimed = engine.claim_keys(&place, Claim { max: 1, ..ONE }).await.expect("claimed");

@@ -7,6 +7,7 @@ mod cuts;
 mod damaged;
 mod dropping;
 mod faults;
+mod groups;
 mod losing;
 mod nodes;
 
@@ -62,7 +63,7 @@ async fn engine(url: &str, name: &str) -> (Redis, Place) {
 }
 
 fn asking(key: &str) -> Vec<Ask> {
-    vec![Ask { key: Key::from(key), add: crate::Add::now(), adds: 1 }]
+    vec![Ask::new(Key::from(key), crate::Add::now())]
 }
 
 /// A claim of at most one key.

@@ -71,7 +71,7 @@ fn a_row_is_refused_unless_requeue_can_read_it() {
             accepted += 1;
             let key = Key::from("a");
             let found = load_row(&raw, 1, &key).expect("the row is read");
-            keep_row(&raw, 1, &key, found.as_ref()).expect("the row is written");
+            keep_row(&raw, 1, &key, found.as_ref(), 0).expect("the row is written");
             assert_eq!(load_row(&raw, 1, &key).expect("the row is read"), found, "{n}: {row:?}");
         } else {
             refused += 1;
@@ -142,7 +142,7 @@ fn the_table_has_the_columns_that_rows_are_read_from() {
         raw.prepare("select name from pragma_table_info('keys')").expect("prepared");
     let names = statement.query_map([], |row| row.get::<_, String>(0)).expect("read");
     let mut names: Vec<String> = names.collect::<Result<_, _>>().expect("read");
-    let mut expected: Vec<&str> = COLUMNS.split(", ").chain(["queue"]).collect();
+    let mut expected: Vec<&str> = COLUMNS.split(", ").chain(["queue", "is_due"]).collect();
     names.sort();
     expected.sort_unstable();
     assert_eq!(names, expected);

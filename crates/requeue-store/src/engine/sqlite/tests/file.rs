@@ -152,7 +152,7 @@ async fn without_a_reserve_adds_use_only_what_is_free_in_the_file() {
 
 fn long(n: u64) -> Vec<Ask> {
     let key = Key::from([&n.to_be_bytes()[..], &[b'k'; 1500]].concat());
-    vec![Ask { key, add: crate::Add::now(), adds: 1 }]
+    vec![Ask::new(key, crate::Add::now())]
 }
 
 /// Adds keys until the disk is full. Returns the number of acknowledged keys, and the error.

@@ -1,0 +1,128 @@
+//! The flags for the groups of a queue in a store.
+
+use clap::Args;
+use regex::bytes::Regex;
+use requeue_store::{GroupBy, OpenOptions};
+
+use crate::args::run::{Alone, Order};
+use crate::exit::Refusal;
+
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct GroupFlags {
+    /// Group of a key: the first capture of REGEX, or the whole match
+    ///
+    /// A setting of the queue: its first add or worker fixes it. Groups take turns within a priority.
+    #[arg(long, value_name = "REGEX", help_heading = "Queue", hide_short_help = true)]
+    pub(crate) group_by: Option<String>,
+
+    /// Most keys of each group in flight, over all workers
+    ///
+    /// A setting of the queue: its first add or worker fixes it.
+    #[arg(long, value_name = "N", help_heading = "Queue", hide_short_help = true)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) group_limit: Option<u32>,
+
+    /// Order of ready keys: fair, which requires --group-by and is its default
+    #[arg(long, value_enum, value_name = "HOW", help_heading = "Queue", hide_short_help = true)]
+    #[arg(hide_possible_values = true)]
+    pub(crate) order: Option<Order>,
+}
+
+/// The settings of the groups of a queue in a store.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct GroupSettings {
+    by: Option<GroupBy>,
+    limit: Option<u32>,
+}
+
+impl GroupFlags {
+    /// Takes the flags of `requeue run --store` from those for a queue in memory, which must not apply them too.
+    pub(crate) const fn take_from(alone: &mut Alone) -> Self {
+        Self {
+            group_by: alone.group_by.take(),
+            group_limit: alone.group_limit.take(),
+            order: alone.order.take(),
+        }
+    }
+
+    /// Checks the flags. With `named`, the adds name their groups, and a pattern is a mistake that clap has refused.
+    pub(crate) fn settings(self, named: bool) -> Result<GroupSettings, Refusal> {
+        let Self { group_by, group_limit: limit, order } = self;
+        let has_groups = named || group_by.is_some();
+        let needed = if named { "--group-by or --group" } else { "--group-by" };
+        let refuse = |why: &str| Err(Refusal::usage(why));
+        match order {
+            Some(Order::Fair) if !has_groups => {
+                return Err(Refusal::usage(format!("--order fair requires {needed}")));
+            }
+            None | Some(Order::Fair) => {}
+            Some(_) if has_groups => {
+                return refuse("--order: a queue with groups in a store always takes fair turns");
+            }
+            Some(_) => {
+                return refuse(
+                    "--order: a queue in a store always delivers by priority, and then by age",
+                );
+            }
+        }
+        if limit.is_some() && !has_groups {
+            return Err(Refusal::usage(format!("--group-limit requires {needed}")));
+        }
+        let by = match group_by {
+            Some(pattern) => {
+                let checked = Regex::new(&pattern);
+                checked.map_err(|error| Refusal::usage(format!("--group-by: {error}")))?;
+                Some(GroupBy::Pattern(pattern))
+            }
+            None => named.then_some(GroupBy::Add),
+        };
+        Ok(GroupSettings { by, limit })
+    }
+}
+
+impl GroupSettings {
+    pub(crate) fn apply_to(&self, mut opening: OpenOptions) -> OpenOptions {
+        if let Some(by) = &self.by {
+            opening = opening.group_by(by.clone());
+        }
+        if let Some(limit) = self.limit {
+            opening = opening.group_limit(limit);
+        }
+        opening
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_of_groups_fit_together() {
+        let flags = |group_by: Option<&str>, group_limit, order| GroupFlags {
+            group_by: group_by.map(str::to_owned),
+            group_limit,
+            order,
+        };
+        let pattern = Some("^[^/]*");
+        let by = Some(GroupBy::from("^[^/]*"));
+        for (flags, named, settings) in [
+            (flags(None, None, None), false, Ok((None, None))),
+            (flags(pattern, Some(2), Some(Order::Fair)), false, Ok((by.clone(), Some(2)))),
+            (flags(pattern, None, None), false, Ok((by, None))),
+            (flags(None, Some(2), None), true, Ok((Some(GroupBy::Add), Some(2)))),
+            (flags(None, None, Some(Order::Fair)), false, Err("fair requires --group-by")),
+            (flags(None, Some(2), None), false, Err("--group-limit requires --group-by")),
+            (flags(pattern, None, Some(Order::Fifo)), false, Err("always takes fair turns")),
+            (flags(None, None, Some(Order::Priority)), false, Err("delivers by priority")),
+            (flags(Some("("), None, None), false, Err("--group-by: regex parse error")),
+        ] {
+            match (flags.settings(named), settings) {
+                (Ok(found), Ok((by, limit))) => assert_eq!(found, GroupSettings { by, limit }),
+                (Err(refusal), Err(why)) => {
+                    assert!(refusal.message.contains(why), "{}", refusal.message);
+                }
+                (found, settings) => panic!("{found:?} instead of {settings:?}"),
+            }
+        }
+    }
+}

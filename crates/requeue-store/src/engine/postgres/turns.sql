@@ -1,0 +1,463 @@
+-- Claims of queues with groups. The groups take turns, and a group at its limit is passed over. The process that claims
+-- knows which groups come next: see `Turns`.
+--
+-- The index `keys_turns` has only the keys that are ready, so that groups whose keys wait cost nothing. A key that was
+-- written before it was due has `is_due = false`, until a claim after its due time writes the key again.
+--
+-- Each search for one row has `limit 1`. Without it, a plan that was made while the table was small would join in
+-- another order, and read the whole index.
+
+-- Marks up to 256 keys whose due time has passed. Returns their number.
+create or replace function requeue.note_due(in_queue integer, t bigint) returns integer
+language plpgsql as $$
+declare
+    marked integer;
+begin
+    update requeue.keys x set is_due = true where x.ctid = any (array(
+        select d.ctid from requeue.keys d
+        where d.queue = in_queue and d.state = 0 and d.grp is not null and not d.is_due and d.at <= t
+        order by d.at limit 256 for update skip locked
+    ));
+    get diagnostics marked = row_count;
+    return marked;
+end $$;
+
+-- Returns up to `in_count` groups that have ready keys of a priority, in the order of their names: first those after
+-- `in_after`, then the others. Each step seeks in the index, so the number of keys does not matter.
+create or replace function requeue.next_groups(
+    in_queue integer, in_priority integer, in_after text, in_count integer
+) returns text[]
+language plpgsql stable as $$
+declare
+    found text[];
+    others text[];
+    -- The names have no control characters, so no name lies between `in_after` and this text.
+    low constant text := coalesce(in_after || e'\u0001', '');
+begin
+    with recursive g (name, n) as (
+        (select x.grp, 1 from requeue.keys x
+         where x.queue = in_queue and x.state = 0 and x.is_due and x.priority = in_priority
+             and x.grp is not null and x.grp >= low
+         order by x.grp limit 1)
+        union all
+        select (
+            select x.grp from requeue.keys x
+            where x.queue = in_queue and x.state = 0 and x.is_due and x.priority = in_priority
+                and x.grp is not null and x.grp > g.name
+            order by x.grp limit 1
+        ), g.n + 1
+        from g where g.name is not null and g.n < in_count
+    )
+    select coalesce(array_agg(g.name order by g.n), '{}') into found from g where g.name is not null;
+    if in_after is not null and cardinality(found) < in_count then
+        with recursive g (name, n) as (
+            (select x.grp, 1 from requeue.keys x
+             where x.queue = in_queue and x.state = 0 and x.is_due and x.priority = in_priority
+                 and x.grp is not null and x.grp < low
+             order by x.grp limit 1)
+            union all
+            select (
+                select x.grp from requeue.keys x
+                where x.queue = in_queue and x.state = 0 and x.is_due and x.priority = in_priority
+                    and x.grp is not null and x.grp > g.name and x.grp < low
+                order by x.grp limit 1
+            ), g.n + 1
+            from g where g.name is not null and g.n < in_count - cardinality(found)
+        )
+        select array_agg(g.name order by g.n) into others from g where g.name is not null;
+        found := found || others;
+    end if;
+    return found;
+end $$;
+
+-- Returns the groups to visit: for each priority those of the ring, in their order, and then those that were found.
+-- Leaves out paused groups, and found groups at their limits, so that they do not take places in the ring.
+create or replace function requeue.candidates(
+    in_queue integer, in_limit integer, ring_bands integer[], ring text[], used integer[],
+    found_bands integer[], found_names text[]
+) returns requeue.turn[]
+language plpgsql stable as $$
+begin
+    return (select coalesce(array_agg(row(u.band - 2, u.name, u.used, u.is_next, coalesce(s.weight, 1),
+            coalesce(s.most, in_limit))::requeue.turn order by u.n), '{}')
+    from (
+        select f.band, f.name, min(f.n) as n, max(f.used) as used, bool_or(f.is_next) as is_next
+        from (
+            select r.band, r.name collate "C" as name, r.n, r.used, true as is_next
+            from unnest(ring_bands, ring, used) with ordinality as r (band, name, used, n)
+            union all
+            select g.band, g.name, cardinality(ring) + g.n, 0, false
+            from unnest(found_bands, found_names) with ordinality as g (band, name, n)
+        ) f group by f.band, f.name
+    ) u left join lateral (
+        select g.weight, g.most, g.paused from requeue.groups g
+        where g.queue = in_queue and g.name = u.name limit 1
+    ) s on true
+    where s.paused is not true and (
+        u.is_next or coalesce(s.most, in_limit) is null or coalesce(s.most, in_limit) > (
+            select count(*) from (
+                select from requeue.keys x
+                where x.queue = in_queue and x.state = 1 and x.grp is not null and x.grp = u.name
+                limit coalesce(s.most, in_limit)
+            ) f
+        )
+    ));
+end $$;
+
+-- Returns for each group whether this claim may visit it: 0 if the group is at its limit, 1 if another claim visits it,
+-- and 2 if it may. Then no other claim visits a group that has a limit, until this transaction ends.
+--
+-- The lock is only tried, so that claims never wait for each other's commits. A group at its limit is not locked: each
+-- lock takes an entry in the lock table that the whole server shares.
+create or replace function requeue.try_groups(in_queue integer, in_turns requeue.turn[]) returns integer[]
+language plpgsql as $$
+begin
+    -- The first number of the lock is "rqgr" in bytes.
+    return array(
+        select case
+            when c.most is null then 2
+            when c.most <= (
+                select count(*) from (
+                    select from requeue.keys x
+                    where x.queue = in_queue and x.state = 1 and x.grp is not null and x.grp = c.name
+                    limit c.most
+                ) f
+            ) then 0
+            when pg_try_advisory_xact_lock(1920034674, hashtext(in_queue || ' ' || c.name)) then 2
+            else 1
+        end
+        from unnest(in_turns) c
+    );
+end $$;
+
+-- Chooses and locks up to `in_wanted` ready keys from groups that `may` permits (see `try_groups`), by the turns of the
+-- groups. Each turn has `each` times the weight of the group, less what it has used. `taken` has the keys that this
+-- claim has chosen before, and `taken_groups` their groups.
+--
+-- Counts the keys in flight with another statement than `try_groups`: it sees each claim that has held the locks
+-- before.
+--
+-- `open` has the groups that may have more keys. `short` has those that had fewer keys than they had room for.
+create or replace function requeue.visit_groups(
+    in_queue integer, in_turns requeue.turn[], may integer[], in_wanted integer, each bigint,
+    inout taken tid[], inout taken_groups text[], out open requeue.turn[], out short requeue.turn[]
+)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    here tid[];
+    here_groups text[];
+begin
+    with room as (
+        select c.*, greatest(each * c.weight - c.used, 1) as turn,
+            greatest(least(each * c.weight - c.used, in_wanted, c.most
+                - (select count(*) from (
+                    select from requeue.keys x
+                    where c.most is not null and x.queue = in_queue and x.state = 1 and x.grp is not null
+                        and x.grp = c.name
+                    limit c.most
+                ) f)
+                - (select count(*) from unnest(taken_groups) b (name) where b.name = c.name)
+            ), 0) as room
+        from unnest(in_turns) with ordinality as c (priority, name, used, is_next, weight, most, n)
+        where may[c.n] = 2
+    ), chosen as (
+        select r.n, r.name, r.weight, r.used, h.id, h.at
+        from room r, lateral (
+            select x.ctid as id, x.at from requeue.keys x
+            where x.queue = in_queue and x.state = 0 and x.is_due and x.priority = r.priority
+                and x.grp is not null and x.grp = r.name and x.ctid <> all (taken)
+            order by x.at limit r.room for update skip locked
+        ) h
+        limit in_wanted
+    ), ordered as (
+        select c.id, c.name, c.n,
+            (c.used + row_number() over (partition by c.n order by c.at) - 1) / c.weight as turn
+        from chosen c
+    ), counted as (
+        select c.n, count(*) as many from chosen c group by c.n
+    ), visited as (
+        select r.n, r.turn, r.room, coalesce(c.many, 0) as many,
+            in_wanted - coalesce(sum(c.many) over (order by r.n rows between unbounded preceding and 1 preceding), 0)
+                as wanted
+        from room r left join counted c using (n)
+    ), done as (
+        select c.n, c.priority, c.name, c.weight, c.most, v.room > v.many and v.many < v.wanted as is_short,
+            -- A group that was not reached keeps its place.
+            v.wanted = 0 as keeps,
+            coalesce(v.many = least(v.turn, v.wanted), may[c.n] = 1) as is_open,
+            -- The claim may have ended before the turn.
+            coalesce(v.many < v.turn, false) as is_cut, c.used, c.is_next, coalesce(v.many, 0) as many
+        from unnest(in_turns) with ordinality as c (priority, name, used, is_next, weight, most, n)
+        left join visited v using (n)
+    )
+    select (select array_agg(o.id order by o.turn, o.n) from ordered o),
+        (select array_agg(o.name order by o.turn, o.n) from ordered o),
+        coalesce(array_agg(
+            row(d.priority, d.name,
+                case when d.keeps then d.used when d.is_cut then d.used + d.many else 0 end,
+                case when d.keeps then d.is_next else d.is_cut end, d.weight, d.most)::requeue.turn
+            order by d.n) filter (where d.is_open), '{}'),
+        coalesce(array_agg(row(d.priority, d.name, 0, false, 1, null)::requeue.turn) filter (where d.is_short), '{}')
+    into here, here_groups, open, short
+    from done d;
+    taken := taken || here;
+    taken_groups := taken_groups || here_groups;
+end $$;
+
+-- Chooses and locks up to `in_wanted` ready keys of one priority from the groups `in_turns`, in their order. Also
+-- returns the groups that may have more, the groups that had fewer keys than they had room for, and whether another
+-- claim kept this one from a group.
+--
+-- No claim exceeds the limit of a group: see `try_groups` and `visit_groups`.
+create or replace function requeue.take_turns(
+    in_queue integer, in_turns requeue.turn[], in_wanted integer,
+    inout taken tid[], inout taken_groups text[], inout short requeue.turn[], inout is_busy boolean,
+    out open requeue.turn[]
+)
+language plpgsql as $$
+declare
+    most_visited constant integer := requeue.most_decisions();
+    -- The turns of each group, so that 8 groups fill the batch: see `turns_each`.
+    each constant bigint := ceil(in_wanted / greatest(1, (
+        select sum(c.weight) from unnest(in_turns[:8]) c
+    ))::numeric);
+    total constant integer := cardinality(in_turns);
+    has_limit constant boolean := exists (select from unnest(in_turns) c where c.most is not null);
+    wanted integer := in_wanted;
+    before integer;
+    -- A claim of one key visits one group, so that it locks no other.
+    size integer := least(in_wanted, 8);
+    first integer := 1;
+    part requeue.turn[];
+    may integer[];
+    locked integer := 0;
+    visited record;
+begin
+    open := '{}';
+    while wanted > 0 and first <= total and locked < most_visited loop
+        part := in_turns[first : first + size - 1];
+        first := first + cardinality(part);
+        if has_limit then
+            may := requeue.try_groups(in_queue, part);
+            locked := locked + cardinality(array_positions(may, 2));
+            is_busy := is_busy or 1 = any (may);
+        else
+            may := array_fill(2, array[cardinality(part)]);
+        end if;
+        before := cardinality(taken);
+        visited := requeue.visit_groups(in_queue, part, may, wanted, each, taken, taken_groups);
+        taken := visited.taken;
+        taken_groups := visited.taken_groups;
+        open := open || visited.open;
+        short := short || visited.short;
+        wanted := wanted - (cardinality(taken) - before);
+        size := least(2 * size, most_visited);
+    end loop;
+    -- The rest has its turns in the next claim.
+    is_busy := is_busy or wanted > 0 and first <= total;
+    open := open || in_turns[first:];
+end $$;
+
+-- Returns the priority of the oldest ready key among the first keys of the groups that are below their limits.
+create or replace function requeue.oldest_priority(in_queue integer, in_turns requeue.turn[]) returns integer
+language plpgsql stable as $$
+begin
+    return (select c.priority from unnest(in_turns) c, lateral (
+        select x.at from requeue.keys x
+        where x.queue = in_queue and x.state = 0 and x.is_due and x.priority = c.priority
+            and x.grp is not null and x.grp = c.name
+        order by x.at limit 1
+    ) h
+    where c.most is null or c.most > (
+        select count(*) from (
+            select from requeue.keys x
+            where x.queue = in_queue and x.state = 1 and x.grp is not null and x.grp = c.name limit c.most
+        ) f
+    )
+    order by h.at, c.priority limit 1);
+end $$;
+
+-- Returns whether a process waits for a key, and one of these groups has a limit and a ready key. The completion of its
+-- keys has made room for that key.
+create or replace function requeue.frees_slot(in_queue integer, in_groups text[], t bigint) returns boolean
+language plpgsql as $$
+declare
+    place requeue.queues;
+begin
+    select * into place from requeue.queues q where q.id = in_queue and q.waited_until > t;
+    return found and exists (
+        select from (select distinct g collate "C" as name from unnest(in_groups) g) u
+        left join lateral (
+            select g.most, g.paused from requeue.groups g where g.queue = in_queue and g.name = u.name limit 1
+        ) s on true
+        cross join generate_series(-1, 1) p (priority)
+        cross join lateral (
+            select from requeue.keys x
+            where x.queue = in_queue and x.state = 0 and x.is_due and x.priority = p.priority
+                and x.grp is not null and x.grp = u.name
+            limit 1
+        ) h
+        where coalesce(s.most, place.group_limit) is not null and s.paused is not true
+    );
+end $$;
+
+-- As `claim`, for a queue with groups. The groups in `in_ring` come first, each with its priority from 1 for the
+-- lowest, and the number of keys that it has got in its turn. Then follow, for each priority, up to `in_more` groups
+-- after `in_after`. Groups have no lower bounds, so that `lows` stays as it is, except for leases.
+--
+-- Also returns the groups of the keys; the groups that later claims visit, as in `in_ring`, with those whose turns come
+-- next (`is_next`); and for each priority the last group that was looked up, or null, and whether all were. If the
+-- queue is paused, no group is visited, and the arrays of groups are empty.
+create or replace function requeue.claim_turns(
+    in_queue integer, in_hold boolean, in_max integer, in_oldest integer, in_lease bigint,
+    in_base bigint, in_cap bigint, in_share double precision, in_most integer, in_lows bigint[],
+    in_newest boolean, in_worker text,
+    in_bands integer[], in_ring text[], in_used integer[], in_after text[], in_more integer,
+    out keys bytea[], out epochs bigint[], out priorities smallint[], out adds integer[],
+    out reasons integer[], out failures integer[], out queued bigint[], out parked bytea[],
+    out parked_failures integer[], out next_due bigint, out lows bigint[], out snapshot text,
+    out is_paused boolean, out groups text[],
+    out bands integer[], out ring text[], out used integer[], out is_next boolean[],
+    out cursors text[], out is_complete boolean[]
+)
+language plpgsql {planned} as $$
+#variable_conflict use_column
+declare
+    t bigint := requeue.now();
+    place requeue.queues;
+    ended record;
+    found_here text[];
+    found_bands integer[] := '{}';
+    found_all text[] := '{}';
+    turns requeue.turn[];
+    rest requeue.turn[];
+    -- The priorities, in the order of the visits, and the numbers of keys.
+    visits integer[] := '{1, 0, -1}';
+    quotas integer[] := array[in_max, in_max, in_max];
+    aged integer;
+    wanted integer;
+    visited record;
+    delivered record;
+    marked integer := 0;
+    next_at bigint;
+begin
+    lows := in_lows;
+    select * into place from requeue.queues q where q.id = in_queue;
+    if not found then
+        perform requeue.check_queue(in_queue);
+    end if;
+    is_paused := place.paused;
+    snapshot := requeue.snapshot(in_newest);
+    ended := requeue.expire_leases(in_queue, in_hold, in_base, in_cap, in_share, in_most, t, lows[4]);
+    lows[4] := ended.low;
+    parked := ended.parked;
+    parked_failures := ended.parked_failures;
+    if ended.has_freed and place.waited_until > t then
+        perform requeue.wake(in_queue);
+    end if;
+
+    turns := '{}';
+    if not is_paused then
+        marked := requeue.note_due(in_queue, t);
+        for band in 1 .. 3 loop
+            found_here := requeue.next_groups(in_queue, band - 2, in_after[band], in_more);
+            is_complete[band] := cardinality(found_here) < in_more;
+            cursors[band] := case when not is_complete[band] then found_here[in_more] end;
+            found_all := found_all || found_here;
+            found_bands := found_bands || array_fill(band, array[cardinality(found_here)]);
+        end loop;
+        turns := requeue.candidates(in_queue, place.group_limit, in_bands, in_ring, in_used, found_bands, found_all);
+    end if;
+
+    if in_oldest > 0 and (select min(c.priority) < max(c.priority) from unnest(turns) c) then
+        aged := requeue.oldest_priority(in_queue, turns);
+        if aged is not null then
+            visits := aged || visits;
+            quotas := in_oldest || quotas;
+        end if;
+    end if;
+    select '{}'::tid[] as taken, '{}'::text[] as taken_groups, '{}'::requeue.turn[] as short, false as is_busy
+    into visited;
+    for n in 1 .. cardinality(visits) loop
+        wanted := least(quotas[n], in_max - cardinality(visited.taken));
+        -- After a visit, those whose turns come next precede those that have had their turns.
+        rest := array(
+            select row(c.priority, c.name, c.used, c.is_next, c.weight, c.most)::requeue.turn
+            from unnest(turns) with ordinality as c (priority, name, used, is_next, weight, most, place)
+            where c.priority = visits[n] order by c.is_next desc, c.place
+        );
+        continue when wanted = 0 or cardinality(rest) = 0;
+        turns := array(select c from unnest(turns) c where c.priority <> visits[n]);
+        visited := requeue.take_turns(in_queue, rest, wanted, visited.taken, visited.taken_groups, visited.short,
+            visited.is_busy);
+        turns := turns || visited.open;
+    end loop;
+    select coalesce(array_agg(c.priority + 2), '{}'), coalesce(array_agg(c.name), '{}'),
+        coalesce(array_agg(c.used::integer), '{}'), coalesce(array_agg(c.is_next), '{}')
+    into bands, ring, used, is_next from unnest(turns) c;
+
+    delivered := requeue.deliver(visited.taken, t, in_lease, in_worker);
+    keys := delivered.keys;
+    epochs := delivered.epochs;
+    priorities := delivered.priorities;
+    adds := delivered.adds;
+    reasons := delivered.reasons;
+    failures := delivered.failures;
+    queued := delivered.queued;
+    groups := delivered.groups;
+
+    if not is_paused and cardinality(keys) < in_max then
+        next_at := (
+            select x.at from requeue.keys x
+            where x.queue = in_queue and x.state = 0 and x.grp is not null and not x.is_due
+            order by x.at limit 1
+        );
+        -- A key that was due and was not marked is one of too many, or is locked by another transaction.
+        next_due := case
+            when next_at > t then next_at - t
+            when next_at is not null and marked < 256 then 20000
+            when next_at is not null then 0
+        end;
+        if visited.is_busy then
+            next_due := least(next_due, 5000);
+        elsif exists (
+            select from unnest(visited.short) c, lateral (
+                select from requeue.keys x
+                where x.queue = in_queue and x.state = 0 and x.is_due and x.priority = c.priority
+                    and x.grp is not null and x.grp = c.name
+                limit 1
+            ) h
+        ) then
+            -- Another transaction has locked a ready key, as in `claim`.
+            next_due := least(next_due, 20000);
+        end if;
+    end if;
+end $$;
+
+-- Changes a setting of a group, and wakes the waiting processes: 0 the limit, 1 the weight, 2 whether it is paused.
+create or replace function requeue.change_group(
+    in_queue integer, in_name text, in_setting integer, in_value integer
+) returns void
+language plpgsql {definer} set lock_timeout = '5s' as $$
+begin
+    perform requeue.keep_queue(in_queue);
+    perform requeue.check_queue(in_queue);
+    insert into requeue.groups as g (queue, name, most, weight, paused)
+    values (in_queue, in_name, case in_setting when 0 then in_value end,
+        case in_setting when 1 then in_value else 1 end, in_setting = 2 and in_value > 0)
+    on conflict (queue, name) do update set
+        most = case in_setting when 0 then excluded.most else g.most end,
+        weight = case in_setting when 1 then excluded.weight else g.weight end,
+        paused = case in_setting when 2 then excluded.paused else g.paused end;
+    perform requeue.wake(in_queue);
+end $$;
+
+-- Sets the limit of the groups that have no other one, and wakes the waiting processes.
+create or replace function requeue.set_group_limit(in_queue integer, in_limit integer) returns void
+language plpgsql {definer} set lock_timeout = '5s' as $$
+begin
+    update requeue.queues q set group_limit = in_limit where q.id = in_queue;
+    perform requeue.check_queue(in_queue);
+    perform requeue.wake(in_queue);
+end $$;

@@ -1,0 +1,202 @@
+//! The settings of groups, and the list of groups.
+//!
+//! All shards of a queue have the settings of all its groups. If a pattern extracts the groups, all keys of a group
+//! are in one shard; otherwise the queue has one shard. So a claim can keep the limits within one script.
+//!
+//! A server that evicts keys may lose the settings of groups. The next process that opens the queue restores the limit
+//! of the queue, and the groups keep the default weight and no limit until they are set again.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use super::values::{self, Values};
+use super::{Redis, dropping};
+use crate::engine::{GroupChange, Place};
+use crate::types::error::Answer;
+use crate::types::inspect::GroupInfo;
+use crate::types::inspect::{Entry, State, StateCounts};
+use crate::types::key::Key;
+
+/// The name in the scripts of the group that has the settings of the queue.
+const DEFAULT: &[u8] = b"\x01";
+
+impl Redis {
+    /// Changes a setting of a group, or of the queue, in one shard after the other.
+    pub(super) async fn change_group_setting(
+        &self,
+        queue: &Place,
+        group: Option<&str>,
+        change: GroupChange,
+    ) -> Answer<()> {
+        let (setting, value) = match change {
+            GroupChange::Limit(limit) => ("limit", values::limit_word(limit)),
+            GroupChange::Weight(weight) => ("weight", weight.to_string()),
+            GroupChange::Paused(paused) => ("paused", u8::from(paused).to_string()),
+        };
+        for (n, shard) in self.shards_of(queue)?.iter().enumerate() {
+            let mut command = self.nodes.scripts.change_group.on(shard);
+            command.arg(group.map(|group| format!(".{group}")).unwrap_or_default());
+            command.arg(setting).arg(&value);
+            let ran = self.run_script(shard, &command).await;
+            // The earlier shards were changed.
+            ran.map_err(|fault| if n > 0 { fault.after_a_part() } else { fault })?;
+        }
+        Ok(())
+    }
+
+    /// Sets the limit of the groups that have no other one. The record of the queue has it, too: it restores the limit
+    /// of a shard that has lost it.
+    pub(super) async fn set_default_limit(&self, queue: &Place, limit: Option<u32>) -> Answer<()> {
+        let shards = self.shards_of(queue)?;
+        // This fails if the queue was dropped, before the record is changed.
+        self.change_group_setting(queue, None, GroupChange::Limit(limit)).await?;
+        let limit = limit.map(|limit| limit.to_string()).unwrap_or_default();
+        let recorded =
+            dropping::record(&self.nodes, &shards[0].queue, &["limit".to_owned(), limit]).await;
+        recorded.map_err(|fault| fault.after_a_part())
+    }
+
+    /// Lists groups with the numbers of their keys. The shards do not keep their keys by group, so this reads all keys
+    /// of the queue.
+    pub(super) async fn list_all_groups(
+        &self,
+        queue: &Place,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Answer<Vec<GroupInfo>> {
+        let shards = self.shards_of(queue)?;
+        let mut listing = Listing { after, limit, found: BTreeMap::new() };
+        let mut settings = BTreeMap::new();
+        for shard in &*shards {
+            let mut cursor = b"0".to_vec();
+            loop {
+                let (next, now, keys) = self.scan_shard(shard, None, &cursor).await?;
+                for (key, stored) in keys {
+                    let entry = stored.to_entry(key, |epoch| epoch, now);
+                    if let Some(group) = listing.group(entry.group.as_deref().unwrap_or_default()) {
+                        group.note_key(&entry);
+                    }
+                }
+                cursor = next;
+                if cursor == b"0" {
+                    break;
+                }
+            }
+            // All shards have the same settings, but for a change that is in progress.
+            self.read_settings(shard, &mut settings).await?;
+        }
+        let default = settings.remove(DEFAULT).unwrap_or_default().limit;
+        for group in settings.keys() {
+            listing.group(&String::from_utf8_lossy(group));
+        }
+        let infos = listing.found.into_iter().map(|(name, Group { counts, .. })| {
+            let Setting { limit, weight, is_paused } =
+                settings.get(name.as_bytes()).copied().unwrap_or_default();
+            let limit = limit.or(default);
+            GroupInfo { name: name.to_string(), counts, limit, weight, is_paused }
+        });
+        Ok(infos.collect())
+    }
+
+    async fn read_settings(
+        &self,
+        shard: &super::Shard,
+        settings: &mut BTreeMap<Vec<u8>, Setting>,
+    ) -> Answer<()> {
+        let mut cursor = b"0".to_vec();
+        loop {
+            let mut command = self.nodes.scripts.list_settings.on(shard);
+            command.arg(&cursor);
+            let mut step = Values::from_array(self.run_script(shard, &command).await?)?;
+            cursor = step.bytes()?;
+            let mut found = Values::from_array(step.next_value()?)?;
+            while !found.is_empty() {
+                let (group, text) = (found.bytes()?, found.bytes()?);
+                settings.insert(group, Setting::parse(&String::from_utf8_lossy(&text)));
+            }
+            if cursor == b"0" {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// The settings of a group.
+#[derive(Clone, Copy, Debug)]
+struct Setting {
+    limit: Option<u32>,
+    weight: u32,
+    is_paused: bool,
+}
+
+impl Setting {
+    /// Parses the settings as the scripts do: an invalid one has its default value.
+    fn parse(text: &str) -> Self {
+        let mut words = text.split(' ');
+        let limit = words.next().and_then(|limit| limit.parse().ok());
+        let weight = words.next().and_then(|weight| weight.parse().ok()).unwrap_or(1);
+        Self { limit, weight, is_paused: words.next() == Some("1") }
+    }
+}
+
+impl Default for Setting {
+    fn default() -> Self {
+        Self { limit: None, weight: 1, is_paused: false }
+    }
+}
+
+/// The first groups after a name.
+struct Listing<'a> {
+    after: Option<&'a str>,
+    limit: usize,
+    found: BTreeMap<Arc<str>, Group>,
+}
+
+#[derive(Default)]
+struct Group {
+    counts: StateCounts,
+    /// A scan may return a key twice.
+    keys: HashSet<Key>,
+}
+
+impl Listing<'_> {
+    /// Returns the group, if it is one of those that are listed.
+    fn group(&mut self, name: &str) -> Option<&mut Group> {
+        if self.limit == 0 || self.after.is_some_and(|after| name <= after) {
+            return None;
+        }
+        if !self.found.contains_key(name) {
+            let is_full = self.found.len() >= self.limit;
+            if is_full && self.found.last_key_value().is_some_and(|(last, _)| name > &**last) {
+                return None;
+            }
+            if is_full {
+                self.found.pop_last();
+            }
+            self.found.insert(name.into(), Group::default());
+        }
+        self.found.get_mut(name)
+    }
+}
+
+impl Group {
+    fn note_key(&mut self, entry: &Entry) {
+        if !self.keys.insert(entry.key.clone()) {
+            return;
+        }
+        let counts = &mut self.counts;
+        let count = match entry.state {
+            State::Ready => {
+                let ready = entry.since.unwrap_or_default();
+                counts.oldest_ready = counts.oldest_ready.max(ready);
+                &mut counts.ready
+            }
+            State::Waiting => &mut counts.waiting,
+            State::InFlight => &mut counts.in_flight,
+            State::Parked => &mut counts.parked,
+            State::Damaged => &mut counts.damaged,
+        };
+        *count += 1;
+        counts.dirty += u64::from(entry.dirty);
+    }
+}

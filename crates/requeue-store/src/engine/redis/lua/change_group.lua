@@ -1,0 +1,11 @@
+-- Changes a setting of a group, or of the queue, and wakes waiting processes. ARGV: the group with a dot
+-- before it, or empty text for the queue; the setting: limit, weight or paused; and its value.
+local group = ARGV[1] == '' and DEFAULT or string.sub(ARGV[1], 2)
+local found = redis.call('HGET', GROUP_SETTINGS, group)
+local limit, weight, paused = string.match(found or '', '^(%S+) (%S+) (%S+)$')
+local settings = { limit = limit or '-', weight = weight or '1', paused = paused or '0' }
+settings[ARGV[2]] = ARGV[3]
+redis.call(
+  'HSET', GROUP_SETTINGS, group, settings.limit .. ' ' .. settings.weight .. ' ' .. settings.paused
+)
+wake()

@@ -1,0 +1,205 @@
+-- Chooses the keys of a claim by turns. engine/sqlite/turns.rs is the reference. Queues without groups need none of it.
+local choose_by_turns
+if TURNS then
+  -- Moves keys that have become due from BANDS to TURNS, up to this number for each priority.
+  local MOVED = 256
+  local function move_due(at)
+    for band, set in ipairs(BANDS) do
+      local due = redis.call('ZRANGEBYSCORE', set, '-inf', at, 'WITHSCORES', 'LIMIT', 0, MOVED)
+      if #due > 0 then
+        local keys, members = {}, {}
+        for i = 1, #due, 2 do
+          keys[#keys + 1] = due[i]
+        end
+        load_groups(keys)
+        for i, key in ipairs(keys) do
+          members[2 * i - 1], members[2 * i] = '0', turn_of(band, group_of[key], tonumber(due[2 * i]), key)
+        end
+        redis.call('ZREM', set, unpack(keys))
+        redis.call('ZADD', TURNS, unpack(members))
+      end
+    end
+  end
+
+  -- Parses the rounds of the bands. Each has the group after which others are looked up, with a dot before it, or
+  -- nothing; the number of groups to look up; the number of groups that are visited first; and these groups, each with
+  -- the number of keys that it has already got in its turn.
+  local function parse_rounds(words, i)
+    local rounds = {}
+    for band = 1, 3 do
+      local after, count = words[i], tonumber(words[i + 2])
+      rounds[band] = { after = after ~= '' and string.sub(after, 2) or nil, more = tonumber(words[i + 1]), first = {} }
+      i = i + 3
+      for n = 1, count do
+        rounds[band].first[n] = { group = words[i], used = tonumber(words[i + 1]), is_first = true }
+        i = i + 2
+      end
+    end
+    return rounds
+  end
+
+  -- Returns the groups with ready keys of a band, in the order of their names: first those after `round.after`, then
+  -- the others.
+  local function look_up_groups(band, round)
+    local found, after, before = {}, round.after, nil
+    while #found < round.more do
+      local member = next_turn(band, after, before)
+      if member then
+        local _, group = parse_turn(member)
+        found[#found + 1], after = group, group
+      elseif round.after and not before then
+        after, before = nil, round.after
+      else
+        break
+      end
+    end
+    return found
+  end
+
+  -- Returns for each band the groups that may deliver, with their settings, and how far the lookup has come.
+  local function find_candidates(rounds)
+    local bands, visited, all, names = {}, {}, {}, {}
+    for band, round in ipairs(rounds) do
+      local found = look_up_groups(band, round)
+      local is_complete = #found < round.more
+      visited[band] = { is_complete = is_complete, cursor = not is_complete and found[#found] }
+      local candidates, known = round.first, {}
+      for _, turn in ipairs(candidates) do
+        known[turn.group] = true
+      end
+      for _, group in ipairs(found) do
+        if not known[group] then
+          candidates[#candidates + 1] = { group = group, used = 0 }
+        end
+      end
+      bands[band] = candidates
+      for _, turn in ipairs(candidates) do
+        if not all[turn.group] then
+          all[turn.group] = true
+          names[#names + 1] = turn.group
+        end
+      end
+    end
+    local settings = #names > 0 and settings_of(names) or {}
+    for band, candidates in ipairs(bands) do
+      local open = {}
+      for _, turn in ipairs(candidates) do
+        turn.weight, turn.limit = settings[turn.group].weight, settings[turn.group].limit
+        if turn.limit ~= 0 then
+          open[#open + 1] = turn
+        end
+      end
+      bands[band] = open
+    end
+    return bands, visited
+  end
+
+  -- The number of keys of each limited group in flight, with those that this claim takes.
+  local running = {}
+
+  -- Returns the number of keys, up to `wanted`, that the limit of the group leaves.
+  local function room_of(turn, wanted)
+    if not turn.limit then
+      return wanted
+    end
+    running[turn.group] = running[turn.group] or count_in_flight(turn.group)
+    return math.max(math.min(wanted, turn.limit - running[turn.group]), 0)
+  end
+
+  -- Returns the band of the oldest ready key among the first keys of these groups, if several bands have groups.
+  local function oldest_band(bands)
+    local some = 0
+    for _, candidates in ipairs(bands) do
+      some = some + (#candidates > 0 and 1 or 0)
+    end
+    local oldest, oldest_at = nil, nil
+    for band, candidates in ipairs(some > 1 and bands or {}) do
+      for _, turn in ipairs(candidates) do
+        local head = room_of(turn, 1) > 0 and turns_of_group(band, turn.group, 1)[1]
+        local _, _, at = parse_turn(head or '')
+        if at and (not oldest_at or at < oldest_at) then
+          oldest, oldest_at = band, at
+        end
+      end
+    end
+    return oldest
+  end
+
+  -- The number of groups of the ring that a claim visits, as in engine/turns.rs.
+  local VISITED = 8
+
+  -- Appends up to `most` ready keys of a band to `members`, by the turns of `candidates`. Returns the groups that may
+  -- have more keys. Those whose turns come next have `is_first`.
+  local function visit_groups(band, candidates, most, members)
+    local sum = 0
+    for i = 1, math.min(#candidates, VISITED) do
+      sum = sum + candidates[i].weight
+    end
+    local each = math.max(math.ceil(most / math.max(sum, 1)), 1)
+    -- The keys by the number of their turn. The workers take the keys of a claim in this order.
+    local turns, last, count, open = {}, -1, 0, {}
+    for _, turn in ipairs(candidates) do
+      local wanted = most - count
+      if wanted == 0 then
+        open[#open + 1] = turn
+      else
+        local length = math.max(each * turn.weight - turn.used, 1)
+        wanted = math.min(wanted, length)
+        local room = room_of(turn, wanted)
+        local found = room > 0 and turns_of_group(band, turn.group, room, turn.after) or {}
+        for n, member in ipairs(found) do
+          local number = math.floor((turn.used + n - 1) / turn.weight)
+          append(turns, number, member)
+          last = math.max(last, number)
+        end
+        count = count + #found
+        if turn.limit then
+          running[turn.group] = running[turn.group] + #found
+        end
+        if #found == wanted then
+          -- The claim may have ended before the turn.
+          turn.is_first = #found < length
+          turn.used = turn.is_first and turn.used + #found or 0
+          turn.after = found[#found]
+          open[#open + 1] = turn
+        end
+      end
+    end
+    for number = 0, last do
+      for _, member in ipairs(turns[number] or {}) do
+        members[#members + 1] = member
+      end
+    end
+    return open
+  end
+
+  -- Returns the members of TURNS that a claim delivers; how far it has visited the groups of each band: those whose
+  -- turns come next with the keys that they have got, those that follow in the ring, the last group that was looked
+  -- up, and 1 if all groups were; and whether there may be more keys.
+  function choose_by_turns(at, max, oldest, words, first_word)
+    move_due(at)
+    local bands, visited = find_candidates(parse_rounds(words, first_word))
+    local members = {}
+    local aging = oldest > 0 and oldest_band(bands)
+    if aging then
+      bands[aging] = visit_groups(aging, bands[aging], math.min(oldest, max), members)
+    end
+    for band = 3, 1, -1 do
+      bands[band] = visit_groups(band, bands[band], max - #members, members)
+    end
+    local answer, has_more = {}, false
+    for band, open in ipairs(bands) do
+      local next, last = {}, {}
+      for _, turn in ipairs(open) do
+        if turn.is_first then
+          next[#next + 1], next[#next + 2] = turn.group, turn.used
+        else
+          last[#last + 1] = turn.group
+        end
+      end
+      answer[band] = { next, last, visited[band].cursor, visited[band].is_complete and 1 or 0 }
+      has_more = has_more or #open > 0 or not visited[band].is_complete
+    end
+    return members, answer, has_more
+  end
+end

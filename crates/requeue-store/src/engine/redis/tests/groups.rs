@@ -1,0 +1,304 @@
+//! Tests groups beyond the conformance with the model: lost parts, wakes, shards and lists.
+
+use tokio::time::timeout;
+
+use super::faults::RIGHTS;
+use super::*;
+use crate::engine::{Ask, Failure, Finish, GroupChange};
+use crate::types::group::GroupBy;
+use crate::{Add, Queue, Store};
+
+const LONG: Duration = Duration::from_secs(900);
+const PATTERN: &str = "^[^/]*";
+/// The names of the Redis keys that only shards with groups have, except for the settings.
+const PARTS: [&str; 3] = ["turns", "in-flight", "groups-of"];
+
+async fn grouped(url: &str, name: &str, group_by: &str) -> (Redis, Place) {
+    let engine = Redis::connect(options(url)).await.expect("the engine connects");
+    engine.migrate_schema().await.expect("the schema is created");
+    let settings =
+        Settings { group_by: Some(group_by.into()), group_limit: Some(1), ..Settings::default() };
+    let place = engine.open_queue(name, settings).await.expect("the queue opens");
+    (engine, place)
+}
+
+/// Adds keys whose groups are the parts before the slash.
+async fn add(engine: &Redis, place: &Place, keys: &[&str], add: Add) {
+    for &key in keys {
+        let group = key.split('/').next().map(Arc::from);
+        let ask = Ask { group, ..Ask::new(key, add) };
+        engine.add_keys(place, vec![ask]).await.expect("added");
+    }
+}
+
+/// Claims until no key can be delivered, and the shards are repaired.
+async fn claim_all(engine: &Redis, place: &Place) -> Vec<crate::engine::Delivery> {
+    let claimed = async {
+        let mut all = Vec::new();
+        loop {
+            let claimed = engine.claim_keys(place, Claim { max: 9, ..ONE }).await.expect("claimed");
+            let is_last = claimed.next.is_none_or(|next| next > Duration::from_secs(1));
+            if claimed.items.is_empty() && is_last {
+                break all;
+            }
+            all.extend(claimed.items);
+        }
+    };
+    timeout(LONG, claimed).await.expect("the repair completes")
+}
+
+fn names(items: &[crate::engine::Delivery]) -> Vec<String> {
+    let mut names: Vec<_> = items
+        .iter()
+        .map(|out| format!("{}: {}", out.group.as_deref().expect("a group"), out.key))
+        .collect();
+    names.sort();
+    names
+}
+
+async fn finish_all(engine: &Redis, place: &Place, items: Vec<crate::engine::Delivery>) {
+    for out in items {
+        let end = End { key: out.key, epoch: out.epoch, how: Finish::Succeed };
+        let answer = engine.finish_deliveries(place, vec![end]).await.expect("answered");
+        assert_eq!(answer, [true]);
+    }
+}
+
+#[tokio::test]
+async fn a_shard_that_has_lost_a_part_of_its_groups_is_repaired_and_keeps_their_limits() {
+    let Some(server) = Server::shared() else { return };
+    for (part, group_by) in PARTS.iter().flat_map(|part| [(part, ""), (part, PATTERN)]) {
+        let name = name(part);
+        let (engine, place) = grouped(&server.url(""), &name, group_by).await;
+        add(&engine, &place, &["p/1"], Add::now()).await;
+        for out in claim_all(&engine, &place).await {
+            let failure = Failure { asked: out.asked, error: "no".to_owned() };
+            let end = End { key: out.key, epoch: out.epoch, how: Finish::GiveUp(failure) };
+            engine.finish_deliveries(&place, vec![end]).await.expect("answered");
+        }
+        add(&engine, &place, &["w/1"], Add::after(LONG)).await;
+        add(&engine, &place, &["a/1", "a/2", "b/1", "b/2"], Add::now()).await;
+        let first = claim_all(&engine, &place).await;
+        assert_eq!(names(&first), ["a: a/1", "b: b/1"]);
+        add(&engine, &place, &["c/1"], Add::now()).await;
+
+        let key = format!("requeue:{{{name}/0.0}}:{part}");
+        assert_eq!(server.cli(&["del", &key]), "1", "{key}");
+        let second = claim_all(&engine, &place).await;
+        assert_eq!(names(&second), ["c: c/1"], "{part}, {group_by:?}: the limit is kept");
+        finish_all(&engine, &place, first).await;
+        finish_all(&engine, &place, second).await;
+        let third = claim_all(&engine, &place).await;
+        assert_eq!(names(&third), ["a: a/2", "b: b/2"], "{part}, {group_by:?}");
+        let page = engine.read_page(&place, None, None, 9).await.expect("a page");
+        let found: Vec<_> =
+            page.iter().map(|entry| (entry.key.to_string(), entry.group.as_deref())).collect();
+        // Only a pattern, or a set with the group, can restore it.
+        let is_lost = *part == "groups-of" && group_by.is_empty();
+        let group = |group| Some(if is_lost { "" } else { group });
+        let expected = [
+            ("a/2".to_owned(), Some("a")),
+            ("b/2".to_owned(), Some("b")),
+            ("p/1".to_owned(), group("p")),
+            ("w/1".to_owned(), group("w")),
+        ];
+        assert_eq!(found, expected, "{part}, {group_by:?}");
+        finish_all(&engine, &place, third).await;
+        let keys = ["p/1", "w/1"].map(Key::from).to_vec();
+        engine.cancel_keys(&place, keys, None).await.expect("cancelled");
+        for part in PARTS {
+            let key = format!("requeue:{{{name}/0.0}}:{part}");
+            assert_eq!(server.cli(&["exists", &key]), "0", "{key} has members");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_queue_that_has_lost_its_settings_gets_its_limit_back_when_it_is_opened() {
+    let Some(server) = Server::shared() else { return };
+    let name = name("settings");
+    let (engine, place) = grouped(&server.url(""), &name, "").await;
+    engine.set_group_limit(&place, Some(2)).await.expect("set");
+    assert_eq!(server.cli(&["del", &format!("requeue:{{{name}/0.0}}:group-settings")]), "1");
+    let (engine, place) = grouped(&server.url(""), &name, "").await;
+    add(&engine, &place, &["a/1", "a/2", "a/3"], Add::now()).await;
+    assert_eq!(claim_all(&engine, &place).await.len(), 2);
+    let info = engine.list_queues().await.expect("listed");
+    let info = info.iter().find(|info| info.name == name).expect("the queue exists");
+    assert_eq!((&info.group_by, info.group_limit), (&Some(GroupBy::Add), Some(2)));
+}
+
+#[tokio::test]
+async fn all_keys_of_a_group_are_in_one_shard() {
+    let Some(server) = Server::shared() else { return };
+    let url = format!("{}?shards=7", server.url(""));
+    let (engine, place) = grouped(&url, &name("shards"), PATTERN).await;
+    assert_eq!(engine.shard_count(&place), 7);
+    let shard = |key: String| engine.shard_of(&place, &Key::from(key));
+    let shards: std::collections::BTreeSet<_> = (0..50)
+        .map(|group| {
+            let first = shard(format!("g{group}/0"));
+            assert!((1..20).all(|key| shard(format!("g{group}/{key}")) == first));
+            first
+        })
+        .collect();
+    assert_eq!(shards.len(), 7);
+    // If adds name the groups, the keys do not show them.
+    let (engine, place) = grouped(&url, &name("shards"), "").await;
+    assert_eq!(engine.shard_count(&place), 1);
+}
+
+#[tokio::test]
+async fn a_store_lists_groups_with_keys_or_settings() {
+    let Some(server) = Server::shared() else { return };
+    for url in [server.url(""), format!("{}?shards=3", server.url(""))] {
+        let (engine, place) = grouped(&url, &name("list"), PATTERN).await;
+        add(&engine, &place, &["a/1", "a/2", "c/1"], Add::now()).await;
+        add(&engine, &place, &["c/2", "d/1"], Add::after(LONG)).await;
+        for change in [GroupChange::Limit(Some(7)), GroupChange::Weight(3)] {
+            engine.change_group(&place, "b", change).await.expect("changed");
+        }
+        engine.change_group(&place, "c", GroupChange::Paused(true)).await.expect("changed");
+        assert_eq!(names(&claim_all(&engine, &place).await), ["a: a/1"]);
+        let all = engine.list_groups(&place, None, 9).await.expect("listed");
+        let found: Vec<_> = all
+            .iter()
+            .map(|info| {
+                let StateCounts { ready, waiting, in_flight, .. } = info.counts;
+                let settings = (info.limit, info.weight, info.is_paused);
+                (&*info.name, [ready, waiting, in_flight], settings)
+            })
+            .collect();
+        let expected = [
+            ("a", [1, 0, 1], (Some(1), 1, false)),
+            ("b", [0, 0, 0], (Some(7), 3, false)),
+            ("c", [1, 1, 0], (Some(1), 1, true)),
+            ("d", [0, 1, 0], (Some(1), 1, false)),
+        ];
+        assert_eq!(found, expected);
+        let page = engine.list_groups(&place, Some("a"), 2).await.expect("listed");
+        let names: Vec<_> = page.iter().map(|info| &*info.name).collect();
+        assert_eq!(names, ["b", "c"]);
+    }
+}
+
+async fn open(store: &Store, name: &str) -> Queue {
+    let opening = store.queue(name).group_by(PATTERN).group_limit(1);
+    // Without a wake, a process would wait for as long as the lease.
+    opening.lease(LONG * 9).poll(LONG * 9).open().await.expect("the queue opens")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_free_slot_or_a_change_of_settings_wakes_another_process() {
+    let Some(server) = Server::start() else { return };
+    let (first, second) = (store(&server.url("")).await, store(&server.url("")).await);
+    for what in ["succeed", "fail", "limit", "queue limit", "resume"] {
+        let (holder, waiter) = (open(&first, what).await, open(&second, what).await);
+        holder.add_all(["a/1", "a/2"]).await.expect("added");
+        let item = holder.get().await.expect("the queue is open");
+        let other = if item.as_str() == Some("a/1") { "a/2" } else { "a/1" };
+        if what == "resume" {
+            holder.group("a").pause().await.expect("paused");
+            holder.group("a").set_limit(Some(2)).await.expect("set");
+        }
+        let got = tokio::spawn(async move { waiter.get().await.map(|item| item.key().clone()) });
+        waiting(&server, 1).await;
+        match what {
+            "succeed" => item.succeed().await.expect("the lease is held"),
+            "fail" => item.give_up("no").await.expect("the lease is held"),
+            "limit" => holder.group("a").set_limit(Some(2)).await.expect("set"),
+            "queue limit" => holder.set_group_limit(Some(2)).await.expect("set"),
+            _ => holder.group("a").resume().await.expect("resumed"),
+        }
+        let key = timeout(LONG, got).await.expect("the process is woken").expect("no panic");
+        assert_eq!(key, Some(other.into()), "{what}");
+        waiting(&server, 0).await;
+    }
+}
+
+#[tokio::test]
+async fn only_a_key_that_may_be_delivered_wakes_a_process() {
+    let Some(server) = Server::shared() else { return };
+    let (engine, place) = grouped(&server.url(""), &name("add"), PATTERN).await;
+    let shards = engine.shards_of(&place).expect("the queue is open");
+    let is_woken = async || {
+        let mut take = redis::cmd("DEL");
+        take.arg(shards[0].wake());
+        let taken = engine.nodes.run_command(shards[0].slot, &take).await.expect("answered");
+        values::number(taken).expect("a number") == 1
+    };
+    is_woken().await;
+    add(&engine, &place, &["a/1"], Add::now()).await;
+    assert!(is_woken().await, "the key is ready");
+    let items = claim_all(&engine, &place).await;
+    add(&engine, &place, &["a/2"], Add::now()).await;
+    assert!(!is_woken().await, "the group is at its limit");
+    add(&engine, &place, &["b/1"], Add::now()).await;
+    assert!(is_woken().await, "another group is not");
+    finish_all(&engine, &place, items).await;
+    assert!(is_woken().await, "the group has a free slot");
+    engine.change_group(&place, "c", GroupChange::Paused(true)).await.expect("changed");
+    is_woken().await;
+    add(&engine, &place, &["c/1"], Add::now()).await;
+    assert!(!is_woken().await, "the group is paused");
+}
+
+#[tokio::test]
+async fn a_row_that_cannot_be_read_holds_no_slot_of_its_group() {
+    let Some(server) = Server::shared() else { return };
+    for state in ["ready", "in flight"] {
+        let name = name("damaged");
+        let (engine, place) = grouped(&server.url(""), &name, PATTERN).await;
+        add(&engine, &place, &["a/1"], Add::now()).await;
+        let part = |part: &str| format!("requeue:{{{name}/0.0}}:{part}");
+        if state == "in flight" {
+            assert_eq!(names(&claim_all(&engine, &place).await), ["a: a/1"]);
+            // The lease has expired.
+            server.cli(&["zadd", &part("leases"), "1", "a/1"]);
+        }
+        server.cli(&["hset", &part("rows"), "a/1", "not a row"]);
+        add(&engine, &place, &["a/2"], Add::now()).await;
+        let items = claim_all(&engine, &place).await;
+        assert_eq!(names(&items), ["a: a/2"], "{state}");
+        let entry = engine.look_up(&place, &"a/1".into()).await.expect("looked up");
+        let entry = entry.expect("the row is kept");
+        assert_eq!((entry.state, entry.group.as_deref()), (State::Damaged, Some("a")));
+        // The add replaces the row.
+        add(&engine, &place, &["a/1"], Add::now()).await;
+        assert_eq!(claim_all(&engine, &place).await, [], "{state}: the group is at its limit");
+        finish_all(&engine, &place, items).await;
+        let items = claim_all(&engine, &place).await;
+        assert_eq!(names(&items), ["a: a/1"], "{state}");
+        finish_all(&engine, &place, items).await;
+        for part in PARTS.map(part) {
+            assert_eq!(server.cli(&["exists", &part]), "0", "{part} has members");
+        }
+    }
+}
+
+#[tokio::test]
+async fn queues_with_groups_need_one_more_right() {
+    let Some(server) = Server::start() else { return };
+    store(&server.url("")).await;
+    let user = |name: &str, more: &str| {
+        let rights = format!("{RIGHTS} {more}");
+        let rights: Vec<_> = rights.split_whitespace().collect();
+        server.cli(&[&["acl", "setuser", name], &rights[..]].concat());
+        server.url(&format!("{name}:s3cret@"))
+    };
+    let poor = Store::connect(&user("poor", "")).await.expect("the client may connect");
+    let refused = poor.queue("q").group_by(PATTERN).open().await;
+    let error = chain(&refused.expect_err("a command is not permitted"));
+    assert!(error.contains("can't run this command"), "{error}");
+    let store =
+        Store::connect(&user("worker", "+zlexcount")).await.expect("the client may connect");
+    let queue = open(&store, "q").await;
+    queue.add_all(["a/1", "a/2", "b/1"]).await.expect("added");
+    queue.group("b").pause().await.expect("paused");
+    queue.set_group_limit(Some(3)).await.expect("set");
+    for _ in 0..2 {
+        queue.get().await.expect("the queue is open").succeed().await.expect("the lease is held");
+    }
+    let groups = queue.groups(None, 9).await.expect("listed");
+    assert!(groups.len() == 1 && groups[0].is_paused && groups[0].counts.ready == 1, "{groups:?}");
+}

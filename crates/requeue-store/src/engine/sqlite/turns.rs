@@ -1,0 +1,324 @@
+//! Claims of queues with groups. The groups take turns, and a group at its limit is passed over.
+//!
+//! The index `keys_turns` has only the keys that are ready, so that groups whose keys wait cost nothing. A key that was
+//! written before it was due has `is_due = 0`, until a claim after its due time writes the key again.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::{OptionalExtension, Result, named_params, params};
+
+use super::rows::{COLUMNS, read_row};
+use super::thread::Work;
+use crate::engine::row::Row;
+use crate::engine::time::{Micros, until};
+use crate::engine::turns::{Bands, Round, Turn, Visited, turns_each};
+use crate::engine::{Claim, Delivery, GroupChange, Place, lock};
+use crate::types::add::Priority;
+use crate::types::inspect::{GroupInfo, StateCounts};
+use crate::types::key::Key;
+
+/// The maximum number of keys that one claim marks as due.
+const MARKED: i64 = 256;
+
+/// A group that a claim visits.
+struct Candidate {
+    turn: Turn,
+    /// True if the group is from the ring.
+    is_first: bool,
+    weight: u32,
+    /// The limit of its keys in flight. 0: it is paused.
+    limit: Option<u32>,
+}
+
+impl Work<'_> {
+    /// Claims keys by turns. Also returns the time until there may be another key.
+    pub(super) fn claim_turns(
+        &self,
+        queue: &Place,
+        claim: &Claim,
+    ) -> Result<(Vec<Delivery>, Option<Duration>)> {
+        self.mark_due(queue)?;
+        let rounds = lock(&queue.turns).next_rounds();
+        let mut candidates = Bands::default();
+        let mut visited: Bands<Visited> = Bands::default();
+        for (band, round) in rounds.iter().enumerate() {
+            (candidates[band], visited[band]) = self.find_candidates(queue, band, round)?;
+        }
+        let mut items = Vec::new();
+        // The keys of a low priority must not wait forever: a part of the claim is for the oldest key's priority.
+        let oldest = claim.oldest.min(claim.max);
+        let aging = if oldest > 0 { self.oldest_band(queue, &candidates)? } else { None };
+        let bands = (0..candidates.len()).rev().map(|band| (band, claim.max));
+        for (band, most) in aging.map(|band| (band, oldest)).into_iter().chain(bands) {
+            let groups = std::mem::take(&mut candidates[band]);
+            let most = most - items.len();
+            candidates[band] = self.visit_groups(queue, band, groups, most, claim, &mut items)?;
+        }
+        for (visited, open) in visited.iter_mut().zip(candidates) {
+            let (next, last): (Vec<_>, Vec<_>) = open.into_iter().partition(|open| open.is_first);
+            visited.next = next.into_iter().map(|open| open.turn).collect();
+            visited.last = last.into_iter().map(|open| open.turn.group).collect();
+        }
+        let is_searching = lock(&queue.turns).note_visited(visited, items.len());
+        let next = if items.len() == claim.max {
+            None
+        } else if is_searching {
+            Some(Duration::ZERO)
+        } else {
+            let delayed = self.next_delayed(queue)?;
+            let next = delayed.into_iter().chain(self.next_lease(queue)?).min();
+            next.map(|at| until(self.now, at))
+        };
+        Ok((items, next))
+    }
+
+    /// Marks keys whose due time has passed, so that lookups of groups find them.
+    fn mark_due(&self, queue: &Place) -> Result<()> {
+        let sql = "update keys set is_due = 1 where queue = ?1 and key in ( \
+                       select key from keys indexed by keys_delayed \
+                       where queue = ?1 and state = 0 and is_due = 0 and grp is not null and at <= ?2 \
+                       order by at limit ?3)";
+        self.connection.prepare_cached(sql)?.execute(params![queue.id, self.now, MARKED])?;
+        Ok(())
+    }
+
+    fn next_delayed(&self, queue: &Place) -> Result<Option<Micros>> {
+        let sql = "select min(at) from keys indexed by keys_delayed \
+                   where queue = ?1 and state = 0 and is_due = 0 and grp is not null";
+        self.connection.prepare_cached(sql)?.query_row([queue.id], |row| row.get(0))
+    }
+
+    /// Returns the groups of a round that may deliver, with their settings, and how far the lookup has come.
+    fn find_candidates(
+        &self,
+        queue: &Place,
+        band: usize,
+        round: &Round,
+    ) -> Result<(Vec<Candidate>, Visited)> {
+        let found = self.look_up_groups(queue, band, round)?;
+        let is_complete = found.len() < round.more;
+        let cursor = found.last().filter(|_| !is_complete).cloned();
+        let mut known = HashSet::new();
+        let sql = "select weight, case when paused then 0 else coalesce(most, group_limit) end \
+                   from (select group_limit from queues where id = ?1) \
+                   left join groups on queue = ?1 and name = ?2";
+        let mut settings = self.connection.prepare_cached(sql)?;
+        let mut candidates = Vec::new();
+        let first = round.first.iter().map(|turn| (true, turn.clone()));
+        let found = found.into_iter().map(|group| (false, Turn::from(group)));
+        for (is_first, turn) in first.chain(found) {
+            if known.insert(Arc::clone(&turn.group)) {
+                let (weight, limit) = settings.query_row(params![queue.id, turn.group], |row| {
+                    Ok((row.get::<_, Option<u32>>(0)?.unwrap_or(1), row.get(1)?))
+                })?;
+                candidates.push(Candidate { turn, is_first, weight, limit });
+            }
+        }
+        candidates.retain(|candidate| candidate.limit != Some(0));
+        Ok((candidates, Visited { cursor, is_complete, ..Visited::default() }))
+    }
+
+    /// Returns the groups with ready keys of a priority, in the order of their names: first those after
+    /// `round.after`, then the others.
+    fn look_up_groups(&self, queue: &Place, band: usize, round: &Round) -> Result<Vec<Arc<str>>> {
+        let sql = "select grp from keys indexed by keys_turns \
+                   where queue = ?1 and state = 0 and is_due = 1 and priority = ?2 and grp >= ?3 \
+                   order by grp limit 1";
+        let mut next = self.connection.prepare_cached(sql)?;
+        let priority = Priority::ALL[band].number();
+        let mut found = Vec::new();
+        let mut is_second_pass = round.after.is_none();
+        let mut from = round.after.as_deref().map(following).unwrap_or_default();
+        while found.len() < round.more {
+            let name: Option<Arc<str>> =
+                next.query_row(params![queue.id, priority, from], |row| row.get(0)).optional()?;
+            let is_end = round.after.is_some() && is_second_pass && name > round.after;
+            match name.filter(|_| !is_end) {
+                Some(name) => {
+                    from = following(&name);
+                    found.push(name);
+                }
+                None if is_second_pass => break,
+                None => (is_second_pass, from) = (true, String::new()),
+            }
+        }
+        Ok(found)
+    }
+
+    /// Returns the priority of the oldest ready key among the first keys of these groups.
+    fn oldest_band(
+        &self,
+        queue: &Place,
+        candidates: &Bands<Vec<Candidate>>,
+    ) -> Result<Option<usize>> {
+        let sql = "select min(at) from keys indexed by keys_turns \
+                   where queue = ?1 and state = 0 and is_due = 1 and priority = ?2 and grp = ?3";
+        let mut head = self.connection.prepare_cached(sql)?;
+        let mut oldest: Option<(Micros, usize)> = None;
+        for (band, candidates) in candidates.iter().enumerate() {
+            for candidate in candidates {
+                if self.room_of(queue, candidate, 1)? == 0 {
+                    continue;
+                }
+                let key = params![queue.id, Priority::ALL[band].number(), candidate.turn.group];
+                let at: Option<Micros> = head.query_row(key, |row| row.get(0))?;
+                oldest = oldest.into_iter().chain(at.map(|at| (at, band))).min();
+            }
+        }
+        Ok(oldest.map(|(_, band)| band))
+    }
+
+    /// Returns the number of keys, up to `wanted`, that the limit of the group leaves.
+    fn room_of(&self, queue: &Place, group: &Candidate, wanted: usize) -> Result<usize> {
+        let Some(limit) = group.limit else { return Ok(wanted) };
+        let sql = "select count(*) from (select 1 from keys indexed by keys_of_group \
+                   where queue = ?1 and state = 1 and grp = ?2 limit ?3)";
+        let mut count = self.connection.prepare_cached(sql)?;
+        let running: u32 =
+            count.query_row(params![queue.id, group.turn.group, limit], |row| row.get(0))?;
+        Ok(wanted.min((limit - running) as usize))
+    }
+
+    /// Delivers up to `most` keys of a priority, by the turns of `groups`. Returns the groups that may have more keys.
+    /// Those whose turns come next have `is_first`. The groups whose turns are over are the last.
+    fn visit_groups(
+        &self,
+        queue: &Place,
+        band: usize,
+        groups: Vec<Candidate>,
+        most: usize,
+        claim: &Claim,
+        items: &mut Vec<Delivery>,
+    ) -> Result<Vec<Candidate>> {
+        let each = turns_each(most, groups.iter().map(|group| group.weight));
+        let (mut found, mut open, mut over) = (Vec::new(), Vec::new(), Vec::new());
+        for (place, mut group) in groups.into_iter().enumerate() {
+            let wanted = most - found.len();
+            if wanted == 0 {
+                open.push(group);
+                continue;
+            }
+            let (used, weight) = (group.turn.used as usize, group.weight as usize);
+            let turn = each.saturating_mul(weight).saturating_sub(used).max(1);
+            let room = self.room_of(queue, &group, turn.min(wanted))?;
+            let keys = self.first_of_group(queue, band, &group.turn.group, room)?;
+            let count = keys.len();
+            let place_of = |(n, key)| ((used + n) / weight, place, key);
+            found.extend(keys.into_iter().enumerate().map(place_of));
+            if count == turn.min(wanted) {
+                // The claim may have ended before the turn.
+                group.is_first = count < turn;
+                let used = if group.is_first { used + count } else { 0 };
+                group.turn.used = u32::try_from(used).unwrap_or(u32::MAX);
+                if group.is_first { open.push(group) } else { over.push(group) }
+            }
+        }
+        // A claim that visits a priority twice must give no group two turns in a row.
+        open.append(&mut over);
+        // The workers take the keys of a claim in their order, which is the order of the turns.
+        found.sort_by_key(|&(turn, place, _)| (turn, place));
+        for (_, _, (key, row)) in found {
+            items.push(self.deliver_key(queue, &key, row, claim.lease)?);
+        }
+        Ok(open)
+    }
+
+    /// Returns the ready keys of a group and a priority, oldest first.
+    fn first_of_group(
+        &self,
+        queue: &Place,
+        band: usize,
+        group: &str,
+        limit: usize,
+    ) -> Result<Vec<(Key, Row)>> {
+        let sql = format!(
+            "select {} from keys indexed by keys_turns where queue = ?1 and state = 0 \
+             and is_due = 1 and priority = ?2 and grp = ?3 order by at limit ?4",
+            *COLUMNS
+        );
+        let mut statement = self.connection.prepare_cached(&sql)?;
+        let key = params![queue.id, Priority::ALL[band].number(), group, to_sql(limit)];
+        let found = statement.query_map(key, read_row)?;
+        found.collect()
+    }
+
+    pub(super) fn change_group(
+        &self,
+        queue: &Place,
+        group: &str,
+        change: GroupChange,
+    ) -> Result<()> {
+        let (column, value) = match change {
+            GroupChange::Limit(limit) => ("most", limit),
+            GroupChange::Weight(weight) => ("weight", Some(weight)),
+            GroupChange::Paused(paused) => ("paused", Some(paused.into())),
+        };
+        let sql = format!(
+            "insert into groups (queue, name, {column}) values (?1, ?2, ?3) \
+             on conflict do update set {column} = ?3"
+        );
+        self.connection.execute(&sql, params![queue.id, group, value]).map(drop)
+    }
+
+    pub(super) fn set_group_limit(&self, queue: &Place, limit: Option<u32>) -> Result<()> {
+        let sql = "update queues set group_limit = ?2 where id = ?1";
+        self.connection.execute(sql, params![queue.id, limit]).map(drop)
+    }
+
+    pub(super) fn list_groups(
+        &self,
+        queue: &Place,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<GroupInfo>> {
+        // The keys are read twice: for the names, and then to count those of the page.
+        let sql = format!(
+            "with names (name) as materialized ( \
+                 select name from groups where queue = :queue and name >= :from \
+                 union select grp from keys where queue = :queue and grp >= :from \
+                 order by name limit :limit \
+             ), counted (name, ready, waiting, in_flight, dirty, parked, oldest) as ( \
+                 select grp, {}, max(:now - since) filter (where state = 0 and at <= :now) \
+                 from keys where queue = :queue and grp in names group by grp \
+             ) \
+             select coalesce(ready, 0), coalesce(waiting, 0), coalesce(in_flight, 0), coalesce(dirty, 0), \
+                 coalesce(parked, 0), coalesce(oldest, 0), names.name, coalesce(most, group_limit), \
+                 coalesce(weight, 1), coalesce(groups.paused, 0) \
+             from names join queues on queues.id = :queue \
+             left join counted on counted.name = names.name \
+             left join groups on groups.queue = :queue and groups.name = names.name \
+             order by names.name",
+            StateCounts::columns(":now")
+        );
+        let mut statement = self.connection.prepare_cached(&sql)?;
+        let params = named_params! {
+            ":queue": queue.id,
+            ":now": self.now,
+            ":from": after.map(following).unwrap_or_default(),
+            ":limit": to_sql(limit),
+        };
+        let groups = statement.query_map(params, |row| {
+            let oldest_ready = until(0, row.get(5)?);
+            Ok(GroupInfo {
+                counts: StateCounts { oldest_ready, ..StateCounts::read(row)? },
+                name: row.get(6)?,
+                limit: row.get(7)?,
+                weight: row.get(8)?,
+                is_paused: row.get(9)?,
+            })
+        })?;
+        groups.collect()
+    }
+}
+
+fn to_sql(limit: usize) -> i64 {
+    limit.try_into().unwrap_or(i64::MAX)
+}
+
+/// Returns a text that is greater than `name`, and less than each greater name of a group.
+fn following(name: &str) -> String {
+    // Names have no control characters.
+    format!("{name}\u{1}")
+}

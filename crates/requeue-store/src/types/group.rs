@@ -1,0 +1,209 @@
+//! Groups: the keys of one tenant. The group of a key is a name, which the store keeps with the key.
+
+use std::fmt;
+use std::sync::Arc;
+
+use regex::bytes::Regex;
+
+use crate::types::key::Key;
+
+/// The greatest length of the name of a group in bytes.
+const MAX_NAME: usize = 100;
+
+/// The way in which the keys of a queue get their groups.
+///
+/// It is a setting of the queue, the same for all processes: see
+/// [`OpenOptions::group_by`](crate::OpenOptions::group_by). The name of a group has up to 100 bytes and no control
+/// characters. Keys whose group has the empty name are in no tenant's group, but they take turns and have limits as the
+/// keys of any other group.
+///
+/// # Examples
+///
+/// ```
+/// use requeue_store::GroupBy;
+///
+/// assert_eq!(GroupBy::from("^[^/]*"), GroupBy::Pattern("^[^/]*".to_owned()));
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+#[non_exhaustive]
+pub enum GroupBy {
+    /// Each add names the group: see [`Queue::group`](crate::Queue::group). A key that is added without a group is
+    /// in the group with the empty name.
+    Add,
+    /// A regular expression extracts the group from the key: its first capture, or else the whole match. A key that does
+    /// not match is in the group with the empty name.
+    ///
+    /// The syntax is that of the crate `regex`. Control characters, backslashes and bytes that are not UTF-8 are escaped
+    /// in the name, as [`Key`](crate::Key) shows them. An add is refused if the name then has more than 100 bytes.
+    Pattern(String),
+}
+
+impl GroupBy {
+    /// Returns the setting that engines store as `stored`.
+    pub(crate) fn from_stored(stored: &str) -> Self {
+        if stored.is_empty() { Self::Add } else { Self::from(stored) }
+    }
+}
+
+impl From<&str> for GroupBy {
+    fn from(pattern: &str) -> Self {
+        Self::Pattern(pattern.to_owned())
+    }
+}
+
+/// [`GroupBy`], ready for use.
+#[derive(Clone, Debug)]
+pub(crate) enum Grouping {
+    Add,
+    Pattern(Regex),
+}
+
+impl Grouping {
+    /// Compiles the pattern. Returns the reason if it is not a regular expression.
+    pub(crate) fn new(by: &GroupBy) -> Result<Self, String> {
+        match by {
+            GroupBy::Add => Ok(Self::Add),
+            GroupBy::Pattern(pattern) if pattern.is_empty() => {
+                Err("the pattern of its groups is empty; use one such as ^[^/]*".to_owned())
+            }
+            GroupBy::Pattern(pattern) => Regex::new(pattern).map(Self::Pattern).map_err(|error| {
+                format!("the pattern of its groups is not a regular expression: {error}")
+            }),
+        }
+    }
+
+    /// Returns the setting, as engines store it: empty if each add names the group, and otherwise the pattern.
+    pub(crate) fn as_stored(&self) -> &str {
+        match self {
+            Self::Add => "",
+            Self::Pattern(pattern) => pattern.as_str(),
+        }
+    }
+
+    /// Returns the group of a key for which `named` is the group that its add names.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason if the group has no valid name, or differs from the one that the add names.
+    pub(crate) fn group_of(&self, key: &Key, named: Option<&str>) -> Result<Arc<str>, String> {
+        let group = match self {
+            Self::Add => named.unwrap_or_default().into(),
+            Self::Pattern(pattern) => {
+                let found = pattern.captures(key);
+                let found = found.and_then(|found| found.get(1).or(found.get(0)));
+                let bytes = found.map(|found| found.as_bytes()).unwrap_or_default();
+                // A key may have any bytes. It shows them as text, so that different bytes are different groups.
+                let group = Key::from(bytes).to_string();
+                if let Some(named) = named.filter(|&named| named != group) {
+                    return Err(format!(
+                        "the add names the group {named:?}, and the pattern {:?} of the queue extracts {group:?}; \
+                         omit the group",
+                        pattern.as_str()
+                    ));
+                }
+                group
+            }
+        };
+        match invalid_name(&group) {
+            Some(why) => Err(why),
+            None => Ok(group.into()),
+        }
+    }
+}
+
+impl PartialEq for Grouping {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_stored() == other.as_stored()
+    }
+}
+
+impl fmt::Display for Grouping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Add => f.write_str("named by each add"),
+            Self::Pattern(pattern) => write!(f, "extracted by the pattern {:?}", pattern.as_str()),
+        }
+    }
+}
+
+/// Returns a text that is less than `name`, and not less than any other valid name that is less than `name`. Engines
+/// compare names by their bytes. `None`: no name is less.
+pub(crate) fn preceding(name: &str) -> Option<String> {
+    let mut chars = name.chars();
+    let last = chars.next_back()?;
+    // The range omits the surrogates, which are no characters.
+    let before = ('\0'..last).next_back()?;
+    // Names are shorter than this text, so none of them begins with it.
+    let tail = std::iter::repeat_n(char::MAX, MAX_NAME / char::MAX.len_utf8() + 1);
+    Some(chars.chain([before]).chain(tail).collect())
+}
+
+/// Returns the reason why the name of a group is invalid, or `None` if it is valid.
+pub(crate) fn invalid_name(name: &str) -> Option<String> {
+    let shown = crate::types::text::prefix(name, MAX_NAME);
+    if name.len() > MAX_NAME {
+        return Some(format!(
+            "the name of the group {shown:?}… has {} bytes; at most {MAX_NAME} are allowed",
+            name.len()
+        ));
+    }
+    name.contains(char::is_control)
+        .then(|| format!("the name of the group {shown:?} has control characters; remove them"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group_of(pattern: &str, key: &[u8]) -> Result<Arc<str>, String> {
+        Grouping::new(&pattern.into()).expect("a pattern").group_of(&key.into(), None)
+    }
+
+    #[test]
+    fn a_group_is_the_first_capture_or_the_match_or_empty() {
+        for (pattern, key, group) in [
+            ("^[^/]*", &b"a/b/c"[..], "a"),
+            ("^([^/]*)/([^/]*)", b"a/b/c", "a"),
+            ("x(y)?", b"wxz", "x"),
+            ("x", b"abc", ""),
+            ("(?s-u)^.", b"\xffabc", "\\xff"),
+        ] {
+            assert_eq!(group_of(pattern, key).as_deref(), Ok(group), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn no_name_lies_between_a_name_and_the_text_that_precedes_it() {
+        let most = "\u{10ffff}".repeat(25);
+        let mut names = ["", " ", "a", "a ", "aa", "a\u{d7ff}", "a\u{e000}", "ab", "b", &most, "é"];
+        names.sort_unstable();
+        assert_eq!(preceding(names[0]), None);
+        for pair in names.windows(2) {
+            let before = preceding(pair[1]).expect("it is not the least name");
+            assert!(
+                pair[0] <= before.as_str() && before.as_str() < pair[1],
+                "{pair:?}: {before:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_invalid_group_is_named() {
+        let long = "é".repeat(5000);
+        let error = Grouping::Add.group_of(&"k".into(), Some(&long)).expect_err("too long");
+        assert!(error.contains("has 10000 bytes; at most 100 are allowed"), "{error}");
+        assert!(error.len() < 300, "{error}");
+        let error = Grouping::Add.group_of(&"k".into(), Some("a\nb")).expect_err("a line break");
+        assert!(error.contains(r#""a\nb" has control characters"#), "{error}");
+        let pattern = Grouping::new(&"^[^/]*".into()).expect("a pattern");
+        let error = pattern.group_of(&"a/b".into(), Some("c")).expect_err("another group");
+        assert!(
+            error.contains(r#"names the group "c""#) && error.contains(r#"extracts "a""#),
+            "{error}"
+        );
+        assert_eq!(pattern.group_of(&"a/b".into(), Some("a")).as_deref(), Ok("a"));
+        let error = Grouping::new(&"(".into()).expect_err("no regular expression");
+        assert!(error.contains("unclosed group"), "{error}");
+        assert!(Grouping::new(&"".into()).is_err());
+    }
+}
