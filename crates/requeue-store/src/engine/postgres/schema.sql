@@ -11,25 +11,7 @@ create table requeue.queues (
     -- The time until which a process may be waiting. Without a waiting process, adds send no notification.
     waited_until bigint not null default 0 check (waited_until >= 0),
     -- True: the queue delivers no key.
-    paused boolean not null default false,
-    -- Null: the queue has no groups. Empty: each add says the group. Otherwise the regular expression that extracts the
-    -- group from the key.
-    group_by text,
-    -- The limit of keys in flight of each group that has no other one.
-    group_limit integer check (group_limit > 0)
-);
-
--- One row for each group that has settings.
-create table requeue.groups (
-    queue integer not null,
-    name text collate "C" not null,
-    -- The limit of keys in flight.
-    most integer check (most > 0),
-    -- The number of keys in one turn.
-    weight integer not null default 1 check (weight > 0),
-    -- True: the group delivers no key.
-    paused boolean not null default false,
-    primary key (queue, name)
+    paused boolean not null default false
 );
 
 -- The fencing tokens of deliveries: see `raise_epochs`.
@@ -71,10 +53,6 @@ create table requeue.keys (
     -- For a key in flight: the fencing token of the delivery whose run was cancelled. A later delivery has
     -- another token, and is not cancelled.
     cancel_epoch bigint check (cancel_epoch > 0),
-    -- The group, without control characters. Null: the queue has no groups. Empty: the key is in none.
-    grp text collate "C" check (octet_length(grp) <= 100 and grp !~ '[\u0001-\u001f\u007f-\u009f]'),
-    -- For a pending key of a queue with groups: true if it was due when the row was written. See `turns.sql`.
-    is_due boolean not null default false,
     constraint pending check (case state when 0 then at is not null when 2 then at is null else true end),
     constraint in_flight check (
         case state
@@ -92,13 +70,9 @@ create table requeue.renewals (
     lease_until bigint not null
 );
 
-create index keys_ready on requeue.keys (queue, priority, at) where state = 0 and grp is null;
+create index keys_ready on requeue.keys (queue, priority, at) where state = 0;
 create index keys_leases on requeue.keys (queue, lease_until) where state = 1;
 create index keys_parked on requeue.keys (queue, key) where state = 2;
--- For queues with groups: see `turns.sql`.
-create index keys_turns on requeue.keys (queue, priority, grp, at) where state = 0 and is_due and grp is not null;
-create index keys_delayed on requeue.keys (queue, at) where state = 0 and not is_due and grp is not null;
-create index keys_of_group on requeue.keys (queue, grp) where state = 1 and grp is not null;
 
 -- Completions, with the arguments of `ended` for each. If all have succeeded, only the first three arrays are
 -- set.
@@ -108,9 +82,3 @@ create type requeue.ends as (
     shares double precision[], mosts integer[]
 );
 
-
--- A group that a claim visits: its priority, the number of keys that it has got in its turn, whether its turn comes next
--- (or after those of all other groups), and its settings. `most` is the limit of keys in flight, or null.
-create type requeue.turn as (
-    priority integer, name text collate "C", used bigint, is_next boolean, weight integer, most integer
-);

@@ -16,12 +16,17 @@ use super::values::{self, Values};
 use super::{Redis, dropping, names, repairing};
 use crate::engine::{Place, Settings, lock};
 use crate::types::add::{ParkedAdd, ReaddPolicy};
-use crate::types::error::{Answer, EngineError, newer_schema};
+use crate::types::error::{Answer, EngineError, newer_schema, older_schema};
 use crate::types::group::{GroupBy, Grouping};
 use crate::types::inspect::QueueInfo;
 
 /// The version of the data. Raise it if the scripts of an older program cannot read the data.
-const VERSION: &str = "1";
+const VERSION: &str = "2";
+/// The version before groups. Its data need no change.
+const WITHOUT_GROUPS: &str = "1";
+/// Writes the version, unless a newer program has written another one in the meantime.
+const UPGRADE: &str =
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('SET', KEYS[1], ARGV[2]) end";
 /// The maximum number of attempts to open a queue that others drop and create at the same time.
 const ATTEMPTS: u32 = 10;
 
@@ -61,6 +66,15 @@ impl Redis {
                 names::SCHEMA
             )),
             None => refuse(crate::types::error::UNPREPARED),
+            Some(WITHOUT_GROUPS) => refuse(
+                &older_schema(
+                    WITHOUT_GROUPS,
+                    VERSION,
+                    "run `requeue store init`, or call `Store::migrate`",
+                )
+                .source
+                .to_string(),
+            ),
             Some(other) => refuse(&newer_schema(other, VERSION).source.to_string()),
         }
     }
@@ -73,12 +87,16 @@ impl Redis {
     }
 
     pub(super) async fn migrate_version(&self) -> Answer<()> {
-        // A full server accepts no write, but may already have the version.
-        if self.version().await?.is_none() {
-            let mut set = cmd("SET");
-            set.arg(names::SCHEMA).arg(VERSION).arg("NX");
-            self.nodes.run_command(names::slot(names::SCHEMA), &set).await?;
-        }
+        let (mut set, mut upgrade) = (cmd("SET"), cmd("EVAL"));
+        let write = match self.version().await?.as_deref() {
+            None => set.arg(names::SCHEMA).arg(VERSION).arg("NX"),
+            Some(WITHOUT_GROUPS) => {
+                upgrade.arg(UPGRADE).arg(1).arg(names::SCHEMA).arg(WITHOUT_GROUPS).arg(VERSION)
+            }
+            // A full server accepts no write, but may already have the version.
+            Some(_) => return self.check(None).await,
+        };
+        self.nodes.run_command(names::slot(names::SCHEMA), write).await?;
         self.check(None).await
     }
 

@@ -1,0 +1,39 @@
+-- Version 2: groups.
+alter table requeue.queues
+    -- Null: the queue has no groups. Empty: each add names the group. Otherwise the regular expression that extracts the
+    -- group from the key.
+    add group_by text,
+    -- The limit of keys in flight of each group that has no other one.
+    add group_limit integer check (group_limit > 0);
+
+-- One row for each group that has settings.
+create table requeue.groups (
+    queue integer not null,
+    name text collate "C" not null,
+    -- The limit of keys in flight.
+    most integer check (most > 0),
+    -- The number of keys in one turn.
+    weight integer not null default 1 check (weight > 0),
+    -- True: the group delivers no key.
+    paused boolean not null default false,
+    primary key (queue, name)
+);
+
+alter table requeue.keys
+    -- The group, without control characters. Null: the queue has no groups. Empty: the key is in none.
+    add grp text collate "C" check (octet_length(grp) <= 100 and grp !~ '[\u0001-\u001f\u007f-\u009f]'),
+    -- For a pending key of a queue with groups: true if it was due when the row was written. See `turns.sql`.
+    add is_due boolean not null default false;
+
+drop index requeue.keys_ready;
+create index keys_ready on requeue.keys (queue, priority, at) where state = 0 and grp is null;
+-- For queues with groups: see `turns.sql`.
+create index keys_turns on requeue.keys (queue, priority, grp, at) where state = 0 and is_due and grp is not null;
+create index keys_delayed on requeue.keys (queue, at) where state = 0 and not is_due and grp is not null;
+create index keys_of_group on requeue.keys (queue, grp) where state = 1 and grp is not null;
+
+-- A group that a claim visits: its priority, the number of keys that it has got in its turn, whether its turn comes next
+-- (or after those of all other groups), and its settings. `most` is the limit of keys in flight, or null.
+create type requeue.turn as (
+    priority integer, name text collate "C", used bigint, is_next boolean, weight integer, most integer
+);

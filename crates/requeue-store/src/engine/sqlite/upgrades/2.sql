@@ -1,0 +1,35 @@
+-- Version 2: groups.
+
+-- Null: the queue has no groups. Empty: each add names the group. Otherwise the pattern that extracts it from the key.
+alter table queues add column group_by text;
+-- The limit of keys in flight of each group that has no other one.
+alter table queues add column group_limit integer check (group_limit between 1 and 4294967295);
+
+-- One row for each group that has settings.
+create table groups (
+    queue integer not null,
+    name text not null,
+    -- The limit of keys in flight.
+    most integer check (most between 1 and 4294967295),
+    -- The number of keys in one turn.
+    weight integer not null default 1 check (weight between 1 and 4294967295),
+    -- 1: the group delivers no key.
+    paused integer not null default 0 check (paused in (0, 1)),
+    primary key (queue, name)
+) strict, without rowid;
+
+-- The group, without control characters. Null: the queue has no groups. Empty: the key is in none.
+alter table keys add column grp text check (
+    length(cast(grp as blob)) <= 100
+    and grp not glob '*[' || char(1, 45, 31, 127, 45, 159) || ']*'
+    and instr(grp, char(0)) = 0
+);
+-- For a ready key of a queue with groups: 1 if it was ready when the row was written. See `turns.rs`.
+alter table keys add column is_due integer not null default 0 check (is_due in (0, 1));
+
+drop index keys_ready;
+create index keys_ready on keys (queue, priority, at) where state = 0 and grp is null;
+-- For queues with groups: see `turns.rs`.
+create index keys_turns on keys (queue, priority, grp, at) where state = 0 and is_due = 1;
+create index keys_delayed on keys (queue, at) where state = 0 and is_due = 0 and grp is not null;
+create index keys_of_group on keys (queue, grp) where state = 1 and grp is not null;
