@@ -5,8 +5,10 @@ use super::*;
 use crate::tests::upgrade;
 use crate::types::error::{Answer, chain};
 
-/// Two functions as they were in version 1, and keys in several states.
+/// Functions with other parameters than now, one of which needs another one, and keys in several states.
 const REST: &str = r"
+    create function requeue.add(text, bytea) returns integer language sql return 0;
+    create function requeue.add(text, text) returns integer language sql return requeue.add($1, $2::bytea);
     create function requeue.cancel(text, text) returns integer language sql return 0;
     create function requeue.renew(integer) returns integer language sql return 1;
     revoke execute on function requeue.renew from public;

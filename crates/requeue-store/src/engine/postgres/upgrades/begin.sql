@@ -13,18 +13,25 @@ create table requeue.kept_grants as
     from pg_catalog.pg_proc p, lateral pg_catalog.aclexplode(p.proacl) a
     where p.pronamespace = 'requeue'::regnamespace and a.grantee <> p.proowner;
 
--- A function whose parameters change cannot be replaced. One that an object of the user needs stays.
+-- A function whose parameters change cannot be replaced. Several passes, because functions may need each other. One that
+-- an object of the user needs stays.
 do $$
 declare
     old record;
+    dropped integer;
 begin
-    for old in select p.oid::regprocedure::text as function
-        from pg_catalog.pg_proc p where p.pronamespace = 'requeue'::regnamespace
     loop
-        begin
-            execute 'drop function ' || old.function;
-        exception when dependent_objects_still_exist then null;
-        end;
+        dropped := 0;
+        for old in select p.oid::regprocedure::text as function
+            from pg_catalog.pg_proc p where p.pronamespace = 'requeue'::regnamespace
+        loop
+            begin
+                execute 'drop function ' || old.function;
+                dropped := dropped + 1;
+            exception when dependent_objects_still_exist then null;
+            end;
+        end loop;
+        exit when dropped = 0;
     end loop;
 end $$;
 
