@@ -34,7 +34,7 @@ pub(super) struct Member {
     /// The time at which the current record was first observed, or the absence of the Lease.
     pub(super) since: Time,
     pub(super) state: State,
-    /// The list in progress has not shown it.
+    /// The list in progress has not shown the member yet.
     unlisted: bool,
     /// The member is dead, and its Lease was deleted.
     gone: bool,

@@ -25,8 +25,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// counts neither as a success nor as a failure. So does one whose item is dropped, or whose handler
     /// panics. A run that completes otherwise counts as it says.
     ///
-    /// Pending runs of the key are not affected, and neither are its failures. To stop all work on a
-    /// key, also [`cancel`](Self::cancel) its pending runs.
+    /// The call affects neither pending runs of the key nor its failures. To stop all work on a
+    /// key, call [`cancel`](Self::cancel), too, which removes its pending runs.
     ///
     /// # Examples
     ///
