@@ -78,7 +78,8 @@ impl Member {
 /// The members, by the names of their Leases, except for the observer itself.
 pub(super) struct Members {
     seen: BTreeMap<Arc<str>, Member>,
-    /// Holders of shards without a Lease that was observed: the time of a read that found none.
+    /// Holders of shards whose Lease was never observed, each with the time of a read that found
+    /// none.
     unknown: BTreeMap<Arc<str>, Time>,
     lease_duration: Duration,
 }

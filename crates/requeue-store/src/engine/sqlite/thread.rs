@@ -314,8 +314,8 @@ impl Server {
     }
 
     /// Returns the longest time that a patient operation waits for another one, such as the completion of
-    /// the key in flight. A worker may begin to wait for the result meanwhile, so this is shorter than the
-    /// commit that it saves.
+    /// the key in flight. A worker may begin to wait for the result meanwhile, so this time is shorter
+    /// than the commit that the wait saves.
     fn patient_wait(&self) -> Duration {
         if cfg!(test) { Duration::from_secs(2) } else { self.took / 2 }
     }
