@@ -25,7 +25,7 @@ const SLICE: usize = 256;
 /// A queue, and the functions that show its keys.
 pub(crate) struct Shown<K: Key, S> {
     pub(crate) queue: Queue<K, S>,
-    /// The queue keeps times. This does not change after it is built.
+    /// True if the queue keeps times, which does not change after the queue is built.
     pub(crate) keeps_times: bool,
     pub(crate) show: Show<K>,
     pub(crate) read: Read<K>,

@@ -164,7 +164,8 @@ pub struct Model<K> {
     /// `Hold`: the keys that back off, and the ends of their backoffs.
     not_before: BTreeMap<K, Time>,
     failures: BTreeMap<K, u32>,
-    /// The keys in a series of restarts, and the times from which on their runs are left alone.
+    /// The keys in a series of restarts, and the times after which adds no longer restart their
+    /// runs.
     series: BTreeMap<K, Time>,
     /// The deliveries that were restarted and not yet reported.
     restarted: Vec<u64>,

@@ -186,7 +186,7 @@ impl Queue {
     }
 
     /// Returns recent [counts](Self::counts). The engine counts again after a pause, which depends on the duration
-    /// of the last two counts. The shorter one decides, so that a stall of the store makes no long pause:
+    /// of the last two counts. The shorter count decides, so that a stall of the store causes no long pause:
     ///
     /// - Up to 0.6 s: the pause is fifty times the duration, and at least 1 s.
     /// - Up to 7.5 s: the pause is 30 s.

@@ -45,8 +45,8 @@ pub struct Entry {
     pub bound: Option<Duration>,
     /// True if the key is in flight and was added again, so that it runs once more.
     pub dirty: bool,
-    /// For a key in flight, the reason why its run was [cancelled](crate::Queue::cancel_running), if it was. Its
-    /// worker may not know of it yet.
+    /// The reason why the run in flight was [cancelled](crate::Queue::cancel_running), if it was.
+    /// The worker may not have noticed the cancellation yet.
     pub cancelled: Option<CancelReason>,
     /// True if the key is ready and its queue is [paused](crate::Queue::pause).
     pub paused: bool,
@@ -95,13 +95,14 @@ pub struct QueueInfo {
     pub readd_policy: ReaddPolicy,
     /// The effect of an add on a parked key.
     pub parked_add: ParkedAdd,
-    /// The way in which its keys get their groups. `None`: it has no [groups](crate::OpenOptions::group_by).
+    /// The way in which the keys get their groups. `None`: the queue has no
+    /// [groups](crate::OpenOptions::group_by).
     pub group_by: Option<GroupBy>,
     /// The limit of keys in flight of each group without a [separate limit](crate::GroupHandle::set_limit).
     pub group_limit: Option<u32>,
-    /// True if it has no key in any state.
+    /// True if the queue has no key in any state.
     pub is_empty: bool,
-    /// True if it is [paused](crate::Queue::pause).
+    /// True if the queue is [paused](crate::Queue::pause).
     pub is_paused: bool,
 }
 

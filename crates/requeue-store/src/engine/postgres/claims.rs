@@ -238,7 +238,7 @@ impl Scan {
         let tells = shared.with_queue(*queue, |known| match scanned {
             Ok((found, lease)) => {
                 if floors == LOWEST {
-                    // The pause grows with the scan, so a large table is not scanned all the time.
+                    // The pause grows with the scan, so that scans of a large table are rare.
                     known.whole_at = began + shared.every.max(took * WHOLE_SHARE);
                     known.lease_at = lease.map(|lease| Instant::now() + lease);
                 } else {

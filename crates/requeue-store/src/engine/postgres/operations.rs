@@ -392,8 +392,8 @@ impl Postgres {
 }
 
 impl Sessions {
-    /// Claims keys. Also returns the lower bounds for the next claim, and the transactions that were in progress. They
-    /// include the newest ones only with `names_newest`.
+    /// Claims keys. Also returns the lower bounds for the next claim, and the transactions that
+    /// were in progress: the newest ones only with `names_newest`.
     pub(super) async fn claim(
         &self,
         queue: &Place,

@@ -61,8 +61,9 @@ fn function_sql() -> String {
 const BEGIN_UPGRADE: &str = include_str!("upgrades/begin.sql");
 const END_UPGRADE: &str = include_str!("upgrades/end.sql");
 
-/// An upgrade waits for a transaction that has added keys. While it waits, all later operations wait behind
-/// it. So it gives up after this time, and tries again after the pause, for `PATIENCE` in total.
+/// An upgrade waits for each transaction that has added keys, and all later operations wait behind
+/// the upgrade. The upgrade therefore gives up after this time, and tries again after the pause,
+/// for `PATIENCE` in total.
 const WAITING: &str = "set local lock_timeout = '1s'";
 const PAUSE: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(30);

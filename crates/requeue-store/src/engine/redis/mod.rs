@@ -9,16 +9,16 @@
 //! - Sorted sets of the keys that are due, in flight or parked.
 //! - The last fencing token.
 //! - A list with a token for waiting processes.
-//! - In a queue with groups: two sorted sets, of the ready keys in the order of the turns, and of the keys in flight by
-//!   group. Also two hashes, of the groups of keys and of the settings of groups. Queues without groups run no command
+//! - For groups: a sorted set of the ready keys in the order of the turns, and one of the keys in flight by group.
+//!   Two hashes contain the group of each key, and the settings of each group. Queues without groups run no command
 //!   for them.
 //!
 //! # Groups
 //!
 //! A claim counts the keys of a group in flight, and delivers further ones, in one script. So the limits are exact,
 //! also after a failover, except for lost writes. All keys of a group must therefore be in one shard. If a pattern
-//! extracts the groups, the group of a key determines its shard. If adds name the groups, the queue has one shard, and
-//! the number of shards in the address is ignored.
+//! extracts the groups, the group of a key determines its shard. If adds name the groups, the queue has one shard,
+//! even if the address asks for more.
 //!
 //! # Data loss in a failover
 //!

@@ -170,7 +170,7 @@ fn failure() -> Failure {
     Failure { asked: crate::engine::Asked::default(), error: "no".to_owned() }
 }
 
-/// Only ready keys are in the index of claims, after each operation that writes keys.
+/// Only ready keys are in the index of claims, after every kind of write.
 #[tokio::test]
 async fn only_ready_keys_are_marked_as_due() {
     let Some(server) = Server::shared() else { return };
