@@ -149,7 +149,8 @@ impl Adder {
         let NamedKey { key, key_base64 } = named_key(key);
         let after = after.filter(|after| !after.is_zero()).map(|after| after.as_secs_f64());
         let revive = revive.unwrap_or_default();
-        match self.named.push_key(AddedKey { key, key_base64, after, priority, revive }, PART) {
+        let added = AddedKey { key, key_base64, after, priority, revive, group: None };
+        match self.named.push_key(added, PART) {
             Some(keys) => self.send_part(keys).await,
             None => Ok(()),
         }
