@@ -165,7 +165,7 @@ impl Row {
         if let Some(worker) = unnamed.worker.take() {
             detail = detail.field("worker", escape_key(worker.as_bytes()));
         }
-        if let Some(group) = unnamed.group.take() {
+        if let Some(group) = unnamed.group.take().filter(|group| !group.is_empty()) {
             detail = detail.field("group", escape_key(group.as_bytes()));
         }
         unnamed.error = None;
