@@ -239,6 +239,10 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
     }
 
     fn add_one(&self, key: K, new: &NewKey) -> Result<AddResult, Problem> {
+        if new.group.is_some() {
+            let error = "group: an add to a queue in memory names no group; omit it";
+            return Err(Problem::parameter("keys", error));
+        }
         let added = self.control.add(key, new.delay, new.priority);
         let added = added.map_err(|error| Problem::parameter("keys", &error))?;
         let was_parked = added.is_accepted()

@@ -4,6 +4,7 @@ pub(crate) mod codes;
 pub(crate) mod config;
 pub(crate) mod files;
 pub(crate) mod groups;
+pub(crate) mod groups_command;
 pub(crate) mod halt;
 pub(crate) mod help;
 #[cfg(feature = "kube")]
@@ -29,8 +30,8 @@ use clap_complete::Shell;
     version,
     styles = Styles::plain(),
     disable_version_flag = true,
-    // The options are left out, so that the short help fits on 24 lines.
-    help_template = "{about-with-newline}{usage-heading} {usage}\n\nCommands:\n{subcommands}{after-help}",
+    // The options and an empty line are left out, so that the short help fits on 24 lines.
+    help_template = "{about-with-newline}{usage-heading} {usage}\nCommands:\n{subcommands}{after-help}",
     after_long_help = "Options:\n  -h, --help     Print help\n  -V, --version  Print version"
 )]
 pub(crate) struct Cli {
@@ -90,8 +91,9 @@ pub(crate) enum Subcommand {
     Work(Box<store::WorkFlags>),
     /// List the queues of a store
     ///
-    /// Prints a line for each queue: its name, `empty` or `keys`, and `paused` if it is. With --json, prints objects with
-    /// `queue`, `is_empty`, `is_paused`, and the settings `re_add` and `parked_add`.
+    /// Prints a line for each queue: its name, `empty` or `keys`, `paused` if it is, and its groups if it has any. With
+    /// --json, prints objects with `queue`, `is_empty`, `is_paused`, and the settings `re_add`, `parked_add`, `group_by` and
+    /// `group_limit`. `group_by` is null without groups, and empty if each add names the group.
     Queues(store::QueuesFlags),
     /// Remove a queue without keys from a store
     ///
@@ -162,6 +164,18 @@ pub(crate) enum Subcommand {
     /// Exits with 0 if all keys were cancelled, with 1 if some had no such run, and with 125 if there is no
     /// such queue or the store cannot be reached.
     Cancel(store::CancelFlags),
+    /// List and change the groups of a queue in a store
+    ///
+    /// A queue has groups if it was created with --group-by, or by adds with --group. Each setting is stored, and applies to
+    /// the workers of all machines.
+    ///
+    /// Exits with 0 if the group is as asked, with 2 if the queue has no groups or a value is not valid, and with 125 if
+    /// there is no such queue or the store cannot be reached.
+    #[command(disable_help_subcommand = true)]
+    Groups {
+        #[command(subcommand)]
+        command: groups_command::GroupsCommand,
+    },
     /// Create or migrate a store
     #[command(disable_help_subcommand = true)]
     Store {

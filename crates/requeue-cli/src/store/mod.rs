@@ -2,6 +2,7 @@
 
 pub(crate) mod adder;
 mod by_server;
+pub(crate) mod groups;
 pub(crate) mod keys;
 pub(crate) mod look;
 mod reaching;
