@@ -4,8 +4,8 @@ mod damaged;
 mod file;
 mod upgrading;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 use tempfile::TempDir;

@@ -359,7 +359,7 @@ async fn a_claim_reads_no_throttled_key() {
     let claim = format!(
         "select keys from requeue.claim_turns(1, true, 30, 3, 60000000, 1, 1, 0, null, \
          array[{low}, {low}, {low}, {low}], false, 'w', '{{}}', '{{}}', '{{}}', \
-         array[null, null, null]::text[], 16)"
+         array[null, null, null]::text[], array[16, 16, 16])"
     );
     // Prepare the plans while the table is empty, like those of a process that was started first.
     run(&claim).await;

@@ -316,28 +316,37 @@ if TURNS then
     return #groups > 0 and settings_of(groups) or {}
   end
 
-  -- Wakes a waiting process if one of these groups, which have new ready keys, is not at its limit. Otherwise, a
-  -- process would look in vain for a key among all groups.
+  -- Wakes a waiting process for a group, which it finds in FREED.
+  local MOST_FREED = 256
+  local function wake_for_group(band, group)
+    if redis.call('ZCARD', FREED) < MOST_FREED then
+      redis.call('ZADD', FREED, 0, band .. group)
+    end
+    wake()
+  end
+
+  -- Wakes a waiting process for each of these groups, which have new ready keys, that is not at its limit. Otherwise, a
+  -- process would look in vain for a key among all groups. `ready` has a table of bands for each group.
   function wake_for_ready(ready)
     for group, settings in pairs(settings_of_set(ready)) do
       local limit = settings.limit
       if not limit or limit > 0 and count_in_flight(group) < limit then
-        wake()
-        return
+        for band in pairs(ready[group]) do
+          wake_for_group(band, group)
+        end
       end
     end
   end
 
-  -- Wakes a waiting process if a group was at its limit and has a ready key. `freed` has the groups of which keys are
-  -- no longer in flight, with the numbers of these keys.
+  -- Wakes a waiting process for each group that was at its limit and has a ready key. `freed` has the groups of which keys
+  -- are no longer in flight, with the numbers of these keys.
   function wake_for_slots(freed)
     for group, settings in pairs(settings_of_set(freed)) do
       local limit = settings.limit
       if limit and limit > 0 and count_in_flight(group) + freed[group] >= limit then
         for band = 1, 3 do
           if turns_of_group(band, group, 1)[1] then
-            wake()
-            return
+            wake_for_group(band, group)
           end
         end
       end
@@ -407,7 +416,9 @@ local function keep(keys, now)
       end
       if was_in ~= set or row.was_at ~= at then
         if is_turn then
-          ready[group_of[key]] = true
+          local group = group_of[key]
+          ready[group] = ready[group] or {}
+          ready[group][BAND_OF[set]] = true
         else
           append(put, set, text_of(at))
           append(put, set, key)
@@ -457,7 +468,8 @@ local function keep(keys, now)
   end
   if wakes then
     wake()
-  elseif TURNS then
+  end
+  if TURNS then
     wake_for_ready(ready)
     wake_for_slots(freed)
   end
