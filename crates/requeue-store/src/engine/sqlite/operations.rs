@@ -1,6 +1,6 @@
 //! The operations, which run within a transaction.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::types::key::Key;
 const EXPIRED: usize = 256;
 
 /// The groups of keys that an operation has changed.
-pub(super) type Groups = HashSet<Arc<str>>;
+pub(super) type Groups = BTreeSet<Arc<str>>;
 
 impl Work<'_> {
     pub(super) fn open_queue(&self, name: &str, settings: &Settings) -> Result<Place> {
@@ -113,7 +113,7 @@ impl Work<'_> {
         queue: &Place,
         asks: &[Ask],
     ) -> Result<(Vec<Option<Added>>, Groups)> {
-        let mut ready = HashSet::new();
+        let mut ready = BTreeSet::new();
         let mut add = |ask: &Ask| {
             let was = load_row(self.connection, queue.id, &ask.key)?;
             let (row, added) = Row::add(was, ask, queue, self.now);
@@ -226,7 +226,7 @@ impl Work<'_> {
         let mut statement = self.connection.prepare_cached(&sql)?;
         let found: Vec<_> =
             statement.query_map(params![queue.id, self.now], read_row)?.collect::<Result<_>>()?;
-        let (mut parked, mut freed) = (Vec::new(), HashSet::new());
+        let (mut parked, mut freed) = (Vec::new(), BTreeSet::new());
         for (n, (key, row)) in (1..).zip(found) {
             freed.extend(row.group.clone());
             let row = row.expire_lease(claim.expired.nth(n), queue.readd_policy, self.now);
@@ -263,7 +263,7 @@ impl Work<'_> {
         queue: &Place,
         ends: Vec<End>,
     ) -> Result<(Vec<Option<bool>>, Groups)> {
-        let mut freed = HashSet::new();
+        let mut freed = BTreeSet::new();
         let mut finish = |End { key, epoch, how }: End| {
             let row = load_row(self.connection, queue.id, &key)?;
             let Some(row) = row.filter(|row| row.is_held(epoch, self.now)) else {

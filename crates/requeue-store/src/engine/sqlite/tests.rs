@@ -97,6 +97,16 @@ async fn groups_take_turns_by_weight() {
     groups::check_turns(&Fixture::new().await, "q").await;
 }
 
+#[tokio::test]
+async fn no_group_gets_two_turns_in_a_row() {
+    groups::check_second_visit(&Fixture::new().await, "q").await;
+}
+
+#[tokio::test]
+async fn a_freed_group_is_found_without_a_search() {
+    groups::check_freed_groups(&Fixture::new().await, "q").await;
+}
+
 /// With a single worker, each claim ahead would otherwise need a sync, in addition to the syncs of the
 /// completions.
 #[tokio::test]
