@@ -19,6 +19,7 @@ pub(crate) mod row;
 pub(crate) mod sqlite;
 pub(crate) mod time;
 pub(crate) mod turns;
+pub(crate) mod wakes;
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

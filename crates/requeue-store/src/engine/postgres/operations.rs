@@ -326,7 +326,7 @@ impl Engine for Postgres {
     }
 
     fn subscribe_wakes(&self, queue: &Place) -> watch::Receiver<u64> {
-        self.listener.subscribe_wakes(queue.id, &self.address, &self.connector)
+        self.listener.subscribe_wakes(queue, &self.address, &self.connector)
     }
 
     fn max_batches(&self) -> usize {
@@ -443,7 +443,7 @@ impl Sessions {
             out.group = Some(group.into());
         }
         let visited = if claimed.is_paused { unvisited(rounds) } else { read_visited(&row) };
-        let is_searching = lock(&queue.turns).note_visited(visited, claimed.items.len());
+        let is_searching = lock(&queue.turns).note_visited(visited, claimed.items.len(), claim.max);
         if is_searching {
             claimed.next = Some(Duration::ZERO);
         }
@@ -481,7 +481,7 @@ struct Visits<'a> {
     ring: Vec<&'a str>,
     used: Vec<i32>,
     after: Vec<Option<&'a str>>,
-    more: i32,
+    more: Vec<i32>,
 }
 
 impl<'a> Visits<'a> {
@@ -491,13 +491,13 @@ impl<'a> Visits<'a> {
                 .zip(rounds)
                 .flat_map(|(band, round)| round.first.iter().map(move |turn| (band, turn)))
         };
-        let more = rounds.iter().map(|round| round.more).max().unwrap_or_default();
+        let more = |round: &Round| i32::try_from(round.more).unwrap_or(i32::MAX);
         Self {
             bands: turns().map(|(band, _)| band).collect(),
             ring: turns().map(|(_, turn)| &*turn.group).collect(),
             used: turns().map(|(_, turn)| count(turn.used)).collect(),
             after: rounds.iter().map(|round| round.after.as_deref()).collect(),
-            more: i32::try_from(more).unwrap_or(i32::MAX),
+            more: rounds.iter().map(more).collect(),
         }
     }
 }

@@ -53,7 +53,7 @@ impl Redis {
         let ShardClaim { mut claimed, health, visited } = values::read_claimed(answer, has_groups)?;
         if let Some(visited) = visited {
             let count = claimed.items.len();
-            if lock(&shards[number].turns).note_visited(visited, count) {
+            if lock(&shards[number].turns).note_visited(visited, count, max) {
                 claimed.next = Some(Duration::ZERO);
             }
         }

@@ -453,6 +453,8 @@ impl Engine for Redis {
         let waiting = Arc::new(Waiting::new());
         let woken = waiting.subscribe();
         if let Ok(shards) = self.shards_of(queue) {
+            // The scripts of claims read the names of the groups that have changed.
+            shards.iter().for_each(|shard| lock(&shard.turns).hear_wakes());
             waiting.begin(&self.nodes, &shards);
         }
         let mut all = lock(&self.waiting);

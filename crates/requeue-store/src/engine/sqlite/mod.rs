@@ -11,10 +11,9 @@ mod tests;
 mod thread;
 mod turns;
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -23,8 +22,10 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use self::clock::Clock;
+use self::operations::Groups;
 use self::thread::{Busy, Kind, Thread, Work};
 use crate::engine::receipts::Attempts;
+use crate::engine::wakes::Wakes;
 use crate::engine::{
     Answers, Ask, Claim, Claimed, Dropped, End, Engine, GroupChange, Place, Renewed, Settings,
     Tried, lock,
@@ -53,7 +54,7 @@ pub(crate) struct Sqlite {
     /// The threads for operations that only read, if there are any: one that reads many keys, and one that
     /// reads a few rows. A long count or search must not delay the state of the queue and of single keys.
     readers: Option<[Thread; 2]>,
-    wakes: Mutex<HashMap<i64, watch::Sender<u64>>>,
+    wakes: Wakes,
 }
 
 impl Sqlite {
@@ -63,12 +64,7 @@ impl Sqlite {
 
     fn open_with(path: &Path, synchronous: Synchronous, clock: Clock) -> Answer<Self> {
         let (thread, readers) = Thread::start(path, synchronous, clock)?;
-        Ok(Self { thread, readers, wakes: Mutex::default() })
-    }
-
-    fn wake_sender(&self, queue: i64) -> watch::Sender<u64> {
-        let mut wakes = lock(&self.wakes);
-        wakes.entry(queue).or_insert_with(|| watch::Sender::new(0)).clone()
+        Ok(Self { thread, readers, wakes: Wakes::default() })
     }
 
     /// Returns the thread for operations that may read all keys.
@@ -83,7 +79,15 @@ impl Sqlite {
 
     /// Wakes the getters of this process that wait for keys of the queue.
     fn wake_getters(&self, queue: i64) {
-        self.wake_sender(queue).send_modify(|wakes| *wakes += 1);
+        self.wakes.wake_getters(queue);
+    }
+
+    /// As [`wake_getters`](Self::wake_getters), after a change of keys of these groups.
+    fn wake_for_groups(&self, queue: &Place, groups: &Groups) {
+        match queue.group_by {
+            Some(_) => self.wakes.wake_after(queue.id, |turns| turns.name_groups(groups)),
+            None => self.wake_getters(queue.id),
+        }
     }
 
     /// As [`with_rows`](Self::with_rows), to change rows for a caller that does not try again. Waits for other processes
@@ -229,8 +233,8 @@ impl Engine for Sqlite {
         _: Tried,
     ) -> Answers<Added> {
         let add = move |at: &Work<'_>, queue: Place, _| at.add_keys(&queue, &asks);
-        let added = self.call(&self.thread, Kind::Grows, queue, add).await?;
-        self.wake_getters(queue.id);
+        let (added, ready) = self.call(&self.thread, Kind::Grows, queue, add).await?;
+        self.wake_for_groups(queue, &ready);
         Ok(added)
     }
 
@@ -248,9 +252,9 @@ impl Engine for Sqlite {
     }
 
     async fn change_group(&self, queue: &Place, group: &str, change: GroupChange) -> Answer<()> {
-        let group = group.to_owned();
-        self.update_rows(queue, move |at, queue| at.change_group(&queue, &group, change)).await?;
-        self.wake_getters(queue.id);
+        let name = group.to_owned();
+        self.update_rows(queue, move |at, queue| at.change_group(&queue, &name, change)).await?;
+        self.wake_for_groups(queue, &Groups::from([group.into()]));
         Ok(())
     }
 
@@ -279,10 +283,10 @@ impl Engine for Sqlite {
     }
 
     async fn send_completions(&self, queue: &Place, ends: Vec<End>, _: Tried) -> Answers<bool> {
-        let held = self
+        let (held, freed) = self
             .with_rows(&self.thread, queue, move |at, queue| at.finish_deliveries(&queue, ends))
             .await?;
-        self.wake_getters(queue.id);
+        self.wake_for_groups(queue, &freed);
         Ok(held)
     }
 
@@ -351,7 +355,8 @@ impl Engine for Sqlite {
     }
 
     fn subscribe_wakes(&self, queue: &Place) -> watch::Receiver<u64> {
-        self.wake_sender(queue.id).subscribe()
+        lock(&queue.turns).hear_wakes();
+        self.wakes.subscribe(queue)
     }
 
     fn max_batches(&self) -> usize {

@@ -1,5 +1,7 @@
 //! The operations, which run within a transaction.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use requeue::CancelledRun;
@@ -9,7 +11,7 @@ use super::rows::{COLUMNS, keep_row, load_row, read_row};
 use super::thread::Work;
 use crate::engine::row::Row;
 use crate::engine::time::{Micros, after, until};
-use crate::engine::{Ask, Claim, Claimed, Delivery, Dropped, End, Place, Renewed, Settings};
+use crate::engine::{Ask, Claim, Claimed, Delivery, Dropped, End, Place, Renewed, Settings, lock};
 use crate::types::add::{Added, ParkedAdd, Priority, ReaddPolicy};
 use crate::types::group::GroupBy;
 use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
@@ -17,6 +19,9 @@ use crate::types::key::Key;
 
 /// The maximum number of expired leases that one claim handles.
 const EXPIRED: usize = 256;
+
+/// The groups of keys that an operation has changed.
+pub(super) type Groups = BTreeSet<Arc<str>>;
 
 impl Work<'_> {
     pub(super) fn open_queue(&self, name: &str, settings: &Settings) -> Result<Place> {
@@ -102,16 +107,26 @@ impl Work<'_> {
         self.connection.execute(sql, params![queue, most])
     }
 
-    pub(super) fn add_keys(&self, queue: &Place, asks: &[Ask]) -> Result<Vec<Option<Added>>> {
-        let add = |ask: &Ask| {
+    /// Also returns the groups of which keys are ready.
+    pub(super) fn add_keys(
+        &self,
+        queue: &Place,
+        asks: &[Ask],
+    ) -> Result<(Vec<Option<Added>>, Groups)> {
+        let mut ready = BTreeSet::new();
+        let mut add = |ask: &Ask| {
             let was = load_row(self.connection, queue.id, &ask.key)?;
             let (row, added) = Row::add(was, ask, queue, self.now);
             if added != Added::Parked {
                 keep_row(self.connection, queue.id, &ask.key, Some(&row), self.now)?;
+                if row.is_ready(self.now) {
+                    ready.extend(row.group);
+                }
             }
             Ok(Some(added))
         };
-        asks.iter().map(add).collect()
+        let added = asks.iter().map(&mut add).collect::<Result<_>>()?;
+        Ok((added, ready))
     }
 
     pub(super) fn claim_keys(
@@ -121,12 +136,13 @@ impl Work<'_> {
         is_paused: bool,
     ) -> Result<Claimed> {
         // Leases expire first, so that this claim can deliver their keys if the backoff is zero.
-        let parked = self.expire_leases(queue, claim)?;
+        let (parked, freed) = self.expire_leases(queue, claim)?;
         if is_paused {
             let next = self.next_lease(queue)?.map(|at| until(self.now, at));
             return Ok(Claimed { next, parked, is_paused, ..Claimed::default() });
         }
         if queue.group_by.is_some() {
+            lock(&queue.turns).name_groups(&freed);
             let (items, next) = self.claim_turns(queue, claim)?;
             return Ok(Claimed { items, next, parked, is_paused, ..Claimed::default() });
         }
@@ -199,8 +215,9 @@ impl Work<'_> {
         Ok(found)
     }
 
-    /// Counts a failure for each key whose lease has expired. Returns the keys that this failure parks.
-    fn expire_leases(&self, queue: &Place, claim: &Claim) -> Result<Vec<ParkedKey>> {
+    /// Counts a failure for each key whose lease has expired. Returns the keys that this failure parks, and the groups of
+    /// all of them.
+    fn expire_leases(&self, queue: &Place, claim: &Claim) -> Result<(Vec<ParkedKey>, Groups)> {
         let sql = format!(
             "select {} from keys where queue = ?1 and state = 1 and lease_until <= ?2 \
              order by lease_until limit {EXPIRED}",
@@ -209,15 +226,16 @@ impl Work<'_> {
         let mut statement = self.connection.prepare_cached(&sql)?;
         let found: Vec<_> =
             statement.query_map(params![queue.id, self.now], read_row)?.collect::<Result<_>>()?;
-        let mut parked = Vec::new();
+        let (mut parked, mut freed) = (Vec::new(), BTreeSet::new());
         for (n, (key, row)) in (1..).zip(found) {
+            freed.extend(row.group.clone());
             let row = row.expire_lease(claim.expired.nth(n), queue.readd_policy, self.now);
             keep_row(self.connection, queue.id, &key, row.as_ref(), self.now)?;
             if let Some(row) = row.filter(|row| row.parked) {
                 parked.push(ParkedKey::from_expired_lease(key, row.failures));
             }
         }
-        Ok(parked)
+        Ok((parked, freed))
     }
 
     /// Returns the time until the next key is due or the next lease expires.
@@ -239,21 +257,25 @@ impl Work<'_> {
         self.connection.prepare_cached(sql)?.query_row([queue.id], |row| row.get(0))
     }
 
+    /// Also returns the groups that have room for another key.
     pub(super) fn finish_deliveries(
         &self,
         queue: &Place,
         ends: Vec<End>,
-    ) -> Result<Vec<Option<bool>>> {
-        let finish = |End { key, epoch, how }: End| {
+    ) -> Result<(Vec<Option<bool>>, Groups)> {
+        let mut freed = BTreeSet::new();
+        let mut finish = |End { key, epoch, how }: End| {
             let row = load_row(self.connection, queue.id, &key)?;
             let Some(row) = row.filter(|row| row.is_held(epoch, self.now)) else {
                 return Ok(Some(false));
             };
+            freed.extend(row.group.clone());
             let row = row.finish(how, queue.readd_policy, self.now);
             keep_row(self.connection, queue.id, &key, row.as_ref(), self.now)?;
             Ok(Some(true))
         };
-        ends.into_iter().map(finish).collect()
+        let held = ends.into_iter().map(&mut finish).collect::<Result<_>>()?;
+        Ok((held, freed))
     }
 
     pub(super) fn renew_leases(

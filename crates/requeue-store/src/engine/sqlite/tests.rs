@@ -4,8 +4,8 @@ mod damaged;
 mod file;
 mod upgrading;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -95,6 +95,16 @@ fn groups_keep_their_limits_and_lose_no_key() {
 #[tokio::test]
 async fn groups_take_turns_by_weight() {
     groups::check_turns(&Fixture::new().await, "q").await;
+}
+
+#[tokio::test]
+async fn no_group_gets_two_turns_in_a_row() {
+    groups::check_second_visit(&Fixture::new().await, "q").await;
+}
+
+#[tokio::test]
+async fn a_freed_group_is_found_without_a_search() {
+    groups::check_freed_groups(&Fixture::new().await, "q").await;
 }
 
 /// With a single worker, each claim ahead would otherwise need a sync, in addition to the syncs of the

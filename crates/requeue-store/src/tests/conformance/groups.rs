@@ -349,3 +349,78 @@ pub(crate) async fn check_turns(rig: &dyn Rig, queue: &str) {
         }
     }
 }
+
+/// Opens a queue whose adds name the groups, with this limit.
+async fn open(rig: &dyn Rig, queue: &str, limit: Option<u32>) -> Place {
+    let settings =
+        Settings { group_by: Some("".into()), group_limit: limit, ..Settings::default() };
+    rig.set_time(BEGIN).await;
+    rig.engine().open_queue(queue, settings).await.expect("the queue opens")
+}
+
+fn ask_in(group: &str, number: u32, priority: Priority) -> Ask {
+    let key = Key::from(format!("{group}/{number}"));
+    Ask { group: Some(group.into()), ..Ask::new(key, Add::now().priority(priority)) }
+}
+
+/// Checks that a claim that visits a priority twice, first for the oldest key, gives no group two turns in a row.
+pub(crate) async fn check_second_visit(rig: &dyn Rig, queue: &str) {
+    let (engine, place) = (rig.engine(), open(rig, queue, None).await);
+    let asks = (0..3).flat_map(|n| ["a", "b", "c"].map(|group| ask_in(group, n, Priority::Normal)));
+    engine.add_keys(&place, asks.collect()).await.expect("added");
+    rig.set_time(BEGIN + 1).await;
+    engine.add_keys(&place, vec![ask_in("d", 0, Priority::Low)]).await.expect("added");
+    for expected in [["a", "b"], ["c", "a"], ["b", "c"]] {
+        let claim = Claim { max: 2, oldest: 1, lease: LEASE, expired: failing(), poll: LEASE };
+        let items = engine.claim_keys(&place, claim).await.expect("claimed").items;
+        let groups: Vec<_> = items.iter().filter_map(|out| out.group.as_deref()).collect();
+        assert_eq!(groups, expected);
+    }
+}
+
+/// Checks that a process that waits finds a slot that becomes free without a search among all groups, and that a search
+/// ends although all groups have ready keys.
+pub(crate) async fn check_freed_groups(rig: &dyn Rig, queue: &str) {
+    // More than a few lookups cover.
+    const MANY: usize = 2500;
+    let (engine, place) = (rig.engine(), open(rig, queue, Some(1)).await);
+    let names: Vec<String> = (0..MANY).map(|n| format!("g{n:04}")).collect();
+    for names in names.chunks(500) {
+        let asks = |name: &String| [0, 1].map(|n| ask_in(name, n, Priority::Normal));
+        engine.add_keys(&place, names.iter().flat_map(asks).collect()).await.expect("added");
+    }
+    let claim = Claim { max: 200, oldest: 0, lease: LEASE, expired: failing(), poll: LEASE };
+    let mut held: HashMap<String, Delivery> = HashMap::new();
+    let group_of = |out: &Delivery| out.group.as_deref().expect("a group").to_owned();
+    while held.len() < MANY {
+        let items = engine.claim_keys(&place, claim).await.expect("claimed").items;
+        held.extend(items.into_iter().map(|out| (group_of(&out), out)));
+    }
+    let mut wakes = engine.subscribe_wakes(&place);
+    let mut claims = 0;
+    for name in [MANY / 2, 3, MANY - 1].map(|n| &names[n]) {
+        // The process searches all groups, and then waits.
+        let is_searching = async || {
+            let claimed = engine.claim_keys(&place, claim).await.expect("claimed");
+            assert_eq!(claimed.items, []);
+            claimed.next.is_some_and(|next| next.is_zero())
+        };
+        while is_searching().await {}
+        wakes.mark_unchanged();
+        let out = held.remove(name).expect("it is in flight");
+        let ends = vec![End { key: out.key, epoch: out.epoch, how: Finish::Succeed }];
+        engine.finish_deliveries(&place, ends).await.expect("finished");
+        let found = loop {
+            wakes.changed().await.expect("the engine sends wakes");
+            claims += 1;
+            let items = engine.claim_keys(&place, claim).await.expect("claimed").items;
+            if let [out] = &items[..] {
+                break group_of(out);
+            }
+            assert_eq!(items, []);
+        };
+        assert_eq!(&found, name);
+    }
+    // A wake may have another reason.
+    assert!(claims <= 5, "{claims} claims found 3 keys");
+}

@@ -85,6 +85,18 @@ async fn groups_take_turns_by_weight() {
     groups::check_turns(&Fixture::new(server).await, "q").await;
 }
 
+#[tokio::test]
+async fn no_group_gets_two_turns_in_a_row() {
+    let Some(server) = Server::shared() else { return };
+    groups::check_second_visit(&Fixture::new(server).await, "q").await;
+}
+
+#[tokio::test]
+async fn a_freed_group_is_found_without_a_search() {
+    let Some(server) = Server::shared() else { return };
+    groups::check_freed_groups(&Fixture::new(server).await, "q").await;
+}
+
 #[test]
 fn replaces_as_the_model_does() {
     conforms(ReaddPolicy::Replace);

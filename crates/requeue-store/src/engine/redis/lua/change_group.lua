@@ -8,4 +8,7 @@ settings[ARGV[2]] = ARGV[3]
 redis.call(
   'HSET', GROUP_SETTINGS, group, settings.limit .. ' ' .. settings.weight .. ' ' .. settings.paused
 )
+if group ~= DEFAULT then
+  redis.call('ZADD', FREED, 0, '1' .. group, 0, '2' .. group, 0, '3' .. group)
+end
 wake()

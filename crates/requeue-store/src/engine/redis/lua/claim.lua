@@ -254,8 +254,9 @@ if not is_stalled and #delivered == (TURNS and 3 or 2) * max then
   end
 else
   local next = math.min(due, first(LEASES))
-  if TURNS and #delivered < 3 * #keys then
-    -- A key that could not be delivered had taken the slot of another one.
+  if TURNS and not is_stalled and (#delivered < 3 * #keys or redis.call('ZCARD', FREED) > 0) then
+    -- A key that could not be delivered had taken the slot of another one, or this claim has not visited all groups that
+    -- have changed.
     next = at
   end
   next_in = next < NEVER and math.max(next - at, 0)

@@ -14,10 +14,11 @@ local PAUSED = KEYS[13]
 -- `turn_of`. A key that becomes due by time stays in BANDS until a claim moves it. IN_FLIGHT has the keys
 -- in flight with their groups, in addition to LEASES. GROUPS_OF is a hash of the group of each key that has
 -- a row. GROUP_SETTINGS has the settings of groups: limit, weight, and 1 if the group is paused. The group
--- `DEFAULT` has those of the queue.
-local TURNS, IN_FLIGHT, GROUPS_OF, GROUP_SETTINGS
-if #KEYS >= 17 then
-  TURNS, IN_FLIGHT, GROUPS_OF, GROUP_SETTINGS = KEYS[14], KEYS[15], KEYS[16], KEYS[17]
+-- `DEFAULT` has those of the queue. FREED has groups that may have become able to deliver a key, each with its band
+-- before it. A claim takes some of them, so that it need not search for them.
+local TURNS, IN_FLIGHT, GROUPS_OF, GROUP_SETTINGS, FREED
+if #KEYS >= 18 then
+  TURNS, IN_FLIGHT, GROUPS_OF, GROUP_SETTINGS, FREED = KEYS[14], KEYS[15], KEYS[16], KEYS[17], KEYS[18]
 end
 -- The names of groups have no control characters.
 local DEFAULT = '\1'
