@@ -87,7 +87,7 @@ fn holds_as_the_model_does() {
 fn groups_keep_their_limits_and_lose_no_key() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("the runtime is built");
-    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) };
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(150) };
     proptest!(config, |(steps in grouped_steps(80), grouping in groupings())| {
         runtime.block_on(async { check_grouped(&Fixture::new().await, "q", grouping, &steps).await });
     });

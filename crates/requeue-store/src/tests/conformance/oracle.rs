@@ -726,8 +726,12 @@ impl Pair {
         let mut states = BTreeMap::<State, u64>::new();
         for which in 0..self.keys {
             self.note_ready(which, self.now);
-            let found = self.engine.look_up(&self.place, &key(which)).await.expect("looked up");
-            assert_eq!(found.as_ref(), page.iter().find(|entry| entry.key == key(which)));
+            let found = page.iter().find(|entry| entry.key == key(which)).cloned();
+            // With many keys, a page is much faster than a lookup of each key.
+            if self.groups.is_none() || self.now.rem_euclid(self.keys.into()) == which.into() {
+                let looked_up = self.engine.look_up(&self.place, &key(which)).await;
+                assert_eq!(looked_up.expect("looked up"), found);
+            }
             let model = self.model.see(&which);
             if let Some(parked) = self.parked.get(&which) {
                 assert!(model.is_none(), "{which} is parked, and {model:?}");

@@ -126,19 +126,22 @@ pub(crate) fn grouped_steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
     // Most steps concern a few groups, which then reach their limits.
     let few = (0..3u32, 0..GROUPED_KEYS / GROUPS).prop_map(|(group, n)| group + n * GROUPS);
     let key = prop_oneof![3 => few, 1 => 0..GROUPED_KEYS].boxed();
-    let limit = || prop::option::of(1..3u32);
+    let limit = || prop_oneof![1 => Just(None), 3 => (1..3u32).prop_map(Some)];
     let change = prop_oneof![
-        2 => limit().prop_map(GroupChange::Limit),
+        3 => limit().prop_map(GroupChange::Limit),
         1 => (1..4u32).prop_map(GroupChange::Weight),
-        1 => any::<bool>().prop_map(GroupChange::Paused),
+        2 => any::<bool>().prop_map(GroupChange::Paused),
     ];
+    let change = (prop_oneof![5 => 0..3u32, 1 => 0..GROUPS], change)
+        .prop_map(|(group, change)| Step::ChangeGroup(group, change));
     let step = prop_oneof![
-        30 => step(key),
-        3 => (prop_oneof![3 => 0..3u32, 1 => 0..GROUPS], change)
-            .prop_map(|(group, change)| Step::ChangeGroup(group, change)),
+        20 => step(key),
+        3 => change.clone(),
         1 => limit().prop_map(Step::SetGroupLimit),
     ];
-    prop::collection::vec(step, 1..most)
+    // A drop of the queue also drops the settings, so most groups have them from the beginning.
+    let begin = prop::collection::vec(change, 0..6);
+    (begin, prop::collection::vec(step, 1..most)).prop_map(|(begin, steps)| [begin, steps].concat())
 }
 
 /// Generates the policy of a queue with groups, and the way in which its keys get them.

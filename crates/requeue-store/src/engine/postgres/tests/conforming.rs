@@ -72,7 +72,7 @@ fn groups_keep_their_limits_and_lose_no_key() {
     let runtime = runtime.expect("the runtime is built");
     let rig = runtime.block_on(Fixture::new(server));
     let queues = AtomicU32::new(0);
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(30);
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
     proptest!(config, |(steps in grouped_steps(60), grouping in groupings())| {
         let name = format!("q{}", queues.fetch_add(1, Ordering::Relaxed));

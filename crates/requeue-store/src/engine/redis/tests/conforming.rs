@@ -92,7 +92,9 @@ fn conforms(url: &str, shards: u16, readd_policy: ReaddPolicy) {
 fn groups_conform(url: &str, shards: u16, group_by: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("the runtime is built");
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
+    let default = if shards == 1 { 30 } else { 10 };
+    let cases =
+        std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(default);
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
     proptest!(config, |(steps in grouped_steps(60), (policy, _) in groupings())| {
         runtime.block_on(async {
