@@ -483,7 +483,10 @@ impl Pair {
             return;
         }
         // A claim may end before it has looked up all groups.
+        let mut claims = 0;
         loop {
+            claims += 1;
+            assert!(claims <= self.keys, "{claims} claims in a row may have found a key");
             let oldest = if self.claims.is_multiple_of(3) { max / 2 } else { 0 };
             let claimed = self.claim_once(max, oldest).await;
             max -= claimed.items.len();
