@@ -21,6 +21,7 @@ mod keep;
 mod order;
 mod pace;
 mod single;
+mod store_groups;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,6 +34,7 @@ use requeue_core::{
 
 pub use self::groups::TeamStates;
 pub use self::order::{Ranking, ReadyKeys, Stack, Team};
+pub use self::store_groups::{GroupSettings, GroupedKey, Refusal, StoreGroups};
 pub use self::view::{Seen, Tally};
 use crate::How;
 

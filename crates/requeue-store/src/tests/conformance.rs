@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use self::oracle::check;
-pub(crate) use self::steps::{steps, unclaimed_and_cancelled};
+pub(crate) use self::oracle::{check, check_grouped};
+pub(crate) use self::steps::{grouped_steps, groupings, steps, unclaimed_and_cancelled};
 use crate::api::store::Store;
 use crate::engine::time::Micros;
 use crate::engine::{Ask, Backoff, Claim, Engine, Failing, Settings, by_shard};
@@ -53,6 +53,12 @@ pub(crate) trait Rig {
 
 const STATES: [State; 4] = [State::Ready, State::Waiting, State::InFlight, State::Parked];
 const KEYS: u32 = 6;
+/// The number of groups: more than a claim looks up, so that the cursor matters. The first is the group without a name.
+const GROUPS: u32 = 19;
+/// The number of keys of a queue with groups. Each group has a key of each priority, and two of one priority.
+const GROUPED_KEYS: u32 = 4 * GROUPS;
+/// The pattern that extracts the groups of these keys.
+pub(crate) const PATTERN: &str = "(?s-u)\n(.*)$";
 /// A short name, and one of the greatest length.
 const WORKERS: [&str; 2] = [
     "w",
@@ -63,6 +69,10 @@ const LEASE: Duration = Duration::from_micros(300);
 pub(crate) const BACKOFF: Duration = Duration::from_micros(40);
 /// The first time of the clock. It is in 2001, so that no engine mistakes it for a missing value.
 const BEGIN: Micros = 1_000_000_000_000_000;
+
+fn failing() -> Failing {
+    Failing { backoff: Backoff { base: BACKOFF, cap: BACKOFF, share: 1.0 }, max_failures: None }
+}
 
 /// Checks that keys whose leases expire together do not come back together.
 pub(crate) async fn check_jitter(rig: &dyn Rig, name: &str) {

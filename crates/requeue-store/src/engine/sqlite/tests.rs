@@ -16,7 +16,8 @@ use super::*;
 use crate::tests::Batches as _;
 use crate::tests::BoxFuture;
 use crate::tests::conformance::{
-    Rig, check, check_bulk, check_jitter, check_queues, groups, steps, unclaimed_and_cancelled,
+    Rig, check, check_bulk, check_grouped, check_jitter, check_queues, grouped_steps, groupings,
+    groups, steps, unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
@@ -86,9 +87,9 @@ fn holds_as_the_model_does() {
 fn groups_keep_their_limits_and_lose_no_key() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("the runtime is built");
-    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) };
-    proptest!(config, |(steps in groups::steps(80))| {
-        runtime.block_on(async { groups::check(&Fixture::new().await, "q", &steps).await });
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(150) };
+    proptest!(config, |(steps in grouped_steps(80), grouping in groupings())| {
+        runtime.block_on(async { check_grouped(&Fixture::new().await, "q", grouping, &steps).await });
     });
 }
 

@@ -10,7 +10,8 @@ use super::*;
 use crate::tests::BoxFuture;
 use crate::tests::cancelling::{check_cancels, check_renewals, check_workers};
 use crate::tests::conformance::{
-    Rig, check, check_bulk, check_jitter, check_queues, groups, steps, unclaimed_and_cancelled,
+    Rig, check, check_bulk, check_grouped, check_jitter, check_queues, grouped_steps, groupings,
+    groups, steps, unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
@@ -71,11 +72,11 @@ fn groups_keep_their_limits_and_lose_no_key() {
     let runtime = runtime.expect("the runtime is built");
     let rig = runtime.block_on(Fixture::new(server));
     let queues = AtomicU32::new(0);
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(30);
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
-    proptest!(config, |(steps in groups::steps(60))| {
+    proptest!(config, |(steps in grouped_steps(60), grouping in groupings())| {
         let name = format!("q{}", queues.fetch_add(1, Ordering::Relaxed));
-        runtime.block_on(groups::check(&rig, &name, &steps));
+        runtime.block_on(check_grouped(&rig, &name, grouping, &steps));
     });
 }
 

@@ -6,7 +6,8 @@ use super::*;
 use crate::tests::BoxFuture;
 use crate::tests::cancelling::{check_cancels, check_workers};
 use crate::tests::conformance::{
-    Rig, check, check_bulk, check_jitter, check_queues, groups, steps, unclaimed_and_cancelled,
+    PATTERN, Rig, check, check_bulk, check_grouped, check_jitter, check_queues, grouped_steps,
+    groupings, groups, steps, unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
@@ -91,12 +92,14 @@ fn conforms(url: &str, shards: u16, readd_policy: ReaddPolicy) {
 fn groups_conform(url: &str, shards: u16, group_by: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("the runtime is built");
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
+    let default = if shards == 1 { 30 } else { 10 };
+    let cases =
+        std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(default);
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
-    proptest!(config, |(steps in groups::steps(80))| {
+    proptest!(config, |(steps in grouped_steps(60), (policy, _) in groupings())| {
         runtime.block_on(async {
             let rig = Fixture::new(url, shards).await;
-            groups::check_with(&rig, &name("groups"), group_by, &steps).await;
+            check_grouped(&rig, &name("groups"), (policy, group_by), &steps).await;
         });
     });
 }
@@ -105,15 +108,15 @@ fn groups_conform(url: &str, shards: u16, group_by: &str) {
 fn groups_keep_their_limits_and_lose_no_key() {
     let Some(server) = Server::shared() else { return };
     groups_conform(&server.url(""), 1, "");
-    groups_conform(&server.url(""), 1, groups::PATTERN);
+    groups_conform(&server.url(""), 1, PATTERN);
 }
 
 #[test]
 fn groups_of_several_shards_keep_their_limits_and_lose_no_key() {
     let Some(server) = Server::shared() else { return };
-    groups_conform(&server.url(""), 3, groups::PATTERN);
+    groups_conform(&server.url(""), 3, PATTERN);
     let Some(cluster) = Cluster::shared() else { return };
-    groups_conform(&cluster.url(), 4, groups::PATTERN);
+    groups_conform(&cluster.url(), 4, PATTERN);
 }
 
 #[tokio::test]
