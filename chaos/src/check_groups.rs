@@ -1,9 +1,9 @@
 //! Checks the history of each group: its limit, its pauses and its turns.
 //!
-//! A key is certainly in flight from its arrival at a process until the last moment at which this process held the key:
-//! the beginning of a write that it was sure of, or of a completion that the store accepted. A key counts for longer: an
-//! expired lease counts until a claim handles it. The processes do not see that moment, so the check counts only what
-//! is certain, and reports no sound history.
+//! A key is certainly in flight from its arrival at a process until the last moment at which this process held the key.
+//! This is the beginning of a write that the process was sure of, or of a completion that the store accepted. In the
+//! store, an expired lease counts until a claim handles it. The processes do not see that claim, so the check counts only
+//! the certain time. It therefore reports no history that is correct.
 
 use std::collections::BTreeMap;
 

@@ -33,8 +33,8 @@ pub(crate) struct NamedGroup {
 pub(crate) enum GroupsCommand {
     /// List the groups that have keys or settings
     ///
-    /// Prints a line for each group, sorted by name: the numbers of ready keys, of waiting keys and of keys in flight, the
-    /// limit, the weight, the age of the oldest ready key, `paused` if it is, and the name. With --json, prints objects with
+    /// Prints a line for each group, sorted by name. Its columns are the numbers of ready keys, waiting keys and keys in
+    /// flight, the limit, the weight, the age of the oldest ready key, the pause, and the name. With --json, prints objects with
     /// `group`, `ready`, `waiting`, `in_flight`, `dirty`, `parked`, `oldest_ready` in seconds, `limit`, `weight` and
     /// `is_paused`. The store reads all keys of the queue.
     List {

@@ -169,8 +169,8 @@ pub(crate) enum Subcommand {
     /// A queue has groups if it was created with --group-by, or by adds with --group. Each setting is stored, and applies to
     /// the workers of all machines.
     ///
-    /// Exits with 0 if the group is as asked, with 2 if the queue has no groups or a value is not valid, and with 125 if
-    /// there is no such queue or the store cannot be reached.
+    /// The exit code is 2 if the queue has no groups or a value is not valid, and 125 if there is no such queue or the
+    /// store cannot be reached.
     #[command(disable_help_subcommand = true)]
     Groups {
         #[command(subcommand)]

@@ -1,9 +1,11 @@
 //! Checks the turns of the groups of an engine.
 
+use std::collections::HashMap;
+
 use super::{BEGIN, LEASE, Rig, failing};
-use crate::engine::{Ask, Claim, Delivery, End, Finish, GroupChange, Settings};
+use crate::engine::{Ask, Claim, Delivery, End, Finish, GroupChange, Place, Settings};
 use crate::tests::Batches as _;
-use crate::types::add::Add;
+use crate::types::add::{Add, Priority};
 use crate::types::key::Key;
 
 /// Checks that groups get their weights in keys, one claim for each key.
