@@ -212,13 +212,14 @@ struct Gathered {
 impl Gathered {
     fn take_part(&mut self, claimed: Answer<Claimed>) {
         match claimed {
-            Ok(Claimed { items, next, damaged, parked, is_paused }) => {
+            Ok(Claimed { items, next, damaged, parked, is_paused, schedule_in }) => {
                 let all = &mut self.claimed;
                 all.is_paused |= is_paused;
                 all.items.extend(items);
                 all.damaged.extend(damaged);
                 all.parked.extend(parked);
                 all.next = all.next.into_iter().chain(next).min();
+                all.schedule_in = all.schedule_in.into_iter().chain(schedule_in).min();
                 self.answered = true;
             }
             Err(fault) => {

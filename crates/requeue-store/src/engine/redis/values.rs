@@ -219,6 +219,7 @@ pub(super) fn read_claimed(value: Value, has_groups: bool) -> Answer<ShardClaim>
     let (is_damaged, dropped) = (values.is_true()?, values.number()?);
     let claimed = Claimed {
         next,
+        schedule_in: None,
         is_paused: values.is_true()?,
         damaged: set_aside(values.next_value()?)?,
         parked: read_parked(values.next_value()?)?,

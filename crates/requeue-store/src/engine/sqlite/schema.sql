@@ -12,7 +12,9 @@ create table queues (
     -- key.
     group_by text,
     -- The limit of keys in flight of each group that has no other one.
-    group_limit integer check (group_limit between 1 and 4294967295)
+    group_limit integer check (group_limit between 1 and 4294967295),
+    -- The least `due_at` of the schedules.
+    schedule_at integer
 ) strict;
 
 -- One row for each group that has settings.
@@ -27,6 +29,32 @@ create table groups (
     paused integer not null default 0 check (paused in (0, 1)),
     primary key (queue, name)
 ) strict, without rowid;
+
+-- The keys that are added again at certain times. See `schedules.rs`.
+create table schedules (
+    queue integer not null,
+    key blob not null check (length(key) <= 2048),
+    -- A cron expression and its time zone, or a period.
+    spec text not null,
+    zone text not null,
+    priority integer not null check (priority between -1 and 1),
+    -- The group of the adds. Null: the queue has no groups.
+    grp text,
+    -- The next time. If `is_new`, the time at which the schedule began, or the last time before a pause.
+    next_at integer not null check (next_at >= 0),
+    -- 1: a process must compute the next time, and adds nothing.
+    is_new integer not null check (is_new in (0, 1)),
+    paused integer not null default 0 check (paused in (0, 1)),
+    -- The reason why a process has refused the schedule.
+    error text,
+    -- The time at which a process must look at the schedule.
+    due_at integer generated always as (
+        case when paused = 0 and error is null then iif(is_new, 0, next_at) end
+    ) stored,
+    primary key (queue, key)
+) strict, without rowid;
+
+create index schedules_due on schedules (queue, due_at) where due_at is not null;
 
 -- The last fencing token. The next one is greater, and at least the time in microseconds since 1970, so
 -- that tokens also increase after a backup was restored.
