@@ -3,7 +3,7 @@
 use crate::api::queue::Queue;
 use crate::client::schedules::fire;
 use crate::client::shared::Shared;
-use crate::engine::schedules::Scheduled;
+use crate::engine::schedules::{Agenda, Scheduled};
 use crate::types::calendar::Calendar;
 use crate::types::error::{Failed, ReadError, UpdateError};
 use crate::types::key::Key;
@@ -67,10 +67,12 @@ impl Queue {
             Scheduled { key, spec, zone, priority, group, next_at, is_new, is_paused, error };
         let Shared { engine, place, .. } = &*self.shared;
         let stored = async {
-            let stored = engine.put_schedule(place, schedule).await?;
-            if stored.is_new && stored.due_at().is_some() {
-                // If this fails, or this process stops here, another one computes the next time.
-                let _ = fire(&self.shared, &stored, stored.next_at).await;
+            let Agenda { now, schedules } = engine.put_schedule(place, schedule).await?;
+            for stored in schedules {
+                if stored.is_new && stored.due_at().is_some() {
+                    // If this fails, or this process stops here, another one computes the next time.
+                    let _ = fire(&self.shared, &stored, now).await;
+                }
             }
             Ok(())
         };
@@ -115,10 +117,15 @@ impl Queue {
     ) -> Result<Vec<ScheduleInfo>, ReadError> {
         let Shared { engine, place, .. } = &*self.shared;
         let listed = engine.list_schedules(place, after, limit).await;
-        let agenda = listed
+        let agendas = listed
             .map_err(|fault| ReadError::from_engine("the schedules were not listed", fault))?;
-        let infos = agenda.schedules.into_iter().map(|schedule| schedule.into_info(agenda.now));
-        Ok(infos.collect())
+        let infos = agendas.into_iter().flat_map(|Agenda { now, schedules }| {
+            schedules.into_iter().map(move |schedule| schedule.into_info(now))
+        });
+        let mut infos: Vec<_> = infos.collect();
+        infos.sort_unstable_by(|one, other| one.key.cmp(&other.key));
+        infos.truncate(limit);
+        Ok(infos)
     }
 
     /// Removes the schedule of a key. Returns false if the key has none. The key itself and its runs are not affected.

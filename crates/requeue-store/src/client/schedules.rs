@@ -77,10 +77,13 @@ async fn fire_due(shared: &Shared) -> Option<Duration> {
 }
 
 async fn fire_page(shared: &Shared) -> Answer<Option<Duration>> {
-    let Agenda { now, schedules } = shared.engine.next_schedules(&shared.place, PAGE).await?;
+    let agendas = shared.engine.next_schedules(&shared.place, PAGE).await?;
     let mut next: Option<Duration> = None;
     let mut sooner = |time: Duration| next = Some(next.map_or(time, |next| next.min(time)));
-    for schedule in schedules {
+    let schedules = agendas.into_iter().flat_map(|Agenda { now, schedules }| {
+        schedules.into_iter().map(move |schedule| (now, schedule))
+    });
+    for (now, schedule) in schedules {
         match schedule.due_at() {
             Some(at) if at <= now => match fire(shared, &schedule, now).await {
                 // The schedule has another time now, or another process has changed it. The next page shows that time.

@@ -457,7 +457,7 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// Stores the schedule of a key, and wakes waiting processes. Replaces an earlier one, except for its pause. If the
     /// texts are the same, only the priority and the group change. `next_at` becomes the time of the engine. Returns the
     /// schedule as it is stored.
-    async fn put_schedule(&self, _queue: &Place, _schedule: Scheduled) -> Answer<Scheduled> {
+    async fn put_schedule(&self, _queue: &Place, _schedule: Scheduled) -> Answer<Agenda> {
         Err(EngineError::refused(NO_SCHEDULES))
     }
 
@@ -472,23 +472,23 @@ pub(crate) trait Engine: Debug + Send + Sync {
         Err(EngineError::refused(NO_SCHEDULES))
     }
 
-    /// Returns up to `limit` schedules in the order of their keys, starting after `after`.
+    /// Returns up to `limit` schedules of each shard in the order of their keys, starting after `after`.
     async fn list_schedules(
         &self,
         _queue: &Place,
         _after: Option<&Key>,
         _limit: usize,
-    ) -> Answer<Agenda> {
+    ) -> Answer<Vec<Agenda>> {
         Err(EngineError::refused(NO_SCHEDULES))
     }
 
-    /// Returns up to `limit` of the schedules that are due first, in that order. Each shard may return so many.
-    async fn next_schedules(&self, _queue: &Place, _limit: usize) -> Answer<Agenda> {
+    /// Returns up to `limit` schedules of each shard: those that are due first, in that order.
+    async fn next_schedules(&self, _queue: &Place, _limit: usize) -> Answer<Vec<Agenda>> {
         Err(EngineError::refused(NO_SCHEDULES))
     }
 
     /// Changes a schedule as `firing` says, and adds its key if its time has come. Returns false, and changes nothing, if
-    /// the schedule is not as `was` any more.
+    /// the schedule is no longer as `was`.
     async fn fire_schedule(
         &self,
         _queue: &Place,

@@ -76,7 +76,7 @@ impl Scheduled {
     }
 }
 
-/// Schedules, and the time at which the engine has read them.
+/// Schedules of a shard, and the time of its clock at which they were read.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Agenda {
     pub(crate) now: Micros,

@@ -277,7 +277,7 @@ impl Engine for Sqlite {
         .await
     }
 
-    async fn put_schedule(&self, queue: &Place, schedule: Scheduled) -> Answer<Scheduled> {
+    async fn put_schedule(&self, queue: &Place, schedule: Scheduled) -> Answer<Agenda> {
         let put = move |at: &Work<'_>, queue: Place| at.put_schedule(&queue, &schedule);
         let put = self.update_rows(queue, put).await?;
         self.wake_getters(queue.id);
@@ -302,16 +302,19 @@ impl Engine for Sqlite {
         queue: &Place,
         after: Option<&Key>,
         limit: usize,
-    ) -> Answer<Agenda> {
+    ) -> Answer<Vec<Agenda>> {
         let after = after.cloned();
         self.with_rows(self.quick_reader(), queue, move |at, queue| {
-            at.list_schedules(&queue, after.as_ref(), limit)
+            at.list_schedules(&queue, after.as_ref(), limit).map(|agenda| vec![agenda])
         })
         .await
     }
 
-    async fn next_schedules(&self, queue: &Place, limit: usize) -> Answer<Agenda> {
-        self.with_rows(&self.thread, queue, move |at, queue| at.next_schedules(&queue, limit)).await
+    async fn next_schedules(&self, queue: &Place, limit: usize) -> Answer<Vec<Agenda>> {
+        self.with_rows(&self.thread, queue, move |at, queue| {
+            at.next_schedules(&queue, limit).map(|agenda| vec![agenda])
+        })
+        .await
     }
 
     async fn fire_schedule(&self, queue: &Place, was: &Scheduled, firing: Firing) -> Answer<bool> {

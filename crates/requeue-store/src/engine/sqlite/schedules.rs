@@ -12,7 +12,7 @@ use crate::types::key::Key;
 const COLUMNS: &str = "key, spec, zone, priority, grp, next_at, is_new, paused, error";
 
 impl Work<'_> {
-    pub(super) fn put_schedule(&self, queue: &Place, schedule: &Scheduled) -> Result<Scheduled> {
+    pub(super) fn put_schedule(&self, queue: &Place, schedule: &Scheduled) -> Result<Agenda> {
         let found = self.look_up_schedule(queue, &schedule.key)?;
         let new = Scheduled { next_at: self.now, ..schedule.clone() };
         let put = match found {
@@ -20,7 +20,7 @@ impl Work<'_> {
             None => new,
         };
         self.keep_schedule(queue, &put)?;
-        Ok(put)
+        Ok(Agenda { now: self.now, schedules: vec![put] })
     }
 
     pub(super) fn remove_schedule(&self, queue: &Place, key: &Key) -> Result<bool> {
