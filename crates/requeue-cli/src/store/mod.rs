@@ -5,6 +5,7 @@ mod by_server;
 pub(crate) mod keys;
 pub(crate) mod look;
 mod reaching;
+pub(crate) mod schedule;
 pub(crate) mod serve;
 mod server;
 mod text;

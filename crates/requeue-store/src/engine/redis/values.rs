@@ -219,8 +219,8 @@ pub(super) fn read_claimed(value: Value, has_groups: bool) -> Answer<ShardClaim>
     let (is_damaged, dropped) = (values.is_true()?, values.number()?);
     let claimed = Claimed {
         next,
-        schedule_in: None,
         is_paused: values.is_true()?,
+        schedule_in: values.time_if_any()?,
         damaged: set_aside(values.next_value()?)?,
         parked: read_parked(values.next_value()?)?,
         items: read_delivered(values.next_value()?, has_groups)?,

@@ -22,6 +22,7 @@ use crate::tests::conformance::{
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
 use crate::tests::pausing::check_pauses;
+use crate::tests::scheduling::check_schedules;
 use crate::tests::{get, polled};
 use crate::types::add::{ParkedAdd, ReaddPolicy};
 use crate::types::error::{ErrorKind, chain};
@@ -892,4 +893,11 @@ async fn a_pause_applies_to_all_workers() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let store = store(&at(&dir)).await;
     check_pauses(&store, &store, "q").await;
+}
+
+#[tokio::test]
+async fn a_worker_fires_schedules() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let store = store(&at(&dir)).await;
+    check_schedules(&store, &store, "q").await;
 }

@@ -16,6 +16,7 @@ use crate::tests::conformance::{
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
 use crate::tests::pausing::check_pauses;
+use crate::tests::scheduling::check_schedules;
 
 struct Fixture {
     engine: Arc<Postgres>,
@@ -170,6 +171,16 @@ async fn a_pause_applies_to_all_processes() {
     let one = store().await;
     one.migrate().await.expect("the schema is created");
     check_pauses(&one, &store().await, "q").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_processes_fire_schedules() {
+    let Some(server) = Server::shared() else { return };
+    let url = server.database();
+    let store = async || crate::Store::connect(&url).await.expect("the store connects");
+    let one = store().await;
+    one.migrate().await.expect("the schema is created");
+    check_schedules(&one, &store().await, "q").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
