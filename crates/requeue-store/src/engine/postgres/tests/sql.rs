@@ -294,8 +294,14 @@ async fn sql_stores_schedules() {
     let shown = "\\x6461696c79|0 9 * * MON-FRI|europe/berlin|t|f||low\n\\xff|every 10ms||";
     let all = sql(listed);
     assert!(all.starts_with(shown), "{all}");
-    assert_eq!(sql("select requeue.unschedule('q', '\\xff'::bytea), requeue.unschedule('none', 'x')"), "t|f");
-    assert_eq!(sql("select requeue.pause_schedule('q', 'daily'), requeue.pause_schedule('q', 'x')"), "t|f");
+    assert_eq!(
+        sql("select requeue.unschedule('q', '\\xff'::bytea), requeue.unschedule('none', 'x')"),
+        "t|f"
+    );
+    assert_eq!(
+        sql("select requeue.pause_schedule('q', 'daily'), requeue.pause_schedule('q', 'x')"),
+        "t|f"
+    );
     assert!(sql(listed).ends_with("||t||low"), "{}", sql(listed));
     assert_eq!(sql("select requeue.resume_schedule('q', 'daily')"), "t");
     let refused = async |args: &str| {
