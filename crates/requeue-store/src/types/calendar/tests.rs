@@ -212,7 +212,7 @@ proptest! {
         let change = change.round(jiff::Unit::Minute).expect("a minute");
         let begin = change - SignedDuration::from_mins(before);
         let minutes = (1..=6 * 1440i64).map(|n| begin + SignedDuration::from_mins(n));
-        let end = minutes.clone().last().expect("a minute");
+        let end = minutes.clone().next_back().expect("a minute");
         let cron = cron(&fields.expression(), zone_name);
         let found = std::iter::successors(cron.next_after(begin).ok(), |at| cron.next_after(*at).ok());
         let found: Vec<_> = found.take_while(|at| *at <= end).collect();
