@@ -31,7 +31,7 @@ use clap_complete::Shell;
     styles = Styles::plain(),
     disable_version_flag = true,
     // The options are left out, so that the short help fits on 24 lines.
-    help_template = "{about-with-newline}{usage-heading} {usage}\n\nCommands:\n{subcommands}{after-help}",
+    help_template = "{about-with-newline}{usage-heading} {usage}\nCommands:\n{subcommands}{after-help}",
     after_long_help = "Options:\n  -h, --help     Print help\n  -V, --version  Print version"
 )]
 pub(crate) struct Cli {

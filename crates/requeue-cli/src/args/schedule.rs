@@ -45,11 +45,11 @@ pub(crate) struct AddFlags {
     #[command(flatten)]
     pub(crate) place: Place,
 
-    /// Cron expression of five fields, as in "0 9 * * MON-FRI"
+    /// Cron expression, as in "0 9 * * MON-FRI"
     #[arg(long, value_name = "EXPR", required_unless_present = "every", conflicts_with = "every")]
     pub(crate) cron: Option<String>,
 
-    /// Time zone of the expression, as in Europe/Berlin
+    /// Time zone, as in Europe/Berlin
     #[arg(long, value_name = "NAME", default_value = "UTC", conflicts_with = "every")]
     pub(crate) zone: String,
 
@@ -62,7 +62,7 @@ pub(crate) struct AddFlags {
     #[arg(default_value = "normal", hide_possible_values = true)]
     pub(crate) priority: Priority,
 
-    /// Group of the key, in a queue whose adds name their groups
+    /// Group of the key, if adds name their groups
     #[arg(long, value_name = "NAME")]
     pub(crate) group: Option<String>,
 }
