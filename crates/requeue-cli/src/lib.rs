@@ -74,6 +74,7 @@ pub fn main() -> ExitCode {
         Subcommand::Cancel(flags) => store::look::cancel(&flags),
         Subcommand::Groups { command } => store::groups::run(command),
         Subcommand::Store { command } => store::work::init_store(command),
+        Subcommand::Schedule { command } => store::schedule::schedule(command),
         Subcommand::Completions { shell } => pages::print_completions(shell),
         Subcommand::Man { dir } => pages::write_manual(&dir),
     };

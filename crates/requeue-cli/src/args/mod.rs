@@ -11,6 +11,7 @@ pub(crate) mod help;
 pub(crate) mod names;
 pub(crate) mod pacing;
 pub(crate) mod run;
+pub(crate) mod schedule;
 pub(crate) mod store;
 pub(crate) mod values;
 #[cfg(feature = "kube")]
@@ -175,6 +176,15 @@ pub(crate) enum Subcommand {
     Groups {
         #[command(subcommand)]
         command: groups_command::GroupsCommand,
+    },
+    /// Add keys again at certain times, which a queue in a store keeps
+    ///
+    /// The workers of the queue add each key once for each of its times: see `requeue work`. Times that pass without a worker
+    /// lead to one add.
+    #[command(disable_help_subcommand = true)]
+    Schedule {
+        #[command(subcommand)]
+        command: schedule::ScheduleCommand,
     },
     /// Create or migrate a store
     #[command(disable_help_subcommand = true)]

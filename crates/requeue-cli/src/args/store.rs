@@ -186,7 +186,7 @@ fn parked_add_values() -> impl TypedValueParser<Value = ParkedAdd> {
 }
 
 /// The values of `--priority`.
-const PRIORITIES: [(&str, Priority); 3] =
+pub(crate) const PRIORITIES: [(&str, Priority); 3] =
     [("low", Priority::Low), ("normal", Priority::Normal), ("high", Priority::High)];
 
 #[derive(Args, Debug)]

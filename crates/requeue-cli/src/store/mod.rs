@@ -6,6 +6,7 @@ pub(crate) mod groups;
 pub(crate) mod keys;
 pub(crate) mod look;
 mod reaching;
+pub(crate) mod schedule;
 pub(crate) mod serve;
 mod server;
 mod text;

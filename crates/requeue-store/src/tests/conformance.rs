@@ -3,6 +3,7 @@
 
 pub(crate) mod groups;
 mod oracle;
+pub(crate) mod schedules;
 mod steps;
 
 use std::collections::BTreeSet;
@@ -42,6 +43,11 @@ pub(crate) trait Rig {
 
     /// Returns true if the engine cancels runs.
     fn cancels_runs(&self) -> bool {
+        true
+    }
+
+    /// Returns true if the time of the engine may go back.
+    fn goes_back(&self) -> bool {
         true
     }
 

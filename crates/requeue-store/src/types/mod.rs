@@ -1,9 +1,11 @@
 //! Plain data: keys, adds, entries and errors.
 
 pub(crate) mod add;
+pub(crate) mod calendar;
 pub(crate) mod error;
 pub(crate) mod group;
 pub(crate) mod inspect;
 pub(crate) mod key;
+pub(crate) mod schedule;
 pub(crate) mod text;
 pub(crate) mod worker;

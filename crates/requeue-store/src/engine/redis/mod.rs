@@ -13,6 +13,8 @@
 //!   Two hashes contain the group of each key, and the settings of each group. Queues without groups run no command
 //!   for them.
 //!
+//! Schedules are in a hash and a sorted set, in the shard of their keys. If the server evicts keys, it may lose them.
+//!
 //! # Groups
 //!
 //! A claim counts the keys of a group in flight, and delivers further ones, in one script. So the limits are exact,
@@ -72,6 +74,7 @@ mod options;
 mod reaching;
 mod repairing;
 mod requirements;
+mod schedules;
 mod scripts;
 mod sending;
 #[cfg(test)]
@@ -101,6 +104,7 @@ use self::values::{REPLACED, Stored, Values};
 use self::waking::Waiting;
 use crate::engine::damage::Damaged;
 use crate::engine::receipts::{Attempts, Receipt, Receipts};
+use crate::engine::schedules::{Agenda, Firing, Scheduled};
 use crate::engine::time::micros;
 use crate::engine::{
     Answers, Ask, Claim, Claimed, Cursor, Dropped, End, Engine, GroupChange, Place, Renewed,
@@ -332,6 +336,35 @@ impl Engine for Redis {
         limit: usize,
     ) -> Answer<Vec<GroupInfo>> {
         self.list_all_groups(queue, after, limit).await
+    }
+
+    async fn put_schedule(&self, queue: &Place, schedule: Scheduled) -> Answer<Agenda> {
+        self.store_schedule(queue, schedule).await
+    }
+
+    async fn remove_schedule(&self, queue: &Place, key: &Key) -> Answer<bool> {
+        self.change_schedule(queue, key, "remove").await
+    }
+
+    async fn pause_schedule(&self, queue: &Place, key: &Key, paused: bool) -> Answer<bool> {
+        self.change_schedule(queue, key, if paused { "pause" } else { "resume" }).await
+    }
+
+    async fn list_schedules(
+        &self,
+        queue: &Place,
+        after: Option<&Key>,
+        limit: usize,
+    ) -> Answer<Vec<Agenda>> {
+        self.scan_schedules(queue, after, limit).await
+    }
+
+    async fn next_schedules(&self, queue: &Place, limit: usize) -> Answer<Vec<Agenda>> {
+        self.read_next_schedules(queue, limit).await
+    }
+
+    async fn fire_schedule(&self, queue: &Place, was: &Scheduled, firing: Firing) -> Answer<bool> {
+        self.fire_stored(queue, was, firing).await
     }
 
     async fn send_completions(&self, queue: &Place, ends: Vec<End>, _: Tried) -> Answers<bool> {

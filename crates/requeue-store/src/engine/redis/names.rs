@@ -73,6 +73,13 @@ impl Shard {
         format!("{start}:receipt:{name:x}")
     }
 
+    /// Returns the Redis keys of the schedules. Only the scripts that change schedules, and drops, use them.
+    pub(super) fn schedules(&self) -> [String; 2] {
+        let rows = self.rows();
+        let start = rows.rfind(':').map_or(rows, |end| &rows[..end]);
+        ["schedules", "schedule-times"].map(|part| format!("{start}:{part}"))
+    }
+
     /// Returns the Redis key of the mark that names the generation.
     pub(super) fn generation(&self) -> &str {
         &self.keys[9]

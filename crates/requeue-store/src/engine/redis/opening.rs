@@ -358,7 +358,8 @@ impl Redis {
             is_empty &= values::number(self.nodes.run_command(shard.slot, &exists).await?)? == 0;
             let paused = cmd("GET").arg(shard.paused()).to_owned();
             let paused = self.nodes.run_command(shard.slot, &paused).await?;
-            is_paused |= paused == Value::BulkString(generation.to_string().into_bytes());
+            is_paused |=
+                matches!(paused, Value::BulkString(text) if is_paused_by(&text, generation));
             if !is_empty && is_paused {
                 break;
             }
@@ -373,6 +374,11 @@ impl Redis {
             is_paused,
         }))
     }
+}
+
+/// Returns true if the text says that the generation is paused: see `standing` in shard.lua.
+fn is_paused_by(text: &[u8], generation: u64) -> bool {
+    text.split(|&byte| byte == b' ').next() == Some(generation.to_string().as_bytes())
 }
 
 /// Returns the way in which the keys of a queue get their groups.

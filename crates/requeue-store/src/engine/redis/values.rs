@@ -220,6 +220,7 @@ pub(super) fn read_claimed(value: Value, has_groups: bool) -> Answer<ShardClaim>
     let claimed = Claimed {
         next,
         is_paused: values.is_true()?,
+        schedule_in: values.time_if_any()?,
         damaged: set_aside(values.next_value()?)?,
         parked: read_parked(values.next_value()?)?,
         items: read_delivered(values.next_value()?, has_groups)?,

@@ -5,6 +5,7 @@ mod operations;
 mod place;
 mod reserve;
 mod rows;
+mod schedules;
 mod schema;
 #[cfg(test)]
 mod tests;
@@ -22,9 +23,10 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use self::clock::Clock;
-use self::operations::Groups;
+use self::operations::{Groups, Standing};
 use self::thread::{Busy, Kind, Thread, Work};
 use crate::engine::receipts::Attempts;
+use crate::engine::schedules::{Agenda, Firing, Scheduled};
 use crate::engine::wakes::Wakes;
 use crate::engine::{
     Answers, Ask, Claim, Claimed, Dropped, End, Engine, GroupChange, Place, Renewed, Settings,
@@ -115,17 +117,17 @@ impl Sqlite {
         self.call(thread, Kind::Plain, queue, |at, queue, _| work(at, queue)).await
     }
 
-    /// As [`with_rows`](Self::with_rows). `work` also gets whether the queue is paused.
+    /// As [`with_rows`](Self::with_rows). `work` also gets the state of the queue.
     async fn call<T: Send + 'static>(
         &self,
         thread: &Thread,
         kind: Kind,
         queue: &Place,
-        work: impl FnOnce(&Work<'_>, Place, bool) -> rusqlite::Result<T> + Send + 'static,
+        work: impl FnOnce(&Work<'_>, Place, Standing) -> rusqlite::Result<T> + Send + 'static,
     ) -> Answer<T> {
         let place = queue.clone();
-        let called = thread.call_as(kind, move |at| match at.is_paused(&place)? {
-            Some(is_paused) => work(at, place, is_paused).map(Some),
+        let called = thread.call_as(kind, move |at| match at.read_standing(&place)? {
+            Some(standing) => work(at, place, standing).map(Some),
             None => Ok(None),
         });
         called.await?.ok_or_else(|| EngineError::dropped(&queue.name))
@@ -240,8 +242,9 @@ impl Engine for Sqlite {
 
     async fn claim_keys(&self, queue: &Place, claim: Claim) -> Answer<Claimed> {
         let kind = if claim.poll.is_zero() { Kind::Patient } else { Kind::Plain };
-        let work =
-            move |at: &Work<'_>, queue: Place, is_paused| at.claim_keys(&queue, &claim, is_paused);
+        let work = move |at: &Work<'_>, queue: Place, standing: Standing| {
+            at.claim_keys(&queue, &claim, &standing)
+        };
         self.call(&self.thread, kind, queue, work).await
     }
 
@@ -277,8 +280,56 @@ impl Engine for Sqlite {
         .await
     }
 
+    async fn put_schedule(&self, queue: &Place, schedule: Scheduled) -> Answer<Agenda> {
+        let put = move |at: &Work<'_>, queue: Place| at.put_schedule(&queue, &schedule);
+        let put = self.update_rows(queue, put).await?;
+        self.wake_getters(queue.id);
+        Ok(put)
+    }
+
+    async fn remove_schedule(&self, queue: &Place, key: &Key) -> Answer<bool> {
+        let key = key.clone();
+        self.update_rows(queue, move |at, queue| at.remove_schedule(&queue, &key)).await
+    }
+
+    async fn pause_schedule(&self, queue: &Place, key: &Key, paused: bool) -> Answer<bool> {
+        let key = key.clone();
+        let pause = move |at: &Work<'_>, queue: Place| at.pause_schedule(&queue, &key, paused);
+        let is_there = self.update_rows(queue, pause).await?;
+        self.wake_getters(queue.id);
+        Ok(is_there)
+    }
+
+    async fn list_schedules(
+        &self,
+        queue: &Place,
+        after: Option<&Key>,
+        limit: usize,
+    ) -> Answer<Vec<Agenda>> {
+        let after = after.cloned();
+        self.with_rows(self.quick_reader(), queue, move |at, queue| {
+            at.list_schedules(&queue, after.as_ref(), limit).map(|agenda| vec![agenda])
+        })
+        .await
+    }
+
+    async fn next_schedules(&self, queue: &Place, limit: usize) -> Answer<Vec<Agenda>> {
+        self.with_rows(&self.thread, queue, move |at, queue| {
+            at.next_schedules(&queue, limit).map(|agenda| vec![agenda])
+        })
+        .await
+    }
+
+    async fn fire_schedule(&self, queue: &Place, was: &Scheduled, firing: Firing) -> Answer<bool> {
+        let was = was.clone();
+        let fire = move |at: &Work<'_>, queue: Place, _| at.fire_schedule(&queue, &was, firing);
+        let has_fired = self.call(&self.thread, Kind::Grows, queue, fire).await?;
+        self.wake_getters(queue.id);
+        Ok(has_fired)
+    }
+
     async fn is_paused(&self, queue: &Place) -> Answer<bool> {
-        let is_paused = |_: &Work<'_>, _, is_paused| Ok(is_paused);
+        let is_paused = |_: &Work<'_>, _, standing: Standing| Ok(standing.is_paused);
         self.call(self.quick_reader(), Kind::Plain, queue, is_paused).await
     }
 

@@ -22,6 +22,13 @@ const EXPIRED: usize = 256;
 
 /// The groups of keys that an operation has changed.
 pub(super) type Groups = BTreeSet<Arc<str>>;
+/// The state of a queue, which each operation reads.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Standing {
+    pub(super) is_paused: bool,
+    /// The time at which a schedule is due.
+    pub(super) schedule_at: Option<Micros>,
+}
 
 impl Work<'_> {
     pub(super) fn open_queue(&self, name: &str, settings: &Settings) -> Result<Place> {
@@ -61,11 +68,14 @@ impl Work<'_> {
         queues.collect()
     }
 
-    /// Returns whether the queue is paused, or `None` if it was dropped.
-    pub(super) fn is_paused(&self, queue: &Place) -> Result<Option<bool>> {
-        let sql = "select paused from queues where id = ?1";
+    /// Returns the state of the queue, or `None` if it was dropped.
+    pub(super) fn read_standing(&self, queue: &Place) -> Result<Option<Standing>> {
+        let sql = "select paused, schedule_at from queues where id = ?1";
         let mut statement = self.connection.prepare_cached(sql)?;
-        statement.query_row([queue.id], |row| row.get(0)).optional()
+        let standing = |row: &rusqlite::Row<'_>| {
+            Ok(Standing { is_paused: row.get(0)?, schedule_at: row.get(1)? })
+        };
+        statement.query_row([queue.id], standing).optional()
     }
 
     pub(super) fn set_paused(&self, queue: &Place, paused: bool) -> Result<()> {
@@ -83,6 +93,7 @@ impl Work<'_> {
         // The row of the queue goes first, in a short transaction. After a crash, its keys are unreachable
         // until `migrate` removes them.
         self.connection.execute("delete from queues where id = ?1", [queue.id])?;
+        self.connection.execute("delete from schedules where queue = ?1", [queue.id])?;
         Ok((Dropped::Yes(counts), queue.id))
     }
 
@@ -133,18 +144,20 @@ impl Work<'_> {
         &self,
         queue: &Place,
         claim: &Claim,
-        is_paused: bool,
+        standing: &Standing,
     ) -> Result<Claimed> {
+        let &Standing { is_paused, schedule_at } = standing;
+        let schedule_in = schedule_at.map(|at| until(self.now, at));
         // Leases expire first, so that this claim can deliver their keys if the backoff is zero.
         let (parked, freed) = self.expire_leases(queue, claim)?;
         if is_paused {
             let next = self.next_lease(queue)?.map(|at| until(self.now, at));
-            return Ok(Claimed { next, parked, is_paused, ..Claimed::default() });
+            return Ok(Claimed { next, parked, is_paused, schedule_in, ..Claimed::default() });
         }
         if queue.group_by.is_some() {
             lock(&queue.turns).name_groups(&freed);
             let (items, next) = self.claim_turns(queue, claim)?;
-            return Ok(Claimed { items, next, parked, is_paused, ..Claimed::default() });
+            return Ok(Claimed { items, next, parked, schedule_in, ..Claimed::default() });
         }
         let mut items = Vec::new();
         for (key, row) in self.oldest_ready(queue, claim.oldest.min(claim.max))? {
@@ -156,7 +169,7 @@ impl Work<'_> {
             }
         }
         let next = if items.len() < claim.max { self.next_due(queue)? } else { None };
-        Ok(Claimed { items, next, parked, is_paused, ..Claimed::default() })
+        Ok(Claimed { items, next, parked, schedule_in, ..Claimed::default() })
     }
 
     pub(super) fn deliver_key(

@@ -17,11 +17,12 @@ use crate::tests::Batches as _;
 use crate::tests::BoxFuture;
 use crate::tests::conformance::{
     Rig, check, check_bulk, check_grouped, check_jitter, check_queues, grouped_steps, groupings,
-    groups, steps, unclaimed_and_cancelled,
+    groups, schedules, steps, unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
 use crate::tests::pausing::check_pauses;
+use crate::tests::scheduling::check_schedules;
 use crate::tests::{get, polled};
 use crate::types::add::{ParkedAdd, ReaddPolicy};
 use crate::types::error::{ErrorKind, chain};
@@ -57,6 +58,10 @@ impl Rig for Fixture {
         self.now.store(now, Ordering::SeqCst);
         Box::pin(std::future::ready(()))
     }
+
+    fn goes_back(&self) -> bool {
+        false
+    }
 }
 
 fn conforms(readd_policy: ReaddPolicy) {
@@ -71,6 +76,18 @@ fn conforms(readd_policy: ReaddPolicy) {
     };
     check(&unclaimed_and_cancelled());
     proptest!(config, |(steps in steps(80))| check(&steps));
+}
+
+#[test]
+fn schedules_fire_once_for_each_time() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("the runtime is built");
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) };
+    proptest!(config, |(steps in schedules::steps(80), has_groups: bool)| {
+        let group_by = has_groups.then_some("");
+        runtime.block_on(async { schedules::check(&Fixture::new().await, "q", group_by, &steps).await });
+    });
+    runtime.block_on(async { schedules::check_missed(&Fixture::new().await, "q").await });
 }
 
 #[test]
@@ -886,4 +903,11 @@ async fn a_pause_applies_to_all_workers() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let store = store(&at(&dir)).await;
     check_pauses(&store, &store, "q").await;
+}
+
+#[tokio::test]
+async fn a_worker_fires_schedules() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let store = store(&at(&dir)).await;
+    check_schedules(&store, &store, "q").await;
 }

@@ -1,4 +1,4 @@
--- Version 2: groups.
+-- Version 2: groups and schedules.
 alter table requeue.queues
     -- Null: the queue has no groups. Empty: each add names the group. Otherwise the regular expression that extracts the
     -- group from the key.
@@ -37,3 +37,28 @@ create index keys_of_group on requeue.keys (queue, grp) where state = 1 and grp 
 create type requeue.turn as (
     priority integer, name text collate "C", used bigint, is_next boolean, weight integer, most integer
 );
+
+-- The keys that are added again at certain times. See `schedules.sql`.
+create table requeue.schedules (
+    queue integer not null,
+    key bytea not null check (octet_length(key) <= 2048),
+    -- A cron expression and its time zone, or a period without a time zone.
+    spec text not null,
+    zone text not null,
+    priority smallint not null check (priority between -1 and 1),
+    -- The group of the adds. Null: the queue has no groups.
+    grp text collate "C" check (octet_length(grp) <= 100 and grp !~ '[\u0001-\u001f\u007f-\u009f]'),
+    -- The next time. If `is_new`, the time at which the schedule began, or the last time before a pause.
+    next_at bigint not null check (next_at >= 0),
+    -- True: a process must compute the next time, and adds nothing.
+    is_new boolean not null,
+    paused boolean not null default false,
+    -- The reason why a process has refused the schedule.
+    error text,
+    -- The time at which a process must look at the schedule.
+    due_at bigint generated always as (
+        case when not paused and error is null then case when is_new then 0 else next_at end end
+    ) stored,
+    primary key (queue, key)
+);
+create index schedules_due on requeue.schedules (queue, due_at) where due_at is not null;

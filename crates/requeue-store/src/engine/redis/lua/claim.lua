@@ -3,15 +3,15 @@
 -- name of the worker, and in a queue with groups the rounds: see turns.lua. If the queue is paused, only handles
 -- expired leases.
 -- Answers, in this order: the time until the next key may be ready, or false if that is unknown or never; 1 if the
--- shard is damaged; the number of places without a row that were dropped; 1 if the queue is paused; the keys that
--- were set aside, each with the reason; the keys that were parked, each with its failures; and the claimed keys,
+-- shard is damaged; the number of places without a row that were dropped; 1 if the queue is paused; the time until
+-- a schedule is due, or false; the keys that were set aside, each with the reason; the keys that were parked, each with its failures; and the claimed keys,
 -- each with a packed string: epoch, adds, reasons, priority, failures, and the time for which it was ready.
 -- In a queue with groups, each claimed key is followed by its group, and the answer by the visited groups, unless no
 -- group was visited. values.rs reads the answer.
 local HAND_OUT = '>dI4I4bI4d'
 local at, max, oldest = now(), tonumber(ARGV[1]), tonumber(ARGV[2])
 local lease_until, hold, worker = after(at, tonumber(ARGV[3])), ARGV[4] == '1', ARGV[7]
-local is_paused = redis.call('GET', PAUSED) == generation
+local is_paused, schedule_at = standing()
 if is_paused then
   max = 0
 end
@@ -262,4 +262,7 @@ else
   next_in = next < NEVER and math.max(next - at, 0)
 end
 local damaged = is_odd or #delivered == 0 and is_damaged()
-return { next_in, damaged and 1 or 0, removed, is_paused and 1 or 0, aside, parked, delivered, visited }
+local schedule_in = schedule_at and math.max(schedule_at - at, 0) or false
+return {
+  next_in, damaged and 1 or 0, removed, is_paused and 1 or 0, schedule_in, aside, parked, delivered, visited,
+}

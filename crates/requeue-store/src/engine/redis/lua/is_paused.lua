@@ -1,2 +1,2 @@
 -- Answers 1 if the shard is paused.
-return redis.call('GET', PAUSED) == generation and 1 or 0
+return standing() and 1 or 0

@@ -1,5 +1,6 @@
 -- Pauses or resumes the deliveries of the shard. ARGV: 1 to pause.
-redis.call('SET', PAUSED, ARGV[1] == '1' and generation or '')
+local _, time = standing()
+keep_standing(ARGV[1] == '1', time)
 if ARGV[1] ~= '1' then
   wake()
 end

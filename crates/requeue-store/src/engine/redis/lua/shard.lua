@@ -6,7 +6,7 @@ local ASIDE = KEYS[11]
 -- A hash of the keys whose runs were cancelled, with the fencing tokens of these runs. An entry with another
 -- token than the key's row has no meaning.
 local CANCELLED = KEYS[12]
--- The generation of the queue that is paused, or empty. Another generation has no meaning.
+-- Whether the shard is paused, and the time of its next schedule: see `standing`. Claims read both with one command.
 local PAUSED = KEYS[13]
 -- The keys of a queue with groups. Other queues do not have them, and run no command for groups.
 --
@@ -29,6 +29,23 @@ local NEVER = 9007199254740991
 -- `NEVER`.)
 local function is_time(time)
   return time >= 0 and time <= NEVER and time % 1 == 0
+end
+
+-- Returns whether the shard is paused, and the time of its next schedule, if there is one. PAUSED has the generation of
+-- the queue, after a `-` if the shard is not paused, and the time. Another generation has no meaning.
+local function standing()
+  local text = redis.call('GET', PAUSED)
+  if not text or text == '' then
+    return false
+  end
+  local word, time = string.match(text, '^(%S+) ?(%d*)$')
+  local is_paused = word == generation
+  return is_paused, (is_paused or word == '-' .. generation) and tonumber(time) or nil
+end
+
+local function keep_standing(is_paused, time)
+  local word = (is_paused and '' or '-') .. generation
+  redis.call('SET', PAUSED, time and string.format('%s %.0f', word, time) or is_paused and word or '')
 end
 
 -- Returns the last fencing token of the shard, or 0 if there is none or it is invalid.

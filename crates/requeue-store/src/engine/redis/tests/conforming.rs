@@ -7,11 +7,12 @@ use crate::tests::BoxFuture;
 use crate::tests::cancelling::{check_cancels, check_workers};
 use crate::tests::conformance::{
     PATTERN, Rig, check, check_bulk, check_grouped, check_jitter, check_queues, grouped_steps,
-    groupings, groups, steps, unclaimed_and_cancelled,
+    groupings, groups, schedules, steps, unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
 use crate::tests::pausing::check_pauses;
+use crate::tests::scheduling::check_schedules;
 
 /// Replaces the clock by a Redis key next to each shard.
 const CLOCK: &str =
@@ -119,6 +120,26 @@ fn groups_of_several_shards_keep_their_limits_and_lose_no_key() {
     groups_conform(&cluster.url(), 4, PATTERN);
 }
 
+#[test]
+fn schedules_fire_once_for_each_time() {
+    let Some(server) = Server::shared() else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("the runtime is built");
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
+    for shards in [1, 3] {
+        proptest!(config.clone(), |(steps in schedules::steps(60), has_groups: bool)| {
+            runtime.block_on(async {
+                let rig = Fixture::new(&server.url(""), shards).await;
+                let group_by = has_groups.then_some("");
+                schedules::check(&rig, &name("schedules"), group_by, &steps).await;
+            });
+        });
+    }
+    let rig = runtime.block_on(Fixture::new(&server.url(""), 1));
+    runtime.block_on(schedules::check_missed(&rig, &name("missed")));
+}
+
 #[tokio::test]
 async fn groups_take_turns_by_weight() {
     let Some(server) = Server::shared() else { return };
@@ -220,6 +241,17 @@ async fn a_pause_applies_to_all_processes() {
     let Some(cluster) = Cluster::shared() else { return };
     let url = cluster.url();
     check_pauses(&store(&url).await, &store(&url).await, &name("pause")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_processes_fire_schedules() {
+    let Some(server) = Server::shared() else { return };
+    for url in [server.url(""), format!("{}?shards=3", server.url(""))] {
+        check_schedules(&store(&url).await, &store(&url).await, &name("schedules")).await;
+    }
+    let Some(cluster) = Cluster::shared() else { return };
+    let url = cluster.url();
+    check_schedules(&store(&url).await, &store(&url).await, &name("schedules")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

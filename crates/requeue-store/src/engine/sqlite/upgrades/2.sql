@@ -1,4 +1,4 @@
--- Version 2: groups.
+-- Version 2: groups and schedules.
 
 -- Null: the queue has no groups. Empty: each add names the group. Otherwise the pattern that extracts it from the key.
 alter table queues add column group_by text;
@@ -33,3 +33,32 @@ create index keys_ready on keys (queue, priority, at) where state = 0 and grp is
 create index keys_turns on keys (queue, priority, grp, at) where state = 0 and is_due = 1;
 create index keys_delayed on keys (queue, at) where state = 0 and is_due = 0 and grp is not null;
 create index keys_of_group on keys (queue, grp) where state = 1 and grp is not null;
+
+-- The least `due_at` of the schedules.
+alter table queues add column schedule_at integer;
+
+-- The keys that are added again at certain times. See `schedules.rs`.
+create table schedules (
+    queue integer not null,
+    key blob not null check (length(key) <= 2048),
+    -- A cron expression and its time zone, or a period.
+    spec text not null,
+    zone text not null,
+    priority integer not null check (priority between -1 and 1),
+    -- The group of the adds. Null: the queue has no groups.
+    grp text,
+    -- The next time. If `is_new`, the time at which the schedule began, or the last time before a pause.
+    next_at integer not null check (next_at >= 0),
+    -- 1: a process must compute the next time, and adds nothing.
+    is_new integer not null check (is_new in (0, 1)),
+    paused integer not null default 0 check (paused in (0, 1)),
+    -- The reason why a process has refused the schedule.
+    error text,
+    -- The time at which a process must look at the schedule.
+    due_at integer generated always as (
+        case when paused = 0 and error is null then iif(is_new, 0, next_at) end
+    ) stored,
+    primary key (queue, key)
+) strict, without rowid;
+
+create index schedules_due on schedules (queue, due_at) where due_at is not null;
