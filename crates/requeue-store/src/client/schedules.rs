@@ -133,8 +133,7 @@ mod tests {
             timetable.changed().await;
             let start = Instant::now();
             assert!(timetable.firing.is_none());
-            timetable.changed().await;
-            assert!(start.elapsed() < HOUR);
+            timeout(2 * SOON, timetable.changed()).await.expect("the schedule is due");
             // A claim that began before the schedule was stored does not hide it.
             timetable.note_due(read);
             assert_eq!(timetable.due_at, Some(start + SOON));
