@@ -59,11 +59,16 @@ pub(crate) async fn serve_getters(shared: Weak<Shared>, mut come: mpsc::Unbounde
         pause = pause.filter(|_| now == before);
         desk.timetable.begin(|| shared.upgrade());
         if claiming.is_none() && pause.is_none() {
+            desk.is_woken |= wakes.has_changed().unwrap_or(false);
             // Keys that are added from now on may be missing from this claim.
             wakes.mark_unchanged();
             let Some(shared) = shared.upgrade() else { return };
-            claiming = desk.claim(shared, now);
+            claiming = desk.claim(&shared, now);
+            if claiming.is_none() {
+                desk.pass_wake_on(&shared);
+            }
         }
+        let listens = claiming.is_none() && desk.may_be_woken;
         tokio::select! {
             answer = answered(&mut claiming) => {
                 // A finished future must not be polled again.
@@ -84,7 +89,10 @@ pub(crate) async fn serve_getters(shared: Weak<Shared>, mut come: mpsc::Unbounde
                     break;
                 }
             }
-            () = next_wake(&mut wakes), if pause.is_some() => pause = None,
+            () = next_wake(&mut wakes), if listens => {
+                (desk.is_woken, desk.may_be_woken) = (true, false);
+                pause = None;
+            }
             () = wait_until(pause), if pause.is_some() => pause = None,
             () = wait_until(desk.ahead.overdue_at()) => {}
             () = desk.timetable.changed() => {}
@@ -95,6 +103,10 @@ pub(crate) async fn serve_getters(shared: Weak<Shared>, mut come: mpsc::Unbounde
         let answer = answered(&mut claiming).await;
         desk.answered(answer);
         desk.deliver_keys();
+    }
+    desk.is_woken |= wakes.has_changed().unwrap_or(false);
+    if let Some(shared) = shared.upgrade() {
+        desk.pass_wake_on(&shared);
     }
 }
 
@@ -151,6 +163,10 @@ struct Desk {
     timetable: Timetable,
     /// True if a getter has arrived since the last claim began.
     has_newcomers: bool,
+    /// True if the last claim has found no key, and no wake has come since then.
+    may_be_woken: bool,
+    /// True if no claim has succeeded since the last wake.
+    is_woken: bool,
     delay: RetryDelay,
     /// The number of keys claimed since the last complete round of `oldest_every`.
     round: u32,
@@ -164,6 +180,8 @@ impl Desk {
             ahead: Ahead::new(&shared.options),
             timetable: Timetable::default(),
             has_newcomers: false,
+            may_be_woken: false,
+            is_woken: false,
             delay: RetryDelay::new(),
             round: 0,
             every: shared.options.oldest_every,
@@ -187,7 +205,7 @@ impl Desk {
     }
 
     /// Begins a claim if keys are wanted.
-    fn claim(&mut self, shared: Arc<Shared>, shutdown: Shutdown) -> Option<Claiming> {
+    fn claim(&mut self, shared: &Arc<Shared>, shutdown: Shutdown) -> Option<Claiming> {
         let waited_for = self.waiters.iter().map(|waiter| waiter.max);
         let waited_for = waited_for.fold(0, usize::saturating_add);
         let max = waited_for.saturating_add(self.ahead.wanted_keys(Instant::now())).min(MAX_BATCH);
@@ -207,6 +225,7 @@ impl Desk {
         let asked = if is_waited_for { poll } else { Duration::ZERO };
         let claim = Claim { max, oldest, lease, expired, poll: asked };
         let may_end = is_waited_for && shutdown == Shutdown::WhenIdle;
+        let shared = Arc::clone(shared);
         Some(Box::pin(async move {
             // Leases count from before the request. The engine grants them later, so this process never
             // trusts one too long.
@@ -225,14 +244,24 @@ impl Desk {
         }))
     }
 
+    /// Lets another process have a wake that this one has taken, but does not need: its getters were dropped, or have
+    /// got their keys meanwhile.
+    fn pass_wake_on(&mut self, shared: &Shared) {
+        if std::mem::take(&mut self.is_woken) {
+            shared.engine.pass_wake_on(&shared.place);
+        }
+    }
+
     /// Returns the time until which nothing can be claimed, or `None` to claim again immediately.
     fn answered(&mut self, answer: Answered) -> Option<Instant> {
         let Answered { found, shutdown: _, max, took, poll } = answer;
         let wait = match found {
             Ok(Found { items, next, is_paused, schedule_in }) => {
-                self.timetable.note_claim(schedule_in);
+                self.timetable.note_due(schedule_in);
+                self.is_woken = false;
                 self.delay = RetryDelay::new();
                 let count = items.len();
+                self.may_be_woken = count == 0;
                 let round = u64::from(self.round) + count as u64;
                 self.round = (round % u64::from(self.every)) as u32;
                 self.ahead.note_claimed(took, items, max);
@@ -243,7 +272,10 @@ impl Desk {
                 (count == 0).then(|| next.map_or(poll, |next| next.min(poll)))
             }
             // The failure was reported where it occurred.
-            Err(_) => Some(self.delay.wait()),
+            Err(_) => {
+                self.may_be_woken = true;
+                Some(self.delay.wait())
+            }
         };
         wait.map(|wait| Instant::now() + wait)
     }

@@ -28,17 +28,19 @@ pub(crate) struct Timetable {
 }
 
 impl Timetable {
-    /// Records the time until a schedule is due, which a claim has returned.
-    pub(crate) fn note_claim(&mut self, schedule_in: Option<Duration>) {
-        // A claim that began before the schedules were fired knows their old times.
-        if self.firing.is_none() {
-            self.due_at = schedule_in.and_then(|time| Instant::now().checked_add(time));
-        }
+    /// Records the time until a schedule is due, which a claim or a request for schedules has returned.
+    ///
+    /// The earliest time counts. A claim and a request for schedules overlap, so either may not know a schedule that the
+    /// other one knows. A time that has become wrong costs one request, which returns the right one.
+    pub(crate) fn note_due(&mut self, time: Option<Duration>) {
+        let due_at = time.and_then(|time| Instant::now().checked_add(time));
+        self.due_at = self.due_at.into_iter().chain(due_at).min();
     }
 
     /// Begins to fire if a schedule is due.
     pub(crate) fn begin(&mut self, shared: impl FnOnce() -> Option<Arc<Shared>>) {
-        if self.due_at.is_some_and(|at| at <= Instant::now())
+        if self.firing.is_none()
+            && self.due_at.is_some_and(|at| at <= Instant::now())
             && let Some(shared) = shared()
         {
             self.due_at = None;
@@ -53,7 +55,7 @@ impl Timetable {
                 let next = firing.await;
                 // A finished future must not be polled again.
                 self.firing = None;
-                self.due_at = next.and_then(|next| Instant::now().checked_add(next));
+                self.note_due(next);
             }
             (None, Some(at)) => tokio::time::sleep_until(at).await,
             (None, None) => std::future::pending().await,
@@ -111,4 +113,30 @@ pub(crate) async fn fire(shared: &Shared, was: &Scheduled, now: Micros) -> Answe
         }
     };
     shared.engine.fire_schedule(&shared.place, was, firing).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::ready;
+
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+    const SOON: Duration = Duration::from_millis(10);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_tells_of_a_schedule_that_is_stored_while_others_are_read() {
+        for read in [None, Some(HOUR)] {
+            let firing: Option<Work> = Some(Box::pin(ready(read)));
+            let mut timetable = Timetable { due_at: None, firing };
+            timetable.note_due(Some(SOON));
+            timetable.changed().await;
+            let start = Instant::now();
+            assert!(timetable.firing.is_none());
+            timeout(2 * SOON, timetable.changed()).await.expect("the schedule is due");
+            // A claim that began before the schedule was stored does not hide it.
+            timetable.note_due(read);
+            assert_eq!(timetable.due_at, Some(start + SOON));
+        }
+    }
 }

@@ -583,6 +583,9 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// and may miss one: callers must also poll.
     fn subscribe_wakes(&self, queue: &Place) -> watch::Receiver<u64>;
 
+    /// Lets another process have the last wake of this one, which wants no keys. Most engines wake all processes.
+    fn pass_wake_on(&self, _queue: &Place) {}
+
     /// Returns the number of batches that the engine can process concurrently.
     fn max_batches(&self) -> usize;
 }

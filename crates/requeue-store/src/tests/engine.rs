@@ -1,7 +1,7 @@
 //! An engine in memory for tests. Its time is tokio's, and tests make it fail.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -44,6 +44,8 @@ pub(super) struct Memory {
     rows: Mutex<BTreeMap<Key, Row>>,
     epoch: Mutex<i64>,
     wakes: watch::Sender<u64>,
+    /// The number of wakes that the process has passed on.
+    passed_wakes: AtomicUsize,
     mishaps: Mutex<VecDeque<Mishap>>,
     /// The number of keys in each batch.
     batches: Mutex<Vec<usize>>,
@@ -74,6 +76,7 @@ impl Memory {
             rows: Mutex::default(),
             epoch: Mutex::new(0),
             wakes: watch::Sender::new(0),
+            passed_wakes: AtomicUsize::new(0),
             mishaps: Mutex::default(),
             batches: Mutex::default(),
             is_dropped: AtomicBool::new(false),
@@ -99,6 +102,15 @@ impl Memory {
 
     pub(super) fn batches(&self) -> Vec<usize> {
         std::mem::take(&mut lock(&self.batches))
+    }
+
+    /// Wakes the getters, though no key has changed.
+    pub(super) fn wake_getters(&self) {
+        self.wakes.send_modify(|wakes| *wakes += 1);
+    }
+
+    pub(super) fn passed_wakes(&self) -> usize {
+        self.passed_wakes.load(Ordering::SeqCst)
     }
 
     pub(super) fn row(&self, key: &str) -> Option<Row> {
@@ -418,6 +430,10 @@ impl Engine for Memory {
 
     fn subscribe_wakes(&self, _: &Place) -> watch::Receiver<u64> {
         self.wakes.subscribe()
+    }
+
+    fn pass_wake_on(&self, _: &Place) {
+        self.passed_wakes.fetch_add(1, Ordering::SeqCst);
     }
 
     fn max_batches(&self) -> usize {

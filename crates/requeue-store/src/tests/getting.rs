@@ -173,3 +173,34 @@ async fn what_a_dead_worker_had_comes_back_to_one_who_seldom_looks() {
     assert_eq!(get(&queue).await.attempt(), 2);
     assert!(start.elapsed() < 3 * lease, "{:?}", start.elapsed());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_wants_no_key_passes_its_wake_on() {
+    let (engine, queue) =
+        queue_with(Memory::new(), Options { claim_ahead: 0, ..Options::default() });
+    let mut getter = Box::pin(queue.get());
+    assert!(polled(&mut getter).await.is_pending());
+    settle().await;
+    engine.wake_getters();
+    settle().await;
+    assert_eq!(engine.passed_wakes(), 0, "the getter needs the wake");
+    drop(getter);
+    for n in 1..=2 {
+        engine.wake_getters();
+        settle().await;
+        assert_eq!(engine.passed_wakes(), 1, "wake {n}: the process waits for no further one");
+    }
+
+    // The wake of another key comes while a claim has its key, but not its answer.
+    queue.add("a").await.expect("added");
+    settle().await;
+    let gate = engine.gate.lock().await;
+    let mut getter = Box::pin(queue.get());
+    assert!(polled(&mut getter).await.is_pending());
+    settle().await;
+    engine.wake_getters();
+    drop(gate);
+    assert_eq!(getter.await.expect("the queue is open").as_str(), Some("a"));
+    settle().await;
+    assert_eq!(engine.passed_wakes(), 2);
+}

@@ -101,7 +101,7 @@ pub(crate) use self::options::Options;
 use self::scripts::{CLOCK, Script, Scripts};
 pub(crate) use self::values::read_row;
 use self::values::{REPLACED, Stored, Values};
-use self::waking::Waiting;
+use self::waking::{Waiting, return_token};
 use crate::engine::damage::Damaged;
 use crate::engine::receipts::{Attempts, Receipt, Receipts};
 use crate::engine::schedules::{Agenda, Firing, Scheduled};
@@ -495,6 +495,21 @@ impl Engine for Redis {
         all.retain(|_, waiting| !waiting.is_over());
         all.insert(queue.id, waiting);
         woken
+    }
+
+    fn pass_wake_on(&self, queue: &Place) {
+        let waiting = lock(&self.waiting).get(&queue.id).map(Arc::clone);
+        let (Some(waiting), Ok(shards)) = (waiting, self.shards_of(queue)) else { return };
+        // Otherwise, this process might take the token again.
+        waiting.want_tokens(false);
+        // A claim that has failed has forgotten the shard.
+        let numbers = waiting.shard().map_or(0..shards.len(), |number| number..number + 1);
+        let nodes = Arc::clone(&self.nodes);
+        tokio::spawn(async move {
+            for number in numbers {
+                return_token(&nodes, &shards[number]).await;
+            }
+        });
     }
 
     fn max_batches(&self) -> usize {

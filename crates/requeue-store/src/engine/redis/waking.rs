@@ -1,8 +1,8 @@
 //! Wakes waiting processes by tokens in Redis lists.
 //!
 //! One of the waiting processes takes a token. A process that takes one and leaves ready keys behind adds
-//! another. Each shard has a list. Each queue that is open in this process has one connection per shard,
-//! which is opened when the process first waits.
+//! another. A process that no longer waits returns the token. Each shard has a list. Each queue that is open
+//! in this process has one connection per shard, which is opened when the process first waits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -84,18 +84,8 @@ impl Waiting {
                     if !token {
                         continue;
                     }
-                    // The wish is taken together with the token, so that two tokens do not wake the same
-                    // claim.
-                    if self.wanted.send_if_modified(std::mem::take) {
-                        // The number is stored before the wake. The channel of the wake orders it for the
-                        // claimer.
-                        self.shard.store(number, Ordering::Relaxed);
-                        self.woken.send_modify(|woken| *woken += 1);
-                    } else {
-                        // Return the token for another process. If that fails, other processes find the key
-                        // by polling.
-                        let wake = nodes.scripts.wake.on(shard);
-                        let _ = nodes.run_script(shard.slot, &wake).await;
+                    if !self.wake_claims(number) {
+                        return_token(nodes, shard).await;
                     }
                 }
                 Err(error) => {
@@ -108,6 +98,21 @@ impl Waiting {
                 }
             }
         }
+    }
+
+    /// Wakes the claims of this process, if it still wants a token. Returns false otherwise.
+    fn wake_claims(&self, number: usize) -> bool {
+        // The wish is taken together with the token, so that two tokens do not wake the same claim. A claim that gives up
+        // the wish afterwards has been woken: see `Engine::pass_wake_on`.
+        self.wanted.send_if_modified(|wanted| {
+            let was_wanted = std::mem::take(wanted);
+            if was_wanted {
+                // The number is stored before the wake. The channel of the wake orders it for the claimer.
+                self.shard.store(number, Ordering::Relaxed);
+                self.woken.send_modify(|woken| *woken += 1);
+            }
+            was_wanted
+        })
     }
 
     async fn pop_token(
@@ -128,4 +133,10 @@ impl Waiting {
         let popped = open.send_packed_command(&pop).await.and_then(Value::extract_error);
         popped.map(|token| token != Value::Nil).map_err(|error| error.to_string())
     }
+}
+
+/// Returns a token for another process. If that fails, other processes find the key by polling.
+pub(super) async fn return_token(nodes: &Arc<Nodes>, shard: &Shard) {
+    let wake = nodes.scripts.wake.on(shard);
+    let _ = nodes.run_script(shard.slot, &wake).await;
 }

@@ -1,6 +1,7 @@
 //! Checks that the operations conform to the model.
 
 use proptest::prelude::*;
+use tokio::time::timeout;
 
 use super::*;
 use crate::tests::BoxFuture;
@@ -263,4 +264,21 @@ async fn a_cancelled_run_reaches_its_process() {
     let Some(cluster) = Cluster::shared() else { return };
     let (one, other) = (store(&cluster.url()).await, store(&cluster.url()).await);
     check_cancels(&one, &other, &name("cancel")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wake_that_is_passed_on_reaches_another_process() {
+    let Some(server) = Server::shared() else { return };
+    let name = name("passing");
+    let (taker, place) = engine(&server.url(""), &name).await;
+    let (waiter, other) = engine(&server.url(""), &name).await;
+    let (mut taken, mut passed) = (taker.subscribe_wakes(&place), waiter.subscribe_wakes(&other));
+    assert!(taker.claim_keys(&place, ONE).await.expect("claimed").items.is_empty());
+    taker.set_paused(&place, false).await.expect("resumed");
+    let patience = Duration::from_secs(60);
+    timeout(patience, taken.changed()).await.expect("a wake").expect("the engine is open");
+    assert!(waiter.claim_keys(&other, ONE).await.expect("claimed").items.is_empty());
+    taker.pass_wake_on(&place);
+    timeout(patience, passed.changed()).await.expect("a wake").expect("the engine is open");
+    assert!(!taken.has_changed().expect("the engine is open"));
 }
