@@ -14,9 +14,9 @@ use crate::client::ahead::{Ahead, Unstarted};
 use crate::client::batcher::MAX_BATCH;
 use crate::client::item::Item;
 use crate::client::shared::{Shared, Shutdown};
-use crate::engine::Claim;
 use crate::engine::outage::Part;
 use crate::engine::retry_delay::RetryDelay;
+use crate::engine::{Claim, Claimed};
 use crate::types::error::{Answer, EngineError, Kind};
 
 /// A getter, and the maximum number of keys that it takes.
@@ -126,6 +126,7 @@ struct Found {
     /// The time until there may be another key.
     next: Option<Duration>,
     is_paused: bool,
+    is_rated: bool,
 }
 
 /// The result of a claim.
@@ -223,16 +224,17 @@ impl Desk {
     fn answered(&mut self, answer: Answered) -> Option<Instant> {
         let Answered { found, shutdown: _, max, took, poll } = answer;
         let wait = match found {
-            Ok(Found { items, next, is_paused }) => {
+            Ok(Found { items, next, is_paused, is_rated }) => {
                 self.delay = RetryDelay::new();
                 let count = items.len();
                 let round = u64::from(self.round) + count as u64;
                 self.round = (round % u64::from(self.every)) as u32;
-                self.ahead.note_claimed(took, items, max);
+                self.ahead.note_claimed(took, items, max, is_rated);
                 if is_paused {
                     self.ahead.return_unclaimed();
                 }
-                // After a claim that has found keys, claim again immediately: more keys may be ready.
+                // After a claim that has found keys, claim again immediately: more keys may be ready, and the next
+                // claim learns when a rate permits a start.
                 (count == 0).then(|| next.map_or(poll, |next| next.min(poll)))
             }
             // The failure was reported where it occurred.
@@ -271,5 +273,6 @@ async fn claim(shared: &Arc<Shared>, claim: Claim, since: Instant) -> Answer<Fou
     claimed.parked.iter().for_each(|parked| place.report_parked(parked));
     let items = claimed.items.into_iter();
     let items = items.map(|out| Item::new(Arc::clone(shared), out, since)).collect();
-    Ok(Found { items, next: claimed.next, is_paused: claimed.is_paused })
+    let Claimed { next, is_paused, is_rated, .. } = claimed;
+    Ok(Found { items, next, is_paused, is_rated })
 }

@@ -3,6 +3,7 @@
 
 pub(crate) mod groups;
 mod oracle;
+pub(crate) mod rates;
 mod steps;
 
 use std::collections::BTreeSet;

@@ -307,7 +307,7 @@ impl Engine for Memory {
             let leases = rows.values().filter_map(|row| Some(row.run?.lease_until));
             let leases = leases.filter(|_| self.knows_leases);
             let next = waiting.chain(leases).min().map(|at| until(now, at));
-            Claimed { items, next, damaged: Vec::new(), parked, is_paused }
+            Claimed { items, next, parked, is_paused, ..Claimed::default() }
         })
         .await
     }

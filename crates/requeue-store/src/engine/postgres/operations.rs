@@ -22,7 +22,7 @@ use crate::engine::time::{Micros, micros, until};
 use crate::engine::turns::{Bands, Round, Turn, Visited};
 use crate::engine::{
     Answers, Ask, Asked, Claim, Claimed, Delivery, Dropped, End, Engine, Finish, GroupChange,
-    Place, Renewed, Settings, Tried, lock,
+    NO_RATES, Place, Renewed, Settings, Tried, lock,
 };
 use crate::types::add::{Added, ParkedAdd};
 use crate::types::error::{Answer, EngineError, Kind};
@@ -45,6 +45,9 @@ impl Engine for Postgres {
     }
 
     async fn open_queue(&self, name: &str, settings: Settings) -> Answer<Place> {
+        if settings.rate.is_some() {
+            return Err(EngineError::refused(NO_RATES));
+        }
         // Most queues exist. A role that is not allowed to create queues may call only `find`.
         if let Some(place) = self.find_queue(name).await? {
             return Ok(place);
@@ -99,10 +102,20 @@ impl Engine for Postgres {
                        not exists (select from requeue.keys k where k.queue = q.id), q.paused \
                        from requeue.queues q";
         let info = |row: &SqlRow| {
-            let Settings { readd_policy, parked_add, group_by, group_limit } = read_settings(row);
+            let Settings { readd_policy, parked_add, group_by, group_limit, rate } =
+                read_settings(row);
             let (name, is_empty, is_paused) = (row.get(5), row.get(6), row.get(7));
             let group_by = group_by.as_deref().map(GroupBy::from_stored);
-            QueueInfo { name, readd_policy, parked_add, group_by, group_limit, is_empty, is_paused }
+            QueueInfo {
+                name,
+                readd_policy,
+                parked_add,
+                group_by,
+                group_limit,
+                rate,
+                is_empty,
+                is_paused,
+            }
         };
         Ok(self.sessions.query_rows(sql, &[]).await?.iter().map(info).collect())
     }
@@ -152,6 +165,7 @@ impl Engine for Postgres {
             GroupChange::Limit(limit) => (0, limit.map(count)),
             GroupChange::Weight(weight) => (1, Some(count(weight))),
             GroupChange::Paused(paused) => (2, Some(paused.into())),
+            GroupChange::Rate(_) => return Err(EngineError::refused(NO_RATES)),
         };
         let sql = "select requeue.change_group($1, $2, $3, $4)";
         self.query_row(queue, sql, &[&number(queue), &group, &setting, &value]).await.map(drop)
@@ -606,6 +620,7 @@ fn read_group(row: &SqlRow) -> Answer<GroupInfo> {
         limit: row.get::<_, Option<i32>>(7).map(from_count),
         weight: from_count(row.get(8)),
         is_paused: row.get(9),
+        rate: None,
     })
 }
 

@@ -212,9 +212,10 @@ struct Gathered {
 impl Gathered {
     fn take_part(&mut self, claimed: Answer<Claimed>) {
         match claimed {
-            Ok(Claimed { items, next, damaged, parked, is_paused }) => {
+            Ok(Claimed { items, next, damaged, parked, is_paused, is_rated }) => {
                 let all = &mut self.claimed;
                 all.is_paused |= is_paused;
+                all.is_rated |= is_rated;
                 all.items.extend(items);
                 all.damaged.extend(damaged);
                 all.parked.extend(parked);

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use super::values::{self, Values};
 use super::{Redis, dropping};
-use crate::engine::{GroupChange, Place};
-use crate::types::error::Answer;
+use crate::engine::{GroupChange, NO_RATES, Place};
+use crate::types::error::{Answer, EngineError};
 use crate::types::inspect::GroupInfo;
 use crate::types::inspect::{Entry, State, StateCounts};
 use crate::types::key::Key;
@@ -32,6 +32,7 @@ impl Redis {
             GroupChange::Limit(limit) => ("limit", values::limit_word(limit)),
             GroupChange::Weight(weight) => ("weight", weight.to_string()),
             GroupChange::Paused(paused) => ("paused", u8::from(paused).to_string()),
+            GroupChange::Rate(_) => return Err(EngineError::refused(NO_RATES)),
         };
         for (n, shard) in self.shards_of(queue)?.iter().enumerate() {
             let mut command = self.nodes.scripts.change_group.on(shard);
@@ -93,7 +94,7 @@ impl Redis {
             let Setting { limit, weight, is_paused } =
                 settings.get(name.as_bytes()).copied().unwrap_or_default();
             let limit = limit.or(default);
-            GroupInfo { name: name.to_string(), counts, limit, weight, is_paused }
+            GroupInfo { name: name.to_string(), counts, limit, weight, is_paused, rate: None }
         });
         Ok(infos.collect())
     }

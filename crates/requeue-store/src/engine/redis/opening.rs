@@ -90,7 +90,9 @@ impl Redis {
     ) -> Answer<Option<Record>> {
         let (key, slot) = names::queue(name);
         let mut open = self.nodes.scripts.open.with(&[key]);
-        if let Some(Settings { readd_policy, parked_add, group_by, group_limit }) = settings {
+        if let Some(Settings { readd_policy, parked_add, group_by, group_limit, rate: _ }) =
+            settings
+        {
             // The adds name groups that the keys do not show, so only one shard can find each key.
             let shards = if group_by.as_deref() == Some("") { 1 } else { self.shards };
             open.arg(u8::from(readd_policy == ReaddPolicy::Hold)).arg(shards);
@@ -330,7 +332,7 @@ impl Redis {
         let record = self.read_record(name, None).await?.filter(|record| !record.is_dropping);
         let Some(record) = record else { return Ok(None) };
         let Record { settings, shards: count, generation, .. } = record;
-        let Settings { readd_policy, parked_add, group_by, group_limit } = settings;
+        let Settings { readd_policy, parked_add, group_by, group_limit, rate } = settings;
         let of = Identity { name: name.to_owned(), generation, floor: 0, grouping: None };
         let of = Arc::new(of);
         let (mut is_empty, mut is_paused) = (true, false);
@@ -351,6 +353,7 @@ impl Redis {
             parked_add,
             group_by: group_by.as_deref().map(GroupBy::from_stored),
             group_limit,
+            rate,
             is_empty,
             is_paused,
         }))

@@ -223,6 +223,7 @@ pub(super) fn read_claimed(value: Value, has_groups: bool) -> Answer<ShardClaim>
         damaged: set_aside(values.next_value()?)?,
         parked: read_parked(values.next_value()?)?,
         items: read_delivered(values.next_value()?, has_groups)?,
+        is_rated: false,
     };
     let health = if is_damaged { Health::Damaged(dropped) } else { Health::Good };
     let visited = if values.is_empty() { None } else { Some(read_visited(values.next_value()?)?) };

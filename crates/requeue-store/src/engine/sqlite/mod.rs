@@ -3,6 +3,7 @@
 mod clock;
 mod operations;
 mod place;
+mod rates;
 mod reserve;
 mod rows;
 mod schema;
@@ -23,6 +24,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use self::clock::Clock;
+use self::rates::QueueState;
 use self::thread::{Busy, Kind, Thread, Work};
 use crate::engine::receipts::Attempts;
 use crate::engine::{
@@ -33,6 +35,7 @@ use crate::types::add::Added;
 use crate::types::error::{Answer, EngineError};
 use crate::types::inspect::{Entry, GroupInfo, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
+use crate::types::rate::Rate;
 
 /// The number of keys of a dropped queue that one transaction removes.
 const SWEPT: usize = 10_000;
@@ -111,17 +114,17 @@ impl Sqlite {
         self.call(thread, Kind::Plain, queue, |at, queue, _| work(at, queue)).await
     }
 
-    /// As [`with_rows`](Self::with_rows). `work` also gets whether the queue is paused.
+    /// As [`with_rows`](Self::with_rows). `work` also gets the state of the queue.
     async fn call<T: Send + 'static>(
         &self,
         thread: &Thread,
         kind: Kind,
         queue: &Place,
-        work: impl FnOnce(&Work<'_>, Place, bool) -> rusqlite::Result<T> + Send + 'static,
+        work: impl FnOnce(&Work<'_>, Place, QueueState) -> rusqlite::Result<T> + Send + 'static,
     ) -> Answer<T> {
         let place = queue.clone();
-        let called = thread.call_as(kind, move |at| match at.is_paused(&place)? {
-            Some(is_paused) => work(at, place, is_paused).map(Some),
+        let called = thread.call_as(kind, move |at| match at.queue_state(&place)? {
+            Some(state) => work(at, place, state).map(Some),
             None => Ok(None),
         });
         called.await?.ok_or_else(|| EngineError::dropped(&queue.name))
@@ -236,8 +239,7 @@ impl Engine for Sqlite {
 
     async fn claim_keys(&self, queue: &Place, claim: Claim) -> Answer<Claimed> {
         let kind = if claim.poll.is_zero() { Kind::Patient } else { Kind::Plain };
-        let work =
-            move |at: &Work<'_>, queue: Place, is_paused| at.claim_keys(&queue, &claim, is_paused);
+        let work = move |at: &Work<'_>, queue: Place, state| at.claim_keys(&queue, &claim, state);
         self.call(&self.thread, kind, queue, work).await
     }
 
@@ -274,8 +276,14 @@ impl Engine for Sqlite {
     }
 
     async fn is_paused(&self, queue: &Place) -> Answer<bool> {
-        let is_paused = |_: &Work<'_>, _, is_paused| Ok(is_paused);
+        let is_paused = |_: &Work<'_>, _, state: QueueState| Ok(state.is_paused);
         self.call(self.quick_reader(), Kind::Plain, queue, is_paused).await
+    }
+
+    async fn set_rate(&self, queue: &Place, rate: Option<Rate>) -> Answer<()> {
+        self.update_rows(queue, move |at, queue| at.set_rate(&queue, rate)).await?;
+        self.wake_getters(queue.id);
+        Ok(())
     }
 
     async fn send_completions(&self, queue: &Place, ends: Vec<End>, _: Tried) -> Answers<bool> {

@@ -12,7 +12,8 @@ pub(super) const VERSION: i32 = 1;
 /// The changes of the tables from each version to the next one, up to [`VERSION`].
 pub(super) const STEPS: Steps = &[];
 /// The columns of the table `queues`.
-const QUEUES: &str = "id, name, readd_policy, parked_add, paused, group_by, group_limit";
+const QUEUES: &str = "id, name, readd_policy, parked_add, paused, group_by, group_limit, rate, next_at, \
+                      has_group_rates";
 
 pub(super) type Steps = &'static [&'static str];
 

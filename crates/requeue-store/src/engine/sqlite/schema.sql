@@ -12,7 +12,13 @@ create table queues (
     -- key.
     group_by text,
     -- The limit of keys in flight of each group that has no other one.
-    group_limit integer check (group_limit between 1 and 4294967295)
+    group_limit integer check (group_limit between 1 and 4294967295),
+    -- The rate of all starts: their number, its time in microseconds, and the burst, with spaces between them.
+    rate text,
+    -- The time from which the rate permits the next start: see `Gate`.
+    next_at integer not null default 0 check (next_at >= 0),
+    -- 1: a group has or had a rate.
+    has_group_rates integer not null default 0 check (has_group_rates in (0, 1))
 ) strict;
 
 -- One row for each group that has settings.
@@ -25,6 +31,9 @@ create table groups (
     weight integer not null default 1 check (weight between 1 and 4294967295),
     -- 1: the group delivers no key.
     paused integer not null default 0 check (paused in (0, 1)),
+    -- The rate of its starts, as for queues.
+    rate text,
+    next_at integer not null default 0 check (next_at >= 0),
     primary key (queue, name)
 ) strict, without rowid;
 
@@ -102,4 +111,5 @@ create index keys_parked on keys (queue, key) where state = 2;
 -- For queues with groups: see `turns.rs`.
 create index keys_turns on keys (queue, priority, grp, at) where state = 0 and is_due = 1;
 create index keys_delayed on keys (queue, at) where state = 0 and is_due = 0 and grp is not null;
+create index groups_rated on groups (queue, next_at) where rate is not null;
 create index keys_of_group on keys (queue, grp) where state = 1 and grp is not null;

@@ -162,7 +162,7 @@ impl Model {
                 match change {
                     GroupChange::Limit(limit) => settings.limit = limit,
                     GroupChange::Paused(paused) => settings.is_paused = paused,
-                    GroupChange::Weight(_) => {}
+                    GroupChange::Weight(_) | GroupChange::Rate(_) => {}
                 }
             }
             Step::SetLimit(limit) => {
@@ -304,7 +304,7 @@ fn priority(number: u32) -> Priority {
     Priority::ALL[number as usize % 3]
 }
 
-fn failing() -> Failing {
+pub(super) fn failing() -> Failing {
     Failing { backoff: Backoff { base: BACKOFF, cap: BACKOFF, share: 1.0 }, max_failures: None }
 }
 
