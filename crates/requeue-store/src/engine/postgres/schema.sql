@@ -1,6 +1,11 @@
 -- The tables. Times are microseconds since 1970, measured by the server's clock.
 create table requeue.version (version integer not null);
 
+-- A rate that requeue can read: see `Rate::check`.
+create function requeue.is_rate(rate bigint[]) returns boolean language sql immutable
+    return rate is null or cardinality(rate) = 3 and rate[1] between 1 and 4294967295 and rate[2] > 0
+        and rate[3] between 1 and 4294967295 and rate[2]::numeric * rate[3] <= 1125899906842624;
+
 create table requeue.queues (
     id integer generated always as identity primary key,
     name text collate "C" not null unique,
@@ -16,7 +21,11 @@ create table requeue.queues (
     -- group from the key.
     group_by text,
     -- The limit of keys in flight of each group that has no other one.
-    group_limit integer check (group_limit > 0)
+    group_limit integer check (group_limit > 0),
+    -- The rate of all starts: their number, its time in microseconds, and the burst.
+    rate bigint[] check (requeue.is_rate(rate)),
+    -- True: a group has or had a rate.
+    has_group_rates boolean not null default false
 );
 
 -- One row for each group that has settings.
@@ -29,8 +38,20 @@ create table requeue.groups (
     weight integer not null default 1 check (weight > 0),
     -- True: the group delivers no key.
     paused boolean not null default false,
+    -- The rate of its starts, as for queues.
+    rate bigint[] check (requeue.is_rate(rate)),
     primary key (queue, name)
 );
+
+-- The time from which each rate permits the next start: see `rates.sql`.
+create table requeue.rates (
+    queue integer not null,
+    name text collate "C" not null,
+    next_at bigint not null check (next_at >= 0),
+    primary key (queue, name)
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+
+create index rates_next on requeue.rates (queue, next_at);
 
 -- The fencing tokens of deliveries: see `raise_epochs`.
 create sequence requeue.epochs;

@@ -131,7 +131,8 @@ begin
 end $$;
 
 -- Chooses and locks up to `in_wanted` ready keys from groups that `may` permits (see `try_groups`), by the turns of the
--- groups. Each turn has `each` times the weight of the group, less what it has used. `taken` has the keys that this
+-- groups. Each turn has `each` times the weight of the group, less what it has used. `quotas` has the numbers of keys
+-- that the rates permit (see `try_rates`), or is null. `taken` has the keys that this
 -- claim has chosen before, and `taken_groups` their groups.
 --
 -- Counts the keys in flight with another statement than `try_groups`: it sees each claim that has held the locks
@@ -139,7 +140,7 @@ end $$;
 --
 -- `open` has the groups that may have more keys. `short` has those that had fewer keys than they had room for.
 create or replace function requeue.visit_groups(
-    in_queue integer, in_turns requeue.turn[], may integer[], in_wanted integer, each bigint,
+    in_queue integer, in_turns requeue.turn[], may integer[], quotas integer[], in_wanted integer, each bigint,
     inout taken tid[], inout taken_groups text[], out open requeue.turn[], out short requeue.turn[]
 )
 language plpgsql as $$
@@ -150,7 +151,8 @@ declare
 begin
     with room as (
         select c.*, greatest(each * c.weight - c.used, 1) as turn,
-            greatest(least(each * c.weight - c.used, in_wanted, c.most
+            greatest(least(each * c.weight - c.used, in_wanted,
+                quotas[c.n] - (select count(*) from unnest(taken_groups) b (name) where b.name = c.name), c.most
                 - (select count(*) from (
                     select from requeue.keys x
                     where c.most is not null and x.queue = in_queue and x.state = 1 and x.grp is not null
@@ -211,7 +213,7 @@ end $$;
 --
 -- No claim exceeds the limit of a group: see `try_groups` and `visit_groups`.
 create or replace function requeue.take_turns(
-    in_queue integer, in_turns requeue.turn[], in_wanted integer,
+    in_queue integer, in_turns requeue.turn[], in_wanted integer, has_rates boolean,
     inout taken tid[], inout taken_groups text[], inout short requeue.turn[], inout is_busy boolean,
     out open requeue.turn[]
 )
@@ -231,6 +233,7 @@ declare
     first integer := 1;
     part requeue.turn[];
     may integer[];
+    quotas integer[];
     locked integer := 0;
     visited record;
 begin
@@ -240,13 +243,18 @@ begin
         first := first + cardinality(part);
         if has_limit then
             may := requeue.try_groups(in_queue, part);
-            locked := locked + cardinality(array_positions(may, 2));
-            is_busy := is_busy or 1 = any (may);
         else
             may := array_fill(2, array[cardinality(part)]);
         end if;
+        if has_rates then
+            select r.may, r.quotas into may, quotas from requeue.try_rates(in_queue, part, may) r;
+        end if;
+        if has_limit or has_rates then
+            locked := locked + cardinality(array_positions(may, 2));
+            is_busy := is_busy or 1 = any (may);
+        end if;
         before := cardinality(taken);
-        visited := requeue.visit_groups(in_queue, part, may, wanted, each, taken, taken_groups);
+        visited := requeue.visit_groups(in_queue, part, may, quotas, wanted, each, taken, taken_groups);
         taken := visited.taken;
         taken_groups := visited.taken_groups;
         open := open || visited.open;
@@ -317,7 +325,7 @@ create or replace function requeue.claim_turns(
     out keys bytea[], out epochs bigint[], out priorities smallint[], out adds integer[],
     out reasons integer[], out failures integer[], out queued bigint[], out parked bytea[],
     out parked_failures integer[], out next_due bigint, out lows bigint[], out snapshot text,
-    out is_paused boolean, out groups text[],
+    out is_paused boolean, out is_rated boolean, out groups text[],
     out bands integer[], out ring text[], out used integer[], out is_next boolean[],
     out cursors text[], out is_complete boolean[]
 )
@@ -341,6 +349,8 @@ declare
     delivered record;
     marked integer := 0;
     next_at bigint;
+    begun record;
+    asked constant integer := in_max;
 begin
     lows := in_lows;
     select * into place from requeue.queues q where q.id = in_queue;
@@ -357,6 +367,11 @@ begin
         perform requeue.wake(in_queue);
     end if;
 
+    is_rated := place.rate is not null or place.has_group_rates;
+    if place.rate is not null and not is_paused then
+        begun := requeue.begin_rate(in_queue, place.rate, in_max);
+        in_max := begun.most;
+    end if;
     turns := '{}';
     if not is_paused then
         marked := requeue.note_due(in_queue, t);
@@ -389,7 +404,7 @@ begin
         );
         continue when wanted = 0 or cardinality(rest) = 0;
         turns := array(select c from unnest(turns) c where c.priority <> visits[n]);
-        visited := requeue.take_turns(in_queue, rest, wanted, visited.taken, visited.taken_groups, visited.short,
+        visited := requeue.take_turns(in_queue, rest, wanted, place.has_group_rates, visited.taken, visited.taken_groups, visited.short,
             visited.is_busy);
         turns := turns || visited.open;
     end loop;
@@ -397,6 +412,13 @@ begin
         coalesce(array_agg(c.used::integer), '{}'), coalesce(array_agg(c.is_next), '{}')
     into bands, ring, used, is_next from unnest(turns) c;
 
+    if is_rated then
+        -- Not before the time of a claim that has had the right to use a rate.
+        t := requeue.now();
+        if place.has_group_rates and cardinality(visited.taken) > 0 then
+            perform requeue.end_group_rates(in_queue, visited.taken_groups, t);
+        end if;
+    end if;
     delivered := requeue.deliver(visited.taken, t, in_lease, in_worker);
     keys := delivered.keys;
     epochs := delivered.epochs;
@@ -432,6 +454,12 @@ begin
             -- Another transaction has locked a ready key, as in `claim`.
             next_due := least(next_due, 20000);
         end if;
+        if place.has_group_rates then
+            next_due := least(next_due, requeue.next_by_rates(in_queue, t));
+        end if;
+    end if;
+    if place.rate is not null and not is_paused then
+        next_due := requeue.end_rate(in_queue, place.rate, asked, in_max, cardinality(keys), begun.next_at, t, next_due);
     end if;
 end $$;
 

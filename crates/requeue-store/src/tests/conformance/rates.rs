@@ -337,9 +337,13 @@ pub(crate) async fn check_share(rig: &dyn Rig, queue: &str) {
     let engine = rig.engine();
     let second = Duration::from_secs(1);
     let mut now = BEGIN;
-    for (n, rate) in [Rate::new(7, second), Rate::new(1000, second), Rate::new(30_000, second)]
-        .into_iter()
-        .enumerate()
+    for (n, rate) in [
+        Rate::new(7, second),
+        Rate::new(1000, second).burst(20),
+        Rate::new(30_000, second).burst(250),
+    ]
+    .into_iter()
+    .enumerate()
     {
         for grouped in [false, true] {
             let settings = Settings {
@@ -363,7 +367,7 @@ pub(crate) async fn check_share(rig: &dyn Rig, queue: &str) {
                 round += 1;
                 assert!(round < 10 * KEYS, "{} keys in {round} claims", times.len());
                 let claim =
-                    Claim { max: 50, oldest: 0, lease: LEASE, expired: failing(), poll: LEASE };
+                    Claim { max: 250, oldest: 0, lease: LEASE, expired: failing(), poll: LEASE };
                 let claimed = engine.claim_keys(&place, claim).await.expect("claimed");
                 times.extend(std::iter::repeat_n(now, claimed.items.len()));
                 let ends = claimed.items.into_iter().map(|out| End {

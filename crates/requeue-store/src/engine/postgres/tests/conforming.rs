@@ -10,7 +10,8 @@ use super::*;
 use crate::tests::BoxFuture;
 use crate::tests::cancelling::{check_cancels, check_renewals, check_workers};
 use crate::tests::conformance::{
-    Rig, check, check_bulk, check_jitter, check_queues, groups, steps, unclaimed_and_cancelled,
+    Rig, check, check_bulk, check_jitter, check_queues, groups, rates, steps,
+    unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
@@ -77,6 +78,34 @@ fn groups_keep_their_limits_and_lose_no_key() {
         let name = format!("q{}", queues.fetch_add(1, Ordering::Relaxed));
         runtime.block_on(groups::check(&rig, &name, &steps));
     });
+}
+
+#[test]
+fn rates_are_kept_and_reached() {
+    let Some(server) = Server::shared() else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("the runtime is built");
+    let rig = runtime.block_on(Fixture::new(server));
+    let queues = AtomicU32::new(0);
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
+    let run = (rates::rates(), any::<bool>(), rates::steps(60));
+    proptest!(config, |((rates, grouped, steps) in run)| {
+        let name = format!("q{}", queues.fetch_add(1, Ordering::Relaxed));
+        runtime.block_on(rates::check(&rig, &name, grouped.then_some(""), rates, &steps));
+    });
+}
+
+#[tokio::test]
+async fn slow_claims_reach_a_rate() {
+    let Some(server) = Server::shared() else { return };
+    rates::check_share(&Fixture::new(server).await, "q").await;
+}
+
+#[tokio::test]
+async fn a_rate_changes() {
+    let Some(server) = Server::shared() else { return };
+    rates::check_changes(&Fixture::new(server).await, "q").await;
 }
 
 #[tokio::test]
