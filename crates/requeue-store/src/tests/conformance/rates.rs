@@ -208,8 +208,9 @@ impl Model<'_> {
             let Claimed { items, next, is_rated, .. } = claimed.expect("claimed");
             let count = items.len();
             assert!(count <= left, "{count} keys instead of {left}");
-            let has_rates = self.is_grouped() && self.rates.groups.iter().any(Option::is_some);
-            assert!(is_rated || !has_rates && self.rates.queue.is_none());
+            let of_group = |out: &Delivery| self.rates.groups.get(group_of_key(&out.key))?.as_ref();
+            let has_rate = self.is_grouped() && items.iter().any(|out| of_group(out).is_some());
+            assert!(is_rated || !has_rate && self.rates.queue.is_none());
             self.starts.extend(items.iter().map(|out| (self.advanced, group_of_key(&out.key))));
             self.held.extend(items);
             left -= count;

@@ -1,5 +1,6 @@
 -- Pauses or resumes the deliveries of the shard. ARGV: 1 to pause.
-redis.call('SET', PAUSED, ARGV[1] == '1' and generation or '')
+local _, rate = read_state()
+keep_state(ARGV[1] == '1', rate)
 if ARGV[1] ~= '1' then
   wake()
 end

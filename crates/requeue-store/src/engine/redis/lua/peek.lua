@@ -2,7 +2,7 @@
 -- none or it is unknown; and 1 if the shard is damaged.
 local at = now()
 local due = redis.call('ZCOUNT', LEASES, '-inf', at)
-local is_paused = redis.call('GET', PAUSED) == generation
+local is_paused = read_state()
 for _, set in ipairs(is_paused and {} or BANDS) do
   due = due + redis.call('ZCOUNT', set, '-inf', at)
 end

@@ -6,15 +6,15 @@ local ASIDE = KEYS[11]
 -- A hash of the keys whose runs were cancelled, with the fencing tokens of these runs. An entry with another
 -- token than the key's row has no meaning.
 local CANCELLED = KEYS[12]
--- The generation of the queue that is paused, or empty. Another generation has no meaning.
+-- The generation of the queue that is paused, or empty; for a queue with a rate, see `read_state`.
 local PAUSED = KEYS[13]
 -- The keys of a queue with groups. Other queues do not have them, and run no command for groups.
 --
 -- TURNS has the keys that are ready, instead of BANDS, ordered by band, group, due time and key: see
 -- `turn_of`. A key that becomes due by time stays in BANDS until a claim moves it. IN_FLIGHT has the keys
 -- in flight with their groups, in addition to LEASES. GROUPS_OF is a hash of the group of each key that has
--- a row. GROUP_SETTINGS has the settings of groups: limit, weight, and 1 if the group is paused. The group
--- `DEFAULT` has those of the queue.
+-- a row. GROUP_SETTINGS has the settings of groups: limit, weight, 1 if the group is paused, and the
+-- gate of its rate, if it has one. The group `DEFAULT` has those of the queue.
 local TURNS, IN_FLIGHT, GROUPS_OF, GROUP_SETTINGS
 if #KEYS >= 17 then
   TURNS, IN_FLIGHT, GROUPS_OF, GROUP_SETTINGS = KEYS[14], KEYS[15], KEYS[16], KEYS[17]
