@@ -420,11 +420,10 @@ impl OpenOptions {
         self
     }
 
-    /// Sets the rate of all starts of the queue, over all processes, when this creates the queue. By default there is no
-    /// such limit.
+    /// Sets the rate of all starts of the queue, over all processes, if the queue has none. By default there is no such
+    /// limit.
     ///
-    /// The rate is stored. If the queue exists and has another rate, [`open`](Self::open) fails. [`Queue::set_rate`]
-    /// changes the rate, and [`GroupHandle::set_rate`](crate::GroupHandle::set_rate) sets a further one for a group.
+    /// The rate is stored. If the queue has another rate, [`open`](Self::open) fails. [`Queue::set_rate`] changes the rate, and [`GroupHandle::set_rate`](crate::GroupHandle::set_rate) sets a further one for a group.
     /// [`Rate`] has the promise. While there is a rate, no process [claims ahead](Self::claim_ahead).
     ///
     /// # Examples
@@ -734,6 +733,12 @@ impl OpenOptions {
             return Err(OpenError(Failed::missing(&name, &store.similar_queues(&name).await)));
         };
         let grouping = opening.check_stored(&place, grouping.as_ref()).map_err(|why| bad(&why))?;
+        if let Some(rate) = opening.rate.filter(|_| place.rate.is_none()) {
+            // A producer may have created the queue, and it need not know the rate.
+            let set = store.engine.set_rate(&place, Some(rate)).await;
+            let said = || format!("queue {name:?}: its rate was not set");
+            set.map_err(|fault| OpenError::from_engine(said(), fault))?;
+        }
         place.worker = opening.worker.unwrap_or_else(this_process).into();
         place.on_parked = opening.on_parked;
         let queue = Queue::new(store.engine, place, options, grouping);

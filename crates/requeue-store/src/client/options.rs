@@ -96,12 +96,12 @@ impl Opening {
             };
             return Err(format!("{has}; omit the option, or call `Queue::set_group_limit`"));
         }
-        if let Some(wanted) = self.rate.filter(|&rate| Some(rate) != place.rate) {
-            let has = match place.rate {
-                Some(rate) => format!("its rate is {rate}, not {wanted}"),
-                None => format!("it has no rate, and the option says {wanted}"),
-            };
-            return Err(format!("{has}; omit the option, or call `Queue::set_rate`"));
+        if let (Some(wanted), Some(rate)) = (self.rate, place.rate)
+            && wanted != rate
+        {
+            return Err(format!(
+                "its rate is {rate}, not {wanted}; omit the option, or call `Queue::set_rate`"
+            ));
         }
         Ok(stored)
     }
