@@ -1,7 +1,7 @@
 -- Reads the settings of a queue, which do not change, and creates the queue if it is missing. ARGV: 1 if
 -- its re-adds are held, the number of shards, whether an add keeps its parked keys parked, its
--- generation, its rate or empty text, and in a queue with groups how they are named, and their limit if there is one; empty if no queue may be
--- created. Also answers whether the queue is new, which means that no
+-- generation, its rate or empty text, and in a queue with groups how they are named, and their limit if there is one;
+-- empty if no queue may be created. Also answers whether the queue is new, which means that no
 -- process has marked all its shards since the record was created: 2 if this call created it, 1 if an
 -- earlier one did.
 local is_made = ARGV[1] and redis.call('EXISTS', KEYS[1]) == 0
