@@ -55,6 +55,10 @@ few_workers() {
     if [ -z "${FEW-}" ]; then
         "$ours" "${args[@]}"
     fi
+    if [ -z "${BLOAT-}${FEW-}${ONLY-}" ]; then
+        printf '\n'
+        "$ours" groups ${QUICK:+--quick} ${ROUNDS:+--rounds "$ROUNDS"}
+    fi
     if [ -n "${BLOAT-}" ]; then
         :
     elif ! command -v cc >/dev/null; then

@@ -9,7 +9,7 @@ exec </dev/null
 copy=$target/planted/tree
 patches=$PWD/crates/requeue-sim/planted
 export CARGO_TARGET_DIR=$target/planted/target
-all=(unit behaviour model simulator loom client-go)
+all=(unit behaviour model simulator loom client-go stores chaos)
 
 [ $# -gt 0 ] || set -- "$patches"/*.patch
 part=${PART:-1/1}
@@ -36,6 +36,8 @@ layer() {
     simulator) within 900 cargo run -q -p requeue-sim --bin sim -- 2000 ;;
     loom) within 900 env CARGO_TARGET_DIR="$CARGO_TARGET_DIR" scripts/loom.sh 3 ;;
     client-go) within 900 cargo test -q -p requeue-conformance ;;
+    stores) within 900 cargo test -q -p requeue-store --all-features --lib groups_ ;;
+    chaos) within 900 cargo run -q -p requeue-chaos -- sqlite,postgres,redis 8 1 ;;
     esac
 }
 
@@ -72,7 +74,9 @@ for name in "${names[@]}"; do
     patch -s -p1 <"$patches/$name.patch"
     row="| $(header "$name" Bug) |" seen=0
     # A bug that does not compile proves nothing.
-    if ! cargo build -q -p requeue -p requeue-sim 2>"$target/planted/$name.log"; then
+    crates=(-p requeue -p requeue-sim)
+    [[ " ${layers[*]} " != *" chaos "* ]] || crates+=(-p requeue-chaos)
+    if ! cargo build -q "${crates[@]}" 2>"$target/planted/$name.log"; then
         printf '%s does not compile: %s |\n' "$row" "$target/planted/$name.log"
         missed=1
         patch -s -p1 -R <"$patches/$name.patch"

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::check_groups::{GroupTally, examine_groups};
 use crate::event::{Event, Kind, Outcome};
+use crate::groups::Changes;
 
 /// An impossible observation.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -20,17 +22,34 @@ pub(crate) enum Violation {
     StaleEnd { key: u32, epoch: u64, later: u64 },
     /// A process got the key while the queue was paused.
     Paused { key: u32, epoch: u64, at: u64 },
+    /// More keys of a group were in flight than its limit permits. The limit of a paused group is 0. `held` has the keys
+    /// with the epochs of their deliveries.
+    OverLimit { group: u32, at: u64, limit: u32, held: Vec<(u32, u64)> },
+    /// A group had a ready key since `since`, and the process got this number of keys of other groups meanwhile.
+    Skipped { group: u32, since: u64, process: u32, count: u64 },
 }
 
 impl Violation {
-    /// Returns the key, and the epochs of the first and the last delivery concerned.
-    pub(crate) const fn about(&self) -> (u32, u64, u64) {
+    /// Returns the group whose settings were violated.
+    pub(crate) const fn group(&self) -> Option<u32> {
         match *self {
-            Self::Twice { key, epoch } | Self::Paused { key, epoch, .. } => (key, epoch, epoch),
-            Self::LostAdd { key, .. } => (key, u64::MAX, u64::MAX),
+            Self::OverLimit { group, .. } | Self::Skipped { group, .. } => Some(group),
+            _ => None,
+        }
+    }
+
+    /// Returns true if the violation is about this delivery.
+    pub(crate) fn is_about(&self, delivery: (u32, u64)) -> bool {
+        let is_between = |key, first, last| delivery >= (key, first) && delivery <= (key, last);
+        match *self {
+            Self::Twice { key, epoch } | Self::Paused { key, epoch, .. } => {
+                is_between(key, epoch, epoch)
+            }
+            Self::LostAdd { .. } | Self::Skipped { .. } => false,
             Self::Fell { key, epoch, later, .. }
             | Self::TwoHolders { key, epoch, later, .. }
-            | Self::StaleEnd { key, epoch, later } => (key, epoch, later),
+            | Self::StaleEnd { key, epoch, later } => is_between(key, epoch, later),
+            Self::OverLimit { ref held, .. } => held.contains(&delivery),
         }
     }
 }
@@ -57,9 +76,15 @@ pub(crate) struct Losses {
     /// The periods in which the queue was paused. A process may get a key that it has claimed before, for two
     /// leases.
     pub(crate) pauses: Vec<Pause>,
+    /// The periods in which a server was cut off, in ascending order.
+    pub(crate) outages: Vec<Pause>,
+    /// True if a server evicts keys, with all that it knows of them and of the settings of groups.
+    pub(crate) evicts: bool,
+    /// The settings of the groups.
+    pub(crate) settings: Changes,
 }
 
-/// A period in which the queue was paused. Times are in nanoseconds.
+/// A period in which the queue was paused, or a server was cut off. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pause {
     pub(crate) from: u64,
@@ -69,7 +94,7 @@ pub(crate) struct Pause {
 impl Losses {
     /// Returns true if an add in this period may be lost. A process that was frozen may have
     /// received the acknowledgement long after the death.
-    fn has_add(&self, begun: u64, at: u64) -> bool {
+    pub(crate) fn has_add(&self, begun: u64, at: u64) -> bool {
         let Some(moment) = self.adds else { return false };
         let has = |death: &Death| begun <= death.to && at >= death.from.saturating_sub(moment);
         self.deaths.iter().any(has)
@@ -101,6 +126,7 @@ pub(crate) struct Tally {
     /// Writes by a process that still considered the key its own after a server had lost its
     /// ownership.
     pub(crate) lost_holders: u64,
+    pub(crate) groups: GroupTally,
 }
 
 #[derive(Clone, Copy)]
@@ -142,7 +168,7 @@ pub(crate) fn examine(events: &[Event], losses: &Losses) -> (Vec<Violation>, Tal
                 violations.push(Violation::Paused { key, epoch, at });
             }
             Kind::Got { .. } => {}
-            Kind::Added { begun, at } => {
+            Kind::Added { begun, at, .. } => {
                 tally.adds += 1;
                 if last.get(&key).is_some_and(|&last| last > begun) {
                     continue;
@@ -180,7 +206,9 @@ pub(crate) fn examine(events: &[Event], losses: &Losses) -> (Vec<Violation>, Tal
             }
         }
     }
-    (violations, tally)
+    let (of_groups, groups) = examine_groups(events, losses);
+    violations.extend(of_groups);
+    (violations, Tally { groups, ..tally })
 }
 
 /// Returns, for each position in the order of epochs, the earliest arrival at that position or a later one.
@@ -216,12 +244,16 @@ mod tests {
         Event { process, key: 7, kind }
     }
 
+    fn added(begun: u64, at: u64) -> Kind {
+        Kind::Added { begun, at, is_ready: true }
+    }
+
     fn sound() -> Vec<Event> {
         vec![
-            event(1, Kind::Added { begun: 1, at: 2 }),
+            event(1, added(1, 2)),
             event(1, Kind::Got { epoch: 1, at: 10 }),
             event(1, Kind::Wrote { epoch: 1, at: 11, landed: 12 }),
-            event(2, Kind::Added { begun: 12, at: 13 }),
+            event(2, added(12, 13)),
             event(1, Kind::Ended { epoch: 1, begun: 13, outcome: Outcome::Held }),
             event(2, Kind::Got { epoch: 2, at: 20 }),
             event(2, Kind::Ended { epoch: 2, begun: 21, outcome: Outcome::Held }),
@@ -240,8 +272,8 @@ mod tests {
             events.push(event(1, kind));
             check(&events)
         };
-        let added = with(Kind::Added { begun: 20, at: 21 });
-        assert_eq!(added, [Violation::LostAdd { key: 7, begun: 20 }]);
+        let lost = with(added(20, 21));
+        assert_eq!(lost, [Violation::LostAdd { key: 7, begun: 20 }]);
         let got = with(Kind::Got { epoch: 2, at: 30 });
         assert_eq!(got, [Violation::Twice { key: 7, epoch: 2 }]);
         let wrote = with(Kind::Wrote { epoch: 1, at: 22, landed: 22 });
@@ -277,7 +309,7 @@ mod tests {
             let (violations, tally) = examine(&events, losses);
             (violations.len(), tally.lost_adds, tally.lost_holders)
         };
-        let added = Kind::Added { begun: 30, at: 31 };
+        let add = added(30, 31);
         for (from, to, adds, lost) in [
             (32, 33, Some(1), true),
             (29, 30, Some(1), true),
@@ -286,7 +318,7 @@ mod tests {
             (32, 33, None, false),
         ] {
             let expected = if lost { (0, 1, 0) } else { (1, 0, 0) };
-            assert_eq!(examined(added, &losses(from, to, adds)), expected, "{from} {to} {adds:?}");
+            assert_eq!(examined(add, &losses(from, to, adds)), expected, "{from} {to} {adds:?}");
         }
         // The later delivery arrived at 20.
         let wrote = Kind::Wrote { epoch: 1, at: 22, landed: 23 };

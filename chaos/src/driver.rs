@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use crate::check::{Losses, Pause, Violation, examine};
 use crate::elsewhere::{Elsewhere, elsewhere};
 use crate::event::{Event, now};
+use crate::groups::{Change, GROUPS, LIMITED, PAUSED, Setting, WEIGHTS, group_name};
 use crate::process::{Process, Said, faketime};
 use crate::report::{Fault, Faults, Repairs, Report};
 use crate::subject::Subject;
@@ -84,6 +85,7 @@ struct Run<'a> {
     processes: Vec<Process>,
     started: u32,
     rounds: u32,
+    settings_changed: u32,
     /// Armed cuts of connections, and the faults that they count as.
     cuts: Vec<(Mishap, Fault)>,
     events: Vec<Event>,
@@ -103,7 +105,7 @@ pub async fn run(plan: &Plan) -> Result<Report, Failed> {
     let subject = &plan.subject;
     Store::connect(&subject.url).await?.migrate().await?;
     let queue = open(&subject.url).await?;
-    let mut run = Run::begin(plan, queue.clone())?;
+    let mut run = Run::begin(plan, queue.clone()).await?;
     let (over, is_over) = watch::channel(false);
     let other = subject
         .has_transactions()
@@ -116,6 +118,7 @@ pub async fn run(plan: &Plan) -> Result<Report, Failed> {
             // The first round always completes, so that each fault occurs at least once.
             if run.rounds == 0 || begin.elapsed() < plan.length {
                 tokio::time::sleep(Duration::from_millis(run.rng.u64(20..200))).await;
+                run.change_settings().await?;
                 run.does(deed).await?;
             }
         }
@@ -128,6 +131,9 @@ pub async fn run(plan: &Plan) -> Result<Report, Failed> {
     };
     // A server that has lost its last moment may have lost a resume.
     settled(|| queue.resume()).await?;
+    for group in PAUSED {
+        run.change_group(group, Setting::Paused(false)).await?;
+    }
     let hung = run.end().await?;
     run.count_cuts();
     run.events.extend(other.events);
@@ -187,7 +193,7 @@ async fn left(queue: &Queue) -> Result<StateCounts, ReadError> {
 }
 
 impl<'a> Run<'a> {
-    fn begin(plan: &'a Plan, queue: Queue) -> Result<Self, Failed> {
+    async fn begin(plan: &'a Plan, queue: Queue) -> Result<Self, Failed> {
         let has_a_clock = plan.subject.has_a_clock();
         let faketime = has_a_clock.then(faketime).flatten();
         if has_a_clock && faketime.is_none() {
@@ -201,6 +207,7 @@ impl<'a> Run<'a> {
             processes: Vec::new(),
             started: 0,
             rounds: 0,
+            settings_changed: 0,
             cuts: Vec::new(),
             events: Vec::new(),
             still: Vec::new(),
@@ -209,6 +216,9 @@ impl<'a> Run<'a> {
             repairs: Repairs::default(),
             queue,
         };
+        for group in LIMITED {
+            run.change_group(group, Setting::Limit(Some(1 + group % 3))).await?;
+        }
         for _ in 0..plan.processes {
             run.start()?;
         }
@@ -240,6 +250,16 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Changes a setting of a group: a limit, a pause and a weight in turn.
+    async fn change_settings(&mut self) -> Result<(), Failed> {
+        self.settings_changed += 1;
+        match self.settings_changed % 3 {
+            0 => self.pause_group().await,
+            1 => self.limit_group().await,
+            _ => self.weigh_group().await,
+        }
+    }
+
     async fn does(&mut self, deed: Deed) -> Result<(), Failed> {
         match deed {
             Deed::Kill => self.kill()?,
@@ -247,9 +267,14 @@ impl<'a> Run<'a> {
             Deed::Strike(fault) => {
                 let n = self.rounds;
                 let long = Duration::from_millis(self.rng.u64(100..1500));
+                let from = now();
                 if let Some((fault, death)) = self.plan.subject.strike(fault, n, long).await? {
+                    self.losses.outages.push(Pause { from, to: now() });
                     self.count(fault);
-                    self.losses.deaths.extend(death);
+                    if let Some(death) = death {
+                        self.losses.deaths.push(death);
+                        self.restore_groups().await?;
+                    }
                 }
             }
             Deed::Cut(point) => self.cut(point).await,
@@ -293,6 +318,61 @@ impl<'a> Run<'a> {
         settled(|| self.queue.resume()).await?;
         self.losses.pauses.push(Pause { from, to });
         self.count(Fault::Paused);
+        Ok(())
+    }
+
+    /// Pauses a group, or resumes it if it is paused.
+    async fn pause_group(&mut self) -> Result<(), Failed> {
+        let group = self.rng.u32(PAUSED);
+        let (_, is_paused) = self.losses.settings.current(group);
+        self.change_group(group, Setting::Paused(!is_paused)).await?;
+        self.count(Fault::GroupPaused);
+        Ok(())
+    }
+
+    /// Changes the limit of a group, or removes it.
+    async fn limit_group(&mut self) -> Result<(), Failed> {
+        let group = self.rng.u32(LIMITED);
+        let limit = Some(self.rng.u32(0..4)).filter(|&limit| limit > 0);
+        self.change_group(group, Setting::Limit(limit)).await?;
+        self.count(Fault::GroupLimited);
+        Ok(())
+    }
+
+    async fn weigh_group(&mut self) -> Result<(), Failed> {
+        let name = group_name(self.rng.u32(..GROUPS));
+        let weight = self.rng.u32(1..=WEIGHTS);
+        settled(|| async { self.queue.group(name.clone()).set_weight(weight).await }).await?;
+        self.count(Fault::GroupWeighed);
+        Ok(())
+    }
+
+    async fn change_group(&mut self, group: u32, setting: Setting) -> Result<(), Failed> {
+        let (begun, name) = (now(), group_name(group));
+        settled(|| async {
+            let handle = self.queue.group(name.clone());
+            match setting {
+                Setting::Limit(limit) => handle.set_limit(limit).await,
+                Setting::Paused(true) => handle.pause().await,
+                Setting::Paused(false) => handle.resume().await,
+            }
+        })
+        .await?;
+        self.losses.settings.0.push(Change { group, begun, at: now(), setting });
+        Ok(())
+    }
+
+    /// Repeats the settings of all groups, because a server may have lost them.
+    async fn restore_groups(&mut self) -> Result<(), Failed> {
+        for group in LIMITED.start..PAUSED.end {
+            let (limit, is_paused) = self.losses.settings.current(group);
+            if LIMITED.contains(&group) {
+                self.change_group(group, Setting::Limit(limit)).await?;
+            }
+            if PAUSED.contains(&group) {
+                self.change_group(group, Setting::Paused(is_paused)).await?;
+            }
+        }
         Ok(())
     }
 
@@ -352,10 +432,8 @@ impl<'a> Run<'a> {
 
     /// Returns the violation with all events of the deliveries that it is about.
     fn describe(&self, violation: &Violation) -> String {
-        let (key, first, last) = violation.about();
         let about = |event: &&Event| {
-            let epoch = event.kind.epoch();
-            event.key == key && epoch.is_some_and(|epoch| (first..=last).contains(&epoch))
+            event.kind.epoch().is_some_and(|epoch| violation.is_about((event.key, epoch)))
         };
         let events: Vec<&Event> = self.events.iter().filter(about).collect();
         let processes: Vec<u32> = events.iter().map(|event| event.process).collect();
@@ -367,6 +445,11 @@ impl<'a> Run<'a> {
             if processes.contains(process) {
                 said += &format!("\n  process {process}: frozen from {from} to {to}");
             }
+        }
+        for change in
+            self.losses.settings.0.iter().filter(|change| violation.group() == Some(change.group))
+        {
+            said += &format!("\n  {change:?}");
         }
         for death in &self.losses.deaths {
             said += &format!("\n  a server died from {} to {}", death.from, death.to);

@@ -6,6 +6,7 @@ use tokio::sync::watch;
 use tokio_postgres::{Client, Error, NoTls};
 
 use crate::event::{Event, Kind, now};
+use crate::groups::{group_name, group_of, text_of};
 use crate::report::{Fault, Faults};
 use crate::worker::key;
 
@@ -65,7 +66,9 @@ impl Elsewhere {
             }
             _ => {
                 let key = key(rng);
-                let add = format!("begin; select requeue.add('chaos', '{key}')");
+                let (text, group) = (text_of(key), group_name(group_of(key)));
+                let add =
+                    format!("begin; select requeue.add('chaos', '{text}', \"group\" => '{group}')");
                 client.batch_execute(&add).await?;
                 // In most cases it is shorter than a lease. Sometimes it takes seconds.
                 let longest = if rng.u8(..6) == 0 { 4000 } else { 700 };
@@ -77,7 +80,7 @@ impl Elsewhere {
                 if which == 1 {
                     Fault::RolledBack
                 } else {
-                    let kind = Kind::Added { begun, at: now() };
+                    let kind = Kind::Added { begun, at: now(), is_ready: false };
                     self.events.push(Event { process: 0, key, kind });
                     Fault::Committed
                 }

@@ -27,8 +27,8 @@ pub(crate) struct Event {
 /// An observation about a key. Times are in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// An add that began at `begun` was acknowledged by `at`.
-    Added { begun: u64, at: u64 },
+    /// An add that began at `begun` was acknowledged by `at`. `is_ready`: it has made a new key ready.
+    Added { begun: u64, at: u64, is_ready: bool },
     /// The process got the key.
     Got { epoch: u64, at: u64 },
     /// The process considered the key its own at `at`, and wrote something that arrived at
@@ -64,7 +64,7 @@ impl Event {
     pub(crate) fn line(&self) -> String {
         let key = self.key;
         match self.kind {
-            Kind::Added { begun, at } => format!("added {key} {begun} {at}"),
+            Kind::Added { begun, at, is_ready } => format!("added {key} {begun} {at} {is_ready}"),
             Kind::Got { epoch, at } => format!("got {key} {epoch} {at}"),
             Kind::Wrote { epoch, at, landed } => format!("wrote {key} {epoch} {at} {landed}"),
             Kind::Ended { epoch, begun, outcome } => {
@@ -87,7 +87,10 @@ impl Event {
         let what = words.next()?;
         let key = next(&mut words)?;
         let kind = match what {
-            "added" => Kind::Added { begun: next(&mut words)?, at: next(&mut words)? },
+            "added" => {
+                let (begun, at) = (next(&mut words)?, next(&mut words)?);
+                Kind::Added { begun, at, is_ready: next(&mut words)? }
+            }
             "got" => Kind::Got { epoch: next(&mut words)?, at: next(&mut words)? },
             "wrote" => {
                 let (epoch, at) = (next(&mut words)?, next(&mut words)?);

@@ -9,9 +9,11 @@
 //! its history: the holder of a key is known from the reports of the processes.
 
 mod check;
+mod check_groups;
 mod driver;
 mod elsewhere;
 mod event;
+mod groups;
 mod process;
 mod report;
 mod subject;

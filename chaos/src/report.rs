@@ -32,10 +32,13 @@ pub(crate) enum Fault {
     Committed,
     RolledBack,
     Paused,
+    GroupPaused,
+    GroupLimited,
+    GroupWeighed,
 }
 
 impl Fault {
-    const ALL: [(Self, &'static str); 21] = [
+    const ALL: [(Self, &'static str); 24] = [
         (Self::ProcessKilled, "processes killed"),
         (Self::Frozen, "processes frozen"),
         (Self::Ahead, "processes whose clock is an hour ahead"),
@@ -57,6 +60,9 @@ impl Fault {
         (Self::Committed, "transactions open with an add, committed"),
         (Self::RolledBack, "transactions open with an add, rolled back"),
         (Self::Paused, "pauses of the queue"),
+        (Self::GroupPaused, "pauses of groups"),
+        (Self::GroupLimited, "changes of limits"),
+        (Self::GroupWeighed, "changes of weights"),
     ];
 }
 
@@ -106,12 +112,15 @@ impl Report {
     }
 
     fn lines(&self) -> Vec<(&'static str, u64)> {
-        let Tally { adds, deliveries, late_writes, refused, lost_adds, lost_holders } = self.tally;
+        let Tally { adds, deliveries, late_writes, refused, lost_adds, lost_holders, groups } =
+            self.tally;
         let faults = Fault::ALL.map(|(fault, name)| (name, self.faults.get(&fault).copied()));
         let mut lines = vec![("seconds", self.length.as_secs()), ("adds", adds)];
         lines.push(("deliveries", deliveries));
         lines.extend(faults.map(|(name, count)| (name, count.unwrap_or(0))));
         lines.extend([
+            ("arrivals of keys at the limit of their group", groups.at_limit),
+            ("keys that a process got at most while a group waited", groups.longest_wait),
             ("ends refused", refused),
             ("late writes, which a fencing token rejects", late_writes),
             ("adds lost with a server, which is allowed", lost_adds),
@@ -150,7 +159,7 @@ pub fn table(reports: &[Report]) -> String {
     let all: Vec<_> = columns.map(Report::lines).collect();
     for n in 0..all.first().map_or(0, Vec::len) {
         let cells = all.iter().map(|lines| match lines[n].1 {
-            0 if n > 2 && n < lines.len() - 8 => String::new(),
+            0 if n > 2 && n < lines.len() - 10 => String::new(),
             count => count.to_string(),
         });
         table += &row(all[0][n].0, cells.collect());

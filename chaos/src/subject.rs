@@ -154,7 +154,8 @@ impl Subject {
             _ => None,
         };
         let nanos = |duration: Duration| duration.as_nanos() as u64;
-        Losses { adds: adds.map(nanos), lease: nanos(LEASE), ..Losses::default() }
+        let evicts = self.name == "redis-evicting";
+        Losses { adds: adds.map(nanos), lease: nanos(LEASE), evicts, ..Losses::default() }
     }
 
     /// Injects the fault for the `n`th time, and returns when a server is available again. A

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use requeue_store::{Add, CompleteError, Completion, Item, Priority, Queue, Store};
+use requeue_store::{Add, Added, CompleteError, Completion, Item, Priority, Queue, Store};
 use tokio::task::JoinSet;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Metadata, Subscriber};
 
 use crate::event::{Event, Kind, Outcome, now};
+use crate::groups::{PATTERN, key_of, text_of};
 use crate::process::clocks;
 
 /// The number of keys that are added again and again.
@@ -35,6 +36,7 @@ pub(crate) async fn open(url: &str) -> Result<Queue, Failed> {
     let store = Store::connect(url).await?;
     let queue = store
         .queue("chaos")
+        .group_by(PATTERN)
         .lease(LEASE)
         .backoff(Duration::from_millis(1), Duration::from_millis(50))
         .poll(Duration::from_millis(50))
@@ -164,7 +166,8 @@ async fn add(queue: Queue, full: Arc<AtomicBool>, ending: Arc<AtomicBool>, mut r
             continue;
         }
         let (key, begun) = (key(&mut rng), now());
-        let add = match rng.u8(..7) {
+        let which = rng.u8(..7).min(4);
+        let add = match which {
             0 => Add::after(Duration::from_micros(rng.u64(..20_000))),
             // A server may lose a key that waits for a long time.
             3 => Add::after(Duration::from_millis(rng.u64(..1000))),
@@ -173,8 +176,9 @@ async fn add(queue: Queue, full: Arc<AtomicBool>, ending: Arc<AtomicBool>, mut r
             _ => Add::now(),
         };
         // Without an acknowledgement, the add may or may not have happened.
-        if queue.add_with(key.to_string(), add).await.is_ok() {
-            report(key, Kind::Added { begun, at: now() });
+        if let Ok(added) = queue.add_with(text_of(key), add).await {
+            let is_ready = which == 4 && added == Added::New;
+            report(key, Kind::Added { begun, at: now(), is_ready });
         }
         tokio::time::sleep(Duration::from_micros(rng.u64(..3000))).await;
     }
@@ -183,7 +187,7 @@ async fn add(queue: Queue, full: Arc<AtomicBool>, ending: Arc<AtomicBool>, mut r
 async fn handle(queue: Queue, ending: Arc<AtomicBool>, mut rng: fastrand::Rng) {
     while let Some(item) = queue.get().await {
         let (epoch, at) = (item.fencing_token(), now());
-        let Some(key) = item.as_str().and_then(|key| key.parse().ok()) else { continue };
+        let Some(key) = item.as_str().and_then(key_of) else { continue };
         report(key, Kind::Got { epoch, at });
         // Some runs take longer than a lease.
         let (most, longest) = if rng.u8(..50) == 0 { (40, 60_000) } else { (4, 3000) };

@@ -4,7 +4,15 @@ use std::time::Duration;
 
 use requeue_chaos::{Plan, Subject, run};
 
-const ANYWHERE: [&str; 3] = ["processes killed", "processes frozen", "pauses of the queue"];
+const ANYWHERE: [&str; 7] = [
+    "processes killed",
+    "processes frozen",
+    "pauses of the queue",
+    "pauses of groups",
+    "changes of limits",
+    "changes of weights",
+    "arrivals of keys at the limit of their group",
+];
 const CLOCKS: [&str; 2] =
     ["processes whose clock is an hour ahead", "processes whose clock is an hour behind"];
 const CONNECTIONS: [&str; 6] = [

@@ -32,11 +32,12 @@ pub fn rows(data: &[u8]) {
         let worker = input.name();
         let worker = worker.and_then(|name| String::from_utf8(name).ok());
         let named = worker.clone().unwrap_or_default();
+        let group = input.name().and_then(|name| String::from_utf8(name).ok());
         if !is_readable(&fields) || !is_name(named.as_bytes()) {
             // The constraints of the tables refuse the row.
             return;
         }
-        let row = fuzz_api::table_row(fields, error.clone(), worker.clone());
+        let row = fuzz_api::table_row(fields, [error.clone(), group.clone(), worker.clone()]);
         let mut kept = fields;
         let mut worker = worker.filter(|name| !name.is_empty());
         if kept[STATE] != Some(1) {
@@ -51,7 +52,7 @@ pub fn rows(data: &[u8]) {
         if kept[AT].is_none() {
             kept[BOUND] = None;
         }
-        assert_eq!(row.fields(), (kept, error, worker), "{fields:?}");
+        assert_eq!(row.fields(), (kept, [error, group, worker]), "{fields:?}");
         row
     } else {
         let size = [25, 59, 92, 99, input.byte().into()][usize::from(input.byte() % 5)];
@@ -120,9 +121,9 @@ fn run(mut row: Row, input: &mut Input<'_>) {
         };
         let before = row.clone();
         let Some(after) = row.after(operation, holds, now) else { return };
-        let (fields, error, worker) = after.fields();
+        let (fields, texts) = after.fields();
         assert!(is_readable(&fields), "{operation:?} at {now} of {before:?}: {fields:?}");
-        let read = fuzz_api::table_row(fields, error, worker);
+        let read = fuzz_api::table_row(fields, texts);
         assert_eq!(read, after, "{operation:?} at {now} of {before:?}");
         row = after;
     }

@@ -3,6 +3,7 @@
 mod bloat;
 mod contestant;
 mod ground;
+mod groups;
 mod protocol;
 mod run;
 mod table;
@@ -41,6 +42,15 @@ enum Command {
     },
     /// Let contestants take turns, and print a table
     Run(Run),
+    /// Compare queues with groups with queues without, and print the ratios
+    Groups {
+        /// Run few rounds with few keys, to check that everything works
+        #[arg(long)]
+        quick: bool,
+        /// The number of rounds
+        #[arg(long)]
+        rounds: Option<usize>,
+    },
     /// Pass many keys through requeue's stores, and print the disk space that they occupy
     Bloat {
         /// The number of keys
@@ -80,6 +90,13 @@ fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Contestant { address } => on_runtime(contestant::serve(&address)),
         Command::Run(run) => measure(run),
+        Command::Groups { quick, rounds } => {
+            let scale = groups::Scale {
+                rounds: rounds.unwrap_or(if quick { 3 } else { 15 }).max(1),
+                keys: if quick { 1000 } else { 10_000 },
+            };
+            on_runtime(groups::measure(scale))
+        }
         Command::Bloat { keys } => bloat::measure(keys),
     };
     match done {

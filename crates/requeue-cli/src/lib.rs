@@ -72,7 +72,9 @@ pub fn main() -> ExitCode {
         Subcommand::Parked(flags) => store::keys::parked(&flags),
         Subcommand::Revive(flags) => store::look::revive(&flags),
         Subcommand::Cancel(flags) => store::look::cancel(&flags),
-        Subcommand::Store { command } => store::work::init_store(&command),
+        Subcommand::Groups { command } => store::groups::run(command),
+        Subcommand::Store { command } => store::work::init_store(command),
+        Subcommand::Schedule { command } => store::schedule::schedule(command),
         Subcommand::Completions { shell } => pages::print_completions(shell),
         Subcommand::Man { dir } => pages::write_manual(&dir),
     };

@@ -2,6 +2,7 @@
 
 import { Admin } from "./admin.js";
 import { amount, duration, power, rate } from "./format.js";
+import { Groups } from "./groups.js";
 import { KeyPage } from "./key.js";
 import { Plot, spark } from "./plot.js";
 import { Sections } from "./sections.js";
@@ -54,6 +55,7 @@ const table = new Table((changes) => change(changes, false));
 const keyPage = new KeyPage();
 const sections = new Sections();
 const admin = new Admin(() => view, () => keyPage.page);
+const groups = new Groups(admin);
 
 let samples = [];
 let started = null;
@@ -119,6 +121,7 @@ function setLive(live) {
   table.setLive(live && !isKey(view));
   keyPage.setLive(live);
   sections.setLive(live && !isKey(view));
+  groups.setLive(live && !isKey(view));
 }
 
 let source = null;

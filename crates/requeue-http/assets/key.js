@@ -35,13 +35,16 @@ export class KeyPage {
     this.stop.abort();
     this.stop = new AbortController();
     const { signal } = this.stop;
+    const started = performance.now();
     try {
       this.update(await get("key", this.named, signal));
     } catch {
       // The state of the connection is shown elsewhere.
       if (signal.aborted) return;
     }
-    if (this.live) this.timer = setTimeout(() => this.refresh(), 1000);
+    // A store may read all keys of a group to explain a throttled key.
+    const took = performance.now() - started;
+    if (this.live) this.timer = setTimeout(() => this.refresh(), Math.max(1000, took * 10));
   }
 
   update(page) {

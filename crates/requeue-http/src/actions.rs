@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 
 use crate::admin::Remote;
 use crate::api::{
-    Action, AddResults, AddedKey, Adds, Change, Changed, Matched, Matching, Named, NamedKey,
-    NewStatus, State as RowState,
+    Action, AddResults, AddedKey, Adds, Change, Changed, GroupAction, Matched, Matching, Named,
+    NamedKey, NewStatus, State as RowState,
 };
 use crate::keys::from_base64;
 use crate::params::{Params, Problem, json};
@@ -60,7 +60,7 @@ impl Matching {
 }
 
 /// Reads the body of a request as JSON.
-async fn read_body<T: DeserializeOwned>(request: Request) -> Result<T, Problem> {
+pub(crate) async fn read_body<T: DeserializeOwned>(request: Request) -> Result<T, Problem> {
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
     // A page of another site cannot send this type: the browser would ask this server first.
@@ -96,7 +96,7 @@ fn check_count<T>(keys: Vec<T>) -> Result<Vec<T>, Problem> {
 type Site = State<Arc<SiteState>>;
 
 /// Checks the token, and returns the client.
-fn check_token(site: &SiteState, request: &Request) -> Result<Remote, Problem> {
+pub(crate) fn check_token(site: &SiteState, request: &Request) -> Result<Remote, Problem> {
     // This error is never returned: without a token, the routes do not exist.
     let no_token = || Problem::new(StatusCode::NOT_FOUND, "no such path");
     site.admin.as_ref().ok_or_else(no_token)?.check_token(request)
@@ -106,6 +106,9 @@ pub(crate) async fn authenticate(State(site): Site, request: Request) -> Result<
     check_token(&site, &request)?;
     let mut actions: Vec<_> = Action::names().collect();
     actions.extend(["add", "pause", "resume"]);
+    if site.source.has_groups() {
+        actions.extend(GroupAction::names());
+    }
     Ok(json(&serde_json::json!({ "actions": actions })))
 }
 
@@ -178,11 +181,11 @@ pub(crate) async fn add_keys(State(site): Site, request: Request) -> Result<Resp
     let remote = check_token(&site, &request)?;
     let Adds { keys } = read_body(request).await?;
     let keys = check_count(keys)?.into_iter().map(|key| {
-        let AddedKey { key, key_base64, after, priority, revive } = key;
+        let AddedKey { key, key_base64, after, priority, revive, group } = key;
         let delay = after.map(Duration::try_from_secs_f64).transpose();
         let delay = delay.map_err(|_| Problem::parameter("keys", "after is not a duration"))?;
         let key = NamedKey { key, key_base64 }.into_bytes()?;
-        Ok(NewKey { key, delay, priority, revive })
+        Ok(NewKey { key, delay, priority, revive, group })
     });
     let keys = keys.collect::<Result<Vec<_>, Problem>>()?;
     let mut log = Log::new(remote, "add");

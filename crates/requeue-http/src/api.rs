@@ -277,10 +277,12 @@ impl Action {
     }
 }
 
-/// The paths of the actions: those of [`Action`], and the others.
+/// The paths of the actions: those of [`Action`] and [`GroupAction`], and the others.
 pub(crate) fn is_action(path: &str) -> bool {
     let Some(name) = path.strip_prefix("/api/v1/") else { return false };
-    ["add", "authenticate", "pause", "resume"].contains(&name) || Action::named(name).is_some()
+    ["add", "authenticate", "pause", "resume"].contains(&name)
+        || Action::named(name).is_some()
+        || GroupAction::named(name).is_some()
 }
 
 /// The body of an action on keys.
@@ -341,6 +343,9 @@ pub struct AddedKey {
     /// Revives a parked key even if the queue keeps it parked.
     #[serde(default)]
     pub revive: bool,
+    /// The group of the key, in a queue of a store whose adds name the groups.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
 }
 
 /// The response to an action on keys.
@@ -387,6 +392,83 @@ pub struct Matched {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct NewStatus {
     pub status: Status,
+}
+
+// --- Groups ------------------------------------------------------------------------------------
+
+/// A group of a queue in a store, with its settings.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Group {
+    /// Empty for the keys without a name of a group.
+    pub name: String,
+    pub ready: u64,
+    pub waiting: u64,
+    pub running: u64,
+    /// Running keys that run once more.
+    pub dirty: u64,
+    pub parked: u64,
+    /// The time for which the oldest ready key has been ready, in seconds; `None` if no key is ready.
+    pub oldest: Option<f64>,
+    /// The most running keys; `None` if there is no limit.
+    pub limit: Option<u32>,
+    pub weight: u32,
+    pub paused: bool,
+}
+
+/// The response of `/api/v1/groups`.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct GroupList {
+    pub groups: Vec<Group>,
+    /// The number of groups that were read.
+    pub looked_at: usize,
+    /// There are more groups, or the request has not read all of them.
+    pub more: bool,
+}
+
+/// A change of a group, with its name in the API.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GroupAction {
+    Pause,
+    Resume,
+    /// Sets the limit of the group, or of all groups without another one.
+    Limit,
+    Weight,
+    /// Removes the pending runs of its keys. Runs in flight continue.
+    Cancel,
+}
+
+impl Named for GroupAction {
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("group-pause", Self::Pause),
+        ("group-resume", Self::Resume),
+        ("group-limit", Self::Limit),
+        ("group-weight", Self::Weight),
+        ("group-cancel", Self::Cancel),
+    ];
+}
+
+/// The body of an action on a group.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GroupChange {
+    /// The name; `None` for the limit of all groups without another one.
+    pub group: Option<String>,
+    /// For `group-limit`; `None` removes the limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    /// For `group-weight`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u32>,
+    /// For `group-cancel`: only keys in this state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<State>,
+}
+
+/// The response to an action on a group.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct GroupChanged {
+    /// The number of cancelled keys; 0 for other actions.
+    pub cancelled: u64,
 }
 
 // --- Errors ------------------------------------------------------------------------------------

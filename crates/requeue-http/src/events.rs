@@ -32,7 +32,7 @@ pub(crate) fn event_stream(
 }
 
 impl SiteState {
-    /// Returns the next tick. At the end of the site, returns the last event, and no more ticks.
+    /// Returns the next tick. After the site has ended, returns the last event, and then nothing.
     async fn next_event(
         &self,
         mut ticks: watch::Receiver<Arc<str>>,

@@ -25,7 +25,7 @@ const SLICE: usize = 256;
 /// A queue, and the functions that show its keys.
 pub(crate) struct Shown<K: Key, S> {
     pub(crate) queue: Queue<K, S>,
-    /// The queue keeps times. This does not change after it is built.
+    /// True if the queue keeps times, which does not change after the queue is built.
     pub(crate) keeps_times: bool,
     pub(crate) show: Show<K>,
     pub(crate) read: Read<K>,
@@ -239,6 +239,10 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
     }
 
     fn add_one(&self, key: K, new: &NewKey) -> Result<AddResult, Problem> {
+        if new.group.is_some() {
+            let error = "group: an add to a queue in memory names no group; omit it";
+            return Err(Problem::parameter("keys", error));
+        }
         let added = self.control.add(key, new.delay, new.priority);
         let added = added.map_err(|error| Problem::parameter("keys", &error))?;
         let was_parked = added.is_accepted()

@@ -148,6 +148,32 @@ impl Params {
             }
         }
     }
+
+    /// Returns `limit`: 100 by default, and at most `most`.
+    pub(crate) fn limit_of(&self, most: usize) -> Result<usize, Problem> {
+        match self.text_of("limit")?.map(str::parse) {
+            None => Ok(100),
+            Some(Ok(limit)) if (1..=most).contains(&limit) => Ok(limit),
+            Some(_) => {
+                let error = format!("expected a number from 1 to {most}");
+                Err(Problem::parameter("limit", &error))
+            }
+        }
+    }
+
+    /// Returns the column that `sort` names, and true if `order` is `desc`.
+    pub(crate) fn sort_of<C: Named>(&self) -> Result<Option<(C, bool)>, Problem> {
+        let descends = match self.text_of("order")? {
+            None | Some("asc") => false,
+            Some("desc") => true,
+            Some(_) => return Err(Problem::parameter("order", "expected asc or desc")),
+        };
+        let by = self.named_value::<C>("sort")?;
+        if by.is_none() && descends {
+            return Err(Problem::parameter("order", "pass sort too"));
+        }
+        Ok(by.map(|by| (by, descends)))
+    }
 }
 
 fn decode_value(text: &str) -> Vec<u8> {

@@ -12,9 +12,10 @@ use axum::routing::{get, post};
 use prometheus_client::encoding::text;
 
 use crate::actions;
-use crate::api::{Action, KeyList, NOT_IN_QUEUE, Named, Status, is_action};
+use crate::api::{Action, GroupAction, KeyList, NOT_IN_QUEUE, Named, Status, is_action};
 use crate::events;
 use crate::exposition::Format;
+use crate::groups;
 use crate::keys::from_base64;
 use crate::params::{Params, Problem, json};
 use crate::sections::read_sections;
@@ -36,6 +37,11 @@ fn action_routes() -> Router<Arc<SiteState>> {
         let path = format!("/api/v1/{name}");
         router = router
             .route(&path, post(move |site, request| actions::change_keys(site, request, action)));
+    }
+    for &(name, action) in GroupAction::NAMES {
+        let path = format!("/api/v1/{name}");
+        router = router
+            .route(&path, post(move |site, request| groups::change_group(site, request, action)));
     }
     router
 }
@@ -59,6 +65,7 @@ pub(crate) fn router(site: Arc<SiteState>) -> Router {
         .route("/key.js", get(|| asset(SCRIPT, include_str!("../assets/key.js"))))
         .route("/table.js", get(|| asset(SCRIPT, include_str!("../assets/table.js"))))
         .route("/sections.js", get(|| asset(SCRIPT, include_str!("../assets/sections.js"))))
+        .route("/groups.js", get(|| asset(SCRIPT, include_str!("../assets/groups.js"))))
         .route("/icon.svg", get(|| asset("image/svg+xml", include_str!("../assets/icon.svg"))))
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
@@ -66,6 +73,7 @@ pub(crate) fn router(site: Arc<SiteState>) -> Router {
         .route("/api/v1/summary", get(summary))
         .route("/api/v1/keys", get(list_keys))
         .route("/api/v1/key", get(show_key))
+        .route("/api/v1/groups", get(groups::list_groups))
         .route("/api/v1/sections", get(list_sections))
         .route("/api/v1/events", get(stream_events))
         .fallback(async || {
@@ -179,6 +187,7 @@ async fn serve_page(State(site): Site, OriginalUri(uri): OriginalUri) -> Respons
         .replace("{no-backing-off}", hidden(gauges.counts.backing_off.is_some()))
         .replace("{no-parked}", hidden(gauges.counts.parked.is_some()))
         .replace("{sections}", &site.settings.sections.len().to_string())
+        .replace("{groups}", &u8::from(site.source.has_groups()).to_string())
         .replace("{admin}", if site.admin.is_some() { "locked" } else { "none" })
         .replace("{hint}", &html_escaped(hint))
         .replace("{beside}", &html_escaped(&beside))
@@ -257,16 +266,8 @@ async fn list_keys(State(site): Site, RawQuery(query): RawQuery) -> Result<Respo
     let _turn = site.take_turn().await?;
     let known = ["state", "q", "failed", "cursor", "limit", "sort", "order"];
     let params = Params::parse(query.as_deref(), &known)?;
-    let sort = read_sort(&params)?;
-    let most = if sort.is_some() { MOST_SORTED } else { MOST_ROWS };
-    let limit = match params.text_of("limit")?.map(str::parse) {
-        None => 100,
-        Some(Ok(limit)) if (1..=most).contains(&limit) => limit,
-        Some(_) => {
-            let error = format!("expected a number from 1 to {most}");
-            return Err(Problem::parameter("limit", &error));
-        }
-    };
+    let sort = params.sort_of::<Column>()?.map(|(by, descends)| Sort { by, descends });
+    let limit = params.limit_of(if sort.is_some() { MOST_SORTED } else { MOST_ROWS })?;
     let begin = match (params.text_of("cursor")?, sort) {
         (None, None) => Begin::Start,
         (Some(cursor), None) => Begin::Cursor(cursor.to_owned()),
@@ -290,19 +291,6 @@ async fn list_keys(State(site): Site, RawQuery(query): RawQuery) -> Result<Respo
 /// The largest `limit` of a list, and of a sorted one.
 const MOST_ROWS: usize = 256;
 const MOST_SORTED: usize = 1_000;
-
-fn read_sort(params: &Params) -> Result<Option<Sort>, Problem> {
-    let descends = match params.text_of("order")? {
-        None | Some("asc") => false,
-        Some("desc") => true,
-        Some(_) => return Err(Problem::parameter("order", "expected asc or desc")),
-    };
-    let by = params.named_value::<Column>("sort")?;
-    if by.is_none() && descends {
-        return Err(Problem::parameter("order", "pass sort too"));
-    }
-    Ok(by.map(|by| Sort { by, descends }))
-}
 
 async fn show_key(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let params = Params::parse(query.as_deref(), &["key", "key_base64"])?;
@@ -342,7 +330,8 @@ mod tests {
             doc["paths"].as_object().unwrap().keys().map(|path| &**path).collect();
         let source = include_str!("routes.rs");
         let routes = source.split(".route(\"").skip(1).filter_map(|rest| rest.split('"').next());
-        let actions: Vec<_> = Action::names().map(|name| format!("/api/v1/{name}")).collect();
+        let actions = Action::names().chain(GroupAction::names());
+        let actions: Vec<_> = actions.map(|name| format!("/api/v1/{name}")).collect();
         let is_file = |path: &str| path == "/" || (path.contains('.') && !path.contains("api"));
         let routes: BTreeSet<&str> = routes
             .filter(|path| path.starts_with('/') && !is_file(path) && *path != "/api.js")

@@ -150,18 +150,26 @@ pub(crate) fn next_due<K>(entry: &Entry<K>, now: Time) -> Option<Time> {
 
 #[cfg(feature = "store")]
 impl Row {
-    pub(crate) fn of_stored(entry: &requeue_store::Entry, mut detail: Detail) -> Self {
+    /// `explained` is the explanation of the queue, which knows more than the entry.
+    pub(crate) fn of_stored(
+        entry: &requeue_store::Entry,
+        explained: Option<String>,
+        mut detail: Detail,
+    ) -> Self {
         let (key, key_base64) = shown_key(&entry.key);
         if let Some(token) = entry.fencing_token {
             detail = detail.field("fencing_token", token);
         }
-        // The worker and the error are separate properties, and must not be repeated in the reason.
+        // These and the error are separate properties, and must not be repeated in the reason.
         let mut unnamed = entry.clone();
         if let Some(worker) = unnamed.worker.take() {
             detail = detail.field("worker", escape_key(worker.as_bytes()));
         }
+        if let Some(group) = unnamed.group.take().filter(|group| !group.is_empty()) {
+            detail = detail.field("group", escape_key(group.as_bytes()));
+        }
         unnamed.error = None;
-        let why = unnamed.explain();
+        let why = explained.unwrap_or_else(|| unnamed.explain());
         let why = why.strip_prefix(&format!("{}: ", entry.key)).map(str::to_owned).unwrap_or(why);
         Self {
             key,

@@ -25,7 +25,8 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tokio_io_timeout::TimeoutStream;
 
-/// The time limit for the head of a request. It begins when the previous request ends. In tests it frees no place.
+/// The time limit for the head of a request. The limit begins when the previous request ends. In
+/// tests, it frees no place.
 const HEAD: Duration = Duration::from_secs(if cfg!(test) { 3600 } else { 10 });
 /// The longest time in which a client may read nothing of a response.
 const STALL: Duration = Duration::from_secs(30);

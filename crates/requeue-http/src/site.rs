@@ -167,7 +167,7 @@ impl Site {
     ///
     /// # Errors
     ///
-    /// Returns no error at present: an `accept` that fails is retried after a second.
+    /// Currently returns no error: the server repeats an `accept` that fails after a second.
     ///
     /// # Cancel safety
     ///

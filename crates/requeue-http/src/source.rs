@@ -5,8 +5,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use axum::http::StatusCode;
 
-use crate::api::{Action, AddResult, KeyPage, Named, Row, Sample, State, Status};
+use crate::api::{
+    Action, AddResult, Group, GroupAction, GroupChange, KeyPage, Named, Row, Sample, State, Status,
+};
 use crate::control::Control;
 use crate::history::History;
 use crate::params::{Params, Problem};
@@ -42,6 +45,24 @@ pub(crate) trait Source: Send + Sync {
     async fn add_keys(&self, keys: Vec<NewKey>) -> Result<Vec<AddResult>, Problem>;
     /// Pauses or resumes deliveries.
     async fn set_paused(&self, paused: bool) -> Result<(), Problem>;
+    /// Returns true if the keys have groups that can be listed. This does not change after it is built.
+    fn has_groups(&self) -> bool {
+        false
+    }
+    /// Returns up to `most` groups that have keys or settings, in the order of their names.
+    async fn read_groups(&self, _most: usize) -> Result<Vec<Group>, Problem> {
+        Err(no_groups())
+    }
+    /// Changes a group. Returns the number of cancelled keys.
+    async fn change_group(&self, _: GroupAction, _: GroupChange) -> Result<u64, Problem> {
+        Err(no_groups())
+    }
+}
+
+/// The error for a queue without groups, or in memory: the names of groups are not kept there.
+pub(crate) fn no_groups() -> Problem {
+    let error = "this queue has no groups; only a queue in a store that was created with groups has a list of them";
+    Problem::new(StatusCode::NOT_FOUND, error)
 }
 
 /// A key to add.
@@ -55,6 +76,7 @@ pub(crate) struct NewKey {
         expect(dead_code, reason = "a queue in memory revives by any add")
     )]
     pub(crate) revive: bool,
+    pub(crate) group: Option<String>,
 }
 
 /// The parts of a source that the user of the builder sets.

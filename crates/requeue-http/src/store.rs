@@ -8,17 +8,24 @@ use async_trait::async_trait;
 use axum::http::StatusCode;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
-use requeue_store::{Add, Added, CancelledRun, Entry, Key, Priority, Queue, State, StateCounts};
+use requeue_store::{
+    Add, Added, CancelledRun, Entry, ErrorKind, GroupInfo, Key, Priority, Queue, State,
+    StateCounts, UpdateError,
+};
+use tokio::sync::Semaphore;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::api::{Action, AddResult, KeyPage, Row, Sample, State as RowState, Status};
+use crate::api::{
+    Action, AddResult, Group, GroupAction, GroupChange, KeyPage, Row, Sample, State as RowState,
+    Status,
+};
 use crate::history::History;
 use crate::keys::{escape_key, from_base64, to_base64};
 use crate::params::Problem;
 use crate::source::{
     Begin, Column, DetailOf, First, Found, Gauges, LOOKS, NewKey, Rank, Selection, Sort, Source,
-    Walk, Walked, count_of, detail_of,
+    Walk, Walked, count_of, detail_of, no_groups,
 };
 use crate::time::seconds;
 
@@ -36,6 +43,8 @@ pub(crate) struct Stored {
     detail: Arc<DetailOf<Key>>,
     history: Option<History>,
     seen: Arc<Mutex<Seen>>,
+    /// Held during an explanation for which the store reads all keys of a group.
+    explaining: Semaphore,
 }
 
 /// The last state and numbers that were read from the store.
@@ -91,11 +100,34 @@ impl Stored {
         let (seen, detail) = (Arc::<Mutex<Seen>>::default(), Arc::new(detail));
         tokio::spawn(keep_asking(queue.clone(), Arc::downgrade(&seen)));
         tokio::spawn(keep_counting(queue.clone(), Arc::downgrade(&seen)));
-        Self { queue, detail, history, seen }
+        Self { queue, detail, history, seen, explaining: Semaphore::new(1) }
     }
 
     fn row(&self, entry: &Entry) -> Row {
-        Row::of_stored(entry, detail_of(&self.detail, &entry.key))
+        Row::of_stored(entry, None, detail_of(&self.detail, &entry.key))
+    }
+
+    /// Returns the row of one key. A ready key names the keys in flight that keep its group at its limit.
+    async fn explained_row(&self, entry: &Entry) -> Row {
+        let why = match (&entry.group, entry.state) {
+            (Some(_), State::Ready) => self.explain_group(entry).await,
+            _ => None,
+        };
+        Row::of_stored(entry, why, detail_of(&self.detail, &entry.key))
+    }
+
+    /// Explains an entry by the settings of its group. Returns `None` if the store does not answer soon: the entry itself
+    /// has a shorter explanation.
+    async fn explain_group(&self, entry: &Entry) -> Option<String> {
+        // The error is a separate property.
+        let mut entry = entry.clone();
+        entry.error = None;
+        let explain = async {
+            // The semaphore is never closed.
+            let _turn = self.explaining.acquire().await.ok()?;
+            self.queue.explain_entry(&entry).await.ok()
+        };
+        timeout(PATIENCE_FOR_STATE, explain).await.ok().flatten()
     }
 
     async fn sorted_page(
@@ -131,19 +163,7 @@ impl Stored {
         most: usize,
         mut visit: impl FnMut(&Entry) -> bool + Send,
     ) -> Result<(usize, Option<Key>), Problem> {
-        let state = match selection.state {
-            None => None,
-            Some(RowState::Ready) => Some(State::Ready),
-            Some(RowState::Waiting) => Some(State::Waiting),
-            Some(RowState::Running) => Some(State::InFlight),
-            Some(RowState::Parked) => Some(State::Parked),
-            Some(RowState::Damaged) => Some(State::Damaged),
-            Some(RowState::BackingOff | RowState::Idle) => {
-                let error = "a queue in a store counts keys that back off as waiting; use \
-                             state=waiting and failed=true";
-                return Err(Problem::parameter("state", error));
-            }
-        };
+        let state = selection.state.map(stored_state).transpose()?;
         let (mut looked_at, mut size) = (0, SLICE);
         loop {
             let begin = Instant::now();
@@ -244,7 +264,7 @@ impl Source for Stored {
         let found = await_answer(PATIENCE, self.queue.look_up(Key::from(key))).await?;
         let past = self.history.as_ref().and_then(|history| history.past_of(key));
         let row = match (found, &past) {
-            (Some(entry), _) => self.row(&entry),
+            (Some(entry), _) => self.explained_row(&entry).await,
             // Only the store knows whether a key is parked.
             (None, Some(past)) if past.parked_for().is_none() => {
                 Row::of_past(key, past, detail_of(&self.detail, &Key::from(key)))
@@ -299,10 +319,16 @@ impl Source for Stored {
         let adds = keys.into_iter().map(|new| {
             let add = Add::after(new.delay.unwrap_or_default());
             let add = add.priority(Priority::from(new.priority));
-            Ok((key_from_bytes(new.key)?, if new.revive { add.revive() } else { add }))
+            let key = key_from_bytes(new.key)?;
+            let is_valid = self.queue.check_add(key.clone(), new.group.as_deref());
+            is_valid.map_err(|error| Problem::parameter("keys", &error.to_string()))?;
+            Ok((key, new.group, if new.revive { add.revive() } else { add }))
         });
         let adds = adds.collect::<Result<Vec<_>, Problem>>()?;
-        let adds = adds.into_iter().map(|(key, add)| self.queue.add_with(key, add));
+        let adds = adds.into_iter().map(async |(key, group, add)| match group {
+            Some(group) => self.queue.group(group).add_with(key, add).await,
+            None => self.queue.add_with(key, add).await,
+        });
         let (mut results, mut problem) = (Vec::new(), None);
         for added in join_all(adds).await {
             results.push(match added {
@@ -332,6 +358,83 @@ impl Source for Stored {
         let mut seen = self.seen.lock();
         (seen.is_paused, seen.pauses) = (paused, seen.pauses + 1);
         Ok(())
+    }
+
+    fn has_groups(&self) -> bool {
+        self.queue.has_groups()
+    }
+
+    async fn read_groups(&self, most: usize) -> Result<Vec<Group>, Problem> {
+        if !self.queue.has_groups() {
+            return Err(no_groups());
+        }
+        let groups = await_answer(PATIENCE_FOR_PAGES, self.queue.groups(None, most)).await?;
+        Ok(groups.into_iter().map(Group::from).collect())
+    }
+
+    async fn change_group(&self, action: GroupAction, change: GroupChange) -> Result<u64, Problem> {
+        if !self.queue.has_groups() {
+            return Err(no_groups());
+        }
+        let GroupChange { group: name, limit, weight, state } = change;
+        let group = self.queue.group(name.clone().unwrap_or_default());
+        let changed = match (action, weight) {
+            (GroupAction::Cancel, _) => {
+                let state = state.map(stored_state).transpose()?;
+                return group.cancel_all(state).await.map_err(group_failure);
+            }
+            (GroupAction::Pause, _) => group.pause().await,
+            (GroupAction::Resume, _) => group.resume().await,
+            (GroupAction::Weight, Some(weight)) => group.set_weight(weight).await,
+            // The request was refused without a weight.
+            (GroupAction::Weight, None) => Ok(()),
+            (GroupAction::Limit, _) if name.is_none() => self.queue.set_group_limit(limit).await,
+            (GroupAction::Limit, _) => group.set_limit(limit).await,
+        };
+        changed.map(|()| 0).map_err(group_failure)
+    }
+}
+
+impl From<GroupInfo> for Group {
+    fn from(info: GroupInfo) -> Self {
+        let StateCounts { ready, waiting, in_flight, dirty, parked, oldest_ready, .. } =
+            info.counts;
+        Self {
+            name: info.name,
+            ready,
+            waiting,
+            running: in_flight,
+            dirty,
+            parked,
+            oldest: (ready > 0).then(|| seconds(oldest_ready)),
+            limit: info.limit,
+            weight: info.weight,
+            paused: info.is_paused,
+        }
+    }
+}
+
+/// Returns the state of keys in a store that a request names.
+fn stored_state(state: RowState) -> Result<State, Problem> {
+    match state {
+        RowState::Ready => Ok(State::Ready),
+        RowState::Waiting => Ok(State::Waiting),
+        RowState::Running => Ok(State::InFlight),
+        RowState::Parked => Ok(State::Parked),
+        RowState::Damaged => Ok(State::Damaged),
+        RowState::BackingOff | RowState::Idle => {
+            let error = "a queue in a store counts keys that back off as waiting; use \
+                         state=waiting and failed=true";
+            Err(Problem::parameter("state", error))
+        }
+    }
+}
+
+/// Returns the response for a change of a group that failed.
+fn group_failure(error: UpdateError) -> Problem {
+    match error.kind() {
+        ErrorKind::Invalid => Problem::new(StatusCode::BAD_REQUEST, error.to_string()),
+        _ => store_failure(error),
     }
 }
 

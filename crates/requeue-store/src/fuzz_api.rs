@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::columns::{Columns, Source, Value};
@@ -18,35 +17,35 @@ pub struct Row(row::Row);
 /// The numbers of a row, in the order of the columns. `None` is SQL's null.
 pub type Fields = [Option<i64>; 18];
 
+/// The texts of a row, in the order of the columns: the error, the group and the worker.
+pub type Texts = [Option<String>; 3];
+
 /// Reads a row of the table of SQLite or PostgreSQL, whose constraints have accepted it.
 #[must_use]
-pub fn table_row(fields: Fields, error: Option<String>, worker: Option<String>) -> Row {
-    let stored = Stored { fields, error, worker };
-    let Ok(columns) = Columns::read(&stored);
+pub fn table_row(fields: Fields, texts: Texts) -> Row {
+    let Ok(columns) = Columns::read(&Stored { fields, texts });
     Row(columns.into())
 }
 
-/// The columns of a table: its numbers in their order, and its texts.
 struct Stored {
     fields: Fields,
-    error: Option<String>,
-    worker: Option<String>,
+    texts: Texts,
+}
+
+/// Returns the number of columns before `position` that are texts.
+fn texts_before(position: usize) -> usize {
+    Columns::ALL[..position].iter().filter(|column| column.is_text).count()
 }
 
 impl Source for Stored {
     type Error = Infallible;
 
     fn read_number(&self, position: usize) -> Result<Option<i64>, Infallible> {
-        let texts = Columns::ALL[..position].iter().filter(|column| column.is_text);
-        Ok(self.fields[position - texts.count()])
+        Ok(self.fields[position - texts_before(position)])
     }
 
     fn read_text(&self, position: usize) -> Result<Option<Cow<'_, str>>, Infallible> {
-        let text = match Columns::ALL[position].name {
-            "error" => &self.error,
-            _ => &self.worker,
-        };
-        Ok(text.as_deref().map(Cow::from))
+        Ok(self.texts[texts_before(position)].as_deref().map(Cow::from))
     }
 }
 
@@ -79,18 +78,22 @@ pub enum Operation {
 }
 
 impl Row {
-    /// Returns its values, its error, and the name of its worker.
+    /// Returns its numbers and its texts.
     #[must_use]
-    pub fn fields(&self) -> (Fields, Option<String>, Option<String>) {
-        let columns = Columns::from(&self.0);
-        let numbers = columns.values().into_iter().filter_map(|value| match value {
-            Value::Number(number) => Some(number),
-            Value::Text(_) => None,
-        });
-        let mut fields = Fields::default();
-        fields.iter_mut().zip(numbers).for_each(|(field, number)| *field = number);
-        let text = |text: &Option<Arc<str>>| text.as_deref().map(str::to_owned);
-        (fields, text(&columns.error), text(&columns.worker))
+    pub fn fields(&self) -> (Fields, Texts) {
+        let (mut fields, mut texts) = (Fields::default(), Texts::default());
+        let (mut next_field, mut next_text) = (fields.iter_mut(), texts.iter_mut());
+        for value in Columns::from(&self.0).values() {
+            match value {
+                Value::Number(number) => {
+                    next_field.next().into_iter().for_each(|field| *field = number)
+                }
+                Value::Text(text) => {
+                    next_text.next().into_iter().for_each(|field| *field = text.map(str::to_owned));
+                }
+            }
+        }
+        (fields, texts)
     }
 
     /// Returns the text of [`Entry::explain`](crate::Entry::explain) about its key.

@@ -171,8 +171,8 @@
 //!
 //! All times are the engine's. A client with a wrong clock adds, claims and loses keys like any other. With a
 //! file on Linux, time follows the uptime of the machine, so setting its clock expires no lease. A client
-//! counts a lease on its own monotonic clock, from before it sent the request, so it never relies on a lease
-//! for longer than the engine grants it.
+//! measures a lease by its monotonic clock, from before it sent the request. It therefore never relies on a
+//! lease for longer than the engine grants.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 // Code that only some engines use is compiled for all of them.
 #![cfg_attr(
@@ -207,6 +207,7 @@ pub use crate::types::group::GroupBy;
 pub use crate::types::inspect::{Entry, GroupInfo, ParkedKey, QueueInfo, State, StateCounts};
 pub use crate::types::key::Key;
 pub use crate::types::rate::{ParseRateError, Rate};
+pub use crate::types::schedule::{Schedule, ScheduleInfo};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

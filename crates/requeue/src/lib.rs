@@ -97,7 +97,7 @@
 //! # Debouncing
 //!
 //! [`Add::debounce`] delivers a key once no add of it has arrived for a quiet time.
-//! [`at_most`](Add::at_most) bounds the wait, so a key that is added all the time is delivered too.
+//! [`at_most`](Add::at_most) bounds the wait, so that a constantly added key is delivered, too.
 //!
 //! ```
 //! use requeue::{Add, Queue, clock::FakeClock};

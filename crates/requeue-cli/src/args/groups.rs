@@ -5,7 +5,9 @@ use regex::bytes::Regex;
 use requeue_store::{GroupBy, OpenOptions};
 
 use crate::args::run::{Alone, Order};
+use crate::args::values::parse_group_limit;
 use crate::exit::Refusal;
+use crate::key::escaped;
 
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct GroupFlags {
@@ -19,7 +21,7 @@ pub(crate) struct GroupFlags {
     ///
     /// A setting of the queue: its first add or worker fixes it.
     #[arg(long, value_name = "N", help_heading = "Queue", hide_short_help = true)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(value_parser = parse_group_limit)]
     pub(crate) group_limit: Option<u32>,
 
     /// Order of ready keys: fair, which requires --group-by and is its default
@@ -70,8 +72,7 @@ impl GroupFlags {
         }
         let by = match group_by {
             Some(pattern) => {
-                let checked = Regex::new(&pattern);
-                checked.map_err(|error| Refusal::usage(format!("--group-by: {error}")))?;
+                parse_pattern(&pattern)?;
                 Some(GroupBy::Pattern(pattern))
             }
             None => named.then_some(GroupBy::Add),
@@ -80,7 +81,39 @@ impl GroupFlags {
     }
 }
 
+/// Parses the value of `--group-by`.
+pub(crate) fn parse_pattern(pattern: &str) -> Result<Regex, Refusal> {
+    let refuse = |why: &str| {
+        let pattern = escaped(pattern.as_bytes());
+        Err(Refusal::usage(format!("--group-by {pattern}: {why}")))
+    };
+    if pattern.is_empty() {
+        return refuse("the pattern is empty; use one such as ^[^/]*");
+    }
+    Regex::new(pattern).or_else(|error| {
+        // The other lines repeat the pattern.
+        let error = error.to_string();
+        let why = error.lines().last().unwrap_or_default();
+        let why = why.strip_prefix("error: ").unwrap_or(why);
+        refuse(&format!("not a regular expression: {why}; correct the pattern"))
+    })
+}
+
 impl GroupSettings {
+    /// Returns the pattern that extracts the groups, if the flags name one.
+    pub(crate) fn pattern(&self) -> Option<Regex> {
+        match &self.by {
+            // The pattern was parsed before.
+            Some(GroupBy::Pattern(pattern)) => Regex::new(pattern).ok(),
+            _ => None,
+        }
+    }
+
+    /// Returns the settings of a queue that `add` creates if its adds name groups, and nothing else is set.
+    pub(crate) fn of_adds(named: bool) -> Self {
+        Self { by: named.then_some(GroupBy::Add), limit: None }
+    }
+
     pub(crate) fn apply_to(&self, mut opening: OpenOptions) -> OpenOptions {
         if let Some(by) = &self.by {
             opening = opening.group_by(by.clone());
@@ -114,7 +147,12 @@ mod tests {
             (flags(None, Some(2), None), false, Err("--group-limit requires --group-by")),
             (flags(pattern, None, Some(Order::Fifo)), false, Err("always takes fair turns")),
             (flags(None, None, Some(Order::Priority)), false, Err("delivers by priority")),
-            (flags(Some("("), None, None), false, Err("--group-by: regex parse error")),
+            (
+                flags(Some("("), None, None),
+                false,
+                Err(r#"--group-by "(": not a regular expression: unclosed group; correct"#),
+            ),
+            (flags(Some(""), None, None), false, Err(r#"--group-by "": the pattern is empty"#)),
         ] {
             match (flags.settings(named), settings) {
                 (Ok(found), Ok((by, limit))) => assert_eq!(found, GroupSettings { by, limit }),

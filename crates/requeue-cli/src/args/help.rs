@@ -24,26 +24,25 @@ Watches directories, with all directories in them. Runs a command for each file 
 until it is stopped. The path of the file is the key of the run: two commands of one file never overlap, \
 and a file that changes during its run is run once more afterwards.
 
-The path begins with DIR as it is written. It is put into the command as `requeue run` does it, with the \
-same rules. With --all-in-one, one command runs for all files that have changed.
+The path begins with DIR as it is written. requeue puts it into the command by the rules of `requeue run`. \
+With --all-in-one, one command runs for all files that have changed.
 
 Files are ignored as ripgrep ignores them: hidden files, and those that .gitignore, .ignore or git's other \
 lists exclude. .git is never watched, symbolic links are not followed, and files that requeue itself \
 writes do not count. If the rules change, files that they no longer exclude run as new files.
 
-A file has changed if its content differs from that of its last successful run, or from that at the start. \
-Touching a file, or writing the same bytes, starts no run: a formatter that leaves a file as it is does not \
-trigger itself. A command that \
-changes the file that it was called for is run once more, and again as long as it makes changes. The \
-content of files over 16 MiB is not compared, only their size and time.
+A file has changed if its content differs from its content in the last successful run, or at the start. \
+A write of the same bytes starts no run, so a formatter that changes nothing does not trigger itself. A \
+command that changes its own file runs again, until it changes nothing. requeue compares only the size and \
+the time of files over 16 MiB, not their content.
 
-A command that fails is not run again until its file changes. With --all-in-one, any change runs it \
-again. If the cause may pass by itself, as with an upload, use --retries.
+A command that fails runs again when its file changes, or, with --all-in-one, when any file changes. If the \
+failure may be temporary, as with an upload, use --retries.
 
 Only changes after the message `watching` are certain to run. The command of a file that no longer exists \
 is skipped, except with --deleted. The new name of a renamed file is a new file.
 
-If the system loses events because too many files change at the same time, all files are read again and compared.";
+If the system loses events because too many files change at the same time, requeue reads all files again.";
 
 /// The description of `requeue watch`.
 #[cfg(feature = "kube")]
@@ -51,8 +50,8 @@ pub(crate) const WATCH: &str = "\
 Watches the objects of a Kubernetes resource. Runs a command for each object that exists at the start, \
 changes or is deleted: a controller as a shell script.
 
-The key of an object is NAMESPACE/NAME, or NAME if the object has no namespace. The key is put into the \
-command as `requeue run` does it, with the same rules. The command can read the object as JSON on its \
+The key of an object is NAMESPACE/NAME, or NAME if the object has no namespace. requeue puts the key into \
+the command by the rules of `requeue run`. The command can read the object as JSON on its \
 standard input, without managedFields. The JSON is the state at the start of the command. If the object \
 is gone, it is the last state that was seen.
 

@@ -4,12 +4,14 @@ pub(crate) mod codes;
 pub(crate) mod config;
 pub(crate) mod files;
 pub(crate) mod groups;
+pub(crate) mod groups_command;
 pub(crate) mod halt;
 pub(crate) mod help;
 #[cfg(feature = "kube")]
 pub(crate) mod names;
 pub(crate) mod pacing;
 pub(crate) mod run;
+pub(crate) mod schedule;
 pub(crate) mod store;
 pub(crate) mod values;
 #[cfg(feature = "kube")]
@@ -29,8 +31,8 @@ use clap_complete::Shell;
     version,
     styles = Styles::plain(),
     disable_version_flag = true,
-    // The options are left out, so that the short help fits on 24 lines.
-    help_template = "{about-with-newline}{usage-heading} {usage}\n\nCommands:\n{subcommands}{after-help}",
+    // The options and an empty line are left out, so that the short help fits on 24 lines.
+    help_template = "{about-with-newline}{usage-heading} {usage}\nCommands:\n{subcommands}{after-help}",
     after_long_help = "Options:\n  -h, --help     Print help\n  -V, --version  Print version"
 )]
 pub(crate) struct Cli {
@@ -90,8 +92,9 @@ pub(crate) enum Subcommand {
     Work(Box<store::WorkFlags>),
     /// List the queues of a store
     ///
-    /// Prints a line for each queue: its name, `empty` or `keys`, and `paused` if it is. With --json, prints objects with
-    /// `queue`, `is_empty`, `is_paused`, and the settings `re_add` and `parked_add`.
+    /// Prints a line for each queue: its name, `empty` or `keys`, `paused` if it is, and its groups if it has any. With
+    /// --json, prints objects with `queue`, `is_empty`, `is_paused`, and the settings `re_add`, `parked_add`, `group_by` and
+    /// `group_limit`. `group_by` is null without groups, and empty if each add names the group.
     Queues(store::QueuesFlags),
     /// Remove a queue without keys from a store
     ///
@@ -162,6 +165,27 @@ pub(crate) enum Subcommand {
     /// Exits with 0 if all keys were cancelled, with 1 if some had no such run, and with 125 if there is no
     /// such queue or the store cannot be reached.
     Cancel(store::CancelFlags),
+    /// List and change the groups of a queue in a store
+    ///
+    /// A queue has groups if it was created with --group-by, or by adds with --group. Each setting is stored, and applies to
+    /// the workers of all machines.
+    ///
+    /// The exit code is 2 if the queue has no groups or a value is not valid, and 125 if there is no such queue or the
+    /// store cannot be reached.
+    #[command(disable_help_subcommand = true)]
+    Groups {
+        #[command(subcommand)]
+        command: groups_command::GroupsCommand,
+    },
+    /// Add keys again at certain times, which a queue in a store keeps
+    ///
+    /// The workers of the queue add each key once for each of its times: see `requeue work`. Times that pass without a worker
+    /// lead to one add.
+    #[command(disable_help_subcommand = true)]
+    Schedule {
+        #[command(subcommand)]
+        command: schedule::ScheduleCommand,
+    },
     /// Create or migrate a store
     #[command(disable_help_subcommand = true)]
     Store {

@@ -7,6 +7,7 @@ use regex::bytes::Regex;
 use requeue::clock::TokioClock;
 use requeue::{BuildError, GroupId, InFlightPolicy, Order, Pace, Queue, ReaddPolicy};
 
+use crate::args::groups::parse_pattern;
 use crate::args::run::{self as args, Alone, Common};
 use crate::duration::Debounce;
 use crate::exit::Refusal;
@@ -75,8 +76,7 @@ impl Pacing {
         needs(flags.group_limit.is_some() && without_groups, "--group-limit", "--group-by")?;
 
         let some = |time: Option<Duration>| time.filter(|time| !time.is_zero());
-        let groups = flags.group_by.as_deref().map(Regex::new).transpose();
-        let groups = groups.map_err(|error| Refusal::usage(format!("--group-by: {error}")))?;
+        let groups = flags.group_by.as_deref().map(parse_pattern).transpose()?;
         Ok(Self {
             times: Times {
                 delay: some(flags.delay),

@@ -15,8 +15,8 @@ use crate::args::codes::{Codes, parse_codes};
 use crate::args::halt::{MayHalt, parse_halt};
 use crate::args::help::Sections;
 use crate::args::values::{
-    Retries, StartRate, named_values, parse_delimiter, parse_jobs, parse_pace, parse_rerun,
-    parse_retries, parse_start_rate,
+    Retries, StartRate, named_values, parse_delimiter, parse_group_limit, parse_jobs, parse_pace,
+    parse_rerun, parse_retries, parse_start_rate,
 };
 use crate::duration::{Debounce, parse_debounce, parse_duration};
 use crate::exit::Refusal;
@@ -360,7 +360,7 @@ pub(crate) struct Alone {
 
     /// Concurrent commands of each group
     #[arg(long, value_name = "N", help_heading = "Pace", hide_short_help = true)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(value_parser = parse_group_limit)]
     pub(crate) group_limit: Option<u32>,
 
     #[command(flatten)]

@@ -186,7 +186,7 @@ fn parked_add_values() -> impl TypedValueParser<Value = ParkedAdd> {
 }
 
 /// The values of `--priority`.
-const PRIORITIES: [(&str, Priority); 3] =
+pub(crate) const PRIORITIES: [(&str, Priority); 3] =
     [("low", Priority::Low), ("normal", Priority::Normal), ("high", Priority::High)];
 
 #[derive(Args, Debug)]
@@ -358,7 +358,7 @@ pub(crate) struct CancelFlags {
 }
 
 /// The states of a key, with their names in flags and output.
-const STATES: [(&str, State); 5] = [
+pub(crate) const STATES: [(&str, State); 5] = [
     ("ready", State::Ready),
     ("waiting", State::Waiting),
     ("in_flight", State::InFlight),
@@ -392,6 +392,11 @@ pub(crate) enum StoreCommand {
     ///
     /// A SQLite file needs no init: `requeue add` and `requeue work --create` create and migrate it. The
     /// other stores are migrated only by this subcommand, because it needs more rights than the others.
+    #[command(
+        mut_arg("group_by", |arg| arg.requires("queue")),
+        mut_arg("group_limit", |arg| arg.requires("queue")),
+        mut_arg("order", |arg| arg.requires("queue")),
+    )]
     Init {
         #[command(flatten)]
         store: StoreUrl,
@@ -399,5 +404,8 @@ pub(crate) enum StoreCommand {
         /// Create this queue too, before its first add
         #[arg(long, value_name = "NAME")]
         queue: Vec<String>,
+
+        #[command(flatten)]
+        groups: GroupFlags,
     },
 }

@@ -94,6 +94,48 @@ pub(crate) fn parse_pace(text: &str) -> Result<Pace, &'static str> {
     pace.is_valid().then_some(pace).ok_or(WRONG)
 }
 
+/// The limit of the keys in flight of a group; `None`: no limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct GroupLimit(pub(crate) Option<u32>);
+
+/// Parses the value of `--group-limit`.
+pub(crate) fn parse_group_limit(text: &str) -> Result<u32, &'static str> {
+    parse_from_one(text, "expected a number from 1 to 4294967295; omit the flag for no limit")
+}
+
+/// Parses the weight of a group.
+pub(crate) fn parse_weight(text: &str) -> Result<u32, &'static str> {
+    parse_from_one(
+        text,
+        "expected a number from 1 to 4294967295; `requeue groups pause` stops a group",
+    )
+}
+
+/// Parses the limit of a group, or `none`.
+pub(crate) fn parse_limit(text: &str) -> Result<GroupLimit, &'static str> {
+    const WRONG: &str =
+        "expected a number from 1 to 4294967295, or `none`; `requeue groups pause` stops a group";
+    limit_or_none(text, WRONG)
+}
+
+/// Parses the limit of all groups without another one, or `none`.
+pub(crate) fn parse_default_limit(text: &str) -> Result<GroupLimit, &'static str> {
+    const WRONG: &str =
+        "expected a number from 1 to 4294967295, or `none`; `requeue pause` stops a queue";
+    limit_or_none(text, WRONG)
+}
+
+fn limit_or_none(text: &str, wrong: &'static str) -> Result<GroupLimit, &'static str> {
+    match text {
+        "none" => Ok(GroupLimit(None)),
+        number => parse_from_one(number, wrong).map(|limit| GroupLimit(Some(limit))),
+    }
+}
+
+fn parse_from_one(text: &str, wrong: &'static str) -> Result<u32, &'static str> {
+    text.parse().ok().filter(|&number| number > 0).ok_or(wrong)
+}
+
 /// Parses the delimiter of records: a byte or an escape of C, as xargs does.
 pub fn parse_delimiter(text: &str) -> Result<u8, &'static str> {
     const WRONG: &str =
@@ -196,6 +238,19 @@ mod tests {
         {
             assert!(parse_pace(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_limit_and_a_weight_are_numbers_from_one() {
+        assert_eq!(parse_limit("5"), Ok(GroupLimit(Some(5))));
+        assert_eq!(parse_limit("none"), Ok(GroupLimit(None)));
+        assert_eq!(parse_default_limit("4294967295"), Ok(GroupLimit(Some(u32::MAX))));
+        assert_eq!((parse_weight("1"), parse_group_limit("2")), (Ok(1), Ok(2)));
+        for text in ["", "0", "-1", "1.5", "x", "4294967296"] {
+            assert!(parse_limit(text).is_err() && parse_default_limit(text).is_err(), "{text}");
+            assert!(parse_weight(text).is_err() && parse_group_limit(text).is_err(), "{text}");
+        }
+        assert!(parse_weight("none").is_err() && parse_group_limit("none").is_err());
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(super) struct Filter {
     pub(super) forgotten: usize,
     /// With their dots.
     extensions: Vec<Vec<u8>>,
-    /// Files that this program writes. A change of them must not start a run.
+    /// Files that this program writes. A change of these files must not start a run.
     own: Vec<Identity>,
     /// The rules that cannot be parsed, until they are reported.
     bad_rules: Vec<String>,

@@ -222,7 +222,7 @@ impl Tree {
         Ok(self.take_changes())
     }
 
-    /// Returns true if a root does not exist at present.
+    /// Returns true if a root does not exist now.
     pub(super) fn has_missing(&self) -> bool {
         self.roots.iter().any(|root| root.is_missing)
     }

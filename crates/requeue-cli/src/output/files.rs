@@ -324,7 +324,7 @@ mod tests {
         open_to_append(&at("file")).unwrap().write_all(b" and ours").unwrap();
         assert_eq!(fs::read(at("file")).unwrap(), b"theirs and ours");
         open_to_append(&at("dir/f")).unwrap();
-        // Its owner could otherwise stop the program for any time.
+        // Otherwise, the owner of the pipe could block the program.
         let error = open_to_append(&at("fifo")).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(Errno::NXIO.raw_os_error()));
     }

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use regex::bytes::Regex;
 use requeue_http::api::{
     Action, AddResult, AddResults, AddedKey, Adds, Change as Actions, Changed, Named, NamedKey,
 };
-use requeue_store::{Add, Added, Key, Merge, Priority, Queue};
+use requeue_store::{Add, Added, GroupBy, Key, Merge, Priority, Queue};
 use serde::Serialize;
 use tokio::runtime::Handle;
 
@@ -138,18 +139,19 @@ impl Adder {
         for (is_there, field) in [
             (options.merge != requeue::Merge::Earliest, "merge"),
             (options.debounce.is_some(), "debounce"),
-            (options.group.is_some(), "group"),
         ] {
             if is_there {
                 let why = format!("--server: an add with `{field}` needs --store");
                 return Err(why);
             }
         }
-        let AddOptions { after, priority, revive, .. } = self.with_defaults(options);
+        let AddOptions { after, priority, revive, group, .. } = self.with_defaults(options);
         let NamedKey { key, key_base64 } = named_key(key);
         let after = after.filter(|after| !after.is_zero()).map(|after| after.as_secs_f64());
         let revive = revive.unwrap_or_default();
-        match self.named.push_key(AddedKey { key, key_base64, after, priority, revive }, PART) {
+        let group = group.map(|group| group.to_string());
+        let added = AddedKey { key, key_base64, after, priority, revive, group };
+        match self.named.push_key(added, PART) {
             Some(keys) => self.send_part(keys).await,
             None => Ok(()),
         }
@@ -303,8 +305,12 @@ pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
         return Err(Refusal::usage("--server: --debounce needs --store"));
     }
     let groups = groups.settings(group.is_some())?;
-    if server.is_some() && groups != GroupSettings::default() {
-        let why = "--server: --group, --group-by and --group-limit need --store";
+    if let Some(group) = &group {
+        let checked = GroupBy::check_name(group);
+        checked.map_err(|why| Refusal::usage(format!("--group: {why}")))?;
+    }
+    if server.is_some() && groups != GroupSettings::of_adds(group.is_some()) {
+        let why = "--server: --group-by and --group-limit need --store";
         return Err(Refusal::usage(why));
     }
     let started = Instant::now();
@@ -322,13 +328,21 @@ pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
         };
         log::show_events(complain);
         let (adder, runtime) = (Adder::new(target, unsaid), Handle::current());
-        let mut adding = Adding { adder, runtime, failed: None };
+        let unmatched = settings.groups.pattern();
+        let mut adding = Adding { adder, runtime, failed: None, unmatched };
         // This call blocks until the input arrives. Only a signal that ends the process interrupts it.
         let added = tokio::task::block_in_place(|| match keys.is_empty() {
             true => adding.add_read(&source, format),
             false => adding.add_named(&keys, format),
         });
         let counts = adding.adder.counts;
+        if let Some(pattern) = adding.unmatched.filter(|_| counts.adds > 0) {
+            let pattern = escaped(pattern.as_str().as_bytes());
+            complain(&format!(
+                "--group-by {pattern}: no key matches, so all keys are in the group \"\"; if that is wrong, \
+                 use another queue and pattern"
+            ));
+        }
         counts.print_summary(summary, started.elapsed());
         match added {
             Err(why) => Err(Refusal::failure(why)),
@@ -344,6 +358,8 @@ struct Adding {
     runtime: Handle,
     /// The reason why no more keys are added.
     failed: Option<String>,
+    /// The pattern of `--group-by`, until a key matches it.
+    unmatched: Option<Regex>,
 }
 
 impl Adding {
@@ -384,6 +400,9 @@ impl Adding {
 impl ChangeSink for Adding {
     fn take_change(&mut self, change: Change<'_>) -> Result<bool, Why> {
         self.adder.check_change(&change)?;
+        if let Change::Add(key, _) = &change {
+            self.unmatched.take_if(|pattern| pattern.is_match(key));
+        }
         self.failed = self.runtime.block_on(self.adder.take_change(change)).err();
         Ok(self.failed.is_none())
     }

@@ -7,8 +7,8 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use requeue_store::{
-    Bulk, CancelledRun, Entry, ErrorKind, Key, ParkedAdd, Queue, QueueInfo, ReaddPolicy, State,
-    StateCounts,
+    Bulk, CancelledRun, Entry, ErrorKind, GroupBy, Key, ParkedAdd, Queue, QueueInfo, ReaddPolicy,
+    State, StateCounts,
 };
 use serde::Serialize;
 use tokio::time::timeout;
@@ -41,30 +41,58 @@ pub(crate) fn queues(flags: &QueuesFlags) -> Result<Ended, Refusal> {
         is_paused: bool,
         re_add: &'static str,
         parked_add: &'static str,
+        group_by: Option<&'a str>,
+        group_limit: Option<u32>,
     }
     block_on(async {
         let store = flags.store.to_look_at().await?;
         let mut text = String::new();
         for found in store.queues().await.map_err(store_refusal)? {
-            let QueueInfo { name: queue, is_empty, is_paused, .. } = found;
+            let QueueInfo { name: queue, is_empty, is_paused, group_by, group_limit, .. } = &found;
+            let (is_empty, is_paused, group_limit) = (*is_empty, *is_paused, *group_limit);
             text += &if flags.json {
                 let re_add =
                     if found.readd_policy == ReaddPolicy::Hold { "hold" } else { "replace" };
                 let parked_add =
                     if found.parked_add == ParkedAdd::Keep { "keep" } else { "revive" };
-                let listed = Listed { queue: &queue, is_empty, is_paused, re_add, parked_add };
+                let group_by = group_by.as_ref().map(|by| match by {
+                    GroupBy::Pattern(pattern) => &**pattern,
+                    _ => "",
+                });
+                let listed = Listed {
+                    queue,
+                    is_empty,
+                    is_paused,
+                    re_add,
+                    parked_add,
+                    group_by,
+                    group_limit,
+                };
                 // Serializing texts does not fail.
                 serde_json::to_string(&listed).unwrap_or_default()
             } else {
                 let what = if is_empty { "empty" } else { "keys" };
                 let paused = if is_paused { "\tpaused" } else { "" };
-                format!("{}\t{what}{paused}", shown(queue.as_bytes()))
+                let groups = groups_text(group_by.as_ref(), group_limit);
+                format!("{}\t{what}{paused}{groups}", shown(queue.as_bytes()))
             };
             text.push('\n');
         }
         print_output(text.as_bytes())?;
         Ok(Ended::Exit(Exit::Done))
     })
+}
+
+/// Returns the last column of a queue that has groups.
+fn groups_text(by: Option<&GroupBy>, limit: Option<u32>) -> String {
+    let by = match by {
+        None => return String::new(),
+        // Another process has written the pattern.
+        Some(GroupBy::Pattern(pattern)) => format!("by {}", shown(pattern.as_bytes())),
+        Some(_) => "named by adds".to_owned(),
+    };
+    let limit = limit.map(|limit| format!(", limit {limit}")).unwrap_or_default();
+    format!("\tgroups {by}{limit}")
 }
 
 /// `requeue drop`.
@@ -231,7 +259,7 @@ fn store_keys(keys: &[OsString]) -> impl Iterator<Item = Key> {
 }
 
 /// Changes all keys, and reports the progress. Stops after the current step when a signal comes.
-async fn change_all(mut bulk: Bulk, done: &str) -> Result<Ended, Refusal> {
+pub(super) async fn change_all(mut bulk: Bulk, done: &str) -> Result<Ended, Refusal> {
     let mut signalled = pin!(signals::wait_for_interrupt());
     let mut reported = Instant::now();
     loop {

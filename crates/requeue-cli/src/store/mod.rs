@@ -2,9 +2,11 @@
 
 pub(crate) mod adder;
 mod by_server;
+pub(crate) mod groups;
 pub(crate) mod keys;
 pub(crate) mod look;
 mod reaching;
+pub(crate) mod schedule;
 pub(crate) mod serve;
 mod server;
 mod text;

@@ -78,15 +78,16 @@ pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
 }
 
 /// `requeue store init`.
-pub(crate) fn init_store(command: &StoreCommand) -> Result<Ended, Refusal> {
-    let StoreCommand::Init { store, queue: queues } = command;
+pub(crate) fn init_store(command: StoreCommand) -> Result<Ended, Refusal> {
+    let StoreCommand::Init { store, queue: queues, groups } = command;
     let url = store.required_url()?;
+    let groups = groups.settings(false)?;
     block_on(async {
         open_patiently(store.wait, async || {
             let opened = connect_store(url).await?;
             opened.migrate().await?;
-            for queue in queues {
-                opened.queue(queue).open().await?;
+            for queue in &queues {
+                groups.apply_to(opened.queue(queue)).open().await?;
             }
             Ok(())
         })

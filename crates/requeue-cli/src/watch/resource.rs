@@ -94,8 +94,8 @@ impl Resources {
         Self(all)
     }
 
-    /// Finds the resource that `text` means: its singular or plural name, kind or short name, optionally with its group, or
-    /// its version and group, after a dot.
+    /// Finds the resource that `text` names: by a singular or plural name, a kind or a short name.
+    /// A group, or a version and a group, can follow after a dot.
     pub(crate) fn find_resource(&self, text: &str) -> Result<Resource, String> {
         let (name, rest) = text.split_once('.').unwrap_or((text, ""));
         let is_meant = |resource: &&Resource| {

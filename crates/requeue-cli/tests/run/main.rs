@@ -30,6 +30,8 @@ mod store_faults;
 mod store_groups;
 #[cfg(feature = "sqlite")]
 mod store_keys;
+#[cfg(feature = "sqlite")]
+mod store_schedules;
 #[cfg(all(feature = "postgres", feature = "redis"))]
 mod store_server;
 mod streams;

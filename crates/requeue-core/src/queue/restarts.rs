@@ -12,9 +12,9 @@ use crate::types::{CancelReason, CancelledRun, Slot, Ticket, Time};
 /// The state of a queue in which an add restarts the run in flight.
 pub(super) struct Restarts {
     at_most: Duration,
-    /// The keys in a series of restarts, each with the time from which on its runs are left alone. A
-    /// series lasts from the first restart until a run completes that was not restarted, or until no
-    /// run is pending.
+    /// The keys in a series of restarts, each with the time after which adds no longer restart its
+    /// runs. A series lasts from the first restart until a run completes that was not restarted, or
+    /// until no run is pending.
     pub(super) series: Sparse<Time>,
     /// The deliveries that were restarted since the last call of `take_restarted`.
     restarted: Vec<u64>,

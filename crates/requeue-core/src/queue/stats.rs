@@ -116,8 +116,8 @@ impl Histogram {
     /// The upper bounds of the buckets, in seconds: the ten of Kubernetes' component-base, and two
     /// more.
     ///
-    /// They result from multiplying 1e-8 by ten repeatedly. Two of the results are not quite round.
-    /// Histograms of programs in Go and in Rust add up only if their bounds are equal.
+    /// Each bound is ten times the previous one, as a floating-point number. Two bounds are not
+    /// quite round. Histograms of programs in Go and in Rust add up only if their bounds are equal.
     pub const BUCKETS: [f64; 12] = [
         1e-8,
         1e-7,

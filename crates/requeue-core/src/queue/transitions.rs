@@ -326,8 +326,9 @@ impl<K: Eq + Clone> Queue<K> {
 
     // --- Deadlines and failures -----------------------------------------------------------------
 
-    /// Counts the waiting key in `slot`. A key that is not Idle is busy. Few keys wait and are
-    /// ready or in flight, so the counter is of these keys. Groups count their Idle keys.
+    /// Counts the waiting key in `slot`. A key that is not Idle is busy. The counter counts only
+    /// busy keys, because few keys wait while they are ready or in flight. Groups count their Idle
+    /// keys.
     #[inline(always)]
     fn enter_wait(&mut self, slot: Slot, phase: Phase, has_failed: bool) {
         self.counters.failing += u32::from(has_failed);
@@ -360,7 +361,7 @@ impl<K: Eq + Clone> Queue<K> {
         self.enter_wait(slot, after, has_failed);
     }
 
-    /// Sets the deadline of the key in `slot`, which has none, and its bound.
+    /// Sets the deadline and the bound of the key in `slot`, which has no deadline yet.
     fn begin_wait(&mut self, slot: Slot, wait: Wait<Time>) {
         let record = self.records.get_mut(slot);
         debug_assert!(!record.waiting, "the key has a deadline already");

@@ -58,9 +58,9 @@ pub enum InFlightPolicy {
     /// A delayed add has this effect when it is due. An add that waits for a backoff has it when
     /// the backoff is over.
     Restart {
-        /// The bound of a series of restarts. When this time has passed since the first restart, the
-        /// run in flight is left alone, as with [`InFlightPolicy::After`], so that a key that is added all
-        /// the time still completes. The series ends with the first run that is not restarted.
+        /// The bound of a series of restarts. Once this time has passed since the first restart,
+        /// adds no longer restart the run, as with [`InFlightPolicy::After`], so that a constantly
+        /// added key still completes. The series ends with the first run that is not restarted.
         /// Zero restarts no run, and [`Duration::MAX`] sets no bound.
         at_most: Duration,
     },

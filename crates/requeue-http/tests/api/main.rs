@@ -3,6 +3,8 @@
 mod admin;
 mod client;
 mod events;
+#[cfg(feature = "store")]
+mod groups;
 mod keys;
 mod refusals;
 #[cfg(feature = "store")]

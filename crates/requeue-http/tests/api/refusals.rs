@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::client::{ask, get};
 use crate::{Keys, Served};
 
-const PATHS: [&str; 23] = [
+const PATHS: [&str; 24] = [
     "/",
     "/style.css",
     "/plot.css",
@@ -19,6 +19,7 @@ const PATHS: [&str; 23] = [
     "/key.js",
     "/view.js",
     "/format.js",
+    "/groups.js",
     "/plot.js",
     "/sections.js",
     "/table.js",

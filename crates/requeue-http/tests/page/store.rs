@@ -1,13 +1,13 @@
 //! The dashboard of a queue in a store.
 
-use requeue_http::Site;
+use requeue_http::{AdminToken, Site};
 use requeue_servers::Redis;
 use requeue_store::Store;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
-use crate::{browser, count};
+use crate::{TOKEN, browser, count, unlock};
 
 #[test]
 fn numbers_that_are_old_are_shown_with_their_age() {
@@ -38,4 +38,80 @@ fn numbers_that_are_old_are_shown_with_their_age() {
 
     server.thaw();
     page.wait_for(&facts("open · 0 runs"));
+}
+
+/// Returns a script that is true if the rows of the table of groups have these texts, cell by cell.
+fn shows_groups(rows: &[&str]) -> String {
+    let rows = json!(rows).to_string();
+    format!(
+        "JSON.stringify([...document.querySelectorAll('#groups tbody tr')].map((row) => \
+         [...row.children].slice(0, 6).map((cell) => cell.textContent).join(' '))) === '{rows}'"
+    )
+}
+
+#[test]
+fn groups_are_shown_and_changed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let runtime = Runtime::new().expect("a runtime");
+    let _inside = runtime.enter();
+    let queue = runtime.block_on(async {
+        let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+        let store = Store::connect(&url).await.expect("the store opens");
+        store.migrate().await.expect("the schema is made");
+        let opening = store.queue("orders").group_by("^[^/]*").group_limit(2).claim_ahead(0);
+        let queue = opening.open().await.expect("the queue opens");
+        queue.add_all(["<b>/1", "<b>/2", "<b>/3", "/"]).await.expect("added");
+        queue.group("zeta").set_weight(3).await.expect("set");
+        queue
+    });
+    let items = runtime.block_on(queue.get_many(1));
+    assert_eq!(items.len(), 1);
+    let site = Site::of_store(queue).admin(AdminToken::new(TOKEN).expect("it is long enough"));
+    let site = site.build();
+    let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
+    let url = format!("http://{}/", listener.local_addr().expect("an address"));
+    runtime.spawn(async move { site.serve(listener).await });
+    let Some(page) = browser("groups_are_shown_and_changed", &url) else { return };
+    page.wait_for("document.querySelectorAll('#groups tbody tr').length === 3");
+    let click =
+        |selector: &str| page.eval(&format!("document.querySelector('{selector}').click()"));
+    click("[data-group=name]");
+    let first = if items[0].group() == Some("") { 3 } else { 2 };
+    let no_group = if first == 3 { "(no group) 0 0 1 2 1" } else { "(no group) 1 0 0 2 1" };
+    let b = if first == 3 { "<b> 3 0 0 2 1" } else { "<b> 2 0 1 2 1" };
+    page.wait_for(&shows_groups(&[no_group, b, "zeta 0 0 0 2 3"]));
+    click("[data-group=name]");
+    page.wait_for(&shows_groups(&["zeta 0 0 0 2 3", b, no_group]));
+    let sorted = "document.querySelector('#groups th[aria-sort]').ariaSort";
+    assert_eq!(page.eval(sorted), json!("descending"));
+    let note = "document.querySelector('#groups-shown').textContent";
+    assert_eq!(page.eval(note), json!("3 groups"));
+    // The buttons need the token.
+    let visible = "document.querySelector('#groups tbody button').checkVisibility()";
+    assert_eq!(page.eval(visible), json!(false));
+    unlock(&page, TOKEN);
+    page.wait_for("document.body.dataset.admin === 'open'");
+    assert_eq!(page.eval(visible), json!(true));
+    page.eval("document.querySelector('#groups').scrollIntoView()");
+    page.screenshot("groups");
+    let done = |text: &str| format!("document.querySelector('#done').textContent === '{text}'");
+    click("#groups tbody tr:nth-child(2) button");
+    page.wait_for(&done("The group <b> is paused."));
+    let paused = b.replace(" 2 1", " paused 1");
+    page.wait_for(&shows_groups(&["zeta 0 0 0 2 3", &paused, no_group]));
+    click("#groups tbody tr:nth-child(2) button");
+    page.wait_for(&done("The group <b> is resumed."));
+    for (text, limit, said) in [("5", "5", "5"), ("", "2", "that of the queue")] {
+        click("#groups tbody tr:first-child button:last-child");
+        page.eval("document.querySelector('#group-limit input').select()");
+        if text.is_empty() {
+            page.eval("document.querySelector('#group-limit input').value = ''");
+        } else {
+            page.type_text(text);
+        }
+        page.press("Enter");
+        page.wait_for(&done(&format!("The limit of the group zeta is {said}.")));
+        page.wait_for(&shows_groups(&[&format!("zeta 0 0 0 {limit} 3"), b, no_group]));
+    }
+    assert_eq!(page.complaints(), [""; 0]);
 }

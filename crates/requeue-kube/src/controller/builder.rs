@@ -158,7 +158,7 @@ where
 
     /// As [`new`](Self::new), for a kind that is known only at run time.
     ///
-    /// The first object that is seen shows whether the kind is namespaced, unless
+    /// The first object of the watch shows whether the kind is namespaced, unless
     /// [`scope`](Self::scope) states it.
     pub fn new_with(main_api: Api<K>, wc: watcher::Config, dyntype: K::DynamicType) -> Self {
         let mut writer = Writer::new(dyntype.clone());
@@ -360,8 +360,8 @@ where
     /// Shares the objects with the other replicas of a [group](crate::membership). This replaces leader
     /// election: all replicas work, each on an equal part of the shards.
     ///
-    /// - **Start.** The controller joins the group once its watches have listed. A shard that it gains is
-    ///   listed by a consistent read, and its objects then run with [low
+    /// - **Start.** The controller joins the group once its watches have listed their objects. It lists the
+    ///   objects of each new shard by a consistent read, and then runs them with [low
     ///   priority](crate::controller::LOW_PRIORITY), as after a start. Until the first shard, nothing runs.
     /// - **Handover.** Before another replica takes over a shard, the shard's runs in flight complete. A run that exceeds
     ///   [`handover_timeout`](ShardGroup::handover_timeout) is dropped at an `await`. The keys of the shard

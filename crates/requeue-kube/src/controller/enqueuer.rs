@@ -193,8 +193,8 @@ impl Enqueuer {
         self.ownership.forget_shard_of(&key, &|key| self.is_gone(key));
     }
 
-    /// Moves a key from the group of its former shard to that of its shard, if its object has
-    /// moved. A key in flight moves after its run.
+    /// Moves a key from the group of its former shard to the group of its present shard, if its
+    /// object has moved. A key in flight moves after its run.
     pub(super) fn regroup(&self, key: &ObjectKey) {
         let has_moved = self.ownership.regroup(key, &|| {
             // A key in flight stays in its group until its run has ended. `run_finished` then tries again.

@@ -155,8 +155,9 @@ impl KeyFilter {
 /// watchers have no other way to list objects. After a release, it continues. A stream of the user
 /// cannot start again, so its objects are listed from its store.
 ///
-/// A controller that has not joined its group yet holds no shards. It first lists one object. If that
-/// fails, it does not join, and so receives no shards whose objects it cannot list.
+/// A controller that has not joined its group yet holds no shards. It first lists one object. If
+/// this list fails, the controller does not join, and so receives no shards whose objects it cannot
+/// list.
 struct ShardedWatch<E> {
     following: Following,
     own: OwnWatch<E>,

@@ -29,8 +29,8 @@ use crate::range::Shard;
 /// Returns true if an object is in the store, and satisfies the condition.
 type InStore<'a> = &'a dyn Fn(&dyn Fn(&ObjectKey, &ObjectMeta) -> bool) -> bool;
 
-/// The keys that a controller owns. Each default is that of a controller which owns every key: it
-/// allocates nothing, and takes no lock.
+/// The keys that a controller owns. The default methods are for a controller that owns every key.
+/// They allocate nothing, and take no lock.
 pub(super) trait Ownership: Send + Sync {
     /// Connects the keys with the controller that starts.
     fn attach_controller(&self, _controller: Attached) {}

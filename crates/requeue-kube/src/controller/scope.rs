@@ -8,8 +8,8 @@ use kube::{Resource, discovery};
 
 use crate::ObjectKey;
 
-/// The scope of a kind. The owner of a namespaced object may have no namespace. Its key must then
-/// be the same for all namespaces from which it is owned.
+/// The scope of a kind. The owner of a namespaced object may have no namespace. The owner's key
+/// must then be the same for owned objects in all namespaces.
 ///
 /// If the kind is known only at run time, the first object that is seen shows its scope.
 pub(crate) struct Scope(OnceLock<discovery::Scope>);

@@ -75,8 +75,8 @@ impl Selected {
         }
     }
 
-    /// Returns the configuration for a watch of these objects. A shard that was gained is listed by a
-    /// consistent read: a cache may be behind the writes of its former holder.
+    /// Returns the configuration for a watch of these objects. A consistent read lists each new
+    /// shard, because a cache may be behind the writes of the former holder.
     pub(super) fn list_config(&self, wc: watcher::Config) -> watcher::Config {
         match self {
             Self::All | Self::Probe | Self::Shard(_) => wc,
@@ -108,7 +108,7 @@ pub(super) struct Source {
 /// The times of the lists that a controller awaits.
 #[derive(Clone, Copy)]
 pub(super) struct ListTimes {
-    /// The time in which all first lists, or a shard that was gained, must be listed.
+    /// The time limit for all first lists, and for the list of a new shard.
     pub(super) timeout: Duration,
     /// The longest time between two attempts of a list that the process awaits before it takes part in
     /// its group or election, or before it works on a shard.

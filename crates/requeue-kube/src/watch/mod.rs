@@ -80,7 +80,8 @@ impl Observation {
         }
     }
 
-    /// Adds the objects that this object concerns: its owners, or the objects that it is mapped to.
+    /// Adds the objects that this object concerns: its owners, or the objects to which a function
+    /// maps it.
     #[must_use]
     pub fn concerning(mut self, targets: impl IntoIterator<Item = ObjectKey>) -> Self {
         let mut targets: Vec<_> = self.seen.targets.into_iter().chain(targets).collect();
@@ -319,7 +320,7 @@ impl Watch {
         change.into_iter().collect()
     }
 
-    /// Keeps the state of an object of the list in progress that cannot be decoded.
+    /// Keeps the state of an object that cannot be decoded, during a list.
     ///
     /// It counts as the object that was seen before, if any, and not as deleted.
     ///

@@ -34,7 +34,7 @@ pub(super) struct Member {
     /// The time at which the current record was first observed, or the absence of the Lease.
     pub(super) since: Time,
     pub(super) state: State,
-    /// The list in progress has not shown it.
+    /// The list in progress has not shown the member yet.
     unlisted: bool,
     /// The member is dead, and its Lease was deleted.
     gone: bool,
@@ -78,7 +78,8 @@ impl Member {
 /// The members, by the names of their Leases, except for the observer itself.
 pub(super) struct Members {
     seen: BTreeMap<Arc<str>, Member>,
-    /// Holders of shards without a Lease that was observed: the time of a read that found none.
+    /// Holders of shards whose Lease was never observed, each with the time of a read that found
+    /// none.
     unknown: BTreeMap<Arc<str>, Time>,
     lease_duration: Duration,
 }

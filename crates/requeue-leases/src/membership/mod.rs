@@ -44,8 +44,8 @@
 //! | the name of the group | the field and the kind of the sharded objects, and for each shard its holder and its fencing token, as annotations. It changes by compare-and-swap. |
 //! | the name of the group and a UUID, one for each member | the holder and the renewals, as in leader election; the uid of the group object; an annotation when the member is about to stop |
 //!
-//! All of them have the label `requeue/shard-group`. A member that stops deletes its Lease. The
-//! Leases of members that died are deleted by others.
+//! All of them have the label `requeue/shard-group`. A member that stops deletes its Lease. Other
+//! members delete the Leases of dead members.
 //!
 //! # Long runs at a handover
 //!

@@ -21,6 +21,7 @@ mod keep;
 mod order;
 mod pace;
 mod single;
+mod store_groups;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,6 +34,7 @@ use requeue_core::{
 
 pub use self::groups::TeamStates;
 pub use self::order::{Ranking, ReadyKeys, Stack, Team};
+pub use self::store_groups::{GroupSettings, GroupedKey, Refusal, StoreGroups};
 pub use self::view::{Seen, Tally};
 use crate::How;
 
@@ -164,7 +166,8 @@ pub struct Model<K> {
     /// `Hold`: the keys that back off, and the ends of their backoffs.
     not_before: BTreeMap<K, Time>,
     failures: BTreeMap<K, u32>,
-    /// The keys in a series of restarts, and the times from which on their runs are left alone.
+    /// The keys in a series of restarts, and the times after which adds no longer restart their
+    /// runs.
     series: BTreeMap<K, Time>,
     /// The deliveries that were restarted and not yet reported.
     restarted: Vec<u64>,

@@ -47,6 +47,13 @@ impl Queue {
         GroupHandle { queue: self, name: name.into() }
     }
 
+    /// Returns true if its keys have [groups](crate::OpenOptions::group_by).
+    #[doc(hidden)] // For `requeue-http`.
+    #[must_use]
+    pub fn has_groups(&self) -> bool {
+        self.shared.grouping.is_some()
+    }
+
     /// Sets the limit of keys in flight for each group without a [separate limit](GroupHandle::set_limit). With `None`,
     /// these groups have no limit.
     ///
@@ -374,7 +381,7 @@ impl GroupHandle<'_> {
     /// let queue = store.queue("orders").group_by("^[^/]*").group_limit(2).open().await?;
     /// queue.add("acme/1").await?;
     /// queue.group("acme").pause().await?;
-    /// assert!(queue.explain("acme/1").await?.contains("its group \"acme\" is paused"));
+    /// assert!(queue.explain("acme/1").await?.contains("group \"acme\", which is paused"));
     /// queue.group("acme").resume().await?;
     /// assert_eq!(queue.get().await.expect("the queue is open").as_str(), Some("acme/1"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())

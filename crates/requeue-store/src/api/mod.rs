@@ -4,5 +4,6 @@ pub(crate) mod bulk;
 pub(crate) mod groups;
 pub(crate) mod queue;
 mod reads;
+pub(crate) mod schedules;
 pub(crate) mod store;
 pub(crate) mod work;

@@ -268,7 +268,7 @@ impl Queue {
         Vec::new()
     }
 
-    /// Cancels the run of a key in flight, in whichever process it runs. The key runs again only if it was added
+    /// Cancels the run of a key in flight, in any process. The key runs again only if it was added
     /// again.
     ///
     /// The worker learns of it within a second, and by the next renewal of its lease if PostgreSQL cannot send

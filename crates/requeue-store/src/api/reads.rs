@@ -8,13 +8,13 @@ use requeue::metrics::{Sample, Scrape};
 use crate::api::queue::Queue;
 use crate::client::shared::Shared;
 use crate::types::error::ReadError;
-use crate::types::inspect::{Entry, State, StateCounts, Throttled};
+use crate::types::inspect::{Entry, Standing, State, StateCounts};
 use crate::types::key::Key;
 
 /// The maximum number of keys in flight that one read returns, and that are searched for the longest runs.
 const RUNNING: usize = 256;
 /// The maximum number of keys in flight that an explanation names.
-const EXPLAINED: usize = 3;
+const EXPLAINED: usize = 10;
 
 impl Queue {
     /// Counts the keys in each state. The engine reads all keys for that.
@@ -126,7 +126,9 @@ impl Queue {
     }
 
     /// Returns one line of text that explains the state of a key: see [`Entry::explain`]. If the limit or a pause of its
-    /// group holds a ready key back, the text says so, with up to three keys of the group in flight and their workers.
+    /// group holds a ready key back, the text says so, with up to ten keys of the group in flight and their workers.
+    ///
+    /// For a ready key of a queue with groups, the engine reads all keys of the group.
     ///
     /// # Errors
     ///
@@ -154,39 +156,41 @@ impl Queue {
     /// The future can be dropped: the call changes nothing.
     #[doc(hidden)] // For `requeue-cli`, which also shows the times of the entry.
     pub async fn explain_entry(&self, entry: &Entry) -> Result<String, ReadError> {
-        let throttled = match &entry.group {
+        let standing = match &entry.group {
             Some(group) if entry.state == State::Ready && !entry.paused => {
-                self.read_throttled(group).await?
+                self.read_standing(group).await?
             }
             _ => None,
         };
-        Ok(entry.explain_throttled(throttled.as_ref()))
+        Ok(entry.explain_in_group(standing.as_ref()))
     }
 
-    /// Returns the reason why the ready keys of a group wait, if they do.
-    async fn read_throttled(&self, group: &str) -> Result<Option<Throttled>, ReadError> {
+    /// Returns the settings of a group, and the first of its keys in flight if it is at its limit. Returns `None` if it
+    /// has no keys any longer.
+    async fn read_standing(&self, group: &str) -> Result<Option<Standing>, ReadError> {
         let Some(info) = self.group(group).info().await? else { return Ok(None) };
         if info.is_paused {
-            return Ok(Some(Throttled::Paused));
+            return Ok(Some(Standing::Paused));
         }
         let in_flight = info.counts.in_flight;
         let Some(limit) = info.limit.filter(|&limit| in_flight >= limit.into()) else {
-            return Ok(None);
+            return Ok(Some(Standing::Eligible { limit: info.limit, in_flight }));
         };
         let (mut first, mut after) = (Vec::new(), None);
+        let most = usize::try_from(in_flight).unwrap_or(EXPLAINED).min(EXPLAINED);
         loop {
             let page = self.snapshot(State::InFlight, after.as_ref(), RUNNING).await?;
             after = page.last().filter(|_| page.len() >= RUNNING).map(|entry| entry.key.clone());
             let of_group = page.into_iter().filter(|entry| entry.group.as_deref() == Some(group));
-            first.extend(of_group.take(EXPLAINED - first.len()));
-            if after.is_none() || first.len() == EXPLAINED {
-                return Ok(Some(Throttled::AtLimit { limit, in_flight, first }));
+            first.extend(of_group.take(most - first.len()));
+            if after.is_none() || first.len() == most {
+                return Ok(Some(Standing::AtLimit { limit, in_flight, first }));
             }
         }
     }
 
     /// Returns recent [counts](Self::counts). The engine counts again after a pause, which depends on the duration
-    /// of the last two counts. The shorter one decides, so that a stall of the store makes no long pause:
+    /// of the last two counts. The shorter count decides, so that a stall of the store causes no long pause:
     ///
     /// - Up to 0.6 s: the pause is fifty times the duration, and at least 1 s.
     /// - Up to 7.5 s: the pause is 30 s.

@@ -273,7 +273,7 @@ impl Store {
     ///
     /// With a file, it completes earlier requests and closes the file. If no other process has the file open,
     /// `FILE` alone then contains all queues, and can be copied. If a process exits without this call, or
-    /// other processes have the file open, `FILE-wal` has the last changes, and is a part of the store.
+    /// other processes have the file open, `FILE-wal` contains the last changes, and is a part of the store.
     /// Connections to servers need no closing, and stay open.
     ///
     /// After this call, all calls on a queue of a file fail, and this process loses its keys when their

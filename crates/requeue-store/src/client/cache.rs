@@ -103,7 +103,7 @@ impl<T: Clone + Send + 'static> Cache<T> {
                 let short = double_times(FRESH, turn.faults).min(REST);
                 turn.faults = turn.faults.saturating_add(1);
                 turn.fault = fault.source.to_string();
-                // A store that is only slow must not count all the time.
+                // A store that is only slow must not count constantly.
                 let long = match turn.timeouts {
                     0 | 1 => Duration::ZERO,
                     timeouts => double_times(took, timeouts - 2).min(took * LONG_SHARE),

@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::client::ahead::{Ahead, Unstarted};
 use crate::client::batcher::MAX_BATCH;
 use crate::client::item::Item;
+use crate::client::schedules::Timetable;
 use crate::client::shared::{Shared, Shutdown};
 use crate::engine::outage::Part;
 use crate::engine::retry_delay::RetryDelay;
@@ -56,6 +57,7 @@ pub(crate) async fn serve_getters(shared: Weak<Shared>, mut come: mpsc::Unbounde
             break;
         }
         pause = pause.filter(|_| now == before);
+        desk.timetable.begin(|| shared.upgrade());
         if claiming.is_none() && pause.is_none() {
             // Keys that are added from now on may be missing from this claim.
             wakes.mark_unchanged();
@@ -85,6 +87,7 @@ pub(crate) async fn serve_getters(shared: Weak<Shared>, mut come: mpsc::Unbounde
             () = next_wake(&mut wakes), if pause.is_some() => pause = None,
             () = wait_until(pause), if pause.is_some() => pause = None,
             () = wait_until(desk.ahead.overdue_at()) => {}
+            () = desk.timetable.changed() => {}
         }
     }
     // If the claim were abandoned, its keys would be held until their leases expire.
@@ -126,6 +129,7 @@ struct Found {
     /// The time until there may be another key.
     next: Option<Duration>,
     is_paused: bool,
+    schedule_in: Option<Duration>,
     is_rated: bool,
 }
 
@@ -145,6 +149,7 @@ struct Answered {
 struct Desk {
     waiters: VecDeque<Waiter>,
     ahead: Ahead,
+    timetable: Timetable,
     /// True if a getter has arrived since the last claim began.
     has_newcomers: bool,
     delay: RetryDelay,
@@ -158,6 +163,7 @@ impl Desk {
         Self {
             waiters: VecDeque::new(),
             ahead: Ahead::new(&shared.options),
+            timetable: Timetable::default(),
             has_newcomers: false,
             delay: RetryDelay::new(),
             round: 0,
@@ -224,7 +230,8 @@ impl Desk {
     fn answered(&mut self, answer: Answered) -> Option<Instant> {
         let Answered { found, shutdown: _, max, took, poll } = answer;
         let wait = match found {
-            Ok(Found { items, next, is_paused, is_rated }) => {
+            Ok(Found { items, next, is_paused, schedule_in, is_rated }) => {
+                self.timetable.note_claim(schedule_in);
                 self.delay = RetryDelay::new();
                 let count = items.len();
                 let round = u64::from(self.round) + count as u64;
@@ -273,6 +280,6 @@ async fn claim(shared: &Arc<Shared>, claim: Claim, since: Instant) -> Answer<Fou
     claimed.parked.iter().for_each(|parked| place.report_parked(parked));
     let items = claimed.items.into_iter();
     let items = items.map(|out| Item::new(Arc::clone(shared), out, since)).collect();
-    let Claimed { next, is_paused, is_rated, .. } = claimed;
-    Ok(Found { items, next, is_paused, is_rated })
+    let Claimed { next, is_paused, schedule_in, is_rated, .. } = claimed;
+    Ok(Found { items, next, is_paused, schedule_in, is_rated })
 }

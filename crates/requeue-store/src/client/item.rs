@@ -216,7 +216,7 @@ impl Item {
         self.error = Some(error);
     }
 
-    /// Completes the delivery, and returns whether that parked the key.
+    /// Completes the delivery. Returns true if this has parked the key.
     ///
     /// A completion that parks the key is also reported as a [`tracing`] event with the target
     /// `requeue_store::parked` and the level `WARN`.

@@ -11,4 +11,5 @@ pub(crate) mod item;
 pub(crate) mod leases;
 pub(crate) mod locked_keys;
 pub(crate) mod options;
+pub(crate) mod schedules;
 pub(crate) mod shared;

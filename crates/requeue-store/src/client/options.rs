@@ -94,7 +94,9 @@ impl Opening {
                 Some(limit) => format!("the limit of its groups is {limit}, not {wanted}"),
                 None => format!("its groups have no limit, and the option says {wanted}"),
             };
-            return Err(format!("{has}; omit the option, or call `Queue::set_group_limit`"));
+            return Err(format!(
+                "{has}; omit the option, or call `Queue::set_group_limit` or `requeue groups default-limit {wanted}`"
+            ));
         }
         if let (Some(wanted), Some(rate)) = (self.rate, place.rate)
             && wanted != rate

@@ -84,7 +84,7 @@ impl Shared {
         match self.grouping {
             Some(_) => Ok(()),
             None => Err(Failed::invalid(format!(
-                "the queue {:?} has no groups; create a queue with `group_by`",
+                "the queue {:?} has no groups; create a queue with `group_by` or `--group-by`",
                 self.place.name
             ))),
         }
@@ -109,7 +109,7 @@ impl Shared {
         let found = match (&self.grouping, group) {
             (None, None) => Ok(None),
             (None, Some(group)) => Err(format!(
-                "the add names the group {group:?}, and the queue {:?} has no groups; create a queue with `group_by`",
+                "the add names the group {group:?}, and the queue {:?} has no groups; omit the group, or create a queue with `group_by` or `--group-by`",
                 self.place.name
             )),
             (Some(grouping), group) => grouping.group_of(&key, group).map(Some),

@@ -16,10 +16,12 @@ pub(crate) mod receipts;
 pub(crate) mod redis;
 pub(crate) mod retry_delay;
 pub(crate) mod row;
+pub(crate) mod schedules;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 pub(crate) mod time;
 pub(crate) mod turns;
+pub(crate) mod wakes;
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,6 +36,7 @@ use crate::engine::damage::Damaged;
 use crate::engine::outage::Outage;
 use crate::engine::parked::OnParked;
 use crate::engine::receipts::Attempts;
+use crate::engine::schedules::{Agenda, Firing, Scheduled};
 use crate::engine::turns::Turns;
 use crate::types::add::{Add, Added, ParkedAdd, Priority, ReaddPolicy};
 use crate::types::error::{Answer, EngineError};
@@ -243,6 +246,8 @@ pub(crate) struct Claimed {
     pub(crate) parked: Vec<ParkedKey>,
     /// True if the queue is paused, so that the claim delivers no key. `items` is then empty.
     pub(crate) is_paused: bool,
+    /// The time until a schedule is due. `None`: the queue has none, or another shard has answered.
+    pub(crate) schedule_in: Option<Duration>,
     /// True if the queue or one of its groups has a rate. Then keys are not claimed ahead: each claim is a start.
     pub(crate) is_rated: bool,
 }
@@ -379,6 +384,8 @@ pub(crate) type Answers<T> = Answer<Vec<Option<T>>>;
 
 /// The error of an engine without groups.
 const NO_GROUPS: &str = "this kind of store has no groups";
+/// The error of an engine without schedules.
+const NO_SCHEDULES: &str = "this kind of store has no schedules";
 /// The error of an engine without rates.
 pub(crate) const NO_RATES: &str = "this kind of store has no rates";
 
@@ -465,6 +472,50 @@ pub(crate) trait Engine: Debug + Send + Sync {
         _limit: usize,
     ) -> Answer<Vec<GroupInfo>> {
         Err(EngineError::refused(NO_GROUPS))
+    }
+
+    /// Stores the schedule of a key, and wakes waiting processes. Replaces an earlier one, except for its pause. If the
+    /// texts are the same, only the priority and the group change. `next_at` becomes the time of the engine. Returns the
+    /// schedule as it is stored.
+    async fn put_schedule(&self, _queue: &Place, _schedule: Scheduled) -> Answer<Agenda> {
+        Err(EngineError::refused(NO_SCHEDULES))
+    }
+
+    /// Removes the schedule of a key. Returns false if it has none.
+    async fn remove_schedule(&self, _queue: &Place, _key: &Key) -> Answer<bool> {
+        Err(EngineError::refused(NO_SCHEDULES))
+    }
+
+    /// Pauses or resumes the schedule of a key, and wakes waiting processes. Times that have passed during a pause are
+    /// skipped. Returns false if the key has no schedule.
+    async fn pause_schedule(&self, _queue: &Place, _key: &Key, _paused: bool) -> Answer<bool> {
+        Err(EngineError::refused(NO_SCHEDULES))
+    }
+
+    /// Returns up to `limit` schedules of each shard in the order of their keys, starting after `after`.
+    async fn list_schedules(
+        &self,
+        _queue: &Place,
+        _after: Option<&Key>,
+        _limit: usize,
+    ) -> Answer<Vec<Agenda>> {
+        Err(EngineError::refused(NO_SCHEDULES))
+    }
+
+    /// Returns up to `limit` schedules of each shard: those that are due first, in that order.
+    async fn next_schedules(&self, _queue: &Place, _limit: usize) -> Answer<Vec<Agenda>> {
+        Err(EngineError::refused(NO_SCHEDULES))
+    }
+
+    /// Changes a schedule as `firing` says, and adds its key if its time has come. Returns false, and changes nothing, if
+    /// the schedule is no longer as `was`.
+    async fn fire_schedule(
+        &self,
+        _queue: &Place,
+        _was: &Scheduled,
+        _firing: Firing,
+    ) -> Answer<bool> {
+        Err(EngineError::refused(NO_SCHEDULES))
     }
 
     /// Completes deliveries. Returns for each whether the holder still had its lease. Skips locked keys only with

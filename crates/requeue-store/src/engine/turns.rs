@@ -14,8 +14,18 @@ use crate::types::add::Priority;
 const VISITED: usize = 8;
 /// The number of groups that a claim looks up from the cursor on.
 const LOOKED_UP: usize = 16;
-/// The same, after a claim that has found no key and has not looked up all groups.
+/// While claims are full, one of this many claims looks up groups of a priority whose ring is not empty.
+const LOOKUP_EVERY: u32 = 8;
+/// The number of groups that a step of a search looks up. A search follows a claim that has found no key.
 const LOOKED_UP_IF_EMPTY: usize = 1024;
+/// The number of steps of a search that follows a poll, if a search has visited all groups before. Wakes name the
+/// groups that have changed since then, so the polls only find what wakes have missed.
+const STEPS_PER_POLL: u32 = 8;
+/// A search is out of date after this many claims with keys of groups that no wake has named: a busy process gets no
+/// wakes.
+const CLAIMS_PER_SEARCH: u32 = 16;
+/// The maximum number of groups of a priority that wakes have named, and that no claim has visited.
+const NAMED: usize = 64;
 
 /// A value for each priority, the lowest first.
 pub(crate) type Bands<T> = [T; Priority::ALL.len()];
@@ -24,8 +34,22 @@ pub(crate) type Bands<T> = [T; Priority::ALL.len()];
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     bands: Bands<Band>,
-    /// True if the last claim has found no key, and has not looked up all groups.
+    /// True if the next claim is a step of a search.
     is_searching: bool,
+    /// True if wakes name the groups that have changed.
+    hears_wakes: bool,
+    /// The number of steps since the search began, or since the last poll.
+    steps: u32,
+    /// The number of claims with keys after which the last complete search is out of date. 0: it is.
+    searched_for: u32,
+    /// True if the last claim has found as many keys as it wanted.
+    was_full: bool,
+    /// True if the last claim has found a key.
+    was_found: bool,
+    /// The number of claims since the last one that has looked up groups of all priorities.
+    since_lookup: u32,
+    /// True if a claim of this search was subject to a rate.
+    is_rated: bool,
 }
 
 /// A group in the ring.
@@ -47,11 +71,44 @@ struct Band {
     ring: VecDeque<Turn>,
     /// The groups of the ring.
     members: HashSet<Arc<str>>,
+    /// The groups that wakes have named. The next claim visits them after those of the ring, so that a group that is
+    /// named often gets no more turns than others.
+    named: Vec<Arc<str>>,
+    /// Those of them that the current claim visits.
+    visited_named: Vec<Arc<str>>,
+    /// Those of them that the last claim has visited.
+    last_named: Vec<Arc<str>>,
     /// The last group that was looked up. `None`: the next lookup begins with the first group.
     cursor: Option<Arc<str>>,
+    /// False if the current claim looks up no group.
+    looks_up: bool,
+    search: Option<Search>,
+}
+
+/// The part of a search in one priority.
+#[derive(Debug)]
+struct Search {
+    /// The cursor at its beginning.
+    start: Option<Arc<str>>,
+    /// True if the cursor has passed the last group.
+    has_wrapped: bool,
+    is_over: bool,
 }
 
 impl Band {
+    fn next_round(&mut self, more: usize) -> Round {
+        let mut first: Vec<Turn> = (0..VISITED).map_while(|_| self.leave_ring()).collect();
+        let named = std::mem::take(&mut self.named).into_iter();
+        self.visited_named = named
+            .filter(|group| {
+                !self.members.contains(group) && !first.iter().any(|turn| turn.group == *group)
+            })
+            .collect();
+        first.extend(self.visited_named.iter().cloned().map(Turn::from));
+        self.looks_up = more > 0;
+        Round { first, after: self.cursor.clone(), more }
+    }
+
     fn leave_ring(&mut self) -> Option<Turn> {
         let turn = self.ring.pop_front()?;
         self.members.remove(&turn.group);
@@ -59,18 +116,38 @@ impl Band {
     }
 
     fn note_visited(&mut self, visited: Visited) {
-        for turn in visited.next.into_iter().rev() {
+        let named = std::mem::take(&mut self.visited_named);
+        // A named group that was not reached has no claim to be the next one.
+        let is_late = |turn: &Turn| turn.used == 0 && named.contains(&turn.group);
+        let (late, next): (Vec<_>, Vec<_>) = visited.next.into_iter().partition(is_late);
+        for turn in next.into_iter().rev() {
             if self.members.insert(Arc::clone(&turn.group)) {
                 self.ring.push_front(turn);
             }
         }
-        for group in visited.last {
+        for group in late.into_iter().map(|turn| turn.group).chain(visited.last) {
             // A group that was looked up may be in the ring already.
             if self.members.insert(Arc::clone(&group)) {
                 self.ring.push_back(group.into());
             }
         }
-        self.cursor = visited.cursor;
+        self.last_named = named;
+        if self.looks_up {
+            self.note_lookup(visited.cursor, visited.is_complete);
+        }
+    }
+
+    fn note_lookup(&mut self, cursor: Option<Arc<str>>, is_complete: bool) {
+        if let Some(search) = &mut self.search {
+            search.has_wrapped |= cursor <= self.cursor && self.cursor.is_some();
+            search.is_over |= is_complete || search.has_wrapped && cursor >= search.start;
+        }
+        self.cursor = cursor;
+    }
+
+    fn begin_search(&mut self) {
+        let start = self.cursor.clone();
+        self.search.get_or_insert(Search { start, has_wrapped: false, is_over: false });
     }
 }
 
@@ -100,33 +177,140 @@ pub(crate) struct Visited {
 }
 
 impl Turns {
+    /// Records that wakes name the groups that change from now on.
+    pub(crate) fn hear_wakes(&mut self) {
+        self.hears_wakes = true;
+    }
+
+    /// Lets the next claim visit a group that may have a ready key of this priority, and room for it.
+    pub(crate) fn name_group(&mut self, priority: Priority, group: &str) {
+        let band = Priority::ALL.iter().zip(&mut self.bands).find(|(band, _)| **band == priority);
+        let Some((_, Band { named, .. })) = band else { return };
+        if self.was_full || named.len() >= NAMED {
+            // A busy process has enough groups to visit.
+            self.forget_search();
+        } else if !named.iter().any(|name| **name == *group) {
+            named.push(group.into());
+        }
+    }
+
+    /// As [`name_group`](Self::name_group), for several groups with keys of any priority.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn name_groups<'a>(&mut self, groups: impl IntoIterator<Item = &'a Arc<str>>) {
+        for group in groups {
+            Priority::ALL.into_iter().for_each(|priority| self.name_group(priority, group));
+        }
+    }
+
+    /// Returns true if the next claim visits groups that wakes have named.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn has_named(&self) -> bool {
+        self.bands.iter().any(|band| !band.named.is_empty())
+    }
+
+    /// Lets the next claim visit the named groups of the last claim again, which has found no key.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn name_groups_again(&mut self) {
+        for band in &mut self.bands {
+            let again = std::mem::take(&mut band.last_named);
+            let again: Vec<_> =
+                again.into_iter().filter(|group| !band.named.contains(group)).collect();
+            band.named.extend(again);
+        }
+    }
+
+    /// Lets the next claim that finds no key search all groups, because any of them may have changed.
+    pub(crate) fn forget_search(&mut self) {
+        self.searched_for = 0;
+    }
+
+    /// Records that a claim is subject to a rate. No wake names a group when its rate permits the next start, so that only a
+    /// search finds it.
+    pub(crate) fn note_rate(&mut self) {
+        self.is_rated = true;
+        self.forget_search();
+    }
+
     /// Returns the groups that the next claim visits. They leave the ring until the claim has answered. If it does
     /// not answer, later claims look them up again.
     pub(crate) fn next_rounds(&mut self) -> Bands<Round> {
-        let more = if self.is_searching { LOOKED_UP_IF_EMPTY } else { LOOKED_UP };
+        let skips = self.was_full && !self.is_searching && self.since_lookup + 1 < LOOKUP_EVERY;
+        self.since_lookup = if skips { self.since_lookup + 1 } else { 0 };
+        let is_named = self.bands.iter().any(|band| !band.named.is_empty());
+        let is_searching = self.is_searching && !(is_named && self.searched_for > 0);
         self.bands.each_mut().map(|band| {
-            let first = (0..VISITED).map_while(|_| band.leave_ring()).collect();
-            Round { first, after: band.cursor.clone(), more }
+            let more = match (is_searching, skips && !band.ring.is_empty()) {
+                (true, _) if band.search.as_ref().is_none_or(|search| !search.is_over) => {
+                    LOOKED_UP_IF_EMPTY
+                }
+                (true, _) | (false, false) => LOOKED_UP,
+                (false, true) => 0,
+            };
+            band.next_round(more)
         })
     }
 
-    /// Records the result of a claim that has found `count` keys. Returns true if another claim may find a key
-    /// immediately.
-    pub(crate) fn note_visited(&mut self, visited: Bands<Visited>, count: usize) -> bool {
-        let is_complete = visited.iter().all(|band| band.is_complete);
+    /// Records the result of a claim that has found `count` of `wanted` keys. Returns true if another claim may find a
+    /// key immediately.
+    pub(crate) fn note_visited(
+        &mut self,
+        visited: Bands<Visited>,
+        count: usize,
+        wanted: usize,
+    ) -> bool {
+        let was_named = self.bands.iter().any(|band| !band.visited_named.is_empty());
+        let is_complete =
+            self.bands.iter().zip(&visited).all(|(band, new)| band.looks_up && new.is_complete);
         for (band, visited) in self.bands.iter_mut().zip(visited) {
             band.note_visited(visited);
         }
-        self.is_searching = count == 0 && !is_complete;
-        self.is_searching
+        self.was_full = count > 0 && count >= wanted;
+        let was_found = std::mem::replace(&mut self.was_found, count > 0);
+        if count > 0 {
+            self.searched_for = self.searched_for.saturating_sub(u32::from(!was_named));
+            self.end_search();
+            return false;
+        }
+        let over = |band: &Band| band.search.as_ref().is_some_and(|search| search.is_over);
+        if is_complete || self.bands.iter().all(over) {
+            let is_rated = std::mem::take(&mut self.is_rated);
+            self.searched_for = if self.hears_wakes && !is_rated { CLAIMS_PER_SEARCH } else { 0 };
+            self.end_search();
+            return false;
+        }
+        if self.searched_for > 0 && (was_named || was_found) {
+            // Only the named groups have changed since the last search. A poll continues it.
+            return false;
+        }
+        if self.is_searching {
+            self.steps += 1;
+        } else {
+            // The lookup of this claim does not count: it may have preceded the request for wakes.
+            self.is_searching = true;
+            self.bands.iter_mut().for_each(Band::begin_search);
+        }
+        if self.searched_for > 0 && self.steps >= STEPS_PER_POLL {
+            self.steps = 0;
+            return false;
+        }
+        true
+    }
+
+    fn end_search(&mut self) {
+        (self.is_searching, self.steps) = (false, 0);
+        self.bands.iter_mut().for_each(|band| band.search = None);
     }
 }
 
-/// Returns the number of turns that each visited group gets, so that they fill a claim of `wanted` keys. `weights` has
-/// those of the groups that may deliver.
-pub(crate) fn turns_each(wanted: usize, weights: impl Iterator<Item = u32>) -> usize {
-    let sum: u64 = weights.take(VISITED).map(u64::from).sum();
-    usize::try_from((wanted as u64).div_ceil(sum.max(1))).unwrap_or(usize::MAX).max(1)
+/// Returns the number of turns that each visited group gets, so that they fill a claim of `wanted` keys. `groups` are
+/// those that may deliver, each with its weight and the number of keys that it has already got in its turn.
+pub(crate) fn turns_each(wanted: usize, groups: impl Iterator<Item = (u32, u32)>) -> usize {
+    let add = |(sum, used): (u64, u64), (weight, had): (u32, u32)| {
+        (sum + u64::from(weight), used + u64::from(had))
+    };
+    let (sum, used) = groups.take(VISITED).fold((0, 0), add);
+    let wanted = (wanted as u64).saturating_add(used);
+    usize::try_from(wanted.div_ceil(sum.max(1))).unwrap_or(usize::MAX).max(1)
 }
 
 #[cfg(test)]
@@ -154,12 +338,12 @@ mod tests {
     fn groups_with_more_keys_take_turns() {
         let mut turns = Turns::default();
         assert_eq!(first(&mut turns), [""; 0]);
-        turns.note_visited(open(&["b", "a"], None), 7);
+        turns.note_visited(open(&["b", "a"], None), 7, 9);
         assert_eq!(first(&mut turns), ["b0", "a0"]);
         // The group `a` has no more keys, and `c` was found.
-        turns.note_visited(open(&["b", "c", "b"], None), 7);
+        turns.note_visited(open(&["b", "c", "b"], None), 7, 9);
         assert_eq!(first(&mut turns), ["b0", "c0"]);
-        turns.note_visited(open(&[], None), 7);
+        turns.note_visited(open(&[], None), 7, 9);
         assert_eq!(first(&mut turns), [""; 0]);
     }
 
@@ -167,13 +351,13 @@ mod tests {
     fn a_turn_that_was_cut_short_comes_first() {
         let mut turns = Turns::default();
         let many: Vec<String> = (0..VISITED + 2).map(|n| format!("g{n}-")).collect();
-        turns.note_visited(open(&many.iter().map(String::as_str).collect::<Vec<_>>(), None), 7);
+        turns.note_visited(open(&many.iter().map(String::as_str).collect::<Vec<_>>(), None), 7, 9);
         let [_, round, _] = turns.next_rounds();
         let mut next = round.first[1..].to_vec();
         next[0].used = 3;
         let last = names(&["g0-", "new-"]);
         let visited = Visited { next, last, is_complete: true, ..Visited::default() };
-        turns.note_visited([Visited::default(), visited, Visited::default()], 4);
+        turns.note_visited([Visited::default(), visited, Visited::default()], 4, 9);
         assert_eq!(first(&mut turns)[..2], ["g1-3", "g2-0"]);
         assert_eq!(first(&mut turns), ["g9-0", "g0-0", "new-0"]);
     }
@@ -182,18 +366,101 @@ mod tests {
     fn an_empty_claim_is_final_only_after_all_groups() {
         let mut turns = Turns::default();
         assert_eq!(turns.next_rounds()[1].more, LOOKED_UP);
-        assert!(turns.note_visited(open(&[], Some("m")), 0), "groups after m may have keys");
+        assert!(turns.note_visited(open(&[], Some("m")), 0, 9), "groups after m may have keys");
         let round = turns.next_rounds()[1].clone();
         assert_eq!((round.after.as_deref(), round.more), (Some("m"), LOOKED_UP_IF_EMPTY));
-        assert!(!turns.note_visited(open(&[], None), 0));
+        assert!(!turns.note_visited(open(&[], None), 0, 9));
         assert_eq!(turns.next_rounds()[1].more, LOOKED_UP);
     }
 
     #[test]
     fn turns_fill_a_claim() {
-        assert_eq!(turns_each(1, [1, 1].into_iter()), 1);
-        assert_eq!(turns_each(100, [1, 3].into_iter()), 25);
+        assert_eq!(turns_each(1, [(1, 0), (1, 0)].into_iter()), 1);
+        assert_eq!(turns_each(100, [(1, 0), (3, 0)].into_iter()), 25);
         assert_eq!(turns_each(100, [].into_iter()), 100);
-        assert_eq!(turns_each(100, std::iter::repeat_n(1, 1000)), 13);
+        assert_eq!(turns_each(100, std::iter::repeat_n((1, 0), 1000)), 13);
+        // The rest of a turn is shorter.
+        assert_eq!(turns_each(16, [(1, 2), (1, 0)].into_iter()), 9);
+    }
+
+    /// Makes an empty claim that has looked up groups up to this one in each priority.
+    fn look_up_to(turns: &mut Turns, cursor: &str) -> bool {
+        _ = turns.next_rounds();
+        let looked_up = Visited { cursor: Some(cursor.into()), ..Visited::default() };
+        turns.note_visited([looked_up.clone(), looked_up.clone(), looked_up], 0, 9)
+    }
+
+    #[test]
+    fn a_search_ends_after_all_groups_even_if_no_lookup_covers_them() {
+        let mut turns = Turns::default();
+        let claims = ["d", "m", "z", "c"].map(|cursor| look_up_to(&mut turns, cursor));
+        assert_eq!(claims, [true; 4], "the groups up to d have not been searched");
+        assert!(!look_up_to(&mut turns, "d"));
+        assert_eq!(turns.next_rounds()[1].more, LOOKED_UP);
+    }
+
+    #[test]
+    fn a_wake_that_names_groups_causes_no_search_and_another_wake_does() {
+        let mut turns = Turns::default();
+        turns.hear_wakes();
+        _ = first(&mut turns);
+        assert!(!turns.note_visited(open(&[], None), 0, 9));
+        turns.name_group(Priority::Normal, "x");
+        turns.name_group(Priority::Normal, "x");
+        assert_eq!(first(&mut turns), ["x0"]);
+        assert!(!turns.note_visited(open(&[], Some("a")), 0, 9), "only x has changed");
+        // A poll searches in steps.
+        let mut steps = (100..).map(|n| look_up_to(&mut turns, &format!("b{n}")));
+        assert_eq!(steps.position(|may_find| !may_find), Some(STEPS_PER_POLL as usize));
+        drop(steps);
+        turns.forget_search();
+        assert!((200..300).all(|n| look_up_to(&mut turns, &format!("b{n}"))));
+    }
+
+    #[test]
+    fn a_queue_with_a_rate_is_searched_after_each_empty_claim() {
+        let mut turns = Turns::default();
+        turns.hear_wakes();
+        _ = first(&mut turns);
+        turns.note_rate();
+        assert!(!turns.note_visited(open(&[], None), 0, 9));
+        turns.name_group(Priority::Normal, "x");
+        assert_eq!(first(&mut turns), ["x0"]);
+        assert!(turns.note_visited(open(&[], Some("a")), 0, 9), "a rate may permit other groups");
+    }
+
+    #[test]
+    fn a_group_that_is_named_often_gets_no_more_turns_than_others() {
+        let mut turns = Turns::default();
+        let many: Vec<String> = (0..VISITED + 2).map(|n| format!("g{n}-")).collect();
+        turns.note_visited(open(&many.iter().map(String::as_str).collect::<Vec<_>>(), None), 7, 9);
+        turns.name_group(Priority::Normal, "x");
+        let [_, round, _] = turns.next_rounds();
+        assert_eq!(round.first.last().map(|turn| &*turn.group), Some("x"));
+        // The claim reaches only the first group.
+        let next = round.first[1..].to_vec();
+        let visited = Visited { next, is_complete: true, ..Visited::default() };
+        turns.note_visited([Visited::default(), visited, Visited::default()], 1, 9);
+        assert_eq!(first(&mut turns).last().map(String::as_str), Some("g8-0"));
+        assert_eq!(first(&mut turns), ["g9-0", "x0"]);
+    }
+
+    #[test]
+    fn full_claims_look_up_groups_from_time_to_time() {
+        let mut turns = Turns::default();
+        let mut lookups = Vec::new();
+        for _ in 0..2 * LOOKUP_EVERY {
+            let rounds = turns.next_rounds();
+            lookups.push(rounds[1].more);
+            assert_eq!(
+                rounds[0].more, LOOKED_UP,
+                "a priority without a ring is looked up each time"
+            );
+            turns.note_visited(open(&["a"], Some("m")), 9, 9);
+        }
+        let some = lookups.iter().filter(|&&more| more > 0).count();
+        assert_eq!((some, lookups[0]), (2, LOOKED_UP));
+        // The cursor stays if nothing was looked up.
+        assert_eq!(turns.next_rounds()[1].after.as_deref(), Some("m"));
     }
 }

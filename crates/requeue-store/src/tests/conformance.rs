@@ -4,14 +4,15 @@
 pub(crate) mod groups;
 mod oracle;
 pub(crate) mod rates;
+pub(crate) mod schedules;
 mod steps;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use self::oracle::check;
-pub(crate) use self::steps::{steps, unclaimed_and_cancelled};
+pub(crate) use self::oracle::{check, check_grouped};
+pub(crate) use self::steps::{grouped_steps, groupings, steps, unclaimed_and_cancelled};
 use crate::api::store::Store;
 use crate::engine::time::Micros;
 use crate::engine::{Ask, Backoff, Claim, Engine, Failing, Settings, by_shard};
@@ -46,6 +47,11 @@ pub(crate) trait Rig {
         true
     }
 
+    /// Returns true if the time of the engine may go back.
+    fn goes_back(&self) -> bool {
+        true
+    }
+
     /// Returns true if an unclaimed key returns to its place in the order.
     fn keeps_places(&self) -> bool {
         true
@@ -54,6 +60,12 @@ pub(crate) trait Rig {
 
 const STATES: [State; 4] = [State::Ready, State::Waiting, State::InFlight, State::Parked];
 const KEYS: u32 = 6;
+/// The number of groups: more than a claim looks up, so that the cursor matters. The first is the group without a name.
+const GROUPS: u32 = 19;
+/// The number of keys of a queue with groups. Each group has a key of each priority, and two of one priority.
+const GROUPED_KEYS: u32 = 4 * GROUPS;
+/// The pattern that extracts the groups of these keys.
+pub(crate) const PATTERN: &str = "(?s-u)\n(.*)$";
 /// A short name, and one of the greatest length.
 const WORKERS: [&str; 2] = [
     "w",
@@ -64,6 +76,10 @@ const LEASE: Duration = Duration::from_micros(300);
 pub(crate) const BACKOFF: Duration = Duration::from_micros(40);
 /// The first time of the clock. It is in 2001, so that no engine mistakes it for a missing value.
 const BEGIN: Micros = 1_000_000_000_000_000;
+
+fn failing() -> Failing {
+    Failing { backoff: Backoff { base: BACKOFF, cap: BACKOFF, share: 1.0 }, max_failures: None }
+}
 
 /// Checks that keys whose leases expire together do not come back together.
 pub(crate) async fn check_jitter(rig: &dyn Rig, name: &str) {

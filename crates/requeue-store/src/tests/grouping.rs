@@ -238,7 +238,7 @@ async fn a_paused_group_delivers_nothing_until_it_is_resumed() {
     let info = queue.group("a").info().await.expect("read").expect("it has keys");
     assert!(info.is_paused && info.counts.ready == 2, "{info:?}");
     let explained = queue.explain("a/1").await.expect("explained");
-    assert!(explained.ends_with(r#", but its group "a" is paused"#), "{explained}");
+    assert!(explained.ends_with(r#", but throttled by group "a", which is paused"#), "{explained}");
     let getter = waiting(&queue);
     in_flight(&queue).await;
     assert!(!getter.is_finished(), "nothing is delivered");
@@ -316,33 +316,34 @@ async fn a_throttled_key_names_the_keys_in_flight() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = store_in(&dir).await;
     let queue = open(&store, PATTERN, 1).await;
-    let keys = (0..9).map(|n| format!("acme/{n}")).chain(["zeta/1".to_owned(), "/".to_owned()]);
+    let keys = (0..14).map(|n| format!("acme/{n:02}")).chain(["zeta/1".to_owned(), "/".to_owned()]);
     queue.add_all(keys).await.expect("added");
     let explain = async |key: &str| {
         let said = queue.explain(key).await.expect("explained");
         let rest = said.split_once("ready for ").expect("it is ready").1;
         rest.split_once('s').expect("a time").1.to_owned()
     };
-    assert_eq!(explain("acme/8").await, r#" in group "acme""#);
-    assert_eq!(explain("/").await, "");
+    assert_eq!(explain("acme/13").await, r#" in group "acme", 0 of 1 in flight"#);
+    assert_eq!(explain("/").await, r#" in group "", 0 of 1 in flight"#);
     let held = queue.get_many(3).await;
     assert_eq!(held.len(), 3);
-    assert_eq!(
-        explain("acme/8").await,
-        r#", but its group "acme" has 1 of 1 keys in flight: acme/0 at worker "w1""#
-    );
+    let only = r#", but throttled by group "acme": 1 of 1 in flight ("w1": acme/00)"#;
+    assert_eq!(explain("acme/13").await, only);
     queue.group("acme").set_limit(Some(5)).await.expect("set");
-    assert_eq!(explain("acme/8").await, r#" in group "acme""#);
+    assert_eq!(explain("acme/13").await, r#" in group "acme", 1 of 5 in flight"#);
     let more = get_all(&queue).await;
     assert_eq!(more.len(), 4);
-    assert_eq!(
-        explain("acme/8").await,
-        r#", but its group "acme" has 5 of 5 keys in flight: acme/0 at worker "w1", acme/1 at worker "w1", "#
+    queue.group("acme").set_limit(Some(12)).await.expect("set");
+    let other = options(&store).worker("w2").open().await.expect("the queue opens");
+    let others = get_all(&other).await;
+    assert_eq!(others.len(), 7);
+    let ten =
+        r#", but throttled by group "acme": 12 of 12 in flight ("w1": acme/00, acme/01, acme/02, "#
             .to_owned()
-            + r#"acme/2 at worker "w1", and 2 more"#
-    );
+            + r#"acme/03, acme/04; "w2": acme/05, acme/06, acme/07, acme/08, acme/09; and 2 more)"#;
+    assert_eq!(explain("acme/13").await, ten);
     queue.pause().await.expect("paused");
-    assert_eq!(explain("acme/8").await, ", but the queue is paused");
+    assert_eq!(explain("acme/13").await, ", but the queue is paused");
 }
 
 #[tokio::test]

@@ -27,6 +27,8 @@ pub(crate) mod parking;
 pub(crate) mod pausing;
 #[cfg(feature = "sqlite")]
 mod rating;
+#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
+pub(crate) mod scheduling;
 mod settling;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) mod upgrade;

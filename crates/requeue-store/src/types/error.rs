@@ -19,8 +19,12 @@ pub(crate) fn newer_schema(found: impl fmt::Display, supported: impl fmt::Displa
 
 /// Returns the error of an engine about a schema that this program does not upgrade by itself. `next` says
 /// how to upgrade it.
-#[cfg(feature = "postgres")]
-pub(crate) fn older_schema(found: i32, supported: i32, next: &str) -> EngineError {
+#[cfg(any(feature = "postgres", feature = "redis"))]
+pub(crate) fn older_schema(
+    found: impl fmt::Display,
+    supported: impl fmt::Display,
+    next: &str,
+) -> EngineError {
     EngineError::refused(format!(
         "the schema has version {found}, and this program needs {supported}; to upgrade it, {next}"
     ))

@@ -39,6 +39,12 @@ pub enum GroupBy {
 }
 
 impl GroupBy {
+    /// Returns the reason why the name of a group is not valid.
+    #[doc(hidden)] // For `requeue-cli`, which checks the name before it creates the queue.
+    pub fn check_name(name: &str) -> Result<(), String> {
+        invalid_name(name).map_or(Ok(()), Err)
+    }
+
     /// Returns the setting that engines store as `stored`.
     pub(crate) fn from_stored(stored: &str) -> Self {
         if stored.is_empty() { Self::Add } else { Self::from(stored) }
@@ -143,7 +149,7 @@ pub(crate) fn invalid_name(name: &str) -> Option<String> {
     let shown = crate::types::text::prefix(name, MAX_NAME);
     if name.len() > MAX_NAME {
         return Some(format!(
-            "the name of the group {shown:?}… has {} bytes; at most {MAX_NAME} are allowed",
+            "the name of the group {shown:?}… has {} bytes; at most {MAX_NAME} are allowed; shorten it",
             name.len()
         ));
     }

@@ -1,5 +1,6 @@
 //! Snapshots of keys and queues: entries, states and counts.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use requeue::CancelReason;
@@ -46,8 +47,8 @@ pub struct Entry {
     pub bound: Option<Duration>,
     /// True if the key is in flight and was added again, so that it runs once more.
     pub dirty: bool,
-    /// For a key in flight, the reason why its run was [cancelled](crate::Queue::cancel_running), if it was. Its
-    /// worker may not know of it yet.
+    /// The reason why the run in flight was [cancelled](crate::Queue::cancel_running), if it was.
+    /// The worker may not have noticed the cancellation yet.
     pub cancelled: Option<CancelReason>,
     /// True if the key is ready and its queue is [paused](crate::Queue::pause).
     pub paused: bool,
@@ -96,15 +97,16 @@ pub struct QueueInfo {
     pub readd_policy: ReaddPolicy,
     /// The effect of an add on a parked key.
     pub parked_add: ParkedAdd,
-    /// The way in which its keys get their groups. `None`: it has no [groups](crate::OpenOptions::group_by).
+    /// The way in which the keys get their groups. `None`: the queue has no
+    /// [groups](crate::OpenOptions::group_by).
     pub group_by: Option<GroupBy>,
     /// The limit of keys in flight of each group without a [separate limit](crate::GroupHandle::set_limit).
     pub group_limit: Option<u32>,
     /// The [rate](crate::OpenOptions::rate) of its starts. `None`: there is no limit.
     pub rate: Option<Rate>,
-    /// True if it has no key in any state.
+    /// True if the queue has no key in any state.
     pub is_empty: bool,
-    /// True if it is [paused](crate::Queue::pause).
+    /// True if the queue is [paused](crate::Queue::pause).
     pub is_paused: bool,
 }
 
@@ -151,9 +153,14 @@ pub struct StateCounts {
 /// A longer time is never reached: 100 years. Engines differ in the latest time that they store.
 pub(crate) const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// The reason why the ready keys of a group are throttled.
+/// The settings of the group of a ready key, and its keys in flight.
 #[derive(Clone, Debug)]
-pub(crate) enum Throttled {
+pub(crate) enum Standing {
+    /// Keys of the group may be delivered.
+    Eligible {
+        limit: Option<u32>,
+        in_flight: u64,
+    },
     Paused,
     /// As many keys are in flight as the limit permits. Has the first of them.
     AtLimit {
@@ -163,18 +170,47 @@ pub(crate) enum Throttled {
     },
 }
 
-impl Throttled {
-    /// Returns the end of a sentence whose subject is the group.
-    fn explain(&self) -> String {
-        let Self::AtLimit { limit, in_flight, first } = self else { return "is paused".to_owned() };
-        let keys: Vec<_> =
-            first.iter().map(|entry| entry.key.to_string() + &entry.at_worker()).collect();
-        let more = in_flight.saturating_sub(keys.len() as u64);
-        let more = if more > 0 { format!(", and {more} more") } else { String::new() };
-        let keys =
-            if keys.is_empty() { String::new() } else { format!(": {}{more}", keys.join(", ")) };
-        format!("has {in_flight} of {limit} keys in flight{keys}")
+impl Standing {
+    /// Returns the part of an explanation that follows the state of a key of this group.
+    fn explain(&self, group: &str) -> String {
+        match self {
+            Self::Eligible { limit: Some(limit), in_flight } => {
+                format!(" in group {group:?}, {in_flight} of {limit} in flight")
+            }
+            Self::Eligible { limit: None, .. } if group.is_empty() => String::new(),
+            Self::Eligible { limit: None, .. } => format!(" in group {group:?}"),
+            Self::Paused => format!(", but throttled by group {group:?}, which is paused"),
+            Self::AtLimit { limit, in_flight, first } => {
+                let holders = holders_text(first, *in_flight);
+                format!(
+                    ", but throttled by group {group:?}: {in_flight} of {limit} in flight{holders}"
+                )
+            }
+        }
     }
+}
+
+/// Lists these entries in flight by their workers. `in_flight` is the number of all keys in flight.
+fn holders_text(first: &[Entry], in_flight: u64) -> String {
+    let mut workers: BTreeMap<Option<&str>, Vec<String>> = BTreeMap::new();
+    for entry in first {
+        workers.entry(entry.worker.as_deref()).or_default().push(entry.key.to_string());
+    }
+    let mut parts: Vec<_> = workers
+        .into_iter()
+        .map(|(worker, keys)| {
+            let worker = worker.map(|name| format!("{name:?}: ")).unwrap_or_default();
+            worker + &keys.join(", ")
+        })
+        .collect();
+    if parts.is_empty() {
+        return String::new();
+    }
+    let more = in_flight.saturating_sub(first.len() as u64);
+    if more > 0 {
+        parts.push(format!("and {more} more"));
+    }
+    format!(" ({})", parts.join("; "))
 }
 
 impl Entry {
@@ -184,11 +220,11 @@ impl Entry {
     /// [`Queue::explain`](crate::Queue::explain) reads that, too.
     #[must_use]
     pub fn explain(&self) -> String {
-        self.explain_throttled(None)
+        self.explain_in_group(None)
     }
 
-    /// Returns the explanation of the key, whose group may be throttled.
-    pub(crate) fn explain_throttled(&self, throttled: Option<&Throttled>) -> String {
+    /// Returns the explanation of the key. A ready key may be throttled, which only `standing` says.
+    pub(crate) fn explain_in_group(&self, standing: Option<&Standing>) -> String {
         let (key, since) = (&self.key, self.since.unwrap_or_default());
         let failed = match self.failures {
             0 => String::new(),
@@ -228,13 +264,12 @@ impl Entry {
                 format!("{key}: due in {due:.1?}{postponed}{failed}{why}")
             }
             (State::Ready, _) => {
-                let but = match (&self.group, throttled) {
+                // The limit of the group is unknown.
+                let unread = Standing::Eligible { limit: None, in_flight: 0 };
+                let but = match &self.group {
                     _ if self.paused => ", but the queue is paused".to_owned(),
-                    (Some(group), Some(why)) => {
-                        format!(", but its group {group:?} {}", why.explain())
-                    }
-                    (Some(group), None) if !group.is_empty() => format!(" in group {group:?}"),
-                    _ => String::new(),
+                    Some(group) => standing.unwrap_or(&unread).explain(group),
+                    None => String::new(),
                 };
                 format!("{key}: ready for {since:.1?}{but}{failed}{why}")
             }

@@ -1,10 +1,12 @@
 //! Plain data: keys, adds, entries and errors.
 
 pub(crate) mod add;
+pub(crate) mod calendar;
 pub(crate) mod error;
 pub(crate) mod group;
 pub(crate) mod inspect;
 pub(crate) mod key;
 pub(crate) mod rate;
+pub(crate) mod schedule;
 pub(crate) mod text;
 pub(crate) mod worker;

@@ -11,7 +11,7 @@ use crate::Time;
 ///
 /// Reading it takes less than half the time of reading [`SystemClock`]. A queue with metrics reads
 /// the clock in each operation, so this is a considerable part of the operation's cost. A queue
-/// with neither metrics nor delays hardly ever reads the clock, and gains nothing.
+/// with neither metrics nor delays reads the clock so rarely that this clock saves nothing.
 ///
 /// **Accuracy.** The first [`TscClock::new`] measures the counter's rate once, against the system's
 /// clock. The error of this measurement is permanent: 1 to 15 parts per million on the machines

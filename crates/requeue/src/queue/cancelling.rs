@@ -22,11 +22,11 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Its [`Item`](super::Item) is notified, and [workers](crate::workers) cancel the context of
     /// their handler with [`CancelReason::Cancelled`]. The key stays in flight until the delivery is
     /// completed. A run that stops with [`Completion::Cancelled`](crate::Completion::Cancelled)
-    /// counts neither as a success nor as a failure. So does one whose item is dropped, or whose handler
-    /// panics. A run that completes otherwise counts as it says.
+    /// counts neither as a success nor as a failure. So does a run whose item is dropped, or whose
+    /// handler panics. Any other completion has its usual effect.
     ///
-    /// Pending runs of the key are not affected, and neither are its failures. To stop all work on a
-    /// key, also [`cancel`](Self::cancel) its pending runs.
+    /// The call affects neither pending runs of the key nor its failures. To stop all work on a
+    /// key, call [`cancel`](Self::cancel), too, which removes its pending runs.
     ///
     /// # Examples
     ///

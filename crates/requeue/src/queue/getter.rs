@@ -308,8 +308,8 @@ impl<'q, K: Key, S: BuildHasher> Getter<'q, K, S> {
         let mut fresh = None;
         let (mut state, old) = loop {
             let Ok((mut state, taken)) = self.queue.lock_and_take() else {
-                // A key's own code waits for a key under the lock, so no key could ever be
-                // delivered to it.
+                // The caller is the code of a key, which runs under the lock. It could wait
+                // forever.
                 return Ok(None);
             };
             let core = &state.core;

@@ -273,8 +273,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     /// Completes the delivery of `ticket` as client-go's `Done` does.
     ///
-    /// Returns `false`, and has no effect, if it was completed before, or is a delivery of another
-    /// queue.
+    /// Returns `false`, and has no effect, if the delivery was completed before or belongs to
+    /// another queue.
     pub fn done_ticket(&self, ticket: Ticket) -> bool {
         ticket.queue == self.shared.number && self.shared.finish_detached(&ticket.ticket)
     }

@@ -10,9 +10,9 @@ use super::handle_crash;
 /// done or `stop` returns true.
 ///
 /// This is client-go's `ParallelizeUntil`. The calling thread is one of the workers. Each worker
-/// takes `chunk` pieces at a time, in order; more than one piece at a time is faster if there are
-/// many small ones. `stop` is called before every piece; pieces that have begun are finished. For
-/// `workers` and for `chunk`, 0 counts as 1.
+/// takes `chunk` pieces at a time, in order. For many small pieces, a larger chunk is faster.
+/// `stop` is called before every piece; pieces that have begun are finished. For `workers` and for
+/// `chunk`, 0 counts as 1.
 ///
 /// The call blocks: in a runtime, call it in `spawn_blocking`. If the system refuses to start a
 /// thread, there are fewer workers.

@@ -29,7 +29,7 @@ impl Action {
     /// The delivery is undone: [`Completion::Release`].
     ///
     /// This is for a handler that must not continue, because it is paused or has lost its
-    /// leadership. The next free worker receives the key again, so first stop deliveries:
+    /// leadership. The next free worker receives the key again. Stop deliveries first:
     /// [`pause`](crate::Queue::pause) the queue, or stop the workers. After a shutdown the key is
     /// dropped and reported.
     ///

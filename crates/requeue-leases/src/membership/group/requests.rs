@@ -112,8 +112,8 @@ impl Group {
             let read = Call::Read(suspect.to_string());
             return Some(self.send_call(now, Sending::ReadMember(suspect), read));
         }
-        // Handovers and takeovers come before the reads that readers request, possibly all the time. A
-        // write also confirms.
+        // Handovers and takeovers come before the reads that readers request, which may never stop.
+        // A write also confirms.
         if self.requests.read {
             return Some(self.read_group(now));
         }

@@ -33,6 +33,18 @@ begin
     perform pg_notify('requeue_' || in_queue, '');
 end $$;
 
+-- As `wake`, for a queue with groups of which only these have changed. Before each name stands the digit of a priority, 0
+-- for the lowest. A process visits them first. It searches all groups only if there are too many.
+create or replace function requeue.wake_for_groups(in_queue integer, in_groups text[]) returns void
+language plpgsql as $$
+begin
+    perform pg_notify('requeue_' || in_queue, case
+        -- A notification has less than 8,000 bytes.
+        when cardinality(in_groups) <= 64 then array_to_string(array['groups'] || in_groups, e'\n')
+        else ''
+    end);
+end $$;
+
 -- `how` encodes the merge rule and the revival of an add: 0 for the earliest due time, 1 for the latest, 2
 -- for exactly this one, plus 4 to revive. Until there is an answer, the row's `said` has this value plus 8,
 -- which distinguishes it from an answer. The row of a new key keeps this value.
@@ -190,7 +202,11 @@ begin
     into answers, is_due
     from asked i left join added a using (key);
     if is_due and place.waited_until > t then
-        perform requeue.wake(in_queue);
+        if place.group_by is null then
+            perform requeue.wake(in_queue);
+        else
+            perform requeue.wake_for_groups(in_queue, requeue.ready_groups(in_queue, in_keys));
+        end if;
     end if;
     return coalesce(answers, '{}');
 end $$;

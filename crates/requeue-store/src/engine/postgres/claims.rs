@@ -54,6 +54,8 @@ struct Known {
     alarm: Option<Task>,
     /// The time until which the server knows that this process waits.
     said_until: Instant,
+    /// True if the next claim visits named groups again, because of transactions in progress.
+    is_repeating: bool,
 }
 
 impl Known {
@@ -68,6 +70,7 @@ impl Known {
             sleeps_until: now,
             alarm: None,
             said_until: now,
+            is_repeating: false,
         }
     }
 }
@@ -85,10 +88,14 @@ impl Claims {
     }
 
     pub(super) async fn claim(&self, queue: &Place, claim: &Claim) -> Answer<Claimed> {
-        let (mut claimed, _) = self.claim_once(queue, claim).await?;
+        let was_named = queue.group_by.is_some() && lock(&queue.turns).has_named();
+        let (mut claimed, snapshot) = self.claim_once(queue, claim).await?;
         if claim.poll.is_zero() {
             // No caller waits for these keys.
             return Ok(claimed);
+        }
+        if queue.group_by.is_some() && claimed.items.is_empty() {
+            self.visit_named_again(queue, was_named, &snapshot);
         }
         if claimed.items.is_empty() && self.say_waiting(queue, claim.poll).await? {
             // Keys that were added before the server knew of this process did not cause a notification.
@@ -115,6 +122,8 @@ impl Claims {
     async fn claim_once(&self, queue: &Place, claim: &Claim) -> Answer<(Claimed, Snapshot)> {
         let is_each_whole = self.0.every.is_zero();
         let mut begun = self.0.with_queue(queue.id, |known| known.watermark.begin(Instant::now()));
+        // The transactions in progress tell whether to visit the named groups again.
+        begun.names_newest |= queue.group_by.is_some() && lock(&queue.turns).has_named();
         if is_each_whole {
             // With an interval of zero, each claim searches all keys, and no scan follows.
             begun.lows = LOWEST;
@@ -148,6 +157,23 @@ impl Claims {
             tokio::spawn(async move { while scan.run_step().await {} });
         }
         Ok((claimed, snapshot))
+    }
+
+    /// Lets claims visit the groups that a wake has named again, until the transactions that were in progress have ended.
+    ///
+    /// A completion that has not been committed keeps its slot, and sees no key that another transaction adds
+    /// meanwhile. So the add wakes a process that finds the group at its limit, and the completion wakes none.
+    fn visit_named_again(&self, queue: &Place, was_named: bool, snapshot: &Snapshot) {
+        let is_unaware = self.0.with_queue(queue.id, |known| {
+            if was_named && !known.is_repeating {
+                known.watermark.note_announced(snapshot, Instant::now());
+            }
+            known.is_repeating = known.watermark.has_unaware();
+            known.is_repeating
+        });
+        if is_unaware {
+            lock(&queue.turns).name_groups_again();
+        }
     }
 
     /// Requests notifications from adds until this process claims again, after `poll`. Returns true if adds
@@ -189,7 +215,7 @@ impl Shared {
                 let wakes = Arc::clone(&self.wakes);
                 let alarm = tokio::spawn(async move {
                     tokio::time::sleep_until(at.into()).await;
-                    wakes.wake_getters(queue);
+                    wakes.getters().end_pause(queue);
                 });
                 Task::new(&alarm)
             });
@@ -238,7 +264,7 @@ impl Scan {
         let tells = shared.with_queue(*queue, |known| match scanned {
             Ok((found, lease)) => {
                 if floors == LOWEST {
-                    // The pause grows with the scan, so a large table is not scanned all the time.
+                    // The pause grows with the scan, so that scans of a large table are rare.
                     known.whole_at = began + shared.every.max(took * WHOLE_SHARE);
                     known.lease_at = lease.map(|lease| Instant::now() + lease);
                 } else {
@@ -258,7 +284,7 @@ impl Scan {
             }
         });
         if tells {
-            shared.wakes.wake_getters(*queue);
+            shared.wakes.getters().end_pause(*queue);
         }
         true
     }

@@ -67,7 +67,7 @@ fn refusal_kind(error: &Error) -> Option<ErrorKind> {
     is_tls.then_some(ErrorKind::Tls)
 }
 
-/// Returns true if the server asks for a password, and there is none.
+/// Returns true if the server asks for a password, and the client has none.
 fn lacks_password(error: &Error) -> bool {
     let cause = error.source().map(ToString::to_string);
     error.to_string() == "invalid configuration" && cause.as_deref() == Some("password missing")

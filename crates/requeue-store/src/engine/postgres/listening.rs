@@ -12,8 +12,10 @@ use tokio_postgres::{AsyncMessage, Client, Config};
 
 use super::address::Address;
 use super::guard::Connector;
-use crate::engine::lock;
 use crate::engine::retry_delay::RetryDelay;
+use crate::engine::wakes::Wakes;
+use crate::engine::{Place, lock};
+use crate::types::add::Priority;
 
 /// The interval of warnings about a missing listening connection.
 const REPORTING: Duration = Duration::from_secs(60);
@@ -27,11 +29,10 @@ pub(super) struct Listener {
 
 #[derive(Debug, Default)]
 pub(super) struct QueueWakes {
-    /// The counter of wakes of each queue.
-    senders: Mutex<HashMap<i64, watch::Sender<u64>>>,
+    getters: Wakes,
     /// The number of notifications about cancelled runs of each queue.
     cancels: Mutex<HashMap<i64, u64>>,
-    /// Notified when a queue was added to `senders`.
+    /// Notified when a queue was added to `getters`.
     more: Notify,
 }
 
@@ -63,12 +64,15 @@ impl Listener {
     /// Starts to listen for keys that become ready in the queue, if the address allows it.
     pub(super) fn subscribe_wakes(
         &self,
-        queue: i64,
+        queue: &Place,
         address: &Address,
         tls: &Connector,
     ) -> watch::Receiver<u64> {
         let mut task = lock(&self.task);
         // The task may have ended together with the runtime of an earlier queue.
+        if address.listen.is_some() {
+            lock(&queue.turns).hear_wakes();
+        }
         if let Some(config) = &address.listen
             && task.as_ref().is_none_or(|task| task.0.is_finished())
         {
@@ -77,10 +81,7 @@ impl Listener {
             *task = Some(Task::new(&tokio::spawn(listening)));
         }
         drop(task);
-        let receiver = lock(&self.wakes.senders)
-            .entry(queue)
-            .or_insert_with(|| watch::Sender::new(0))
-            .subscribe();
+        let receiver = self.wakes.getters.subscribe(queue);
         self.wakes.more.notify_one();
         receiver
     }
@@ -93,17 +94,37 @@ impl Listener {
 
 /// The payload of notifications about cancelled runs: see `requeue.cancel_running`.
 const CANCEL: &str = "cancel";
+/// The first line of the payload of notifications about groups: see `requeue.wake_for_groups`.
+const GROUPS: &str = "groups\n";
 
 impl QueueWakes {
     fn note_cancel(&self, queue: i64) {
         *lock(&self.cancels).entry(queue).or_default() += 1;
     }
 
-    pub(super) fn wake_getters(&self, queue: i64) {
-        if let Some(sender) = lock(&self.senders).get(&queue) {
-            sender.send_modify(|wakes| *wakes += 1);
+    pub(super) fn getters(&self) -> &Wakes {
+        &self.getters
+    }
+
+    /// Handles a notification. One that this version does not know wakes the getters.
+    fn note(&self, queue: i64, payload: &str) {
+        match payload.strip_prefix(GROUPS) {
+            _ if payload == CANCEL => self.note_cancel(queue),
+            Some(groups) => self.getters.wake_after(queue, |turns| {
+                for (priority, group) in groups.lines().filter_map(group) {
+                    turns.name_group(priority, group);
+                }
+            }),
+            None => self.getters.wake_getters(queue),
         }
     }
+}
+
+/// Returns the priority and the group of a line: a digit, 0 for the lowest priority, and the name.
+fn group(line: &str) -> Option<(Priority, &str)> {
+    let digit = line.chars().next()?.to_digit(10)?;
+    let priority = Priority::ALL.get(digit as usize)?;
+    Some((*priority, &line[1..]))
 }
 
 async fn run_listener(wakes: Weak<QueueWakes>, config: Config, tls: Connector) {
@@ -125,12 +146,8 @@ async fn run_listener(wakes: Weak<QueueWakes>, config: Config, tls: Connector) {
                             Ok(AsyncMessage::Notification(note)) => {
                                 let queue = note.channel().strip_prefix("requeue_");
                                 let queue = queue.and_then(|queue| queue.parse().ok());
-                                match (queue, heard.upgrade()) {
-                                    (Some(queue), Some(wakes)) if note.payload() == CANCEL => {
-                                        wakes.note_cancel(queue);
-                                    }
-                                    (Some(queue), Some(wakes)) => wakes.wake_getters(queue),
-                                    _ => {}
+                                if let (Some(queue), Some(wakes)) = (queue, heard.upgrade()) {
+                                    wakes.note(queue, note.payload());
                                 }
                             }
                             Ok(_) => {}
@@ -168,8 +185,8 @@ async fn listen_to_queues(wakes: &Weak<QueueWakes>, client: &Client) {
     let mut asked = HashSet::new();
     loop {
         let Some(strong) = wakes.upgrade() else { return };
-        let mut new: Vec<i64> =
-            lock(&strong.senders).keys().filter(|&queue| !asked.contains(queue)).copied().collect();
+        let mut new = strong.getters.queues();
+        new.retain(|queue| !asked.contains(queue));
         new.sort_unstable();
         for queue in new {
             if client.batch_execute(&format!("listen requeue_{queue}")).await.is_err() {
@@ -177,7 +194,7 @@ async fn listen_to_queues(wakes: &Weak<QueueWakes>, client: &Client) {
             }
             asked.insert(queue);
             // Earlier adds have sent no notification, and notifications may have been lost.
-            strong.wake_getters(queue);
+            strong.getters.wake_getters(queue);
             strong.note_cancel(queue);
         }
         // `notify_one` stores a permit, so a queue that was added since the keys were read is not missed.

@@ -75,6 +75,16 @@
 //! If a pattern extracts the groups, SQL must name the group that the pattern extracts. In Rust, [`add_in_group`] names
 //! it. A key that exists keeps its group.
 //!
+//! A schedule adds a key at each of its times: see [`Queue::schedule`](crate::Queue::schedule). A process that gets keys of
+//! the queue computes the times. It keeps a schedule that it refuses, with the reason as its `error`:
+//!
+//! ```sql
+//! select requeue.schedule('mail', 'digest', '0 9 * * MON-FRI', 'Europe/Berlin', priority => 'low');
+//! select requeue.schedule('mail', 'pulse', 'every 5m');
+//! select * from requeue.list_schedules('mail');
+//! select requeue.pause_schedule('mail', 'digest');   -- and resume_schedule, unschedule
+//! ```
+//!
 //! Keys are `text` or `bytea`. `add_many` applies the same options to all of its keys, and returns one row
 //! with the number of keys that got each answer, in the columns `new`, `coalesced`, `dirty`, `backing_off`,
 //! `revived` and `parked`. Name the type of an array that is a literal or an untyped parameter:
@@ -122,6 +132,7 @@ mod operations;
 mod params;
 mod passwords;
 mod reaching;
+mod schedules;
 mod schema;
 mod sessions;
 #[cfg(test)]

@@ -10,6 +10,7 @@ use tokio_postgres::Row as SqlRow;
 
 use super::adding::Batch;
 use super::params::{Param, Params};
+use super::schedules::Order;
 use super::sessions::Sessions;
 use super::values::{
     Rest, count, entry_columns, failing_params, from_count, how_to_end, is_hold, number, number_of,
@@ -18,6 +19,7 @@ use super::values::{
 use super::watermark::{LOWEST, Lows, Snapshot};
 use super::{Postgres, faults, schema};
 use crate::engine::receipts::Attempts;
+use crate::engine::schedules::{Agenda, Firing, Scheduled};
 use crate::engine::time::{Micros, micros, until};
 use crate::engine::turns::{Bands, Round, Turn, Visited};
 use crate::engine::{
@@ -196,6 +198,37 @@ impl Engine for Postgres {
         rows.iter().map(read_group).collect()
     }
 
+    async fn put_schedule(&self, queue: &Place, schedule: Scheduled) -> Answer<Agenda> {
+        self.store_schedule(queue, schedule).await
+    }
+
+    async fn remove_schedule(&self, queue: &Place, key: &Key) -> Answer<bool> {
+        let sql = "select requeue.remove_schedule($1, $2)";
+        Ok(self.query_row(queue, sql, &[&number(queue), &&**key]).await?.get(0))
+    }
+
+    async fn pause_schedule(&self, queue: &Place, key: &Key, paused: bool) -> Answer<bool> {
+        let sql = "select requeue.set_schedule_paused($1, $2, $3)";
+        Ok(self.query_row(queue, sql, &[&number(queue), &&**key, &paused]).await?.get(0))
+    }
+
+    async fn list_schedules(
+        &self,
+        queue: &Place,
+        after: Option<&Key>,
+        limit: usize,
+    ) -> Answer<Vec<Agenda>> {
+        Ok(vec![self.read_schedules(queue, Order::Key(after), limit).await?])
+    }
+
+    async fn next_schedules(&self, queue: &Place, limit: usize) -> Answer<Vec<Agenda>> {
+        Ok(vec![self.read_schedules(queue, Order::Due, limit).await?])
+    }
+
+    async fn fire_schedule(&self, queue: &Place, was: &Scheduled, firing: Firing) -> Answer<bool> {
+        self.fire_stored(queue, was, firing).await
+    }
+
     async fn is_paused(&self, queue: &Place) -> Answer<bool> {
         let sql = "select q.paused from requeue.queues q where q.id = $1";
         match self.query_rows(queue, sql, &[&number(queue)]).await?.first() {
@@ -350,7 +383,7 @@ impl Engine for Postgres {
     }
 
     fn subscribe_wakes(&self, queue: &Place) -> watch::Receiver<u64> {
-        self.listener.subscribe_wakes(queue.id, &self.address, &self.connector)
+        self.listener.subscribe_wakes(queue, &self.address, &self.connector)
     }
 
     fn max_batches(&self) -> usize {
@@ -380,7 +413,7 @@ fn changed(row: &SqlRow, count: usize) -> Vec<Option<bool>> {
 }
 
 impl Postgres {
-    async fn query_rows(
+    pub(super) async fn query_rows(
         &self,
         queue: &Place,
         sql: &str,
@@ -389,12 +422,17 @@ impl Postgres {
         name_dropped(queue, self.sessions.query_rows(sql, params).await)
     }
 
-    async fn query_row(&self, queue: &Place, sql: &str, params: &Params<'_>) -> Answer<SqlRow> {
+    pub(super) async fn query_row(
+        &self,
+        queue: &Place,
+        sql: &str,
+        params: &Params<'_>,
+    ) -> Answer<SqlRow> {
         name_dropped(queue, self.sessions.query_row(sql, params).await)
     }
 
     /// Fails if the queue was dropped.
-    async fn check_queue(&self, queue: &Place) -> Answer<()> {
+    pub(super) async fn check_queue(&self, queue: &Place) -> Answer<()> {
         self.query_row(queue, "select requeue.check_queue($1)", &[&number(queue)]).await.map(drop)
     }
 
@@ -416,8 +454,8 @@ impl Postgres {
 }
 
 impl Sessions {
-    /// Claims keys. Also returns the lower bounds for the next claim, and the transactions that were in progress. They
-    /// include the newest ones only with `names_newest`.
+    /// Claims keys. Also returns the lower bounds for the next claim, and the transactions that
+    /// were in progress: the newest ones only with `names_newest`.
     pub(super) async fn claim(
         &self,
         queue: &Place,
@@ -425,12 +463,17 @@ impl Sessions {
         lows: &Lows,
         names_newest: bool,
     ) -> Answer<(Claimed, Lows, Snapshot)> {
+        // The time of the next schedule is read by the same statement, and costs a search in an index.
         let plain = "select keys, epochs, priorities, adds, reasons, failures, queued, parked, \
-                     parked_failures, next_due, lows, snapshot, is_paused, is_rated \
+                     parked_failures, next_due, lows, snapshot, is_paused, is_rated, \
+                     (select s.due_at - requeue.now() from requeue.schedules s \
+                      where s.queue = $1 and s.due_at is not null order by s.due_at limit 1) as schedule_in \
                      from requeue.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
         let by_turns = "select keys, epochs, priorities, adds, reasons, failures, queued, parked, \
                      parked_failures, next_due, lows, snapshot, is_paused, is_rated, groups, bands, \
-                     ring, used, is_next, cursors, is_complete \
+                     ring, used, is_next, cursors, is_complete, \
+                     (select s.due_at - requeue.now() from requeue.schedules s \
+                      where s.queue = $1 and s.due_at is not null order by s.due_at limit 1) as schedule_in \
                      from requeue.claim_turns($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, \
                      $13, $14, $15, $16, $17)";
         let max = i32::try_from(claim.max).unwrap_or(i32::MAX);
@@ -467,7 +510,12 @@ impl Sessions {
             out.group = Some(group.into());
         }
         let visited = if claimed.is_paused { unvisited(rounds) } else { read_visited(&row) };
-        let is_searching = lock(&queue.turns).note_visited(visited, claimed.items.len());
+        let mut turns = lock(&queue.turns);
+        if claimed.is_rated {
+            turns.note_rate();
+        }
+        let is_searching = turns.note_visited(visited, claimed.items.len(), claim.max);
+        drop(turns);
         if is_searching {
             claimed.next = Some(Duration::ZERO);
         }
@@ -505,7 +553,7 @@ struct Visits<'a> {
     ring: Vec<&'a str>,
     used: Vec<i32>,
     after: Vec<Option<&'a str>>,
-    more: i32,
+    more: Vec<i32>,
 }
 
 impl<'a> Visits<'a> {
@@ -515,13 +563,13 @@ impl<'a> Visits<'a> {
                 .zip(rounds)
                 .flat_map(|(band, round)| round.first.iter().map(move |turn| (band, turn)))
         };
-        let more = rounds.iter().map(|round| round.more).max().unwrap_or_default();
+        let more = |round: &Round| i32::try_from(round.more).unwrap_or(i32::MAX);
         Self {
             bands: turns().map(|(band, _)| band).collect(),
             ring: turns().map(|(_, turn)| &*turn.group).collect(),
             used: turns().map(|(_, turn)| count(turn.used)).collect(),
             after: rounds.iter().map(|round| round.after.as_deref()).collect(),
-            more: i32::try_from(more).unwrap_or(i32::MAX),
+            more: rounds.iter().map(more).collect(),
         }
     }
 }
@@ -586,7 +634,9 @@ fn read_claimed(row: &SqlRow) -> (Claimed, Lows, Snapshot) {
     let last_failures: Vec<i32> = row.get("parked_failures");
     let parked = parked.into_iter().zip(last_failures);
     let next_due: Option<i64> = row.get("next_due");
+    let schedule_in: Option<i64> = row.get("schedule_in");
     let claimed = Claimed {
+        schedule_in: schedule_in.map(|time| until(0, time)),
         items: keys.iter().enumerate().map(delivery).collect(),
         next: next_due.map(|time| until(0, time)),
         parked: parked

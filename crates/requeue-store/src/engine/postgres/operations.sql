@@ -5,7 +5,7 @@
 create or replace function requeue.decides(epoch bigint) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-    -- The first number is "rque" in bytes.
+    -- The first number is "rqme" in bytes.
     return pg_try_advisory_xact_lock(1920036197, (epoch % 2147483647)::integer);
 end $$;
 
@@ -80,11 +80,11 @@ begin
 end $$;
 
 -- Counts a failure for each expired lease from `low` on. Returns the lower bound for the next claim, the keys that were
--- parked because this was their last permitted failure, and whether the lease of a key in a group has ended.
+-- parked because this was their last permitted failure, and the groups of the keys.
 create or replace function requeue.expire_leases(
     in_queue integer, in_hold boolean, in_base bigint, in_cap bigint, in_share double precision,
     in_most integer, t bigint, inout low bigint,
-    out parked bytea[], out parked_failures integer[], out has_freed boolean
+    out parked bytea[], out parked_failures integer[], out freed text[]
 )
 language plpgsql as $$
 declare
@@ -98,7 +98,7 @@ declare
 begin
     parked := '{}';
     parked_failures := '{}';
-    has_freed := false;
+    freed := '{}';
     for k in
         select * from requeue.keys x
         where x.queue = in_queue and x.state = 1 and x.lease_until <= t and x.lease_until >= low
@@ -119,7 +119,7 @@ begin
             k.run_adds, k.run_reasons, 'the lease expired', in_base, in_cap,
             1 - (step - floor(step)), in_most);
         perform requeue.keep(k, t);
-        has_freed := has_freed or k.grp is not null;
+        freed := freed || k.grp;
         if k.state = 2 then
             parked := parked || k.key;
             parked_failures := parked_failures || k.failures;
@@ -404,8 +404,13 @@ begin
     if first_at is not null and exists (
         select from requeue.queues q where q.id = in_queue and q.waited_until > t
             and first_at <= requeue.horizon(q.waited_until, t)
-    ) or freed is not null and requeue.frees_slot(in_queue, freed, t) then
-        perform requeue.wake(in_queue);
+    ) then
+        perform case
+            when freed is null then requeue.wake(in_queue)
+            else requeue.wake_for_groups(in_queue, requeue.freed_groups(in_queue, freed, true, t))
+        end;
+    elsif freed is not null then
+        perform requeue.wake_for_slots(in_queue, freed, t);
     end if;
     if cardinality(held) = cardinality(ends.keys) then
         return held;

@@ -121,6 +121,91 @@ begin
         after, merge, priority, reasons, revive, debounce, at_most, "group");
 end $$;
 
+-- Adds a key again at each time of a schedule: a cron expression with a time zone, or `every` and a period. A process
+-- that gets keys of the queue computes the times.
+create or replace function requeue.schedule(
+    queue text, key bytea, spec text, zone text default null, priority text default 'normal',
+    "group" text default null
+) returns void
+language plpgsql {definer} as $$
+declare
+    place requeue.queues;
+    is_period constant boolean := spec like 'every %';
+begin
+    select q.* into place from requeue.queues q where q.name = schedule.queue;
+    if not found then
+        raise exception 'no such queue: %', quote_nullable(queue)
+            using errcode = 'undefined_object', hint = 'select requeue.open(''...'') creates it.';
+    end if;
+    perform requeue.check_groups(place.group_by, array["group"], 1);
+    if spec is null or octet_length(spec) > 200 or not is_period and spec not like '@%'
+        and cardinality(regexp_split_to_array(btrim(spec, E' \t'), '[ \t]+')) <> 5
+    then
+        raise exception 'invalid schedule %: use a cron expression of five fields, or every and a period',
+            quote_nullable(left(spec, 200))
+            using errcode = 'invalid_parameter_value', hint = 'Examples: 0 9 * * MON-FRI, every 5m.';
+    elsif is_period and zone <> '' then
+        raise exception 'a period has no time zone, and the schedule has %', quote_literal(left(zone, 200))
+            using errcode = 'invalid_parameter_value', hint = 'Omit the zone.';
+    elsif not is_period and not exists (
+        select from pg_timezone_names z where lower(z.name) = lower(schedule.zone)
+    ) then
+        raise exception 'unknown time zone %', quote_nullable(left(zone, 200))
+            using errcode = 'invalid_parameter_value',
+            hint = 'Use a name of the IANA database, such as Europe/Berlin or UTC.';
+    end if;
+    perform requeue.put_schedule(place.id, key, spec, coalesce(zone, ''), requeue.priority_number(priority),
+        case when place.group_by is not null then coalesce("group", '') end);
+end $$;
+
+create or replace function requeue.schedule(
+    queue text, key text, spec text, zone text default null, priority text default 'normal',
+    "group" text default null
+) returns void
+language sql {definer}
+    return requeue.schedule(queue, convert_to(key, 'UTF8'), spec, zone, priority, "group");
+
+-- Lists the schedules of a queue. `next` is null while it is unknown, and for a schedule that is paused.
+create or replace function requeue.list_schedules(queue text)
+returns table (
+    key bytea, spec text, zone text, next timestamptz, paused boolean, error text, priority text, "group" text
+)
+language sql stable {definer}
+begin atomic
+    select s.key, s.spec, nullif(s.zone, ''),
+        case when s.due_at > 0 then to_timestamp(s.due_at / 1000000.0) end,
+        s.due_at is null, s.error, (array['low', 'normal', 'high'])[s.priority + 2], s.grp
+    from requeue.schedules s join requeue.queues q on q.id = s.queue
+    where q.name = list_schedules.queue order by s.key;
+end;
+
+-- These functions return false if the key has no schedule, or there is no such queue.
+create or replace function requeue.unschedule(queue text, key bytea) returns boolean
+language sql {definer}
+    return coalesce((select requeue.remove_schedule(f.id, unschedule.key) from requeue.find(queue) f), false);
+
+create or replace function requeue.unschedule(queue text, key text) returns boolean
+language sql {definer}
+    return requeue.unschedule(queue, convert_to(key, 'UTF8'));
+
+create or replace function requeue.pause_schedule(queue text, key bytea) returns boolean
+language sql {definer}
+    return coalesce(
+        (select requeue.set_schedule_paused(f.id, pause_schedule.key, true) from requeue.find(queue) f), false);
+
+create or replace function requeue.pause_schedule(queue text, key text) returns boolean
+language sql {definer}
+    return requeue.pause_schedule(queue, convert_to(key, 'UTF8'));
+
+create or replace function requeue.resume_schedule(queue text, key bytea) returns boolean
+language sql {definer}
+    return coalesce(
+        (select requeue.set_schedule_paused(f.id, resume_schedule.key, false) from requeue.find(queue) f), false);
+
+create or replace function requeue.resume_schedule(queue text, key text) returns boolean
+language sql {definer}
+    return requeue.resume_schedule(queue, convert_to(key, 'UTF8'));
+
 create or replace function requeue.delay(after interval) returns bigint language sql immutable
     return greatest(ceil(extract(epoch from after) * 1000000), 0)::bigint;
 

@@ -14,18 +14,17 @@ use crate::types::error::{Answer, EngineError, Kind, newer_schema, older_schema}
 use crate::types::inspect::StateCounts;
 
 /// The version of the schema that this program creates and uses.
-pub(super) const VERSION: i32 = 1;
-/// The changes of the tables from each version to the next one, up to [`VERSION`].
-///
-/// All functions are replaced after the last step. A step that changes the parameters of a function drops it.
-pub(super) const STEPS: &[&str] = &[];
+pub(super) const VERSION: i32 = 2;
+/// The changes of the tables from each version to the next one, up to [`VERSION`]. All functions are replaced after the
+/// last step.
+pub(super) const STEPS: &[&str] = &[include_str!("upgrades/2.sql")];
 /// The oldest server version that this program was tested with.
 const OLDEST_SERVER: i32 = 140_000;
 /// Serializes migrations. The number is "requeue" in bytes.
 const LOCK: &str = "select pg_advisory_xact_lock(32199685320308069)";
 
-/// Creates the tables of a new schema.
-const TABLES: &str = concat!("create schema requeue;", include_str!("schema.sql"));
+/// Creates the tables of version 1. [`STEPS`] change them, also those of a new schema, so that both are alike.
+pub(super) const TABLES: &str = concat!("create schema requeue;", include_str!("schema.sql"));
 
 /// Creates the functions, or replaces those of an older version. See [`function_sql`] for the names in braces.
 const FUNCTIONS: &str = concat!(
@@ -35,6 +34,7 @@ const FUNCTIONS: &str = concat!(
     include_str!("turns.sql"),
     include_str!("operations.sql"),
     include_str!("free.sql"),
+    include_str!("schedules.sql"),
     include_str!("dropping.sql"),
     include_str!("public.sql"),
 );
@@ -63,8 +63,9 @@ fn function_sql() -> String {
 const BEGIN_UPGRADE: &str = include_str!("upgrades/begin.sql");
 const END_UPGRADE: &str = include_str!("upgrades/end.sql");
 
-/// An upgrade waits for a transaction that has added keys. While it waits, all later operations wait behind
-/// it. So it gives up after this time, and tries again after the pause, for `PATIENCE` in total.
+/// An upgrade waits for each transaction that has added keys, and all later operations wait behind
+/// the upgrade. The upgrade therefore gives up after this time, and tries again after the pause,
+/// for `PATIENCE` in total.
 const WAITING: &str = "set local lock_timeout = '1s'";
 const PAUSE: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -171,7 +172,8 @@ async fn try_migrate(sessions: &Sessions, steps: &[&str]) -> Answer<()> {
     match read_version(client).await? {
         None => {
             let record = format!("insert into requeue.version values ({VERSION})");
-            run_batch(client, &[TABLES, &function_sql(), &record].concat()).await?;
+            run_batch(client, &[TABLES, &STEPS.concat(), &function_sql(), &record].concat())
+                .await?;
         }
         Some(VERSION) => {}
         Some(version) => {

@@ -1,11 +1,6 @@
 -- The tables. Times are microseconds since 1970, measured by the server's clock.
 create table requeue.version (version integer not null);
 
--- A rate that requeue can read: see `Rate::check`.
-create function requeue.is_rate(rate bigint[]) returns boolean language sql immutable
-    return rate is null or cardinality(rate) = 3 and rate[1] between 1 and 4294967295 and rate[2] > 0
-        and rate[3] between 1 and 4294967295 and rate[2]::numeric * rate[3] <= 1125899906842624;
-
 create table requeue.queues (
     id integer generated always as identity primary key,
     name text collate "C" not null unique,
@@ -16,42 +11,8 @@ create table requeue.queues (
     -- The time until which a process may be waiting. Without a waiting process, adds send no notification.
     waited_until bigint not null default 0 check (waited_until >= 0),
     -- True: the queue delivers no key.
-    paused boolean not null default false,
-    -- Null: the queue has no groups. Empty: each add says the group. Otherwise the regular expression that extracts the
-    -- group from the key.
-    group_by text,
-    -- The limit of keys in flight of each group that has no other one.
-    group_limit integer check (group_limit > 0),
-    -- The rate of all starts: their number, its time in microseconds, and the burst.
-    rate bigint[] check (requeue.is_rate(rate)),
-    -- True: a group has or had a rate.
-    has_group_rates boolean not null default false
+    paused boolean not null default false
 );
-
--- One row for each group that has settings.
-create table requeue.groups (
-    queue integer not null,
-    name text collate "C" not null,
-    -- The limit of keys in flight.
-    most integer check (most > 0),
-    -- The number of keys in one turn.
-    weight integer not null default 1 check (weight > 0),
-    -- True: the group delivers no key.
-    paused boolean not null default false,
-    -- The rate of its starts, as for queues.
-    rate bigint[] check (requeue.is_rate(rate)),
-    primary key (queue, name)
-);
-
--- The time from which each rate permits the next start: see `rates.sql`.
-create table requeue.rates (
-    queue integer not null,
-    name text collate "C" not null,
-    next_at bigint not null check (next_at >= 0),
-    primary key (queue, name)
-) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
-
-create index rates_next on requeue.rates (queue, next_at);
 
 -- The fencing tokens of deliveries: see `raise_epochs`.
 create sequence requeue.epochs;
@@ -92,10 +53,6 @@ create table requeue.keys (
     -- For a key in flight: the fencing token of the delivery whose run was cancelled. A later delivery has
     -- another token, and is not cancelled.
     cancel_epoch bigint check (cancel_epoch > 0),
-    -- The group, without control characters. Null: the queue has no groups. Empty: the key is in none.
-    grp text collate "C" check (octet_length(grp) <= 100 and grp !~ '[\u0001-\u001f\u007f-\u009f]'),
-    -- For a pending key of a queue with groups: true if it was due when the row was written. See `turns.sql`.
-    is_due boolean not null default false,
     constraint pending check (case state when 0 then at is not null when 2 then at is null else true end),
     constraint in_flight check (
         case state
@@ -113,13 +70,9 @@ create table requeue.renewals (
     lease_until bigint not null
 );
 
-create index keys_ready on requeue.keys (queue, priority, at) where state = 0 and grp is null;
+create index keys_ready on requeue.keys (queue, priority, at) where state = 0;
 create index keys_leases on requeue.keys (queue, lease_until) where state = 1;
 create index keys_parked on requeue.keys (queue, key) where state = 2;
--- For queues with groups: see `turns.sql`.
-create index keys_turns on requeue.keys (queue, priority, grp, at) where state = 0 and is_due and grp is not null;
-create index keys_delayed on requeue.keys (queue, at) where state = 0 and not is_due and grp is not null;
-create index keys_of_group on requeue.keys (queue, grp) where state = 1 and grp is not null;
 
 -- Completions, with the arguments of `ended` for each. If all have succeeded, only the first three arrays are
 -- set.
@@ -129,9 +82,3 @@ create type requeue.ends as (
     shares double precision[], mosts integer[]
 );
 
-
--- A group that a claim visits: its priority, the number of keys that it has got in its turn, whether its turn comes next
--- (or after those of all other groups), and its settings. `most` is the limit of keys in flight, or null.
-create type requeue.turn as (
-    priority integer, name text collate "C", used bigint, is_next boolean, weight integer, most integer
-);

@@ -131,17 +131,19 @@ begin
 end $$;
 
 -- Chooses and locks up to `in_wanted` ready keys from groups that `may` permits (see `try_groups`), by the turns of the
--- groups. Each turn has `each` times the weight of the group, less what it has used. `quotas` has the numbers of keys
--- that the rates permit (see `try_rates`), or is null. `taken` has the keys that this
--- claim has chosen before, and `taken_groups` their groups.
+-- groups. Each turn has `each` times the weight of the group, less what it has used. `quotas` has the numbers of keys that
+-- the rates permit (see `try_rates`), or is null. `taken` has the keys that this claim has chosen before, and
+-- `taken_groups` the groups of those whose groups have limits, or of all if `quotas` is not null.
 --
 -- Counts the keys in flight with another statement than `try_groups`: it sees each claim that has held the locks
 -- before.
 --
--- `open` has the groups that may have more keys. `short` has those that had fewer keys than they had room for.
+-- `open` and `over` have the groups that may have more keys; the turns of those in `over` are over. `short` has the groups
+-- that had fewer keys than they had room for.
 create or replace function requeue.visit_groups(
     in_queue integer, in_turns requeue.turn[], may integer[], quotas integer[], in_wanted integer, each bigint,
-    inout taken tid[], inout taken_groups text[], out open requeue.turn[], out short requeue.turn[]
+    inout taken tid[], inout taken_groups text[],
+    out open requeue.turn[], out over requeue.turn[], out short requeue.turn[]
 )
 language plpgsql as $$
 #variable_conflict use_column
@@ -164,7 +166,7 @@ begin
         from unnest(in_turns) with ordinality as c (priority, name, used, is_next, weight, most, n)
         where may[c.n] = 2
     ), chosen as (
-        select r.n, r.name, r.weight, r.used, h.id, h.at
+        select r.n, r.name, r.most, r.weight, r.used, h.id, h.at
         from room r, lateral (
             select x.ctid as id, x.at from requeue.keys x
             where x.queue = in_queue and x.state = 0 and x.is_due and x.priority = r.priority
@@ -173,9 +175,12 @@ begin
         ) h
         limit in_wanted
     ), ordered as (
-        select c.id, c.name, c.n,
+        select c.id, c.name, c.most, c.n,
             (c.used + row_number() over (partition by c.n order by c.at) - 1) / c.weight as turn
         from chosen c
+    ), sorted as (
+        select array_agg(o.id) as ids, array_agg(o.name) filter (where o.most is not null or quotas is not null) as names
+        from (select * from ordered o order by o.turn, o.n) o
     ), counted as (
         select c.n, count(*) as many from chosen c group by c.n
     ), visited as (
@@ -186,22 +191,22 @@ begin
     ), done as (
         select c.n, c.priority, c.name, c.weight, c.most, v.room > v.many and v.many < v.wanted as is_short,
             -- A group that was not reached keeps its place.
-            v.wanted = 0 as keeps,
+            coalesce(v.wanted = 0, false) as keeps,
             coalesce(v.many = least(v.turn, v.wanted), may[c.n] = 1) as is_open,
             -- The claim may have ended before the turn.
-            coalesce(v.many < v.turn, false) as is_cut, c.used, c.is_next, coalesce(v.many, 0) as many
+            coalesce(v.wanted > 0 and v.many < v.turn, false) as is_cut, c.used, c.is_next, coalesce(v.many, 0) as many
         from unnest(in_turns) with ordinality as c (priority, name, used, is_next, weight, most, n)
         left join visited v using (n)
     )
-    select (select array_agg(o.id order by o.turn, o.n) from ordered o),
-        (select array_agg(o.name order by o.turn, o.n) from ordered o),
+    select (select i.ids from sorted i), (select i.names from sorted i),
         coalesce(array_agg(
-            row(d.priority, d.name,
-                case when d.keeps then d.used when d.is_cut then d.used + d.many else 0 end,
-                case when d.keeps then d.is_next else d.is_cut end, d.weight, d.most)::requeue.turn
-            order by d.n) filter (where d.is_open), '{}'),
+            row(d.priority, d.name, case when d.is_cut then d.used + d.many else d.used end,
+                d.is_cut or d.is_next, d.weight, d.most)::requeue.turn
+            order by d.n) filter (where d.is_open and (d.keeps or d.is_cut)), '{}'),
+        coalesce(array_agg(row(d.priority, d.name, 0, false, d.weight, d.most)::requeue.turn
+            order by d.n) filter (where d.is_open and not (d.keeps or d.is_cut)), '{}'),
         coalesce(array_agg(row(d.priority, d.name, 0, false, 1, null)::requeue.turn) filter (where d.is_short), '{}')
-    into here, here_groups, open, short
+    into here, here_groups, open, over, short
     from done d;
     taken := taken || here;
     taken_groups := taken_groups || here_groups;
@@ -221,23 +226,26 @@ language plpgsql as $$
 declare
     most_visited constant integer := requeue.most_decisions();
     -- The turns of each group, so that 8 groups fill the batch: see `turns_each`.
-    each constant bigint := ceil(in_wanted / greatest(1, (
-        select sum(c.weight) from unnest(in_turns[:8]) c
-    ))::numeric);
+    each bigint;
     total constant integer := cardinality(in_turns);
-    has_limit constant boolean := exists (select from unnest(in_turns) c where c.most is not null);
+    has_limit boolean;
     wanted integer := in_wanted;
     before integer;
     -- A claim of one key visits one group, so that it locks no other.
     size integer := least(in_wanted, 8);
     first integer := 1;
     part requeue.turn[];
+    over requeue.turn[] := '{}';
     may integer[];
     quotas integer[];
     locked integer := 0;
     visited record;
 begin
     open := '{}';
+    select ceil((in_wanted + sum(c.used) filter (where c.n <= 8)) / greatest(1, sum(c.weight) filter (where c.n <= 8))),
+        count(c.most) > 0
+    into each, has_limit
+    from unnest(in_turns) with ordinality as c (priority, name, used, is_next, weight, most, n);
     while wanted > 0 and first <= total and locked < most_visited loop
         part := in_turns[first : first + size - 1];
         first := first + cardinality(part);
@@ -258,13 +266,15 @@ begin
         taken := visited.taken;
         taken_groups := visited.taken_groups;
         open := open || visited.open;
+        over := over || visited.over;
         short := short || visited.short;
         wanted := wanted - (cardinality(taken) - before);
         size := least(2 * size, most_visited);
     end loop;
     -- The rest has its turns in the next claim.
     is_busy := is_busy or wanted > 0 and first <= total;
-    open := open || in_turns[first:];
+    -- A claim that visits a priority twice must give no group two turns in a row.
+    open := open || in_turns[first:] || over;
 end $$;
 
 -- Returns the priority of the oldest ready key among the first keys of the groups that are below their limits.
@@ -286,16 +296,16 @@ begin
     order by h.at, c.priority limit 1);
 end $$;
 
--- Returns whether a process waits for a key, and one of these groups has a limit and a ready key. The completion of its
--- keys has made room for that key.
-create or replace function requeue.frees_slot(in_queue integer, in_groups text[], t bigint) returns boolean
+-- Returns those of these groups that have a ready key, each with the digit of its priority: see `wake_for_groups`. Without
+-- `in_all`, only those that have a limit: the completion of their keys has made room for that key.
+create or replace function requeue.freed_groups(in_queue integer, in_groups text[], in_all boolean, t bigint)
+returns text[]
 language plpgsql as $$
-declare
-    place requeue.queues;
 begin
-    select * into place from requeue.queues q where q.id = in_queue and q.waited_until > t;
-    return found and exists (
-        select from (select distinct g collate "C" as name from unnest(in_groups) g) u
+    return array(
+        select p.priority + 1 || u.name
+        from requeue.queues q
+        cross join (select distinct g collate "C" as name from unnest(in_groups) g) u
         left join lateral (
             select g.most, g.paused from requeue.groups g where g.queue = in_queue and g.name = u.name limit 1
         ) s on true
@@ -306,13 +316,102 @@ begin
                 and x.grp is not null and x.grp = u.name
             limit 1
         ) h
-        where coalesce(s.most, place.group_limit) is not null and s.paused is not true
+        where q.id = in_queue and (in_all or coalesce(s.most, q.group_limit) is not null) and s.paused is not true
     );
+end $$;
+
+-- Wakes the processes that wait for a key, if one of these groups has a limit and a ready key.
+create or replace function requeue.wake_for_slots(in_queue integer, in_groups text[], t bigint) returns void
+language plpgsql as $$
+declare
+    freed text[];
+begin
+    if exists (select from requeue.queues q where q.id = in_queue and q.waited_until > t) then
+        freed := requeue.freed_groups(in_queue, in_groups, false, t);
+        if freed <> '{}' then
+            perform requeue.wake_for_groups(in_queue, freed);
+        end if;
+    end if;
+end $$;
+
+-- Returns the groups of those of these keys that are ready, each with the digit of the priority: see `wake_for_groups`.
+create or replace function requeue.ready_groups(in_queue integer, in_keys bytea[]) returns text[]
+language plpgsql as $$
+begin
+    return array(
+        select distinct x.priority + 1 || x.grp from unnest(in_keys) a (key), lateral (
+            select k.priority, k.grp from requeue.keys k
+            where k.queue = in_queue and k.key = a.key and k.state = 0 and k.is_due limit 1
+        ) x
+    );
+end $$;
+
+-- Looks up groups of each priority, as `claim_turns` describes. Returns their names with their priorities from 1 for the
+-- lowest, the last group of each priority that was looked up, or null, and whether all were.
+create or replace function requeue.look_up_groups(
+    in_queue integer, in_after text[], in_more integer[],
+    out bands integer[], out names text[], out cursors text[], out is_complete boolean[]
+)
+language plpgsql stable as $$
+declare
+    found_here text[];
+begin
+    bands := '{}';
+    names := '{}';
+    cursors := array[null, null, null];
+    for band in 1 .. 3 loop
+        is_complete[band] := in_more[band] > 0;
+        continue when in_more[band] = 0 or not exists (
+            select from requeue.keys x
+            where x.queue = in_queue and x.state = 0 and x.is_due and x.priority = band - 2 and x.grp is not null
+            limit 1
+        );
+        found_here := requeue.next_groups(in_queue, band - 2, in_after[band], in_more[band]);
+        is_complete[band] := cardinality(found_here) < in_more[band];
+        cursors[band] := case when not is_complete[band] then found_here[in_more[band]] end;
+        names := names || found_here;
+        bands := bands || array_fill(band, array[cardinality(found_here)]);
+    end loop;
+end $$;
+
+-- Returns how long a claim by turns that has found fewer keys than it wanted waits for the next one, if that is known.
+-- `marked` is the number of keys that it has marked as due, and `short` has the groups that had fewer keys than they had
+-- room for. `is_busy` says that another claim kept it from a group.
+create or replace function requeue.next_turn(
+    in_queue integer, marked integer, short requeue.turn[], is_busy boolean, t bigint
+) returns bigint
+language plpgsql as $$
+declare
+    next_at constant bigint := (
+        select x.at from requeue.keys x
+        where x.queue = in_queue and x.state = 0 and x.grp is not null and not x.is_due
+        order by x.at limit 1
+    );
+    -- A key that was due and was not marked is one of too many, or is locked by another transaction.
+    next_due constant bigint := case
+        when next_at > t then next_at - t
+        when next_at is not null and marked < 256 then 20000
+        when next_at is not null then 0
+    end;
+begin
+    return case
+        when is_busy then least(next_due, 5000)
+        -- Another transaction has locked a ready key, as in `claim`.
+        when exists (
+            select from unnest(short) c, lateral (
+                select from requeue.keys x
+                where x.queue = in_queue and x.state = 0 and x.is_due and x.priority = c.priority
+                    and x.grp is not null and x.grp = c.name
+                limit 1
+            ) h
+        ) then least(next_due, 20000)
+        else next_due
+    end;
 end $$;
 
 -- As `claim`, for a queue with groups. The groups in `in_ring` come first, each with its priority from 1 for the
 -- lowest, and the number of keys that it has got in its turn. Then follow, for each priority, up to `in_more` groups
--- after `in_after`. Groups have no lower bounds, so that `lows` stays as it is, except for leases.
+-- after `in_after`, unless it is 0. Groups have no lower bounds, so that `lows` stays as it is, except for leases.
 --
 -- Also returns the groups of the keys; the groups that later claims visit, as in `in_ring`, with those whose turns come
 -- next (`is_next`); and for each priority the last group that was looked up, or null, and whether all were. If the
@@ -321,7 +420,7 @@ create or replace function requeue.claim_turns(
     in_queue integer, in_hold boolean, in_max integer, in_oldest integer, in_lease bigint,
     in_base bigint, in_cap bigint, in_share double precision, in_most integer, in_lows bigint[],
     in_newest boolean, in_worker text,
-    in_bands integer[], in_ring text[], in_used integer[], in_after text[], in_more integer,
+    in_bands integer[], in_ring text[], in_used integer[], in_after text[], in_more integer[],
     out keys bytea[], out epochs bigint[], out priorities smallint[], out adds integer[],
     out reasons integer[], out failures integer[], out queued bigint[], out parked bytea[],
     out parked_failures integer[], out next_due bigint, out lows bigint[], out snapshot text,
@@ -335,10 +434,9 @@ declare
     t bigint := requeue.now();
     place requeue.queues;
     ended record;
-    found_here text[];
-    found_bands integer[] := '{}';
-    found_all text[] := '{}';
+    looked_up record;
     turns requeue.turn[];
+    present integer[];
     rest requeue.turn[];
     -- The priorities, in the order of the visits, and the numbers of keys.
     visits integer[] := '{1, 0, -1}';
@@ -348,7 +446,6 @@ declare
     visited record;
     delivered record;
     marked integer := 0;
-    next_at bigint;
     begun record;
     asked constant integer := in_max;
 begin
@@ -363,8 +460,8 @@ begin
     lows[4] := ended.low;
     parked := ended.parked;
     parked_failures := ended.parked_failures;
-    if ended.has_freed and place.waited_until > t then
-        perform requeue.wake(in_queue);
+    if ended.freed <> '{}' then
+        perform requeue.wake_for_slots(in_queue, ended.freed, t);
     end if;
 
     is_rated := place.rate is not null or place.has_group_rates;
@@ -373,19 +470,19 @@ begin
         in_max := begun.most;
     end if;
     turns := '{}';
+    cursors := array[null, null, null];
     if not is_paused then
         marked := requeue.note_due(in_queue, t);
-        for band in 1 .. 3 loop
-            found_here := requeue.next_groups(in_queue, band - 2, in_after[band], in_more);
-            is_complete[band] := cardinality(found_here) < in_more;
-            cursors[band] := case when not is_complete[band] then found_here[in_more] end;
-            found_all := found_all || found_here;
-            found_bands := found_bands || array_fill(band, array[cardinality(found_here)]);
-        end loop;
-        turns := requeue.candidates(in_queue, place.group_limit, in_bands, in_ring, in_used, found_bands, found_all);
+        looked_up := requeue.look_up_groups(in_queue, in_after, in_more);
+        cursors := looked_up.cursors;
+        is_complete := looked_up.is_complete;
+        turns := requeue.candidates(
+            in_queue, place.group_limit, in_bands, in_ring, in_used, looked_up.bands, looked_up.names
+        );
     end if;
 
-    if in_oldest > 0 and (select min(c.priority) < max(c.priority) from unnest(turns) c) then
+    present := array(select distinct c.priority from unnest(turns) c);
+    if in_oldest > 0 and cardinality(present) > 1 then
         aged := requeue.oldest_priority(in_queue, turns);
         if aged is not null then
             visits := aged || visits;
@@ -396,16 +493,16 @@ begin
     into visited;
     for n in 1 .. cardinality(visits) loop
         wanted := least(quotas[n], in_max - cardinality(visited.taken));
-        -- After a visit, those whose turns come next precede those that have had their turns.
+        continue when wanted = 0 or visits[n] <> all (present);
         rest := array(
             select row(c.priority, c.name, c.used, c.is_next, c.weight, c.most)::requeue.turn
             from unnest(turns) with ordinality as c (priority, name, used, is_next, weight, most, place)
-            where c.priority = visits[n] order by c.is_next desc, c.place
+            where c.priority = visits[n] order by c.place
         );
-        continue when wanted = 0 or cardinality(rest) = 0;
+        continue when cardinality(rest) = 0;
         turns := array(select c from unnest(turns) c where c.priority <> visits[n]);
-        visited := requeue.take_turns(in_queue, rest, wanted, place.has_group_rates, visited.taken, visited.taken_groups, visited.short,
-            visited.is_busy);
+        visited := requeue.take_turns(in_queue, rest, wanted, place.has_group_rates, visited.taken,
+            visited.taken_groups, visited.short, visited.is_busy);
         turns := turns || visited.open;
     end loop;
     select coalesce(array_agg(c.priority + 2), '{}'), coalesce(array_agg(c.name), '{}'),
@@ -430,36 +527,15 @@ begin
     groups := delivered.groups;
 
     if not is_paused and cardinality(keys) < in_max then
-        next_at := (
-            select x.at from requeue.keys x
-            where x.queue = in_queue and x.state = 0 and x.grp is not null and not x.is_due
-            order by x.at limit 1
-        );
-        -- A key that was due and was not marked is one of too many, or is locked by another transaction.
-        next_due := case
-            when next_at > t then next_at - t
-            when next_at is not null and marked < 256 then 20000
-            when next_at is not null then 0
-        end;
-        if visited.is_busy then
-            next_due := least(next_due, 5000);
-        elsif exists (
-            select from unnest(visited.short) c, lateral (
-                select from requeue.keys x
-                where x.queue = in_queue and x.state = 0 and x.is_due and x.priority = c.priority
-                    and x.grp is not null and x.grp = c.name
-                limit 1
-            ) h
-        ) then
-            -- Another transaction has locked a ready key, as in `claim`.
-            next_due := least(next_due, 20000);
-        end if;
+        next_due := requeue.next_turn(in_queue, marked, visited.short, visited.is_busy, t);
         if place.has_group_rates then
             next_due := least(next_due, requeue.next_by_rates(in_queue, t));
         end if;
     end if;
     if place.rate is not null and not is_paused then
-        next_due := requeue.end_rate(in_queue, place.rate, asked, in_max, cardinality(keys), begun.next_at, t, next_due);
+        next_due := requeue.end_rate(
+            in_queue, place.rate, asked, in_max, cardinality(keys), begun.next_at, t, next_due
+        );
     end if;
 end $$;
 
@@ -478,7 +554,7 @@ begin
         most = case in_setting when 0 then excluded.most else g.most end,
         weight = case in_setting when 1 then excluded.weight else g.weight end,
         paused = case in_setting when 2 then excluded.paused else g.paused end;
-    perform requeue.wake(in_queue);
+    perform requeue.wake_for_groups(in_queue, array['0' || in_name, '1' || in_name, '2' || in_name]);
 end $$;
 
 -- Sets the limit of the groups that have no other one, and wakes the waiting processes.

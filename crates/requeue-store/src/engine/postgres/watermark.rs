@@ -190,18 +190,16 @@ impl Watermark {
         self.unaware_since = now;
     }
 
+    /// Returns true while transactions are in progress that may change keys without a notification.
+    pub(super) fn has_unaware(&self) -> bool {
+        !self.unaware.is_empty()
+    }
+
     /// Returns the time after which to claim again, because adds may not send a notification. The pauses
     /// grow with the age of the transactions that cause them.
     pub(super) fn claim_pause(&self, now: Instant) -> Option<Duration> {
         let age = now.saturating_duration_since(self.unaware_since);
         (!self.unaware.is_empty()).then(|| (age / 2).max(FIRST_PAUSE))
-    }
-}
-
-#[cfg(test)]
-impl Watermark {
-    pub(super) fn has_unaware(&self) -> bool {
-        !self.unaware.is_empty()
     }
 }
 

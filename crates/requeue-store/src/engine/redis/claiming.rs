@@ -53,7 +53,11 @@ impl Redis {
         let ShardClaim { mut claimed, health, visited } = values::read_claimed(answer, has_groups)?;
         if let Some(visited) = visited {
             let count = claimed.items.len();
-            if lock(&shards[number].turns).note_visited(visited, count) {
+            let mut turns = lock(&shards[number].turns);
+            if claimed.is_rated {
+                turns.note_rate();
+            }
+            if turns.note_visited(visited, count, max) {
                 claimed.next = Some(Duration::ZERO);
             }
         }
@@ -72,14 +76,13 @@ impl Redis {
         Ok(claimed)
     }
 
-    /// Returns the number of keys that can be claimed from the shard, and the time until there may be such a
-    /// key.
+    /// Looks up whether keys can be claimed from the shard.
     async fn peek_shard(
         &self,
         queue: &Place,
         shards: &Arc<Vec<Shard>>,
         number: usize,
-    ) -> Answer<(usize, Option<Duration>)> {
+    ) -> Answer<Peeked> {
         let shard = &shards[number];
         let command = self.nodes.scripts.peek.on(shard);
         let run = self.run_script(shard, &command);
@@ -89,7 +92,9 @@ impl Redis {
         let mut found = Values::from_array(found)?;
         let (due, next) = (found.number::<u32>()? as usize, found.time_if_any()?);
         let health = if found.is_true()? { Health::Damaged(0) } else { Health::Good };
-        Ok((due, self.start_repair(queue, shards, number, health).or(next)))
+        let schedule_in = found.time_if_any()?;
+        let next = self.start_repair(queue, shards, number, health).or(next);
+        Ok(Peeked { due, rest: Claimed { next, schedule_in, ..Claimed::default() } })
     }
 
     /// Claims from one shard. If that shard has too few keys, also claims from the other shards that have
@@ -129,11 +134,11 @@ impl Redis {
         let mut claims = Vec::new();
         for (&number, peeked) in others.iter().zip(peeked) {
             let due = match peeked {
-                Ok((due, next)) if due == 0 || left == 0 => {
-                    all.take_part(Ok(Claimed { next, ..Claimed::default() }));
+                Ok(Peeked { due, rest }) if due == 0 || left == 0 => {
+                    all.take_part(Ok(rest));
                     continue;
                 }
-                Ok((due, _)) => due.min(left),
+                Ok(Peeked { due, .. }) => due.min(left),
                 Err(fault) => {
                     all.take_part(Err(fault));
                     continue;
@@ -160,14 +165,14 @@ impl Redis {
         queue: &Place,
         shards: &Arc<Vec<Shard>>,
         others: &[usize],
-        peeked: Vec<Answer<(usize, Option<Duration>)>>,
+        peeked: Vec<Answer<Peeked>>,
         claim: Claim,
         mut all: Gathered,
     ) -> Answer<Claimed> {
         let mut open = VecDeque::new();
         for (&number, peeked) in others.iter().zip(peeked) {
             match peeked {
-                Ok((0, next)) => all.take_part(Ok(Claimed { next, ..Claimed::default() })),
+                Ok(Peeked { due: 0, rest }) => all.take_part(Ok(rest)),
                 Ok(_) => open.push_back(number),
                 Err(fault) => all.take_part(Err(fault)),
             }
@@ -201,6 +206,14 @@ impl Redis {
     }
 }
 
+/// What a shard has, without a claim.
+struct Peeked {
+    /// The number of keys that can be claimed.
+    due: usize,
+    /// The result of a claim that takes none of them.
+    rest: Claimed,
+}
+
 /// The combined results of several shards.
 #[derive(Default)]
 struct Gathered {
@@ -212,7 +225,7 @@ struct Gathered {
 impl Gathered {
     fn take_part(&mut self, claimed: Answer<Claimed>) {
         match claimed {
-            Ok(Claimed { items, next, damaged, parked, is_paused, is_rated }) => {
+            Ok(Claimed { items, next, damaged, parked, is_paused, schedule_in, is_rated }) => {
                 let all = &mut self.claimed;
                 all.is_paused |= is_paused;
                 all.is_rated |= is_rated;
@@ -220,6 +233,7 @@ impl Gathered {
                 all.damaged.extend(damaged);
                 all.parked.extend(parked);
                 all.next = all.next.into_iter().chain(next).min();
+                all.schedule_in = all.schedule_in.into_iter().chain(schedule_in).min();
                 self.answered = true;
             }
             Err(fault) => {

@@ -234,7 +234,7 @@ pub(super) async fn remove_shards(nodes: &Arc<Nodes>, shards: &[Shard]) -> Answe
 }
 
 async fn run_step(nodes: &Arc<Nodes>, shard: &Shard, what: &str, name: u64) -> Answer<Value> {
-    let mut command = nodes.scripts.drop.on(shard);
+    let mut command = nodes.scripts.drop.on_schedules(shard);
     command.arg(what).arg(name);
     nodes.run_script(shard.slot, &command).await
 }

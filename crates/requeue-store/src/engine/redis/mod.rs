@@ -9,16 +9,18 @@
 //! - Sorted sets of the keys that are due, in flight or parked.
 //! - The last fencing token.
 //! - A list with a token for waiting processes.
-//! - In a queue with groups: a sorted set of the ready keys in the order of the turns, one of the keys in flight by
-//!   group, and hashes of the groups of keys and of the settings of groups. Queues without groups run no command for
-//!   them.
+//! - For groups: a sorted set of the ready keys in the order of the turns, and one of the keys in flight by group.
+//!   Two hashes contain the group of each key, and the settings of each group. Queues without groups run no command
+//!   for them.
+//!
+//! Schedules are in a hash and a sorted set, in the shard of their keys. If the server evicts keys, it may lose them.
 //!
 //! # Groups
 //!
 //! A claim counts the keys of a group in flight, and delivers further ones, in one script. So the limits are exact,
 //! also after a failover, except for lost writes. All keys of a group must therefore be in one shard. If a pattern
 //! extracts the groups, the group of a key determines its shard. If adds name the groups, the queue has one shard,
-//! whatever the address says.
+//! even if the address asks for more.
 //!
 //! # Data loss in a failover
 //!
@@ -72,6 +74,7 @@ mod options;
 mod reaching;
 mod repairing;
 mod requirements;
+mod schedules;
 mod scripts;
 mod sending;
 #[cfg(test)]
@@ -101,6 +104,7 @@ use self::values::{REPLACED, Stored, Values};
 use self::waking::Waiting;
 use crate::engine::damage::Damaged;
 use crate::engine::receipts::{Attempts, Receipt, Receipts};
+use crate::engine::schedules::{Agenda, Firing, Scheduled};
 use crate::engine::time::micros;
 use crate::engine::{
     Answers, Ask, Claim, Claimed, Cursor, Dropped, End, Engine, GroupChange, Place, Renewed,
@@ -339,6 +343,35 @@ impl Engine for Redis {
         self.list_all_groups(queue, after, limit).await
     }
 
+    async fn put_schedule(&self, queue: &Place, schedule: Scheduled) -> Answer<Agenda> {
+        self.store_schedule(queue, schedule).await
+    }
+
+    async fn remove_schedule(&self, queue: &Place, key: &Key) -> Answer<bool> {
+        self.change_schedule(queue, key, "remove").await
+    }
+
+    async fn pause_schedule(&self, queue: &Place, key: &Key, paused: bool) -> Answer<bool> {
+        self.change_schedule(queue, key, if paused { "pause" } else { "resume" }).await
+    }
+
+    async fn list_schedules(
+        &self,
+        queue: &Place,
+        after: Option<&Key>,
+        limit: usize,
+    ) -> Answer<Vec<Agenda>> {
+        self.scan_schedules(queue, after, limit).await
+    }
+
+    async fn next_schedules(&self, queue: &Place, limit: usize) -> Answer<Vec<Agenda>> {
+        self.read_next_schedules(queue, limit).await
+    }
+
+    async fn fire_schedule(&self, queue: &Place, was: &Scheduled, firing: Firing) -> Answer<bool> {
+        self.fire_stored(queue, was, firing).await
+    }
+
     async fn send_completions(&self, queue: &Place, ends: Vec<End>, _: Tried) -> Answers<bool> {
         let Some(first) = ends.first() else { return Ok(Vec::new()) };
         let (shards, number) = self.shard_with(queue, &first.key)?;
@@ -458,6 +491,8 @@ impl Engine for Redis {
         let waiting = Arc::new(Waiting::new());
         let woken = waiting.subscribe();
         if let Ok(shards) = self.shards_of(queue) {
+            // The scripts of claims read the names of the groups that have changed.
+            shards.iter().for_each(|shard| lock(&shard.turns).hear_wakes());
             waiting.begin(&self.nodes, &shards);
         }
         let mut all = lock(&self.waiting);

@@ -43,7 +43,7 @@ pub(super) struct Identity {
 pub(super) struct Shard {
     pub(super) slot: u16,
     pub(super) queue: Arc<Identity>,
-    /// The Redis keys, in the order in which the scripts use them. The last four exist only in queues with groups.
+    /// The Redis keys, in the order in which the scripts use them. The last five exist only in queues with groups.
     pub(super) keys: Vec<String>,
     /// The time at which the shard stopped answering claims. Claims skip the shard until it answers.
     pub(super) silent: Mutex<Option<Instant>>,
@@ -73,6 +73,13 @@ impl Shard {
         format!("{start}:receipt:{name:x}")
     }
 
+    /// Returns the Redis keys of the schedules. Only the scripts that change schedules, and drops, use them.
+    pub(super) fn schedules(&self) -> [String; 2] {
+        let rows = self.rows();
+        let start = rows.rfind(':').map_or(rows, |end| &rows[..end]);
+        ["schedules", "schedule-times"].map(|part| format!("{start}:{part}"))
+    }
+
     /// Returns the Redis key of the mark that names the generation.
     pub(super) fn generation(&self) -> &str {
         &self.keys[9]
@@ -80,7 +87,7 @@ impl Shard {
 }
 
 /// The parts of a shard that only queues with groups have.
-const GROUP_PARTS: [&str; 4] = ["turns", "in-flight", "groups-of", "group-settings"];
+const GROUP_PARTS: [&str; 5] = ["turns", "in-flight", "groups-of", "group-settings", "freed"];
 
 /// Returns all shards of a queue, which are distributed evenly over the slots of a cluster.
 pub(super) fn shards(of: &Arc<Identity>, count: u16) -> Vec<Shard> {

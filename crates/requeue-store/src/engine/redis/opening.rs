@@ -16,13 +16,18 @@ use super::values::{self, Values};
 use super::{Redis, dropping, names, repairing};
 use crate::engine::{Place, Settings, lock};
 use crate::types::add::{ParkedAdd, ReaddPolicy};
-use crate::types::error::{Answer, EngineError, newer_schema};
+use crate::types::error::{Answer, EngineError, newer_schema, older_schema};
 use crate::types::group::{GroupBy, Grouping};
 use crate::types::inspect::QueueInfo;
 use crate::types::rate::Rate;
 
 /// The version of the data. Raise it if the scripts of an older program cannot read the data.
-const VERSION: &str = "1";
+const VERSION: &str = "2";
+/// The version before groups. Its data need no change.
+const WITHOUT_GROUPS: &str = "1";
+/// Writes the version, unless a newer program has written another one in the meantime.
+const UPGRADE: &str =
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('SET', KEYS[1], ARGV[2]) end";
 /// The maximum number of attempts to open a queue that others drop and create at the same time.
 const ATTEMPTS: u32 = 10;
 
@@ -62,6 +67,15 @@ impl Redis {
                 names::SCHEMA
             )),
             None => refuse(crate::types::error::UNPREPARED),
+            Some(WITHOUT_GROUPS) => refuse(
+                &older_schema(
+                    WITHOUT_GROUPS,
+                    VERSION,
+                    "run `requeue store init`, or call `Store::migrate`",
+                )
+                .source
+                .to_string(),
+            ),
             Some(other) => refuse(&newer_schema(other, VERSION).source.to_string()),
         }
     }
@@ -74,12 +88,16 @@ impl Redis {
     }
 
     pub(super) async fn migrate_version(&self) -> Answer<()> {
-        // A full server accepts no write, but may already have the version.
-        if self.version().await?.is_none() {
-            let mut set = cmd("SET");
-            set.arg(names::SCHEMA).arg(VERSION).arg("NX");
-            self.nodes.run_command(names::slot(names::SCHEMA), &set).await?;
-        }
+        let (mut set, mut upgrade) = (cmd("SET"), cmd("EVAL"));
+        let write = match self.version().await?.as_deref() {
+            None => set.arg(names::SCHEMA).arg(VERSION).arg("NX"),
+            Some(WITHOUT_GROUPS) => {
+                upgrade.arg(UPGRADE).arg(1).arg(names::SCHEMA).arg(WITHOUT_GROUPS).arg(VERSION)
+            }
+            // A full server accepts no write, but may already have the version.
+            Some(_) => return self.check(None).await,
+        };
+        self.nodes.run_command(names::slot(names::SCHEMA), write).await?;
         self.check(None).await
     }
 
@@ -346,7 +364,7 @@ impl Redis {
             let paused = cmd("GET").arg(shard.paused()).to_owned();
             let paused = self.nodes.run_command(shard.slot, &paused).await?;
             is_paused |=
-                matches!(&paused, Value::BulkString(state) if is_paused_state(state, generation));
+                matches!(paused, Value::BulkString(text) if is_paused_by(&text, generation));
             if !is_empty && is_paused {
                 break;
             }
@@ -364,10 +382,9 @@ impl Redis {
     }
 }
 
-/// Returns true if this state of a shard says that it is paused: see `read_state` of rates.lua.
-fn is_paused_state(state: &[u8], generation: u64) -> bool {
-    let rest = state.strip_prefix(generation.to_string().as_bytes());
-    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b" 1 "))
+/// Returns true if the text says that the generation is paused: see `standing` in shard.lua.
+fn is_paused_by(text: &[u8], generation: u64) -> bool {
+    text.split(|&byte| byte == b' ').next() == Some(generation.to_string().as_bytes())
 }
 
 /// Returns the way in which the keys of a queue get their groups.

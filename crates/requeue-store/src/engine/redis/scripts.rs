@@ -35,6 +35,14 @@ impl Script {
         Call { script: self, command }
     }
 
+    /// As [`on`](Self::on), with the Redis keys of the schedules after those of the shard.
+    pub(super) fn on_schedules(&self, shard: &Shard) -> Call<'_> {
+        let keys: Vec<_> = shard.keys.iter().cloned().chain(shard.schedules()).collect();
+        let mut call = self.with(&keys);
+        call.arg(shard.queue.generation);
+        call
+    }
+
     pub(super) fn with(&self, keys: &[String]) -> Call<'_> {
         let mut command = cmd("EVALSHA");
         command.arg(&self.hash).arg(keys.len()).arg(keys);
@@ -82,6 +90,9 @@ const SHARD: &str = include_str!("lua/shard.lua");
 const RATES: &str = include_str!("lua/rates.lua");
 const ROWS: &str = include_str!("lua/rows.lua");
 const TURNS: &str = include_str!("lua/turns.lua");
+const SCHEDULES: &str = include_str!("lua/schedules.lua");
+/// An add, as a function.
+const ADD_KEYS: &str = concat!("local function add_keys()\n", include_str!("lua/add.lua"), "\nend");
 
 /// Defines [`Scripts`]. Each line has the parts that precede some scripts, and the names of these scripts, which
 /// are those of their files.
@@ -117,9 +128,12 @@ scripts! { clock:
     [EVEN_IF_FULL, ALIVE, clock, SHARD, ROWS, RATES, TURNS] => claim;
     [EVEN_IF_FULL, ALIVE, clock, SHARD, ROWS] => finish renew cancel cancel_running revive repair change_group regroup;
     [UNLESS_FULL, ALIVE, clock, SHARD, ROWS] => add;
+    [UNLESS_FULL, ALIVE, clock, SHARD, SCHEDULES] => put_schedule;
+    [EVEN_IF_FULL, ALIVE, clock, SHARD, SCHEDULES] => change_schedule;
+    [UNLESS_FULL, ALIVE, clock, SHARD, ROWS, ADD_KEYS, SCHEDULES] => fire_schedule;
     // These scripts only read.
-    [ALIVE, clock, SHARD] => look_up walk parked counts list_settings;
-    [ALIVE, clock, SHARD, RATES] => peek is_paused;
+    [ALIVE, clock, SHARD] => peek look_up walk parked counts is_paused list_settings;
+    [ALIVE, clock, SHARD, SCHEDULES] => next_schedules scan_schedules;
 }
 
 #[cfg(test)]

@@ -228,6 +228,7 @@ pub(super) fn read_claimed(value: Value, has_groups: bool) -> Answer<ShardClaim>
         next,
         is_paused: flags & 1 > 0,
         is_rated: flags & 2 > 0,
+        schedule_in: values.time_if_any()?,
         damaged: set_aside(values.next_value()?)?,
         parked: read_parked(values.next_value()?)?,
         items: read_delivered(values.next_value()?, has_groups)?,

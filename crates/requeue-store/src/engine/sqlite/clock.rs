@@ -15,7 +15,7 @@ use crate::engine::time::Micros;
 /// part, in microseconds.
 const FORGOTTEN: Micros = 1_000_000;
 
-/// The time by which the time of a file may be ahead of the clock of the machine, in microseconds: 100 years. A
+/// The longest lead of a file's time over the machine's clock, in microseconds: 100 years. A
 /// machine whose clock was wrong at its start may be ahead by decades.
 const AHEAD: Micros = 100 * 365 * 24 * 3_600_000_000;
 

@@ -6,16 +6,16 @@ mod place;
 mod rates;
 mod reserve;
 mod rows;
+mod schedules;
 mod schema;
 #[cfg(test)]
 mod tests;
 mod thread;
 mod turns;
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -24,9 +24,11 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use self::clock::Clock;
-use self::rates::QueueState;
+use self::operations::{Groups, Standing};
 use self::thread::{Busy, Kind, Thread, Work};
 use crate::engine::receipts::Attempts;
+use crate::engine::schedules::{Agenda, Firing, Scheduled};
+use crate::engine::wakes::Wakes;
 use crate::engine::{
     Answers, Ask, Claim, Claimed, Dropped, End, Engine, GroupChange, Place, Renewed, Settings,
     Tried, lock,
@@ -56,7 +58,7 @@ pub(crate) struct Sqlite {
     /// The threads for operations that only read, if there are any: one that reads many keys, and one that
     /// reads a few rows. A long count or search must not delay the state of the queue and of single keys.
     readers: Option<[Thread; 2]>,
-    wakes: Mutex<HashMap<i64, watch::Sender<u64>>>,
+    wakes: Wakes,
 }
 
 impl Sqlite {
@@ -66,12 +68,7 @@ impl Sqlite {
 
     fn open_with(path: &Path, synchronous: Synchronous, clock: Clock) -> Answer<Self> {
         let (thread, readers) = Thread::start(path, synchronous, clock)?;
-        Ok(Self { thread, readers, wakes: Mutex::default() })
-    }
-
-    fn wake_sender(&self, queue: i64) -> watch::Sender<u64> {
-        let mut wakes = lock(&self.wakes);
-        wakes.entry(queue).or_insert_with(|| watch::Sender::new(0)).clone()
+        Ok(Self { thread, readers, wakes: Wakes::default() })
     }
 
     /// Returns the thread for operations that may read all keys.
@@ -86,7 +83,15 @@ impl Sqlite {
 
     /// Wakes the getters of this process that wait for keys of the queue.
     fn wake_getters(&self, queue: i64) {
-        self.wake_sender(queue).send_modify(|wakes| *wakes += 1);
+        self.wakes.wake_getters(queue);
+    }
+
+    /// As [`wake_getters`](Self::wake_getters), after a change of keys of these groups.
+    fn wake_for_groups(&self, queue: &Place, groups: &Groups) {
+        match queue.group_by {
+            Some(_) => self.wakes.wake_after(queue.id, |turns| turns.name_groups(groups)),
+            None => self.wake_getters(queue.id),
+        }
     }
 
     /// As [`with_rows`](Self::with_rows), to change rows for a caller that does not try again. Waits for other processes
@@ -120,11 +125,11 @@ impl Sqlite {
         thread: &Thread,
         kind: Kind,
         queue: &Place,
-        work: impl FnOnce(&Work<'_>, Place, QueueState) -> rusqlite::Result<T> + Send + 'static,
+        work: impl FnOnce(&Work<'_>, Place, Standing) -> rusqlite::Result<T> + Send + 'static,
     ) -> Answer<T> {
         let place = queue.clone();
-        let called = thread.call_as(kind, move |at| match at.queue_state(&place)? {
-            Some(state) => work(at, place, state).map(Some),
+        let called = thread.call_as(kind, move |at| match at.read_standing(&place)? {
+            Some(standing) => work(at, place, standing).map(Some),
             None => Ok(None),
         });
         called.await?.ok_or_else(|| EngineError::dropped(&queue.name))
@@ -232,14 +237,16 @@ impl Engine for Sqlite {
         _: Tried,
     ) -> Answers<Added> {
         let add = move |at: &Work<'_>, queue: Place, _| at.add_keys(&queue, &asks);
-        let added = self.call(&self.thread, Kind::Grows, queue, add).await?;
-        self.wake_getters(queue.id);
+        let (added, ready) = self.call(&self.thread, Kind::Grows, queue, add).await?;
+        self.wake_for_groups(queue, &ready);
         Ok(added)
     }
 
     async fn claim_keys(&self, queue: &Place, claim: Claim) -> Answer<Claimed> {
         let kind = if claim.poll.is_zero() { Kind::Patient } else { Kind::Plain };
-        let work = move |at: &Work<'_>, queue: Place, state| at.claim_keys(&queue, &claim, state);
+        let work = move |at: &Work<'_>, queue: Place, standing: Standing| {
+            at.claim_keys(&queue, &claim, &standing)
+        };
         self.call(&self.thread, kind, queue, work).await
     }
 
@@ -250,9 +257,9 @@ impl Engine for Sqlite {
     }
 
     async fn change_group(&self, queue: &Place, group: &str, change: GroupChange) -> Answer<()> {
-        let group = group.to_owned();
-        self.update_rows(queue, move |at, queue| at.change_group(&queue, &group, change)).await?;
-        self.wake_getters(queue.id);
+        let name = group.to_owned();
+        self.update_rows(queue, move |at, queue| at.change_group(&queue, &name, change)).await?;
+        self.wake_for_groups(queue, &Groups::from([group.into()]));
         Ok(())
     }
 
@@ -275,8 +282,56 @@ impl Engine for Sqlite {
         .await
     }
 
+    async fn put_schedule(&self, queue: &Place, schedule: Scheduled) -> Answer<Agenda> {
+        let put = move |at: &Work<'_>, queue: Place| at.put_schedule(&queue, &schedule);
+        let put = self.update_rows(queue, put).await?;
+        self.wake_getters(queue.id);
+        Ok(put)
+    }
+
+    async fn remove_schedule(&self, queue: &Place, key: &Key) -> Answer<bool> {
+        let key = key.clone();
+        self.update_rows(queue, move |at, queue| at.remove_schedule(&queue, &key)).await
+    }
+
+    async fn pause_schedule(&self, queue: &Place, key: &Key, paused: bool) -> Answer<bool> {
+        let key = key.clone();
+        let pause = move |at: &Work<'_>, queue: Place| at.pause_schedule(&queue, &key, paused);
+        let is_there = self.update_rows(queue, pause).await?;
+        self.wake_getters(queue.id);
+        Ok(is_there)
+    }
+
+    async fn list_schedules(
+        &self,
+        queue: &Place,
+        after: Option<&Key>,
+        limit: usize,
+    ) -> Answer<Vec<Agenda>> {
+        let after = after.cloned();
+        self.with_rows(self.quick_reader(), queue, move |at, queue| {
+            at.list_schedules(&queue, after.as_ref(), limit).map(|agenda| vec![agenda])
+        })
+        .await
+    }
+
+    async fn next_schedules(&self, queue: &Place, limit: usize) -> Answer<Vec<Agenda>> {
+        self.with_rows(&self.thread, queue, move |at, queue| {
+            at.next_schedules(&queue, limit).map(|agenda| vec![agenda])
+        })
+        .await
+    }
+
+    async fn fire_schedule(&self, queue: &Place, was: &Scheduled, firing: Firing) -> Answer<bool> {
+        let was = was.clone();
+        let fire = move |at: &Work<'_>, queue: Place, _| at.fire_schedule(&queue, &was, firing);
+        let has_fired = self.call(&self.thread, Kind::Grows, queue, fire).await?;
+        self.wake_getters(queue.id);
+        Ok(has_fired)
+    }
+
     async fn is_paused(&self, queue: &Place) -> Answer<bool> {
-        let is_paused = |_: &Work<'_>, _, state: QueueState| Ok(state.is_paused);
+        let is_paused = |_: &Work<'_>, _, standing: Standing| Ok(standing.is_paused);
         self.call(self.quick_reader(), Kind::Plain, queue, is_paused).await
     }
 
@@ -287,10 +342,10 @@ impl Engine for Sqlite {
     }
 
     async fn send_completions(&self, queue: &Place, ends: Vec<End>, _: Tried) -> Answers<bool> {
-        let held = self
+        let (held, freed) = self
             .with_rows(&self.thread, queue, move |at, queue| at.finish_deliveries(&queue, ends))
             .await?;
-        self.wake_getters(queue.id);
+        self.wake_for_groups(queue, &freed);
         Ok(held)
     }
 
@@ -359,7 +414,8 @@ impl Engine for Sqlite {
     }
 
     fn subscribe_wakes(&self, queue: &Place) -> watch::Receiver<u64> {
-        self.wake_sender(queue.id).subscribe()
+        lock(&queue.turns).hear_wakes();
+        self.wakes.subscribe(queue)
     }
 
     fn max_batches(&self) -> usize {

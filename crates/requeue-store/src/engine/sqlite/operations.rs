@@ -1,16 +1,19 @@
 //! The operations, which run within a transaction.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use requeue::CancelledRun;
 use rusqlite::{OptionalExtension, Result, named_params, params};
 
-use super::rates::{QueueState, read_rate};
+use super::rates::read_rate;
 use super::rows::{COLUMNS, keep_row, load_row, read_row};
 use super::thread::Work;
+use crate::engine::gate::Gate;
 use crate::engine::row::Row;
 use crate::engine::time::{Micros, after, until};
-use crate::engine::{Ask, Claim, Claimed, Delivery, Dropped, End, Place, Renewed, Settings};
+use crate::engine::{Ask, Claim, Claimed, Delivery, Dropped, End, Place, Renewed, Settings, lock};
 use crate::types::add::{Added, ParkedAdd, Priority, ReaddPolicy};
 use crate::types::group::GroupBy;
 use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
@@ -19,6 +22,20 @@ use crate::types::rate::Rate;
 
 /// The maximum number of expired leases that one claim handles.
 const EXPIRED: usize = 256;
+
+/// The groups of keys that an operation has changed.
+pub(super) type Groups = BTreeSet<Arc<str>>;
+/// The state of a queue, which each operation reads.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Standing {
+    pub(super) is_paused: bool,
+    /// The time at which a schedule is due.
+    pub(super) schedule_at: Option<Micros>,
+    /// The rate of the queue.
+    pub(super) gate: Option<Gate>,
+    /// True if a group has or had a rate.
+    pub(super) has_group_rates: bool,
+}
 
 impl Work<'_> {
     pub(super) fn open_queue(&self, name: &str, settings: &Settings) -> Result<Place> {
@@ -60,6 +77,22 @@ impl Work<'_> {
         queues.collect()
     }
 
+    /// Returns the state of the queue, or `None` if it was dropped.
+    pub(super) fn read_standing(&self, queue: &Place) -> Result<Option<Standing>> {
+        let sql =
+            "select paused, schedule_at, rate, next_at, has_group_rates from queues where id = ?1";
+        let mut statement = self.connection.prepare_cached(sql)?;
+        let standing = |row: &rusqlite::Row<'_>| {
+            Ok(Standing {
+                is_paused: row.get(0)?,
+                schedule_at: row.get(1)?,
+                gate: self.read_gate(row, 2)?,
+                has_group_rates: row.get(4)?,
+            })
+        };
+        statement.query_row([queue.id], standing).optional()
+    }
+
     pub(super) fn set_paused(&self, queue: &Place, paused: bool) -> Result<()> {
         let sql = "update queues set paused = ?2 where id = ?1";
         self.connection.execute(sql, params![queue.id, paused]).map(drop)
@@ -75,6 +108,7 @@ impl Work<'_> {
         // The row of the queue goes first, in a short transaction. After a crash, its keys are unreachable
         // until `migrate` removes them.
         self.connection.execute("delete from queues where id = ?1", [queue.id])?;
+        self.connection.execute("delete from schedules where queue = ?1", [queue.id])?;
         Ok((Dropped::Yes(counts), queue.id))
     }
 
@@ -99,33 +133,47 @@ impl Work<'_> {
         self.connection.execute(sql, params![queue, most])
     }
 
-    pub(super) fn add_keys(&self, queue: &Place, asks: &[Ask]) -> Result<Vec<Option<Added>>> {
-        let add = |ask: &Ask| {
+    /// Also returns the groups of which keys are ready.
+    pub(super) fn add_keys(
+        &self,
+        queue: &Place,
+        asks: &[Ask],
+    ) -> Result<(Vec<Option<Added>>, Groups)> {
+        let mut ready = BTreeSet::new();
+        let mut add = |ask: &Ask| {
             let was = load_row(self.connection, queue.id, &ask.key)?;
             let (row, added) = Row::add(was, ask, queue, self.now);
             if added != Added::Parked {
                 keep_row(self.connection, queue.id, &ask.key, Some(&row), self.now)?;
+                if row.is_ready(self.now) {
+                    ready.extend(row.group);
+                }
             }
             Ok(Some(added))
         };
-        asks.iter().map(add).collect()
+        let added = asks.iter().map(&mut add).collect::<Result<_>>()?;
+        Ok((added, ready))
     }
 
     pub(super) fn claim_keys(
         &self,
         queue: &Place,
         claim: &Claim,
-        state: QueueState,
+        standing: &Standing,
     ) -> Result<Claimed> {
+        let &Standing { is_paused, schedule_at, gate, has_group_rates } = standing;
+        let schedule_in = schedule_at.map(|at| until(self.now, at));
         // Leases expire first, so that this claim can deliver their keys if the backoff is zero.
-        let parked = self.expire_leases(queue, claim)?;
-        let QueueState { is_paused, gate, has_group_rates } = state;
+        let (parked, freed) = self.expire_leases(queue, claim)?;
         if is_paused {
             let next = self.next_lease(queue)?.map(|at| until(self.now, at));
-            return Ok(Claimed { next, parked, is_paused, ..Claimed::default() });
+            return Ok(Claimed { next, parked, is_paused, schedule_in, ..Claimed::default() });
         }
         let claim_keys = |claim: &Claim| match queue.group_by {
-            Some(_) => self.claim_turns(queue, claim, has_group_rates),
+            Some(_) => {
+                lock(&queue.turns).name_groups(&freed);
+                self.claim_turns(queue, claim, has_group_rates)
+            }
             None => self.claim_in_order(queue, claim),
         };
         let (items, next) = match gate {
@@ -133,7 +181,7 @@ impl Work<'_> {
             None => claim_keys(claim)?,
         };
         let is_rated = gate.is_some() || has_group_rates;
-        Ok(Claimed { items, next, parked, is_rated, ..Claimed::default() })
+        Ok(Claimed { items, next, parked, is_rated, schedule_in, ..Claimed::default() })
     }
 
     /// Claims keys of a queue without groups. Also returns the time until there may be another key.
@@ -211,8 +259,9 @@ impl Work<'_> {
         Ok(found)
     }
 
-    /// Counts a failure for each key whose lease has expired. Returns the keys that this failure parks.
-    fn expire_leases(&self, queue: &Place, claim: &Claim) -> Result<Vec<ParkedKey>> {
+    /// Counts a failure for each key whose lease has expired. Returns the keys that this failure parks, and the groups of
+    /// all of them.
+    fn expire_leases(&self, queue: &Place, claim: &Claim) -> Result<(Vec<ParkedKey>, Groups)> {
         let sql = format!(
             "select {} from keys where queue = ?1 and state = 1 and lease_until <= ?2 \
              order by lease_until limit {EXPIRED}",
@@ -221,15 +270,16 @@ impl Work<'_> {
         let mut statement = self.connection.prepare_cached(&sql)?;
         let found: Vec<_> =
             statement.query_map(params![queue.id, self.now], read_row)?.collect::<Result<_>>()?;
-        let mut parked = Vec::new();
+        let (mut parked, mut freed) = (Vec::new(), BTreeSet::new());
         for (n, (key, row)) in (1..).zip(found) {
+            freed.extend(row.group.clone());
             let row = row.expire_lease(claim.expired.nth(n), queue.readd_policy, self.now);
             keep_row(self.connection, queue.id, &key, row.as_ref(), self.now)?;
             if let Some(row) = row.filter(|row| row.parked) {
                 parked.push(ParkedKey::from_expired_lease(key, row.failures));
             }
         }
-        Ok(parked)
+        Ok((parked, freed))
     }
 
     /// Returns the time until the next key is due or the next lease expires.
@@ -251,21 +301,25 @@ impl Work<'_> {
         self.connection.prepare_cached(sql)?.query_row([queue.id], |row| row.get(0))
     }
 
+    /// Also returns the groups that have room for another key.
     pub(super) fn finish_deliveries(
         &self,
         queue: &Place,
         ends: Vec<End>,
-    ) -> Result<Vec<Option<bool>>> {
-        let finish = |End { key, epoch, how }: End| {
+    ) -> Result<(Vec<Option<bool>>, Groups)> {
+        let mut freed = BTreeSet::new();
+        let mut finish = |End { key, epoch, how }: End| {
             let row = load_row(self.connection, queue.id, &key)?;
             let Some(row) = row.filter(|row| row.is_held(epoch, self.now)) else {
                 return Ok(Some(false));
             };
+            freed.extend(row.group.clone());
             let row = row.finish(how, queue.readd_policy, self.now);
             keep_row(self.connection, queue.id, &key, row.as_ref(), self.now)?;
             Ok(Some(true))
         };
-        ends.into_iter().map(finish).collect()
+        let held = ends.into_iter().map(&mut finish).collect::<Result<_>>()?;
+        Ok((held, freed))
     }
 
     pub(super) fn renew_leases(

@@ -13,30 +13,9 @@ use crate::engine::time::{Micros, until};
 use crate::engine::{Claim, Delivery, Place};
 use crate::types::rate::Rate;
 
-/// The part of the row of a queue that each operation reads.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct QueueState {
-    pub(super) is_paused: bool,
-    /// The rate of the queue.
-    pub(super) gate: Option<Gate>,
-    /// True if a group has or had a rate.
-    pub(super) has_group_rates: bool,
-}
-
 impl Work<'_> {
-    /// Returns the state of the queue, or `None` if it was dropped.
-    pub(super) fn queue_state(&self, queue: &Place) -> Result<Option<QueueState>> {
-        let sql = "select paused, rate, next_at, has_group_rates from queues where id = ?1";
-        let mut statement = self.connection.prepare_cached(sql)?;
-        let state = |row: &rusqlite::Row<'_>| {
-            let gate = self.read_gate(row, 1)?;
-            Ok(QueueState { is_paused: row.get(0)?, gate, has_group_rates: row.get(3)? })
-        };
-        statement.query_row([queue.id], state).optional()
-    }
-
     /// Reads a rate and its time from two columns.
-    fn read_gate(&self, row: &rusqlite::Row<'_>, first: usize) -> Result<Option<Gate>> {
+    pub(super) fn read_gate(&self, row: &rusqlite::Row<'_>, first: usize) -> Result<Option<Gate>> {
         let Some(rate) = read_rate(row, first)? else { return Ok(None) };
         Ok(Some(Gate::new(rate, row.get(first + 1)?, self.now)))
     }

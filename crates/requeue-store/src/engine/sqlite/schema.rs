@@ -6,14 +6,16 @@ use super::rows::COLUMNS;
 use crate::engine::missing_steps;
 
 /// The `application_id` of requeue's files: "rque".
-const OURS: i32 = 0x7271_7565;
+pub(super) const OURS: i32 = 0x7271_7565;
 /// The version of the schema that this program creates and uses.
-pub(super) const VERSION: i32 = 1;
+pub(super) const VERSION: i32 = 2;
+/// Creates the tables of version 1. [`STEPS`] change them, also those of a new file, so that both are alike.
+pub(super) const TABLES: &str = include_str!("schema.sql");
 /// The changes of the tables from each version to the next one, up to [`VERSION`].
-pub(super) const STEPS: Steps = &[];
+pub(super) const STEPS: Steps = &[include_str!("upgrades/2.sql")];
 /// The columns of the table `queues`.
 const QUEUES: &str = "id, name, readd_policy, parked_add, paused, group_by, group_limit, rate, next_at, \
-                      has_group_rates";
+                      has_group_rates, schedule_at";
 
 pub(super) type Steps = &'static [&'static str];
 
@@ -56,7 +58,7 @@ pub(super) fn migrate(transaction: &Connection, steps: Steps) -> rusqlite::Resul
     // Another process may have migrated since the caller read the version.
     let found = found(transaction)?;
     if found == Found::Nothing {
-        transaction.execute_batch(include_str!("schema.sql"))?;
+        transaction.execute_batch(&[&[TABLES], STEPS].concat().concat())?;
         transaction.pragma_update(None, "application_id", OURS)?;
     } else if let Some(missing) = found.missing_steps(steps) {
         for step in missing {

@@ -7,35 +7,8 @@ create table queues (
     -- The effect of an add on a parked key: 0 revives it, 1 keeps it parked.
     parked_add integer not null check (parked_add in (0, 1)),
     -- 1: the queue delivers no key.
-    paused integer not null default 0 check (paused in (0, 1)),
-    -- Null: the queue has no groups. Empty: each add names the group. Otherwise the pattern that extracts it from the
-    -- key.
-    group_by text,
-    -- The limit of keys in flight of each group that has no other one.
-    group_limit integer check (group_limit between 1 and 4294967295),
-    -- The rate of all starts: their number, its time in microseconds, and the burst, with spaces between them.
-    rate text,
-    -- The time from which the rate permits the next start: see `Gate`.
-    next_at integer not null default 0 check (next_at >= 0),
-    -- 1: a group has or had a rate.
-    has_group_rates integer not null default 0 check (has_group_rates in (0, 1))
+    paused integer not null default 0 check (paused in (0, 1))
 ) strict;
-
--- One row for each group that has settings.
-create table groups (
-    queue integer not null,
-    name text not null,
-    -- The limit of keys in flight.
-    most integer check (most between 1 and 4294967295),
-    -- The number of keys in one turn.
-    weight integer not null default 1 check (weight between 1 and 4294967295),
-    -- 1: the group delivers no key.
-    paused integer not null default 0 check (paused in (0, 1)),
-    -- The rate of its starts, as for queues.
-    rate text,
-    next_at integer not null default 0 check (next_at >= 0),
-    primary key (queue, name)
-) strict, without rowid;
 
 -- The last fencing token. The next one is greater, and at least the time in microseconds since 1970, so
 -- that tokens also increase after a backup was restored.
@@ -70,14 +43,6 @@ create table keys (
     -- For a key that waits for debounced adds: the latest time to which further ones postpone its run.
     bound integer check (bound >= 0),
     error text,
-    -- The group, without control characters. Null: the queue has no groups. Empty: the key is in none.
-    grp text check (
-        length(cast(grp as blob)) <= 100
-        and grp not glob '*[' || char(1, 45, 31, 127, 45, 159) || ']*'
-        and instr(grp, char(0)) = 0
-    ),
-    -- For a ready key of a queue with groups: 1 if it was ready when the row was written. See `turns.rs`.
-    is_due integer not null default 0 check (is_due in (0, 1)),
     -- For a key in flight: its delivery, and the parameters of its run.
     epoch integer check (epoch > 0),
     lease_until integer check (lease_until >= 0),
@@ -105,11 +70,6 @@ create table keys (
     primary key (queue, key)
 ) strict, without rowid;
 
-create index keys_ready on keys (queue, priority, at) where state = 0 and grp is null;
+create index keys_ready on keys (queue, priority, at) where state = 0;
 create index keys_leases on keys (queue, lease_until) where state = 1;
 create index keys_parked on keys (queue, key) where state = 2;
--- For queues with groups: see `turns.rs`.
-create index keys_turns on keys (queue, priority, grp, at) where state = 0 and is_due = 1;
-create index keys_delayed on keys (queue, at) where state = 0 and is_due = 0 and grp is not null;
-create index groups_rated on groups (queue, next_at) where rate is not null;
-create index keys_of_group on keys (queue, grp) where state = 1 and grp is not null;

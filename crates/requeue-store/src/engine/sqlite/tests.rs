@@ -4,8 +4,8 @@ mod damaged;
 mod file;
 mod upgrading;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -16,12 +16,13 @@ use super::*;
 use crate::tests::Batches as _;
 use crate::tests::BoxFuture;
 use crate::tests::conformance::{
-    Rig, check, check_bulk, check_jitter, check_queues, groups, rates, steps,
-    unclaimed_and_cancelled,
+    Rig, check, check_bulk, check_grouped, check_jitter, check_queues, grouped_steps, groupings,
+    groups, rates, schedules, steps, unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
 use crate::tests::pausing::check_pauses;
+use crate::tests::scheduling::check_schedules;
 use crate::tests::{get, polled};
 use crate::types::add::{ParkedAdd, ReaddPolicy};
 use crate::types::error::{ErrorKind, chain};
@@ -57,6 +58,10 @@ impl Rig for Fixture {
         self.now.store(now, Ordering::SeqCst);
         Box::pin(std::future::ready(()))
     }
+
+    fn goes_back(&self) -> bool {
+        false
+    }
 }
 
 fn conforms(readd_policy: ReaddPolicy) {
@@ -74,6 +79,18 @@ fn conforms(readd_policy: ReaddPolicy) {
 }
 
 #[test]
+fn schedules_fire_once_for_each_time() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("the runtime is built");
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) };
+    proptest!(config, |(steps in schedules::steps(80), has_groups: bool)| {
+        let group_by = has_groups.then_some("");
+        runtime.block_on(async { schedules::check(&Fixture::new().await, "q", group_by, &steps).await });
+    });
+    runtime.block_on(async { schedules::check_missed(&Fixture::new().await, "q").await });
+}
+
+#[test]
 fn replaces_as_the_model_does() {
     conforms(ReaddPolicy::Replace);
 }
@@ -87,9 +104,9 @@ fn holds_as_the_model_does() {
 fn groups_keep_their_limits_and_lose_no_key() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("the runtime is built");
-    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) };
-    proptest!(config, |(steps in groups::steps(80))| {
-        runtime.block_on(async { groups::check(&Fixture::new().await, "q", &steps).await });
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(150) };
+    proptest!(config, |(steps in grouped_steps(80), grouping in groupings())| {
+        runtime.block_on(async { check_grouped(&Fixture::new().await, "q", grouping, &steps).await });
     });
 }
 
@@ -118,6 +135,16 @@ async fn a_rate_changes() {
 #[tokio::test]
 async fn groups_take_turns_by_weight() {
     groups::check_turns(&Fixture::new().await, "q").await;
+}
+
+#[tokio::test]
+async fn no_group_gets_two_turns_in_a_row() {
+    groups::check_second_visit(&Fixture::new().await, "q").await;
+}
+
+#[tokio::test]
+async fn a_freed_group_is_found_without_a_search() {
+    groups::check_freed_groups(&Fixture::new().await, "q").await;
 }
 
 /// With a single worker, each claim ahead would otherwise need a sync, in addition to the syncs of the
@@ -898,4 +925,11 @@ async fn a_pause_applies_to_all_workers() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let store = store(&at(&dir)).await;
     check_pauses(&store, &store, "q").await;
+}
+
+#[tokio::test]
+async fn a_worker_fires_schedules() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let store = store(&at(&dir)).await;
+    check_schedules(&store, &store, "q").await;
 }

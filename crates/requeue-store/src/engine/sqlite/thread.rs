@@ -1,7 +1,7 @@
 //! The threads that own the connections: one that writes, and two that read.
 //!
 //! The reading threads neither wait for writers nor block them. The operations that arrive while a thread
-//! is busy share one transaction, and thereby the cost of its commit.
+//! is busy share one transaction, and the cost of its commit.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -226,7 +226,7 @@ impl Server {
     }
 
     /// Sets up the file. Returns true if it has a write-ahead log, so that readers and writers do not block
-    /// each other. Does not change a file of another program.
+    /// each other. Leaves a file of another program unchanged.
     fn begin(&self, synchronous: Synchronous) -> Answer<bool> {
         let set_up = || {
             let mut has_log = false;
@@ -314,8 +314,8 @@ impl Server {
     }
 
     /// Returns the longest time that a patient operation waits for another one, such as the completion of
-    /// the key in flight. A worker may begin to wait for the result meanwhile, so this is shorter than the
-    /// commit that it saves.
+    /// the key in flight. A worker may begin to wait for the result meanwhile, so this time is shorter
+    /// than the commit that the wait saves.
     fn patient_wait(&self) -> Duration {
         if cfg!(test) { Duration::from_secs(2) } else { self.took / 2 }
     }

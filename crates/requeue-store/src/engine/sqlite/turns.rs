@@ -43,6 +43,9 @@ impl Work<'_> {
         has_rates: bool,
     ) -> Result<(Vec<Delivery>, Option<Duration>)> {
         self.mark_due(queue)?;
+        if has_rates {
+            lock(&queue.turns).note_rate();
+        }
         let rounds = lock(&queue.turns).next_rounds();
         let mut candidates = Bands::default();
         let mut visited: Bands<Visited> = Bands::default();
@@ -64,7 +67,7 @@ impl Work<'_> {
             visited.next = next.into_iter().map(|open| open.turn).collect();
             visited.last = last.into_iter().map(|open| open.turn.group).collect();
         }
-        let is_searching = lock(&queue.turns).note_visited(visited, items.len());
+        let is_searching = lock(&queue.turns).note_visited(visited, items.len(), claim.max);
         let next = if items.len() == claim.max {
             None
         } else if is_searching {
@@ -123,8 +126,17 @@ impl Work<'_> {
                 candidates.push(Candidate { turn, is_first, weight, limit, is_rated });
             }
         }
-        candidates.retain(|candidate| candidate.limit != Some(0));
-        Ok((candidates, Visited { cursor, is_complete, ..Visited::default() }))
+        // A found group at its limit, or at its rate, must not take a place in the ring.
+        let mut open = Vec::new();
+        for candidate in candidates {
+            let may_deliver = match candidate.limit {
+                Some(0) => false,
+                Some(_) | None if !candidate.is_first => self.room_of(queue, &candidate, 1)? > 0,
+                Some(_) | None => true,
+            };
+            open.extend(may_deliver.then_some(candidate));
+        }
+        Ok((open, Visited { cursor, is_complete, ..Visited::default() }))
     }
 
     /// Returns the groups with ready keys of a priority, in the order of their names: first those after
@@ -203,7 +215,7 @@ impl Work<'_> {
         claim: &Claim,
         items: &mut Vec<Delivery>,
     ) -> Result<Vec<Candidate>> {
-        let each = turns_each(most, groups.iter().map(|group| group.weight));
+        let each = turns_each(most, groups.iter().map(|group| (group.weight, group.turn.used)));
         let (mut found, mut open, mut over) = (Vec::new(), Vec::new(), Vec::new());
         for (place, mut group) in groups.into_iter().enumerate() {
             let wanted = most - found.len();

@@ -7,29 +7,50 @@ use std::time::Duration;
 
 use requeue::CancelReason;
 use requeue_core as core;
-use requeue_sim::model::{self, Model, Ranking, Rules, Team};
+use requeue_sim::model::{
+    self, GroupSettings, GroupedKey, Model, Ranking, Rules, StoreGroups, Team,
+};
 
 use super::steps::{Ending, Step};
-use super::{BACKOFF, BEGIN, KEYS, LEASE, Rig, STATES, WORKERS};
+use super::{BACKOFF, BEGIN, GROUPED_KEYS, GROUPS, KEYS, LEASE, Rig, STATES, WORKERS, failing};
 use crate::engine::time::Micros;
 use crate::engine::{
-    Ask, Asked, Backoff, Claim, Delivery, Dropped, End, Engine, Failing, Failure, Finish, Place,
-    Renewed, Settings, by_shard,
+    Ask, Asked, Claim, Claimed, Delivery, Dropped, End, Engine, Failure, Finish, GroupChange,
+    Place, Renewed, Settings, by_shard,
 };
 use crate::tests::Batches as _;
 use crate::types::add::{Add, Added, Merge, ParkedAdd, Priority, ReaddPolicy};
 use crate::types::error::{Answer, Kind};
-use crate::types::inspect::{FAR, State, StateCounts};
+use crate::types::inspect::{Entry, FAR, State, StateCounts};
 use crate::types::key::Key;
 
 /// Applies `steps` to a new queue of the engine and to the model, and compares them after each step.
 pub(crate) async fn check(rig: &dyn Rig, name: &str, readd_policy: ReaddPolicy, steps: &[Step]) {
+    check_settings(rig, name, readd_policy.into(), steps).await;
+}
+
+/// As [`check`], for a queue whose keys have groups: named by each add if `group_by` is empty, or else extracted by it.
+pub(crate) async fn check_grouped(
+    rig: &dyn Rig,
+    name: &str,
+    (readd_policy, group_by): (ReaddPolicy, &str),
+    steps: &[Step],
+) {
+    let group_by = Some(group_by.into());
+    let settings = Settings { readd_policy, group_by, ..Settings::default() };
+    check_settings(rig, name, settings, steps).await;
+}
+
+async fn check_settings(rig: &dyn Rig, name: &str, settings: Settings, steps: &[Step]) {
     let engine = rig.engine();
+    let readd_policy = settings.readd_policy;
     let parked_add =
         if readd_policy == ReaddPolicy::Hold { ParkedAdd::Keep } else { ParkedAdd::Revive };
-    let settings = Settings { readd_policy, parked_add, ..Settings::default() };
+    let settings = Settings { parked_add, ..settings };
+    let group_by = settings.group_by.clone();
     let place = engine.open_queue(name, settings).await.expect("the queue opens");
-    assert_eq!((place.readd_policy, place.parked_add), (readd_policy, parked_add));
+    let found = (place.readd_policy, place.parked_add, place.group_by.clone());
+    assert_eq!(found, (readd_policy, parked_add, group_by.clone()));
     let rules = Rules {
         rerun: core::InFlightPolicy::After,
         pace: None,
@@ -58,6 +79,8 @@ pub(crate) async fn check(rig: &dyn Rig, name: &str, readd_policy: ReaddPolicy, 
         ready_at: BTreeMap::new(),
         released: BTreeMap::new(),
         is_paused: false,
+        keys: if group_by.is_some() { GROUPED_KEYS } else { KEYS },
+        groups: group_by.map(|_| StoreGroups::default()),
     };
     for step in steps {
         // No two steps happen at the same time, so the order by age is unique.
@@ -70,7 +93,7 @@ pub(crate) async fn check(rig: &dyn Rig, name: &str, readd_policy: ReaddPolicy, 
         while let Some(due) = pair.model.next_due().filter(|&due| due <= pair.time()) {
             pair.model.promote(due, usize::MAX);
             let due = i64::try_from(due.as_nanos() / 1000).expect("in the past");
-            for which in 0..KEYS {
+            for which in 0..pair.keys {
                 pair.note_ready(which, due);
             }
         }
@@ -128,11 +151,25 @@ struct Pair {
     /// The times at which unclaimed keys became ready. The model can only release keys to the tail.
     released: BTreeMap<u32, Micros>,
     is_paused: bool,
+    /// The number of keys.
+    keys: u32,
+    /// The settings of the groups. `None`: the queue has no groups.
+    groups: Option<StoreGroups>,
 }
 
 fn key(number: u32) -> Key {
     // It has bytes of all kinds.
-    Key::from(vec![b'k', 0, 0xff, b'\'', b'{', number as u8, b'}', b'\n'])
+    let mut key = vec![b'k', 0, 0xff, b'\'', b'{', number as u8, b'}', b'\n'];
+    key.extend(group(number).bytes());
+    Key::from(key)
+}
+
+/// Returns the group of a key, in a queue with groups.
+fn group(number: u32) -> String {
+    match number % GROUPS {
+        0 => String::new(),
+        group => format!("g{group:02}/\u{fc}"),
+    }
 }
 
 fn number(key: &Key) -> u32 {
@@ -191,14 +228,32 @@ impl Pair {
                 self.engine.set_paused(&self.place, *paused).await.expect("paused");
                 self.is_paused = *paused;
             }
+            Step::ChangeGroup(of, change) => self.change_group(&group(*of), *change).await,
+            Step::SetGroupLimit(limit) => {
+                self.engine.set_group_limit(&self.place, *limit).await.expect("set");
+                let Some(groups) = &mut self.groups else { return };
+                groups.default_limit = *limit;
+            }
             Step::Drop { keys_too } if self.drops => self.drop_queue(*keys_too).await,
             Step::Drop { .. } | Step::Pass(_) => {}
         }
     }
 
+    async fn change_group(&mut self, name: &str, change: GroupChange) {
+        self.engine.change_group(&self.place, name, change).await.expect("changed");
+        let Some(groups) = &mut self.groups else { return };
+        let settings = groups.settings_mut(name);
+        match change {
+            GroupChange::Limit(limit) => settings.limit = limit,
+            GroupChange::Weight(weight) => settings.weight = weight,
+            GroupChange::Paused(paused) => settings.is_paused = paused,
+            GroupChange::Rate(_) => {}
+        }
+    }
+
     async fn drop_queue(&mut self, keys_too: bool) {
         let mut expected = StateCounts::default();
-        for which in 0..KEYS {
+        for which in 0..self.keys {
             match self.state(which) {
                 None => {}
                 Some(State::Ready) => expected.ready += 1,
@@ -224,7 +279,7 @@ impl Pair {
             expected,
             "the counts of the keys"
         );
-        let has_keys = (0..KEYS).any(|which| self.state(which).is_some());
+        let has_keys = (0..self.keys).any(|which| self.state(which).is_some());
         assert_eq!(is_dropped, keys_too || !has_keys, "with {expected:?}");
         if !is_dropped {
             return;
@@ -234,8 +289,9 @@ impl Pair {
         let again = self.engine.drop_queue(&name, keys_too).await.expect("answered");
         assert_eq!(again, Dropped::Missing);
         assert_dropped(&*self.engine, &self.place, &self.held).await;
-        let Place { readd_policy, parked_add, .. } = self.place;
-        let settings = Settings { readd_policy, parked_add, ..Settings::default() };
+        let Place { readd_policy, parked_add, ref group_by, .. } = self.place;
+        let group_by = group_by.clone();
+        let settings = Settings { readd_policy, parked_add, group_by, ..Settings::default() };
         let place =
             self.engine.open_queue(&name, settings).await.expect("the queue is created again");
         let old = std::mem::replace(&mut self.place, place);
@@ -246,6 +302,7 @@ impl Pair {
         self.ready_at.clear();
         self.released.clear();
         self.is_paused = false;
+        self.groups = self.groups.take().map(|_| StoreGroups::default());
         // Completions of the old deliveries must change nothing in the new queue.
         self.stale.extend(self.held.drain(..).map(|held| held.out));
     }
@@ -374,8 +431,10 @@ impl Pair {
     }
 
     async fn add(&mut self, adds: &[(u32, Add)]) {
-        let asks =
-            adds.iter().map(|&(which, add)| Ask::new(key(which), add.priority(priority(which))));
+        let asks = adds.iter().map(|&(which, add)| {
+            let group = self.groups.as_ref().map(|_| group(which).into());
+            Ask { group, ..Ask::new(key(which), add.priority(priority(which))) }
+        });
         let mut answers = Vec::new();
         for part in by_shard(&*self.engine, &self.place, asks.collect(), |request| &request.key) {
             let added = self.engine.add_keys(&self.place, part.clone()).await.expect("added");
@@ -419,8 +478,67 @@ impl Pair {
 
     async fn claim(&mut self, max: usize) {
         // Claim from all shards: only a claim detects the expired leases of a shard.
-        let max = if self.is_ordered { max } else { 2 * KEYS as usize };
-        let claim = Claim { max, oldest: 0, lease: LEASE, expired: failing(), poll: LEASE };
+        let mut max = if self.is_ordered { max } else { 2 * self.keys as usize };
+        if self.groups.is_none() {
+            self.claim_once(max, 0).await;
+            return;
+        }
+        // A claim may end before it has looked up all groups.
+        let mut claims = 0;
+        loop {
+            claims += 1;
+            assert!(claims <= self.keys, "{claims} claims in a row may have found a key");
+            let oldest = if self.claims.is_multiple_of(3) { max / 2 } else { 0 };
+            let claimed = self.claim_once(max, oldest).await;
+            max -= claimed.items.len();
+            let is_searching = claimed.next == Some(Duration::ZERO);
+            if max == 0 || (claimed.items.is_empty() && !is_searching) {
+                break;
+            }
+        }
+        if max > 0 && !self.is_paused {
+            self.check_none_left();
+        }
+    }
+
+    /// Checks that no ready key may be delivered.
+    fn check_none_left(&self) {
+        let Some(groups) = &self.groups else { return };
+        let (ready, in_flight) = (self.ready_keys(), self.groups_in_flight());
+        let in_flight: Vec<&str> = in_flight.iter().map(String::as_str).collect();
+        let ready = ready.iter().map(|(key, group)| GroupedKey { group, ..*key });
+        assert_eq!(groups.check_end(ready, &in_flight), Ok(()));
+    }
+
+    /// Checks that a claim may deliver the key, which is ready in the model.
+    fn check_delivery(&self, which: u32) {
+        let Some(groups) = &self.groups else { return };
+        let (ready, in_flight) = (self.ready_keys(), self.groups_in_flight());
+        let in_flight: Vec<&str> = in_flight.iter().map(String::as_str).collect();
+        let ready = ready.iter().map(|(key, group)| GroupedKey { group, ..*key });
+        let group = group(which);
+        let key = GroupedKey { group: &group, ..self.grouped(which) };
+        let permitted = groups.check_delivery(key, ready, &in_flight);
+        assert_eq!(permitted, Ok(()), "{which}, with {in_flight:?} in flight");
+    }
+
+    /// Returns a key for the model of the groups, without the name of its group.
+    fn grouped(&self, which: u32) -> GroupedKey<'static> {
+        let since = self.ready_at.get(&which).copied().unwrap_or(self.now);
+        GroupedKey { group: "", priority: priority(which).number().into(), since }
+    }
+
+    /// Returns the ready keys and their groups.
+    fn ready_keys(&self) -> Vec<(GroupedKey<'static>, String)> {
+        self.model.by_age().map(|&which| (self.grouped(which), group(which))).collect()
+    }
+
+    fn groups_in_flight(&self) -> Vec<String> {
+        self.held.iter().map(|held| group(number(&held.out.key))).collect()
+    }
+
+    async fn claim_once(&mut self, max: usize, oldest: usize) -> Claimed {
+        let claim = Claim { max, oldest, lease: LEASE, expired: failing(), poll: LEASE };
         let worker: Arc<str> = WORKERS[self.claims % WORKERS.len()].into();
         self.claims += 1;
         let of_worker = Place { worker: Arc::clone(&worker), ..self.place.clone() };
@@ -443,15 +561,20 @@ impl Pair {
             !self.is_paused || claimed.items.is_empty(),
             "a paused queue delivers: {claimed:?}"
         );
+        assert!(claimed.items.len() <= max, "{} keys instead of {max}", claimed.items.len());
         for out in &claimed.items {
             let which = number(&out.key);
+            self.check_delivery(which);
+            let group = self.groups.as_ref().map(|_| Arc::from(group(which)));
+            assert_eq!(out.group, group, "the group of {which}");
             let rank = |&which: &u32| {
                 let ready_at = self.ready_at.get(&which).copied().unwrap_or(now);
                 (Reverse(priority(which)), ready_at)
             };
             // Keys that one batch made ready have the same age.
             let first = self.model.by_age().map(rank).min();
-            assert!(!self.is_ordered || Some(rank(&which)) == first, "{which}");
+            let is_ordered = self.is_ordered && self.groups.is_none();
+            assert!(!is_ordered || Some(rank(&which)) == first, "{which}");
             self.ready_at.remove(&which);
             let model = self
                 .model
@@ -480,11 +603,14 @@ impl Pair {
             let is_cancelled = false;
             self.held.push(Held { out, of_model, worker, lease_until, place, is_cancelled });
         }
-        if claimed.items.len() < max {
-            let left = (!self.is_paused).then(|| self.model.get(self.time())).flatten();
-            assert_eq!(left, None, "a ready key was not delivered");
+        let is_searching = self.groups.is_some() && claimed.next == Some(Duration::ZERO);
+        if claimed.items.len() < max && !is_searching {
+            if self.groups.is_none() {
+                let left = (!self.is_paused).then(|| self.model.get(self.time())).flatten();
+                assert_eq!(left, None, "a ready key was not delivered");
+            }
             // A key in flight that is due later cannot be claimed.
-            let waiting = (0..KEYS).filter_map(|which| self.model.see(&which));
+            let waiting = (0..self.keys).filter_map(|which| self.model.see(&which));
             let waiting = waiting.filter(|seen| seen.phase == 0).filter_map(|seen| seen.due);
             let due = waiting.min().filter(|_| !self.is_paused);
             let due = due.map(|due| due.since(self.time()));
@@ -496,6 +622,7 @@ impl Pair {
             let is_said = self.is_ordered || claimed.items.is_empty();
             assert!(!is_said || claimed.next == next, "the next due time: {next:?}, {claimed:?}");
         }
+        claimed
     }
 
     async fn finish(&mut self, which: &[(usize, Ending)]) {
@@ -601,10 +728,14 @@ impl Pair {
         let page = self.engine.read_page(&self.place, None, None, 100).await.expect("a page");
         assert!(page.is_sorted_by_key(|entry| entry.key.clone()), "sorted by key");
         let mut states = BTreeMap::<State, u64>::new();
-        for which in 0..KEYS {
+        for which in 0..self.keys {
             self.note_ready(which, self.now);
-            let found = self.engine.look_up(&self.place, &key(which)).await.expect("looked up");
-            assert_eq!(found.as_ref(), page.iter().find(|entry| entry.key == key(which)));
+            let found = page.iter().find(|entry| entry.key == key(which)).cloned();
+            // With many keys, a page is much faster than a lookup of each key.
+            if self.groups.is_none() || self.now.rem_euclid(self.keys.into()) == which.into() {
+                let looked_up = self.engine.look_up(&self.place, &key(which)).await;
+                assert_eq!(looked_up.expect("looked up"), found);
+            }
             let model = self.model.see(&which);
             if let Some(parked) = self.parked.get(&which) {
                 assert!(model.is_none(), "{which} is parked, and {model:?}");
@@ -657,6 +788,7 @@ impl Pair {
             let since = since.filter(|_| phase > 0).map(|since| self.time().since(since));
             assert_eq!(found.since, since, "key {which}, {found:?}: since");
         }
+        self.compare_groups(&page).await;
         let is_paused = self.engine.is_paused(&self.place).await.expect("answered");
         assert_eq!(is_paused, self.is_paused);
         let counts = self.engine.count_keys(&self.place).await.expect("counted");
@@ -666,6 +798,34 @@ impl Pair {
         assert_eq!(found, all, "ready, waiting, in_flight, parked");
         let is_idle = self.engine.is_idle(&self.place).await.expect("answered");
         assert_eq!(is_idle, found[..3] == [0; 3], "whether the queue is idle");
+    }
+
+    /// Compares the settings and the counts of all groups.
+    async fn compare_groups(&self, page: &[Entry]) {
+        let Some(groups) = &self.groups else {
+            assert!(page.iter().all(|entry| entry.group.is_none()));
+            return;
+        };
+        let mut expected: BTreeMap<String, [u64; 4]> =
+            groups.names().map(|name| (name.to_owned(), [0; 4])).collect();
+        for entry in page {
+            let group = group(number(&entry.key));
+            assert_eq!(entry.group.as_ref(), Some(&group), "the group of {:?}", entry.key);
+            let state = STATES.iter().position(|&state| state == entry.state).expect("a state");
+            expected.entry(group).or_default()[state] += 1;
+        }
+        let listed = self.engine.list_groups(&self.place, None, 100).await.expect("listed");
+        let found = listed.into_iter().map(|info| {
+            let counts = info.counts;
+            let counts = [counts.ready, counts.waiting, counts.in_flight, counts.parked];
+            (info.name, counts, info.limit, info.weight, info.is_paused)
+        });
+        let expected = expected.into_iter().map(|(name, counts)| {
+            let GroupSettings { weight, is_paused, .. } = groups.settings(&name);
+            let limit = groups.limit(&name);
+            (name, counts, limit, weight, is_paused)
+        });
+        assert_eq!(found.collect::<Vec<_>>(), expected.collect::<Vec<_>>(), "the groups");
     }
 }
 
@@ -706,10 +866,6 @@ const TEAM: Team = Team { id: 0, weight: 1 };
 
 fn time(now: Micros) -> core::Time {
     core::Time::from_nanos(u64::try_from(now).expect("after 1970") * 1000)
-}
-
-fn failing() -> Failing {
-    Failing { backoff: Backoff { base: BACKOFF, cap: BACKOFF, share: 1.0 }, max_failures: None }
 }
 
 fn core_asked(asked: Asked) -> core::Asked {

@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::groups::failing;
-use super::{BEGIN, LEASE, Rig};
+use super::{BEGIN, LEASE, Rig, failing};
 use crate::engine::time::{Micros, micros};
 use crate::engine::{
     Ask, Claim, Claimed, Delivery, End, Engine, Failure, Finish, GroupChange, Place, Settings,

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{KEYS, STATES};
-use crate::types::add::{Add, Merge};
+use super::{GROUPED_KEYS, GROUPS, KEYS, PATTERN, STATES};
+use crate::engine::GroupChange;
+use crate::types::add::{Add, Merge, ReaddPolicy};
 use crate::types::inspect::State;
 
 #[derive(Clone, Debug)]
@@ -30,6 +31,9 @@ pub(crate) enum Step {
     Walk(Option<State>, usize),
     /// Pauses or resumes the queue.
     SetPaused(bool),
+    /// Changes the group with this number.
+    ChangeGroup(u32, GroupChange),
+    SetGroupLimit(Option<u32>),
     /// Drops the queue, if it has no keys or `keys_too` is set, and creates it again.
     Drop {
         keys_too: bool,
@@ -114,10 +118,43 @@ pub(crate) fn unclaimed_and_cancelled() -> Vec<Step> {
 /// The priority of a key never changes. If it changed while the key is ready, engines would order by age,
 /// and the queue in memory by the time of the change.
 pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
-    let batch = |of| prop::collection::vec(of, 1..4usize);
-    let add = batch((0..KEYS, adds()));
-    let keys = || prop::collection::btree_set(0..KEYS, 1..4usize);
+    prop::collection::vec(step((0..KEYS).boxed()), 1..most)
+}
+
+/// Generates sequences of operations on a queue with groups.
+pub(crate) fn grouped_steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
+    // Most steps concern a few groups, which then reach their limits.
+    let few = (0..3u32, 0..GROUPED_KEYS / GROUPS).prop_map(|(group, n)| group + n * GROUPS);
+    let key = prop_oneof![3 => few, 1 => 0..GROUPED_KEYS].boxed();
+    let limit = || prop_oneof![1 => Just(None), 3 => (1..3u32).prop_map(Some)];
+    let change = prop_oneof![
+        3 => limit().prop_map(GroupChange::Limit),
+        1 => (1..4u32).prop_map(GroupChange::Weight),
+        2 => any::<bool>().prop_map(GroupChange::Paused),
+    ];
+    let change = (prop_oneof![5 => 0..3u32, 1 => 0..GROUPS], change)
+        .prop_map(|(group, change)| Step::ChangeGroup(group, change));
     let step = prop_oneof![
+        20 => step(key),
+        3 => change.clone(),
+        1 => limit().prop_map(Step::SetGroupLimit),
+    ];
+    // A drop of the queue also drops the settings, so most groups have them from the beginning.
+    let begin = prop::collection::vec(change, 0..6);
+    (begin, prop::collection::vec(step, 1..most)).prop_map(|(begin, steps)| [begin, steps].concat())
+}
+
+/// Generates the policy of a queue with groups, and the way in which its keys get them.
+pub(crate) fn groupings() -> impl Strategy<Value = (ReaddPolicy, &'static str)> {
+    let policy = prop::sample::select(vec![ReaddPolicy::Hold, ReaddPolicy::Replace]);
+    (policy, prop::sample::select(vec!["", PATTERN]))
+}
+
+fn step(key: BoxedStrategy<u32>) -> impl Strategy<Value = Step> {
+    let batch = |of| prop::collection::vec(of, 1..4usize);
+    let add = batch((key.clone(), adds()));
+    let keys = || prop::collection::btree_set(key.clone(), 1..4usize);
+    prop_oneof![
         8 => add.prop_map(|mut adds| {
             adds.sort_by_key(|&(key, _)| key);
             adds.dedup_by_key(|&mut (key, _)| key);
@@ -128,7 +165,7 @@ pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
         1 => (0usize..8).prop_map(Step::FinishStale),
         2 => Just(Step::Renew),
         1 => (keys(), states()).prop_map(|(keys, only)| Step::Cancel(keys, only)),
-        2 => (0..KEYS).prop_map(Step::CancelRunning),
+        2 => key.clone().prop_map(Step::CancelRunning),
         1 => keys().prop_map(Step::Revive),
         1 => keys().prop_map(Step::RunNow),
         1 => (states(), 1usize..4).prop_map(|(state, limit)| Step::Walk(state, limit)),
@@ -138,6 +175,5 @@ pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
         1 => any::<bool>().prop_map(|keys_too| Step::Drop { keys_too }),
         5 => (1u64..70).prop_map(Step::Pass),
         1 => (200u64..400).prop_map(Step::Pass),
-    ];
-    prop::collection::vec(step, 1..most)
+    ]
 }

@@ -10,12 +10,13 @@ use super::*;
 use crate::tests::BoxFuture;
 use crate::tests::cancelling::{check_cancels, check_renewals, check_workers};
 use crate::tests::conformance::{
-    Rig, check, check_bulk, check_jitter, check_queues, groups, rates, steps,
-    unclaimed_and_cancelled,
+    Rig, check, check_bulk, check_grouped, check_jitter, check_queues, grouped_steps, groupings,
+    groups, rates, schedules, steps, unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
 use crate::tests::pausing::check_pauses;
+use crate::tests::scheduling::check_schedules;
 
 struct Fixture {
     engine: Arc<Postgres>,
@@ -72,12 +73,28 @@ fn groups_keep_their_limits_and_lose_no_key() {
     let runtime = runtime.expect("the runtime is built");
     let rig = runtime.block_on(Fixture::new(server));
     let queues = AtomicU32::new(0);
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(30);
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
+    proptest!(config, |(steps in grouped_steps(60), grouping in groupings())| {
+        let name = format!("q{}", queues.fetch_add(1, Ordering::Relaxed));
+        runtime.block_on(check_grouped(&rig, &name, grouping, &steps));
+    });
+}
+
+#[test]
+fn schedules_fire_once_for_each_time() {
+    let Some(server) = Server::shared() else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("the runtime is built");
+    let rig = runtime.block_on(Fixture::new(server));
+    let queues = AtomicU32::new(0);
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
-    proptest!(config, |(steps in groups::steps(60))| {
+    proptest!(config, |(steps in schedules::steps(60), has_groups: bool)| {
         let name = format!("q{}", queues.fetch_add(1, Ordering::Relaxed));
-        runtime.block_on(groups::check(&rig, &name, &steps));
+        runtime.block_on(schedules::check(&rig, &name, has_groups.then_some(""), &steps));
     });
+    runtime.block_on(schedules::check_missed(&rig, "missed"));
 }
 
 #[test]
@@ -112,6 +129,18 @@ async fn a_rate_changes() {
 async fn groups_take_turns_by_weight() {
     let Some(server) = Server::shared() else { return };
     groups::check_turns(&Fixture::new(server).await, "q").await;
+}
+
+#[tokio::test]
+async fn no_group_gets_two_turns_in_a_row() {
+    let Some(server) = Server::shared() else { return };
+    groups::check_second_visit(&Fixture::new(server).await, "q").await;
+}
+
+#[tokio::test]
+async fn a_freed_group_is_found_without_a_search() {
+    let Some(server) = Server::shared() else { return };
+    groups::check_freed_groups(&Fixture::new(server).await, "q").await;
 }
 
 #[test]
@@ -182,6 +211,16 @@ async fn a_pause_applies_to_all_processes() {
     let one = store().await;
     one.migrate().await.expect("the schema is created");
     check_pauses(&one, &store().await, "q").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_processes_fire_schedules() {
+    let Some(server) = Server::shared() else { return };
+    let url = server.database();
+    let store = async || crate::Store::connect(&url).await.expect("the store connects");
+    let one = store().await;
+    one.migrate().await.expect("the schema is created");
+    check_schedules(&one, &store().await, "q").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -116,6 +116,45 @@ async fn woken(wakes: &mut watch::Receiver<u64>) {
     wakes.mark_unchanged();
 }
 
+/// A completion that is not yet committed keeps its slot from the key that an add makes ready, and does not see this key,
+/// so that it sends no wake.
+#[tokio::test]
+async fn a_slot_that_is_freed_during_an_add_is_used_without_a_poll() {
+    let Some(server) = Server::shared() else { return };
+    let (holder, url) = engine(server, WHOLE).await;
+    let queue = holder.open_queue("q", with_groups(Some(1))).await.expect("the queue opens");
+    let waiter = at(&url, WHOLE);
+    let place = waiter.find_queue("q").await.expect("found").expect("it exists");
+    let mut wakes = waiter.subscribe_wakes(&place);
+    woken(&mut wakes).await;
+    holder.add_keys(&queue, vec![ask("a", "1")]).await.expect("added");
+    let out = claim_some(&holder, &queue, 1).await;
+    wait(&waiter, &place).await;
+    let client = other(&url).await;
+    let finish = format!(
+        "begin; select requeue.finish({}, true, row(array['1'::bytea], array[{}], array[0::smallint], \
+         null, null, null, null, null, null, null, null, null)::requeue.ends)",
+        queue.id, out[0].epoch
+    );
+    client.batch_execute(&finish).await.expect("completed");
+    holder.add_keys(&queue, vec![ask("a", "2")]).await.expect("added");
+    woken(&mut wakes).await;
+    // The group is at its limit until the commit.
+    let claim = Claim { poll: PATIENCE, ..claim(1, PATIENCE) };
+    let claimed = waiter.claim_keys(&place, claim).await.expect("claimed");
+    assert_eq!(claimed.items, []);
+    client.batch_execute("commit").await.expect("committed");
+    loop {
+        // An alarm wakes the process while the transaction is in progress.
+        woken(&mut wakes).await;
+        let items = waiter.claim_keys(&place, claim).await.expect("claimed").items;
+        if let [out] = &items[..] {
+            assert_eq!(out.key.as_str(), Some("2"));
+            break;
+        }
+    }
+}
+
 #[tokio::test]
 async fn what_frees_a_slot_wakes_another_process() {
     let Some(server) = Server::shared() else { return };
@@ -170,7 +209,7 @@ fn failure() -> Failure {
     Failure { asked: crate::engine::Asked::default(), error: "no".to_owned() }
 }
 
-/// Only ready keys are in the index of claims, whatever has written them.
+/// Only ready keys are in the index of claims, after every kind of write.
 #[tokio::test]
 async fn only_ready_keys_are_marked_as_due() {
     let Some(server) = Server::shared() else { return };
@@ -359,7 +398,7 @@ async fn a_claim_reads_no_throttled_key() {
     let claim = format!(
         "select keys from requeue.claim_turns(1, true, 30, 3, 60000000, 1, 1, 0, null, \
          array[{low}, {low}, {low}, {low}], false, 'w', '{{}}', '{{}}', '{{}}', \
-         array[null, null, null]::text[], 16)"
+         array[null, null, null]::text[], array[16, 16, 16])"
     );
     // Prepare the plans while the table is empty, like those of a process that was started first.
     run(&claim).await;

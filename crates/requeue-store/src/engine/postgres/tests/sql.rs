@@ -277,3 +277,50 @@ async fn sql_debounces_keys() {
         assert!(refused.contains(said) && refused.contains("[22023]"), "{refused}");
     }
 }
+
+#[tokio::test]
+async fn sql_stores_schedules() {
+    let Some(server) = Server::shared() else { return };
+    let url = server.database();
+    let queue = store(&url).await.queue("q").open().await.expect("the queue opens");
+    let sql = |sql: &str| server.psql(name(&url), sql);
+    let schedule = |args: &str| sql(&format!("select requeue.schedule('q', {args})"));
+    schedule("'daily', '0 9 * * MON-FRI', 'europe/berlin', priority => 'low'");
+    schedule("'\\xff'::bytea, 'every 10ms'");
+    let item = get(&queue).await;
+    assert_eq!(&**item.key(), b"\xff");
+    item.succeed().await.expect("the lease is held");
+    let listed = "select key, spec, zone, next > now(), paused, error, priority from requeue.list_schedules('q')";
+    let shown = "\\x6461696c79|0 9 * * MON-FRI|europe/berlin|t|f||low\n\\xff|every 10ms||";
+    let all = sql(listed);
+    assert!(all.starts_with(shown), "{all}");
+    assert_eq!(
+        sql("select requeue.unschedule('q', '\\xff'::bytea), requeue.unschedule('none', 'x')"),
+        "t|f"
+    );
+    assert_eq!(
+        sql("select requeue.pause_schedule('q', 'daily'), requeue.pause_schedule('q', 'x')"),
+        "t|f"
+    );
+    assert!(sql(listed).ends_with("||t||low"), "{}", sql(listed));
+    assert_eq!(sql("select requeue.resume_schedule('q', 'daily')"), "t");
+    let refused = async |args: &str| {
+        let call = format!("select requeue.schedule({args})");
+        other(&url).await.batch_execute(&call).await.expect_err("refused")
+    };
+    for (args, code, why) in [
+        ("'none', 'k', 'every 5m'", "42704", "no such queue: 'none'"),
+        ("'q', 'k', '* * * *', 'UTC'", "22023", "invalid schedule '* * * *'"),
+        ("'q', 'k', '0 9 * * *', 'Europe/Berln'", "22023", "unknown time zone 'Europe/Berln'"),
+        ("'q', 'k', '0 9 * * *'", "22023", "unknown time zone NULL"),
+        ("'q', 'k', 'every 5m', 'UTC'", "22023", "a period has no time zone"),
+        ("'q', 'k', 'every 5m', \"group\" => 'g'", "22023", "the queue has no groups"),
+        ("'q', 'k', 'every 5m', priority => 'top'", "22023", "invalid priority"),
+    ] {
+        let error = refused(args).await;
+        let error = error.as_db_error().expect("the server has answered");
+        assert_eq!(error.code().code(), code, "{error}");
+        assert!(error.message().contains(why), "{error}");
+    }
+    assert_eq!(sql("select count(*) from requeue.schedules"), "1");
+}

@@ -1,33 +1,37 @@
-//! Tests of upgrades of a schema from a made-up older version.
+//! Tests of upgrades of a schema from version 1.
 
-use super::schema::VERSION;
+use super::schema::{STEPS, TABLES, VERSION};
 use super::*;
 use crate::tests::upgrade;
 use crate::types::error::{Answer, chain};
 
-/// Turns a schema of this version into one of the version before.
-const UNDO: &str = "alter table requeue.queues drop column paused; \
-     drop function requeue.renew; \
-     create function requeue.renew(integer) returns integer language sql return 1; \
-     revoke execute on function requeue.renew from public";
-/// Upgrades it. The parameters of a function change, so that the step drops the function.
-const STEP: &str = "drop function requeue.renew; \
-     alter table requeue.queues add column paused boolean not null default false";
+/// Functions with other parameters than now, one of which needs another one, and keys in several states.
+const REST: &str = r"
+    create function requeue.add(text, bytea) returns integer language sql return 0;
+    create function requeue.add(text, text) returns integer language sql return requeue.add($1, $2::bytea);
+    create function requeue.cancel(text, text) returns integer language sql return 0;
+    create function requeue.renew(integer) returns integer language sql return 1;
+    revoke execute on function requeue.renew from public;
+    insert into requeue.version values (1);
+    select setval('requeue.epochs', 7);
+    insert into requeue.queues (name, hold, revive) values ('mail', true, false);
+    insert into requeue.keys (queue, state, priority, at, since, adds, reasons, said, key)
+    select 1, 0, 0, at, 1, 1, 0, 8, key from (values (1, 'ready'::bytea), (8e15, 'waiting')) k (at, key);
+    insert into requeue.keys (queue, state, priority, since, adds, reasons, said, key, error)
+    values (1, 2, 0, 1, 1, 0, 8, 'parked', 'no');
+    insert into requeue.keys (queue, state, priority, since, adds, reasons, said, key, epoch, lease_until, run_since,
+        run_adds, run_reasons, run_priority)
+    values (1, 1, 0, 1, 0, 0, 8, 'in-flight', 7, 8e15, 1, 1, 0, 0)";
 
-/// Creates a database with a schema of the version before this one, with keys. Returns its address, and the
-/// fencing token of the key in flight.
-async fn older_schema(server: &Server) -> (String, i64) {
+/// Creates a database with a schema of version 1, with keys. Returns its address.
+async fn older_schema(server: &Server) -> String {
     let url = server.database();
-    let in_flight = create_older(&url).await;
-    (url, in_flight)
+    create_older(&url).await;
+    url
 }
 
-async fn create_older(url: &str) -> i64 {
-    let engine = at(url, Duration::ZERO);
-    let in_flight = upgrade::fill(&engine).await;
-    let undo = format!("{UNDO}; update requeue.version set version = {}", VERSION - 1);
-    run(&engine, &undo).await;
-    in_flight
+async fn create_older(url: &str) {
+    run(&at(url, Duration::ZERO), &format!("{TABLES};{REST}")).await;
 }
 
 async fn run(engine: &Postgres, sql: &str) {
@@ -37,8 +41,8 @@ async fn run(engine: &Postgres, sql: &str) {
 }
 
 /// Upgrades the schema, as opening a queue does.
-async fn open(url: &str, step: &'static str) -> Answer<()> {
-    schema::check_version(&at(url, Duration::ZERO).sessions, &[step]).await
+async fn open(url: &str) -> Answer<()> {
+    schema::check_version(&at(url, Duration::ZERO).sessions, STEPS).await
 }
 
 /// Returns the version of the schema, its functions with their privileges, its columns and constraints.
@@ -53,6 +57,8 @@ fn contents(server: &Server, url: &str) -> String {
          union all \
          select conname || pg_get_constraintdef(oid) \
          from pg_constraint where connamespace = 'requeue'::regnamespace \
+         union all \
+         select indexdef from pg_indexes where schemaname = 'requeue' \
          order by 1";
     server.psql(name(url), sql)
 }
@@ -60,45 +66,46 @@ fn contents(server: &Server, url: &str) -> String {
 #[tokio::test]
 async fn a_schema_of_an_older_version_is_upgraded_when_a_queue_is_opened() {
     let Some(server) = Server::shared() else { return };
-    let (url, in_flight) = older_schema(server).await;
-    open(&url, STEP).await.expect("the schema is upgraded");
+    let url = older_schema(server).await;
+    open(&url).await.expect("the schema is upgraded");
     let (engine, new) = engine(server, Duration::ZERO).await;
     let (upgraded, created) = (contents(server, &url), contents(server, &new));
     assert!(upgraded == created, "{upgraded}\ninstead of\n{created}");
     drop(engine);
-    upgrade::check(&at(&url, Duration::ZERO), in_flight).await;
+    upgrade::check(&at(&url, Duration::ZERO)).await;
 }
 
 #[tokio::test]
 async fn a_failed_upgrade_leaves_the_schema_as_it_was() {
     let Some(server) = Server::shared() else { return };
-    let (url, in_flight) = older_schema(server).await;
+    let url = older_schema(server).await;
     let before = contents(server, &url);
     let step =
-        "alter table requeue.queues add column paused boolean; select missing from requeue.keys";
-    let said = open(&url, step).await.expect_err("the step fails").source.to_string();
+        "alter table requeue.queues add column other boolean; select missing from requeue.keys";
+    let failed = schema::check_version(&at(&url, Duration::ZERO).sessions, &[step]).await;
+    let said = failed.expect_err("the step fails").source.to_string();
     assert!(said.contains("missing"), "{said}");
     assert_eq!(contents(server, &url), before);
-    open(&url, STEP).await.expect("the schema is upgraded");
-    upgrade::check(&at(&url, Duration::ZERO), in_flight).await;
+    open(&url).await.expect("the schema is upgraded");
+    upgrade::check(&at(&url, Duration::ZERO)).await;
 }
 
 #[tokio::test]
 async fn two_openers_upgrade_a_schema_once() {
     let Some(server) = Server::shared() else { return };
-    let (url, in_flight) = older_schema(server).await;
+    let url = older_schema(server).await;
     // A second upgrade would fail: its column would exist.
-    let (first, second) = tokio::join!(open(&url, STEP), open(&url, STEP));
+    let (first, second) = tokio::join!(open(&url), open(&url));
     first.expect("the schema is upgraded");
     second.expect("the schema is upgraded");
-    upgrade::check(&at(&url, Duration::ZERO), in_flight).await;
+    upgrade::check(&at(&url, Duration::ZERO)).await;
 }
 
 /// An open transaction with adds delays an upgrade, and then the upgrade takes place.
 #[tokio::test]
 async fn an_upgrade_waits_for_open_transactions() {
     let Some(server) = Server::shared() else { return };
-    let (url, _) = older_schema(server).await;
+    let url = older_schema(server).await;
     let other = at(&url, Duration::ZERO);
     let session = other.sessions.open_session().await.expect("the server is reachable");
     sessions::run_batch(session.client(), "begin; lock table requeue.keys in row exclusive mode")
@@ -106,7 +113,7 @@ async fn an_upgrade_waits_for_open_transactions() {
         .expect("locked");
     let upgrading = tokio::spawn({
         let url = url.clone();
-        async move { open(&url, STEP).await }
+        async move { open(&url).await }
     });
     let waits = "select count(*) from pg_stat_activity \
                  where datname = current_database() and wait_event_type = 'Lock'";
@@ -130,7 +137,7 @@ async fn an_upgrade_keeps_the_owner_and_the_grants() {
     create_older(&server.url("keeper", database)).await;
     let grant = "grant execute on function requeue.renew, requeue.cancel to granted";
     server.psql(database, grant);
-    open(&url, STEP).await.expect("the schema is upgraded");
+    open(&url).await.expect("the schema is upgraded");
     let others = "select count(*) from pg_proc where pronamespace = 'requeue'::regnamespace \
          and proowner <> 'keeper'::regrole";
     assert_eq!(server.psql(database, others), "0");
@@ -143,18 +150,17 @@ async fn an_upgrade_keeps_the_owner_and_the_grants() {
 #[tokio::test]
 async fn a_role_that_may_not_upgrade_is_told_who_may() {
     let Some(server) = Server::shared() else { return };
-    let (url, _) = older_schema(server).await;
+    let url = older_schema(server).await;
     server.psql(
         name(&url),
         "create role reader login; grant usage on schema requeue to reader; \
          grant select on all tables in schema requeue to reader",
     );
     let before = contents(server, &url);
-    let error = open(&server.url("reader", name(&url)), STEP).await;
+    let error = open(&server.url("reader", name(&url))).await;
     let said = error.expect_err("the schema is older").source.to_string();
-    let older = VERSION - 1;
     let expected = format!(
-        "the schema has version {older}, and this program needs {VERSION}; to upgrade it, \
+        "the schema has version 1, and this program needs {VERSION}; to upgrade it, \
          run `requeue store init`, or call `Store::migrate`, as the role that owns"
     );
     assert!(said.contains(&expected), "{said}");

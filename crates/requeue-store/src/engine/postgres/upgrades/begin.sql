@@ -7,10 +7,31 @@ from pg_catalog.pg_namespace n where n.nspname = 'requeue';
 -- tables change at the same time for all others.
 lock table requeue.keys in access exclusive mode;
 
--- An upgrade that changes the parameters of a function drops the function, which loses its grants: see
--- `end.sql`.
+-- The upgrade replaces all functions. A function that is dropped loses its grants: see `end.sql`.
 create table requeue.kept_grants as
     select p.proname as name, a.grantee
     from pg_catalog.pg_proc p, lateral pg_catalog.aclexplode(p.proacl) a
     where p.pronamespace = 'requeue'::regnamespace and a.grantee <> p.proowner;
+
+-- A function whose parameters change cannot be replaced. Several passes, because functions may need each other. One that
+-- an object of the user needs stays.
+do $$
+declare
+    old record;
+    dropped integer;
+begin
+    loop
+        dropped := 0;
+        for old in select p.oid::regprocedure::text as function
+            from pg_catalog.pg_proc p where p.pronamespace = 'requeue'::regnamespace
+        loop
+            begin
+                execute 'drop function ' || old.function;
+                dropped := dropped + 1;
+            exception when dependent_objects_still_exist then null;
+            end;
+        end loop;
+        exit when dropped = 0;
+    end loop;
+end $$;
 

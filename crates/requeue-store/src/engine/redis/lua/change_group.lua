@@ -10,4 +10,7 @@ if ARGV[2] == 'rate' and ARGV[3] ~= '' then
 end
 local text = settings.limit .. ' ' .. settings.weight .. ' ' .. settings.paused
 redis.call('HSET', GROUP_SETTINGS, group, settings.rate == '' and text or text .. ' ' .. settings.rate)
+if group ~= DEFAULT then
+  redis.call('ZADD', FREED, 0, '1' .. group, 0, '2' .. group, 0, '3' .. group)
+end
 wake()

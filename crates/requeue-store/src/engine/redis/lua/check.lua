@@ -8,7 +8,7 @@ local generation, least = ARGV[1], tonumber(ARGV[2])
 local was_there = redis.call('GET', EPOCH) and 1 or 0
 for i, key in ipairs(KEYS) do
   local found = redis.call('TYPE', key).ok
-  local ours = (i == 1 or i == 12 or i > 15) and 'hash' or (i == 8 or i == 10 or i == 13) and 'string'
+  local ours = (i == 1 or i == 12 or i == 16 or i == 17) and 'hash' or (i == 8 or i == 10 or i == 13) and 'string'
     or i == 9 and 'list' or 'zset'
   if found ~= 'none' and found ~= ours then
     return redis.error_reply('WRONGTYPE ' .. key .. ' belongs to another program: it is a ' .. found)
@@ -49,10 +49,9 @@ redis.call('SET', KEYS[10], mark)
 if TURNS and not redis.call('HGET', GROUP_SETTINGS, DEFAULT) then
   redis.call('HSET', GROUP_SETTINGS, DEFAULT, ARGV[4] .. ' 1 0')
 end
-local state = redis.call('GET', PAUSED) or ''
-if ARGV[3] ~= '' and string.sub(state, 1, #generation + 1) ~= generation .. ' ' then
-  local paused = state == generation and ' 1 ' or ' 0 '
-  redis.call('SET', PAUSED, generation .. paused .. ARGV[3] .. ' 0')
+local is_paused, time, rate = parse_standing(redis.call('GET', PAUSED), generation)
+if ARGV[3] ~= '' and not rate then
+  redis.call('SET', PAUSED, text_of_standing(generation, is_paused, time, ARGV[3] .. ' 0'))
 end
 redis.call('LLEN', WAKE)
 redis.call('LPUSH', WAKE, 1)

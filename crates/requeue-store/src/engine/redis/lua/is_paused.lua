@@ -1,2 +1,2 @@
 -- Answers 1 if the shard is paused.
-return read_state() and 1 or 0
+return standing() and 1 or 0

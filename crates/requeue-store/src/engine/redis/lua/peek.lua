@@ -1,8 +1,9 @@
 -- Answers the number of keys that a claim would find; the time until there may be one, or false if there will be
--- none or it is unknown; and 1 if the shard is damaged.
+-- none or it is unknown; 1 if the shard is damaged; and the time until a schedule is due, or false.
 local at = now()
 local due = redis.call('ZCOUNT', LEASES, '-inf', at)
-local is_paused = read_state()
+local is_paused, schedule_at = standing()
+local schedule_in = schedule_at and math.max(schedule_at - at, 0) or false
 for _, set in ipairs(is_paused and {} or BANDS) do
   due = due + redis.call('ZCOUNT', set, '-inf', at)
 end
@@ -11,7 +12,7 @@ if TURNS and not is_paused then
   due = due + redis.call('ZCARD', TURNS)
 end
 if due == 0 and is_damaged() then
-  return { 0, false, 1 }
+  return { 0, false, 1, schedule_in }
 end
 local next = math.min(is_paused and NEVER or next_due(), first(LEASES))
-return { due, next < NEVER and math.max(next - at, 0), 0 }
+return { due, next < NEVER and math.max(next - at, 0), 0, schedule_in }

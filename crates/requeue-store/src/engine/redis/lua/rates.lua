@@ -39,22 +39,3 @@ local function text_of_gate(gate, at, starts)
   end
   return string.format('%.0f %.0f %.0f %.0f', gate.starts, gate.per, gate.burst, gate.next_at)
 end
-
--- Returns whether the queue is paused, and its rate as text, or empty text. A queue without a rate has no entry, or only
--- its generation if it is paused. The entry of another generation has no meaning.
-local function read_state()
-  local text = redis.call('GET', PAUSED)
-  if not text or text == generation then
-    return text == generation, ''
-  end
-  local of, paused, rate = string.match(text, '^(%d+) ([01]) (.*)$')
-  return of == generation and paused == '1', of == generation and rate or ''
-end
-
-local function keep_state(is_paused, rate)
-  local text = is_paused and generation or ''
-  if rate ~= '' then
-    text = generation .. (is_paused and ' 1 ' or ' 0 ') .. rate
-  end
-  redis.call('SET', PAUSED, text)
-end

@@ -318,32 +318,51 @@ if TURNS then
     return #groups > 0 and settings_of(groups) or {}
   end
 
-  -- Wakes a waiting process if one of these groups, which have new ready keys, is not at its limit. Otherwise, a
-  -- process would look in vain for a key among all groups.
-  function wake_for_ready(ready)
-    for group, settings in pairs(settings_of_set(ready)) do
-      local limit = settings.limit
-      if not limit or limit > 0 and count_in_flight(group) < limit then
-        wake()
-        return
-      end
+  -- Wakes a waiting process for these groups, each with its band before it. The process finds them in FREED.
+  local MOST_FREED = 256
+  local function wake_for_groups(members)
+    local put = {}
+    for i = 1, math.min(#members, #members > 0 and MOST_FREED - redis.call('ZCARD', FREED) or 0) do
+      put[2 * i - 1], put[2 * i] = '0', members[i]
+    end
+    if #put > 0 then
+      redis.call('ZADD', FREED, unpack(put))
+    end
+    if #members > 0 then
+      wake()
     end
   end
 
-  -- Wakes a waiting process if a group was at its limit and has a ready key. `freed` has the groups of which keys are
-  -- no longer in flight, with the numbers of these keys.
+  -- Wakes a waiting process for each of these groups, which have new ready keys, that is not at its limit. Otherwise, a
+  -- process would look in vain for a key among all groups. `ready` has a table of bands for each group.
+  function wake_for_ready(ready)
+    local members = {}
+    for group, settings in pairs(settings_of_set(ready)) do
+      local limit = settings.limit
+      if not limit or limit > 0 and count_in_flight(group) < limit then
+        for band in pairs(ready[group]) do
+          members[#members + 1] = band .. group
+        end
+      end
+    end
+    wake_for_groups(members)
+  end
+
+  -- Wakes a waiting process for each group that was at its limit and has a ready key. `freed` has the groups of which keys
+  -- are no longer in flight, with the numbers of these keys.
   function wake_for_slots(freed)
+    local members = {}
     for group, settings in pairs(settings_of_set(freed)) do
       local limit = settings.limit
       if limit and limit > 0 and count_in_flight(group) + freed[group] >= limit then
         for band = 1, 3 do
           if turns_of_group(band, group, 1)[1] then
-            wake()
-            return
+            members[#members + 1] = band .. group
           end
         end
       end
     end
+    wake_for_groups(members)
   end
 
   BAND_OF = { [BANDS[1]] = 1, [BANDS[2]] = 2, [BANDS[3]] = 3 }
@@ -409,7 +428,9 @@ local function keep(keys, now)
       end
       if was_in ~= set or row.was_at ~= at then
         if is_turn then
-          ready[group_of[key]] = true
+          local group = group_of[key]
+          ready[group] = ready[group] or {}
+          ready[group][BAND_OF[set]] = true
         else
           append(put, set, text_of(at))
           append(put, set, key)
@@ -459,7 +480,8 @@ local function keep(keys, now)
   end
   if wakes then
     wake()
-  elseif TURNS then
+  end
+  if TURNS then
     wake_for_ready(ready)
     wake_for_slots(freed)
   end

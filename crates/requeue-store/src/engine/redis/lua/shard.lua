@@ -6,18 +6,20 @@ local ASIDE = KEYS[11]
 -- A hash of the keys whose runs were cancelled, with the fencing tokens of these runs. An entry with another
 -- token than the key's row has no meaning.
 local CANCELLED = KEYS[12]
--- The generation of the queue that is paused, or empty; for a queue with a rate, see `read_state`.
+-- Whether the shard is paused, the time of its next schedule, and the rate of the queue: see `standing`. Claims read all of
+-- them with one command.
 local PAUSED = KEYS[13]
 -- The keys of a queue with groups. Other queues do not have them, and run no command for groups.
 --
 -- TURNS has the keys that are ready, instead of BANDS, ordered by band, group, due time and key: see
 -- `turn_of`. A key that becomes due by time stays in BANDS until a claim moves it. IN_FLIGHT has the keys
 -- in flight with their groups, in addition to LEASES. GROUPS_OF is a hash of the group of each key that has
--- a row. GROUP_SETTINGS has the settings of groups: limit, weight, 1 if the group is paused, and the
--- gate of its rate, if it has one. The group `DEFAULT` has those of the queue.
-local TURNS, IN_FLIGHT, GROUPS_OF, GROUP_SETTINGS
-if #KEYS >= 17 then
-  TURNS, IN_FLIGHT, GROUPS_OF, GROUP_SETTINGS = KEYS[14], KEYS[15], KEYS[16], KEYS[17]
+-- a row. GROUP_SETTINGS has the settings of groups: limit, weight, 1 if the group is paused, and the gate of its rate, if
+-- it has one. The group `DEFAULT` has those of the queue. FREED has groups that may have become able to deliver a key,
+-- each with its band before it. A claim takes some of them, so that it need not search for them.
+local TURNS, IN_FLIGHT, GROUPS_OF, GROUP_SETTINGS, FREED
+if #KEYS >= 18 then
+  TURNS, IN_FLIGHT, GROUPS_OF, GROUP_SETTINGS, FREED = KEYS[14], KEYS[15], KEYS[16], KEYS[17], KEYS[18]
 end
 -- The names of groups have no control characters.
 local DEFAULT = '\1'
@@ -28,6 +30,37 @@ local NEVER = 9007199254740991
 -- `NEVER`.)
 local function is_time(time)
   return time >= 0 and time <= NEVER and time % 1 == 0
+end
+
+-- Parses PAUSED: the generation of the queue, after a `-` if the shard is not paused; the time of its next schedule, or a
+-- `-`; and the gate of the rate of the queue, if it has one. Another generation has no meaning. Returns whether the shard
+-- is paused, the time or nil, and the gate as text or nil.
+local function parse_standing(text, generation)
+  if not text or text == '' then
+    return false
+  end
+  local word, time, rate = string.match(text, '^(%S+) ?(%S*) ?(.*)$')
+  local is_paused = word == generation
+  if not is_paused and word ~= '-' .. generation then
+    return false
+  end
+  return is_paused, tonumber(time), rate ~= '' and rate or nil
+end
+
+local function text_of_standing(generation, is_paused, time, rate)
+  local word = (is_paused and '' or '-') .. generation
+  if rate then
+    return string.format('%s %s %s', word, time and string.format('%.0f', time) or '-', rate)
+  end
+  return time and string.format('%s %.0f', word, time) or is_paused and word or ''
+end
+
+local function standing()
+  return parse_standing(redis.call('GET', PAUSED), generation)
+end
+
+local function keep_standing(is_paused, time, rate)
+  redis.call('SET', PAUSED, text_of_standing(generation, is_paused, time, rate))
 end
 
 -- Returns the last fencing token of the shard, or 0 if there is none or it is invalid.

@@ -93,7 +93,7 @@ if TURNS then
         local limit, weight, paused = string.match(texts[group], '^(%S+) (%S+) (%S+)')
         redis.call('HSET', GROUP_SETTINGS, group, limit .. ' ' .. weight .. ' ' .. paused .. ' ' .. text)
       end
-      if gate.is_cut then
+      if gate.is_cut and gate.next_at > at then
         next_at = math.min(next_at, gate.next_at)
       end
     end
@@ -104,19 +104,63 @@ if TURNS then
     return next_at
   end
 
+  -- The number of keys of each limited group in flight, with those that this claim takes.
+  local running = {}
+
+  -- Returns the number of keys, up to `wanted`, that the limit and the rate of the group leave.
+  local function room_of(turn, at, wanted)
+    wanted = permitted_by_rate(turn, at, wanted)
+    if not turn.limit then
+      return wanted
+    end
+    running[turn.group] = running[turn.group] or count_in_flight(turn.group)
+    return math.max(math.min(wanted, turn.limit - running[turn.group]), 0)
+  end
+
+  -- The number of groups of the ring that a claim visits, as in engine/turns.rs.
+  local VISITED = 8
+
+  local function append_all(list, more)
+    for _, value in ipairs(more) do
+      list[#list + 1] = value
+    end
+  end
+
+  -- Takes some of the groups that have changed, unless the ring has enough groups to visit. Returns those of each band.
+  local function take_freed(rounds)
+    local freed, count = { {}, {}, {} }, VISITED
+    for _, round in ipairs(rounds) do
+      count = count - #round.first
+    end
+    local found = count > 0 and redis.call('ZRANGE', FREED, 0, count - 1) or {}
+    if #found > 0 then
+      redis.call('ZREM', FREED, unpack(found))
+    end
+    for _, member in ipairs(found) do
+      local band = freed[tonumber(string.sub(member, 1, 1))]
+      if band then
+        band[#band + 1] = string.sub(member, 2)
+      end
+    end
+    return freed
+  end
+
   -- Returns for each band the groups that may deliver, with their settings, and how far the lookup has come.
   local function find_candidates(rounds, at)
     local bands, visited, all, names = {}, {}, {}, {}
+    local freed = take_freed(rounds)
     for band, round in ipairs(rounds) do
       local found = look_up_groups(band, round)
       local is_complete = #found < round.more
-      visited[band] = { is_complete = is_complete, cursor = not is_complete and found[#found] }
+      visited[band] = { is_complete = is_complete, cursor = not is_complete and found[#found] or false }
       local candidates, known = round.first, {}
       for _, turn in ipairs(candidates) do
         known[turn.group] = true
       end
-      for _, group in ipairs(found) do
+      append_all(freed[band], found)
+      for _, group in ipairs(freed[band]) do
         if not known[group] then
+          known[group] = true
           candidates[#candidates + 1] = { group = group, used = 0 }
         end
       end
@@ -134,26 +178,14 @@ if TURNS then
       for _, turn in ipairs(candidates) do
         turn.weight, turn.limit = settings[turn.group].weight, settings[turn.group].limit
         turn.gate = settings[turn.group].rate and gate_of_group(turn.group, settings[turn.group], at)
-        if turn.limit ~= 0 then
+        -- A found group at its limit, or at its rate, must not take a place in the ring.
+        if turn.limit ~= 0 and (turn.is_first or room_of(turn, at, 1) > 0) then
           open[#open + 1] = turn
         end
       end
       bands[band] = open
     end
     return bands, visited
-  end
-
-  -- The number of keys of each limited group in flight, with those that this claim takes.
-  local running = {}
-
-  -- Returns the number of keys, up to `wanted`, that the limit and the rate of the group leave.
-  local function room_of(turn, at, wanted)
-    wanted = permitted_by_rate(turn, at, wanted)
-    if not turn.limit then
-      return wanted
-    end
-    running[turn.group] = running[turn.group] or count_in_flight(turn.group)
-    return math.max(math.min(wanted, turn.limit - running[turn.group]), 0)
   end
 
   -- Returns the band of the oldest ready key among the first keys of these groups, if several bands have groups.
@@ -175,19 +207,16 @@ if TURNS then
     return oldest
   end
 
-  -- The number of groups of the ring that a claim visits, as in engine/turns.rs.
-  local VISITED = 8
-
   -- Appends up to `most` ready keys of a band to `members`, by the turns of `candidates`. Returns the groups that may
   -- have more keys. Those whose turns come next have `is_first`.
   local function visit_groups(band, candidates, most, members, at)
-    local sum = 0
+    local sum, used = 0, 0
     for i = 1, math.min(#candidates, VISITED) do
-      sum = sum + candidates[i].weight
+      sum, used = sum + candidates[i].weight, used + candidates[i].used
     end
-    local each = math.max(math.ceil(most / math.max(sum, 1)), 1)
+    local each = math.max(math.ceil((most + used) / math.max(sum, 1)), 1)
     -- The keys by the number of their turn. The workers take the keys of a claim in this order.
-    local turns, last, count, open = {}, -1, 0, {}
+    local turns, last, count, open, over = {}, -1, 0, {}, {}
     for _, turn in ipairs(candidates) do
       local wanted = most - count
       if wanted == 0 then
@@ -214,9 +243,14 @@ if TURNS then
           turn.is_first = #found < length
           turn.used = turn.is_first and turn.used + #found or 0
           turn.after = found[#found]
-          open[#open + 1] = turn
+          local list = turn.is_first and open or over
+          list[#list + 1] = turn
         end
       end
+    end
+    -- A claim that visits a band twice must give no group two turns in a row.
+    for _, turn in ipairs(over) do
+      open[#open + 1] = turn
     end
     for number = 0, last do
       for _, member in ipairs(turns[number] or {}) do
@@ -253,6 +287,6 @@ if TURNS then
       answer[band] = { next, last, visited[band].cursor, visited[band].is_complete and 1 or 0 }
       has_more = has_more or #open > 0 or not visited[band].is_complete
     end
-    return members, answer, has_more
+    return members, answer, has_more or redis.call('ZCARD', FREED) > 0
   end
 end

@@ -6,12 +6,13 @@ use super::*;
 use crate::tests::BoxFuture;
 use crate::tests::cancelling::{check_cancels, check_workers};
 use crate::tests::conformance::{
-    Rig, check, check_bulk, check_jitter, check_queues, groups, rates, steps,
-    unclaimed_and_cancelled,
+    PATTERN, Rig, check, check_bulk, check_grouped, check_jitter, check_queues, grouped_steps,
+    groupings, groups, rates, schedules, steps, unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
 use crate::tests::pausing::check_pauses;
+use crate::tests::scheduling::check_schedules;
 
 /// Replaces the clock by a Redis key next to each shard.
 const CLOCK: &str =
@@ -92,12 +93,14 @@ fn conforms(url: &str, shards: u16, readd_policy: ReaddPolicy) {
 fn groups_conform(url: &str, shards: u16, group_by: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("the runtime is built");
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
+    let default = if shards == 1 { 30 } else { 10 };
+    let cases =
+        std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(default);
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
-    proptest!(config, |(steps in groups::steps(80))| {
+    proptest!(config, |(steps in grouped_steps(60), (policy, _) in groupings())| {
         runtime.block_on(async {
             let rig = Fixture::new(url, shards).await;
-            groups::check_with(&rig, &name("groups"), group_by, &steps).await;
+            check_grouped(&rig, &name("groups"), (policy, group_by), &steps).await;
         });
     });
 }
@@ -106,15 +109,35 @@ fn groups_conform(url: &str, shards: u16, group_by: &str) {
 fn groups_keep_their_limits_and_lose_no_key() {
     let Some(server) = Server::shared() else { return };
     groups_conform(&server.url(""), 1, "");
-    groups_conform(&server.url(""), 1, groups::PATTERN);
+    groups_conform(&server.url(""), 1, PATTERN);
 }
 
 #[test]
 fn groups_of_several_shards_keep_their_limits_and_lose_no_key() {
     let Some(server) = Server::shared() else { return };
-    groups_conform(&server.url(""), 3, groups::PATTERN);
+    groups_conform(&server.url(""), 3, PATTERN);
     let Some(cluster) = Cluster::shared() else { return };
-    groups_conform(&cluster.url(), 4, groups::PATTERN);
+    groups_conform(&cluster.url(), 4, PATTERN);
+}
+
+#[test]
+fn schedules_fire_once_for_each_time() {
+    let Some(server) = Server::shared() else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("the runtime is built");
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
+    for shards in [1, 3] {
+        proptest!(config.clone(), |(steps in schedules::steps(60), has_groups: bool)| {
+            runtime.block_on(async {
+                let rig = Fixture::new(&server.url(""), shards).await;
+                let group_by = has_groups.then_some("");
+                schedules::check(&rig, &name("schedules"), group_by, &steps).await;
+            });
+        });
+    }
+    let rig = runtime.block_on(Fixture::new(&server.url(""), 1));
+    runtime.block_on(schedules::check_missed(&rig, &name("missed")));
 }
 
 fn rates_conform(url: &str, shards: u16, group_by: Option<&str>) {
@@ -168,6 +191,18 @@ async fn a_queue_with_several_shards_has_no_rate() {
 async fn groups_take_turns_by_weight() {
     let Some(server) = Server::shared() else { return };
     groups::check_turns(&Fixture::new(&server.url(""), 1).await, &name("turns")).await;
+}
+
+#[tokio::test]
+async fn no_group_gets_two_turns_in_a_row() {
+    let Some(server) = Server::shared() else { return };
+    groups::check_second_visit(&Fixture::new(&server.url(""), 1).await, &name("second")).await;
+}
+
+#[tokio::test]
+async fn a_freed_group_is_found_without_a_search() {
+    let Some(server) = Server::shared() else { return };
+    groups::check_freed_groups(&Fixture::new(&server.url(""), 1).await, &name("freed")).await;
 }
 
 #[test]
@@ -253,6 +288,17 @@ async fn a_pause_applies_to_all_processes() {
     let Some(cluster) = Cluster::shared() else { return };
     let url = cluster.url();
     check_pauses(&store(&url).await, &store(&url).await, &name("pause")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_processes_fire_schedules() {
+    let Some(server) = Server::shared() else { return };
+    for url in [server.url(""), format!("{}?shards=3", server.url(""))] {
+        check_schedules(&store(&url).await, &store(&url).await, &name("schedules")).await;
+    }
+    let Some(cluster) = Cluster::shared() else { return };
+    let url = cluster.url();
+    check_schedules(&store(&url).await, &store(&url).await, &name("schedules")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

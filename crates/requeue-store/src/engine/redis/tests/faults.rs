@@ -154,12 +154,12 @@ async fn what_is_not_ours_stays_as_it_is() {
     let error = chain(&bare.migrate().await.expect_err("the version differs"));
     assert!(
         error.ends_with(
-            "the schema has version 7, and this program needs 1; update \
+            "the schema has version 7, and this program needs 2; update \
              requeue: a newer version has created or upgraded the store"
         ),
         "{error}"
     );
-    server.cli(&["set", "requeue:schema", "1"]);
+    server.cli(&["set", "requeue:schema", "2"]);
     server.cli(&["set", "requeue:{q/0.0}:leases", "mine"]);
     let error = chain(&bare.queue("q").open().await.expect_err("the type differs"));
     assert!(
@@ -167,6 +167,27 @@ async fn what_is_not_ours_stays_as_it_is() {
         "{error}"
     );
     assert_eq!(server.cli(&["get", "requeue:{q/0.0}:leases"]), "mine");
+}
+
+/// The data of queues without groups are the same in versions 1 and 2.
+#[tokio::test]
+async fn a_migration_raises_the_version_and_keeps_the_keys() {
+    let Some(server) = Server::start() else { return };
+    let before = store(&server.url("")).await;
+    before.queue("q").open().await.expect("the queue opens").add("a").await.expect("added");
+    server.cli(&["set", "requeue:schema", "1"]);
+    let after = Store::connect(&server.url("")).await.expect("the store connects");
+    let error = chain(&after.queue("q").open().await.expect_err("the version is older"));
+    assert!(
+        error.ends_with(
+            "the schema has version 1, and this program needs 2; to upgrade it, run `requeue store init`, \
+             or call `Store::migrate`"
+        ),
+        "{error}"
+    );
+    after.migrate().await.expect("the version is raised");
+    let queue = after.queue("q").open().await.expect("the queue opens");
+    assert_eq!(queue.get().await.expect("the queue is open").as_str(), Some("a"));
 }
 
 #[tokio::test]

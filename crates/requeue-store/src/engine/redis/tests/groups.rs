@@ -287,7 +287,7 @@ async fn queues_with_groups_need_one_more_right() {
         server.url(&format!("{name}:s3cret@"))
     };
     let poor = Store::connect(&user("poor", "")).await.expect("the client may connect");
-    let refused = poor.queue("q").group_by(PATTERN).open().await;
+    let refused = poor.queue("q").group_by(PATTERN).group_limit(1).open().await;
     let error = chain(&refused.expect_err("a command is not permitted"));
     assert!(error.contains("can't run this command"), "{error}");
     let store =

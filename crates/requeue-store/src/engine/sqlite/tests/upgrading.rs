@@ -1,27 +1,32 @@
-//! Tests of upgrades of a file from a made-up older version.
+//! Tests of upgrades of a file from version 1.
 
 use rusqlite::Connection;
 
-use super::schema::{Steps, VERSION};
+use super::schema::{OURS, STEPS, Steps, TABLES, VERSION};
 use super::*;
 use crate::tests::upgrade;
 
-/// Turns a file of this version into one of the version before.
-const UNDO: &str = "alter table queues drop column paused";
-/// Upgrades it.
-const STEP: &str =
-    "alter table queues add column paused integer not null default 0 check (paused in (0, 1))";
+/// Keys in several states.
+const KEYS: &str = "
+    update epochs set last = 7;
+    insert into queues (name, readd_policy, parked_add) values ('mail', 1, 1);
+    insert into keys (queue, key, state, at, priority, adds, reasons, failures, steps, until, not_before, since, error,
+        epoch, lease_until, run_since, run_priority, run_adds, run_reasons)
+    values (1, cast('ready' as blob), 0, 1, 0, 1, 0, 0, 0, 0, 0, 1, null, null, null, null, null, null, null),
+        (1, cast('waiting' as blob), 0, 8e15, 0, 1, 0, 0, 0, 0, 0, 1, null, null, null, null, null, null, null),
+        (1, cast('parked' as blob), 2, null, 0, 1, 0, 0, 0, 0, 0, 1, 'no', null, null, null, null, null, null),
+        (1, cast('in-flight' as blob), 1, null, 0, 0, 0, 0, 0, 0, 0, 1, null, 7, 8e15, 1, 0, 1, 0)";
 
-/// Creates a file of the version before this one, with keys. Returns its path, and the fencing token of the
-/// key in flight.
-async fn older_schema(dir: &TempDir) -> (std::path::PathBuf, i64) {
+/// Creates a file of version 1, with keys. Returns its path.
+fn older_schema(dir: &TempDir) -> std::path::PathBuf {
     let path = at(dir);
-    let engine = open(&path);
-    let in_flight = upgrade::fill(&engine).await;
     let raw = Connection::open(&path).expect("the file opens");
-    raw.execute_batch(UNDO).expect("the tables are changed");
-    raw.pragma_update(None, "user_version", VERSION - 1).expect("the version is written");
-    (path, in_flight)
+    raw.pragma_update(None, "journal_mode", "wal").expect("the mode is changed");
+    raw.execute_batch(TABLES).expect("the tables are created");
+    raw.execute_batch(KEYS).expect("the keys are added");
+    raw.pragma_update(None, "application_id", OURS).expect("the file is marked");
+    raw.pragma_update(None, "user_version", 1).expect("the version is written");
+    path
 }
 
 fn open(path: &Path) -> Sqlite {
@@ -40,22 +45,22 @@ fn schema(path: &Path) -> (i32, String) {
 #[tokio::test]
 async fn a_file_of_an_older_version_is_upgraded_when_a_queue_is_opened() {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let (path, in_flight) = older_schema(&dir).await;
+    let path = older_schema(&dir);
     let engine = open(&path);
-    engine.thread.check(&[STEP]).await.expect("the file is upgraded");
+    engine.thread.check(STEPS).await.expect("the file is upgraded");
     assert_eq!(schema(&path).0, VERSION);
-    upgrade::check(&engine, in_flight).await;
+    upgrade::check(&engine).await;
 }
 
 #[tokio::test]
 async fn a_failed_upgrade_leaves_the_file_as_it_was() {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let (path, in_flight) = older_schema(&dir).await;
+    let path = older_schema(&dir);
     let before = schema(&path);
     let cases: [(Steps, &str); 2] = [
         (&["alter table queues add column other text; update queues set missing = 1"], "missing"),
         // All statements succeed, but the tables are not those of this version.
-        (&["alter table queues add column other text"], "needs the column queues.paused"),
+        (&["alter table queues add column other text"], "needs the column queues.group_by"),
     ];
     for (steps, expected) in cases {
         let engine = open(&path);
@@ -69,20 +74,20 @@ async fn a_failed_upgrade_leaves_the_file_as_it_was() {
         }
     }
     let engine = open(&path);
-    engine.thread.migrate(&[STEP]).await.expect("the file is upgraded");
-    upgrade::check(&engine, in_flight).await;
+    engine.thread.migrate(STEPS).await.expect("the file is upgraded");
+    upgrade::check(&engine).await;
 }
 
 #[tokio::test]
 async fn two_openers_upgrade_a_file_once() {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let (path, in_flight) = older_schema(&dir).await;
+    let path = older_schema(&dir);
     let (one, other) = (open(&path), open(&path));
     // A second upgrade would fail: its column would exist.
-    let (first, second) = tokio::join!(one.thread.check(&[STEP]), other.thread.check(&[STEP]));
+    let (first, second) = tokio::join!(one.thread.check(STEPS), other.thread.check(STEPS));
     first.expect("the file is upgraded");
     second.expect("the file is upgraded");
-    upgrade::check(&other, in_flight).await;
+    upgrade::check(&other).await;
 }
 
 #[tokio::test]

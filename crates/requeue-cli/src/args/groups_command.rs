@@ -1,0 +1,101 @@
+//! The subcommands of `requeue groups`, with their flags.
+//!
+//! As in `run`, structs have no doc comments: clap would show them as descriptions of the subcommands.
+
+use clap::{Args, Subcommand};
+use requeue_store::State;
+
+use crate::args::store::{Place, STATES, ServerFlags};
+use crate::args::values::{
+    GroupLimit, named_values, parse_default_limit, parse_limit, parse_weight,
+};
+
+#[derive(Args, Debug)]
+pub(crate) struct GroupQueue {
+    #[command(flatten)]
+    pub(crate) place: Place,
+
+    #[command(flatten)]
+    pub(crate) server: ServerFlags,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct NamedGroup {
+    /// Name of the group; '' is that of keys without a group
+    #[arg(value_name = "GROUP")]
+    pub(crate) name: String,
+
+    #[command(flatten)]
+    pub(crate) queue: GroupQueue,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum GroupsCommand {
+    /// List the groups that have keys or settings
+    ///
+    /// Prints a line for each group, sorted by name. Its columns are the numbers of ready keys, waiting keys and keys in
+    /// flight, the limit, the weight, the age of the oldest ready key, the pause, and the name. With --json, prints objects with
+    /// `group`, `ready`, `waiting`, `in_flight`, `dirty`, `parked`, `oldest_ready` in seconds, `limit`, `weight` and
+    /// `is_paused`. The store reads all keys of the queue.
+    List {
+        #[command(flatten)]
+        queue: GroupQueue,
+
+        /// Print a JSON object for each group
+        #[arg(long)]
+        json: bool,
+    },
+    /// Set the limit of keys in flight of a group, over all workers
+    ///
+    /// The limit applies to later claims, and commands in flight continue. `none` removes the limit of the group: then the
+    /// limit of the queue applies.
+    Limit {
+        #[command(flatten)]
+        group: NamedGroup,
+
+        /// The most keys in flight, or none
+        #[arg(value_name = "N", value_parser = parse_limit)]
+        limit: GroupLimit,
+    },
+    /// Set the limit of all groups that have no other one
+    ///
+    /// This is the limit of --group-limit. `none` removes it.
+    DefaultLimit {
+        /// The most keys in flight of each group, or none
+        #[arg(value_name = "N", value_parser = parse_default_limit)]
+        limit: GroupLimit,
+
+        #[command(flatten)]
+        queue: GroupQueue,
+    },
+    /// Set the number of keys that a group gets in one turn
+    Weight {
+        #[command(flatten)]
+        group: NamedGroup,
+
+        /// The number of keys; 1 is the default
+        #[arg(value_name = "N", value_parser = parse_weight)]
+        weight: u32,
+    },
+    /// Pause a group: no worker gets a key of it
+    ///
+    /// The pause is stored, and applies to the workers of all machines until `requeue groups resume`. Commands in flight
+    /// continue, and keys can be added.
+    Pause(NamedGroup),
+    /// Resume a paused group
+    Resume(NamedGroup),
+    /// Remove the pending runs of the keys of a group
+    ///
+    /// Runs in flight continue. The store reads all keys of the queue.
+    Cancel {
+        #[command(flatten)]
+        group: NamedGroup,
+
+        /// Only keys in this state
+        ///
+        /// STATE is ready, waiting, in_flight, parked or damaged. A key in flight keeps its run, and loses the run after it.
+        #[arg(long, value_parser = named_values(&STATES), value_name = "STATE")]
+        #[arg(hide_possible_values = true)]
+        state: Option<State>,
+    },
+}

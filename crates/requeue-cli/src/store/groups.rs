@@ -1,0 +1,253 @@
+//! `requeue groups`: lists and changes the groups of a queue in a store.
+
+use std::time::Duration;
+
+use requeue_http::api::{
+    Group, GroupAction, GroupChange, GroupChanged, GroupList, Named, State as ApiState,
+};
+use requeue_store::{ErrorKind, GroupInfo, Queue, ReadError, State, UpdateError};
+use serde::Serialize;
+
+use super::look::change_all;
+use super::server::Server;
+use super::{block_on, store_refusal};
+use crate::args::groups_command::{GroupQueue, GroupsCommand, NamedGroup};
+use crate::duration;
+use crate::exit::{Ended, Exit, Refusal, complain, error_chain, print_output};
+use crate::key::{escaped, shown};
+
+/// The number of groups that are read in one request. Some stores read all keys of the queue for each.
+const PAGE: usize = 10_000;
+
+/// A change of a group, or of the limit of all groups.
+struct Change {
+    action: GroupAction,
+    /// `None`: all groups without another limit.
+    group: Option<String>,
+    limit: Option<u32>,
+    weight: Option<u32>,
+    state: Option<State>,
+}
+
+impl Change {
+    const fn new(action: GroupAction, group: Option<String>) -> Self {
+        Self { action, group, limit: None, weight: None, state: None }
+    }
+}
+
+/// `requeue groups`.
+pub(crate) fn run(command: GroupsCommand) -> Result<Ended, Refusal> {
+    let named = |action, NamedGroup { name, queue }| (Change::new(action, Some(name)), queue);
+    let (change, queue) = match command {
+        GroupsCommand::List { queue, json } => return list(&queue, json),
+        GroupsCommand::Pause(group) => named(GroupAction::Pause, group),
+        GroupsCommand::Resume(group) => named(GroupAction::Resume, group),
+        GroupsCommand::Limit { group, limit } => {
+            let (change, queue) = named(GroupAction::Limit, group);
+            (Change { limit: limit.0, ..change }, queue)
+        }
+        GroupsCommand::DefaultLimit { limit, queue } => {
+            let change = Change::new(GroupAction::Limit, None);
+            (Change { limit: limit.0, ..change }, queue)
+        }
+        GroupsCommand::Weight { group, weight } => {
+            let (change, queue) = named(GroupAction::Weight, group);
+            (Change { weight: Some(weight), ..change }, queue)
+        }
+        GroupsCommand::Cancel { group, state } => {
+            let (change, queue) = named(GroupAction::Cancel, group);
+            (Change { state, ..change }, queue)
+        }
+    };
+    block_on(async {
+        match queue.server.open_server()? {
+            Some(server) => change_by_server(&server, change).await,
+            None => change_in_store(&queue.place.to_look_at().await?, &change).await,
+        }
+    })
+}
+
+/// Tells the user what has changed.
+fn report_change(change: &Change) -> Ended {
+    let of = match &change.group {
+        Some(name) => format!("group {}", escaped(name.as_bytes())),
+        None => "groups without another limit".to_owned(),
+    };
+    let limit = || match (change.limit, &change.group) {
+        (Some(limit), _) => format!("limit {limit}"),
+        (None, Some(_)) => "limit of the queue".to_owned(),
+        (None, None) => "no limit".to_owned(),
+    };
+    let now = match change.action {
+        GroupAction::Pause => "paused".to_owned(),
+        GroupAction::Resume => "resumed".to_owned(),
+        GroupAction::Limit => limit(),
+        GroupAction::Weight => format!("weight {}", change.weight.unwrap_or_default()),
+        GroupAction::Cancel => "cancelled".to_owned(),
+    };
+    complain(&format!("{of}: {now}"));
+    Ended::Exit(Exit::Done)
+}
+
+async fn change_in_store(queue: &Queue, change: &Change) -> Result<Ended, Refusal> {
+    let group = queue.group(change.group.clone().unwrap_or_default());
+    let changed = match change.action {
+        GroupAction::Pause => group.pause().await,
+        GroupAction::Resume => group.resume().await,
+        GroupAction::Limit if change.group.is_none() => queue.set_group_limit(change.limit).await,
+        GroupAction::Limit => group.set_limit(change.limit).await,
+        GroupAction::Weight => group.set_weight(change.weight.unwrap_or(1)).await,
+        GroupAction::Cancel => {
+            // This reports an invalid name by the right exit code.
+            group.info().await.map_err(read_refusal)?;
+            return change_all(group.cancel_all(change.state), "cancelled").await;
+        }
+    };
+    changed.map_err(update_refusal)?;
+    Ok(report_change(change))
+}
+
+async fn change_by_server(server: &Server, change: Change) -> Result<Ended, Refusal> {
+    let body = GroupChange {
+        group: change.group.clone(),
+        limit: change.limit,
+        weight: change.weight,
+        state: change.state.map(ApiState::stored),
+    };
+    let GroupChanged { cancelled } = server.post(change.action.name(), &body).await?;
+    if change.action == GroupAction::Cancel {
+        complain(&format!("{cancelled} cancelled"));
+        return Ok(Ended::Exit(Exit::Done));
+    }
+    Ok(report_change(&change))
+}
+
+fn update_refusal(error: UpdateError) -> Refusal {
+    match error.kind() {
+        ErrorKind::Invalid => Refusal::usage(error_chain(&error)),
+        _ => store_refusal(error),
+    }
+}
+
+fn read_refusal(error: ReadError) -> Refusal {
+    match error.kind() {
+        ErrorKind::Invalid => Refusal::usage(error_chain(&error)),
+        _ => store_refusal(error),
+    }
+}
+
+/// `requeue groups list`.
+fn list(queue: &GroupQueue, is_json: bool) -> Result<Ended, Refusal> {
+    block_on(async {
+        // The header follows the first answer, because an error has no table.
+        let mut header = if is_json { "" } else { HEADER };
+        if let Some(server) = queue.server.open_server()? {
+            let query = [("limit", &b"10000"[..])];
+            let GroupList { groups, more, .. } = server.get("groups", &query).await?;
+            print_groups(header, groups.iter().map(Line::from_server), is_json)?;
+            if more {
+                complain("the queue has more groups; read the store itself with --store");
+            }
+            return Ok(Ended::Exit(Exit::Done));
+        }
+        let queue = queue.place.to_look_at().await?;
+        let mut after: Option<String> = None;
+        loop {
+            let page = queue.groups(after.as_deref(), PAGE).await.map_err(read_refusal)?;
+            let goes_on = print_groups(header, page.iter().map(Line::from_store), is_json)?;
+            header = "";
+            match page.last().filter(|_| goes_on && page.len() >= PAGE) {
+                Some(last) => after = Some(last.name.clone()),
+                None => return Ok(Ended::Exit(Exit::Done)),
+            }
+        }
+    })
+}
+
+const HEADER: &str = "   READY  WAITING  IN FLIGHT    LIMIT   WEIGHT     OLDEST  STATE   GROUP\n";
+
+/// A group, with the fields of the JSON object.
+#[derive(Serialize)]
+struct Line<'a> {
+    group: &'a str,
+    ready: u64,
+    waiting: u64,
+    in_flight: u64,
+    dirty: u64,
+    parked: u64,
+    /// In seconds.
+    oldest_ready: Option<f64>,
+    limit: Option<u32>,
+    weight: u32,
+    is_paused: bool,
+}
+
+impl<'a> Line<'a> {
+    fn from_store(info: &'a GroupInfo) -> Self {
+        let counts = &info.counts;
+        Self {
+            group: &info.name,
+            ready: counts.ready,
+            waiting: counts.waiting,
+            in_flight: counts.in_flight,
+            dirty: counts.dirty,
+            parked: counts.parked,
+            oldest_ready: (counts.ready > 0).then_some(counts.oldest_ready.as_secs_f64()),
+            limit: info.limit,
+            weight: info.weight,
+            is_paused: info.is_paused,
+        }
+    }
+
+    fn from_server(group: &'a Group) -> Self {
+        Self {
+            group: &group.name,
+            ready: group.ready,
+            waiting: group.waiting,
+            in_flight: group.running,
+            dirty: group.dirty,
+            parked: group.parked,
+            oldest_ready: group.oldest,
+            limit: group.limit,
+            weight: group.weight,
+            is_paused: group.paused,
+        }
+    }
+
+    fn to_text(&self) -> String {
+        let Self { ready, waiting, in_flight, weight, .. } = self;
+        let limit = self.limit.map_or_else(|| "-".to_owned(), |limit| limit.to_string());
+        let oldest = self.oldest_ready.and_then(|age| Duration::try_from_secs_f64(age).ok());
+        // The columns are separated by spaces.
+        let oldest =
+            oldest.map_or_else(|| "-".to_owned(), |age| duration::shown(age).replace(' ', ""));
+        let state = if self.is_paused { "paused" } else { "-" };
+        // Another process has written the name.
+        let name = match self.group {
+            "" => "\"\"".to_owned(),
+            name => shown(name.as_bytes()),
+        };
+        format!(
+            "{ready:>8} {waiting:>8} {in_flight:>10} {limit:>8} {weight:>8} {oldest:>10}  {state:6}  {name}"
+        )
+    }
+}
+
+/// Prints a line for each group, after `header`. Returns false if the reader of standard output is gone.
+fn print_groups<'a>(
+    header: &str,
+    lines: impl Iterator<Item = Line<'a>>,
+    is_json: bool,
+) -> Result<bool, Refusal> {
+    let mut text = header.to_owned();
+    for line in lines {
+        // Serializing texts and numbers does not fail.
+        text += &if is_json {
+            serde_json::to_string(&line).unwrap_or_default()
+        } else {
+            line.to_text()
+        };
+        text.push('\n');
+    }
+    print_output(text.as_bytes())
+}

@@ -1,0 +1,136 @@
+//! The groups of a queue in a store: their list, and the actions that change them.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use axum::extract::{RawQuery, Request, State};
+use axum::response::Response;
+
+use crate::actions::{check_token, read_body};
+use crate::api::{Group, GroupAction, GroupChange, GroupChanged, GroupList, Named};
+use crate::params::{Params, Problem, json};
+use crate::source::Part;
+use crate::state::SiteState;
+
+/// The number of groups that are read for one request, and the largest `limit`.
+pub(crate) const MOST_GROUPS: usize = 10_000;
+
+type Site = State<Arc<SiteState>>;
+
+/// A value that a list of groups can be sorted by, with its name in the API.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum GroupColumn {
+    Name,
+    Ready,
+    Waiting,
+    Running,
+    Oldest,
+}
+
+impl Named for GroupColumn {
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("name", Self::Name),
+        ("ready", Self::Ready),
+        ("waiting", Self::Waiting),
+        ("running", Self::Running),
+        ("oldest", Self::Oldest),
+    ];
+}
+
+impl GroupColumn {
+    fn compare(self, a: &Group, b: &Group) -> Ordering {
+        match self {
+            Self::Name => a.name.cmp(&b.name),
+            Self::Ready => a.ready.cmp(&b.ready),
+            Self::Waiting => a.waiting.cmp(&b.waiting),
+            Self::Running => a.running.cmp(&b.running),
+            Self::Oldest => a.oldest.unwrap_or(0.0).total_cmp(&b.oldest.unwrap_or(0.0)),
+        }
+    }
+}
+
+/// Lists groups, by name or in another order.
+pub(crate) async fn list_groups(
+    State(site): Site,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Problem> {
+    // The store reads all keys of the groups, as a search does.
+    let _turn = site.take_turn().await?;
+    let params = Params::parse(query.as_deref(), &["q", "limit", "sort", "order"])?;
+    let limit = params.limit_of(MOST_GROUPS)?;
+    let sort = params.sort_of::<GroupColumn>()?;
+    let part = params.text_of("q")?.map(Part::new);
+    let mut groups = site.source.read_groups(MOST_GROUPS).await?;
+    let looked_at = groups.len();
+    let unread = looked_at == MOST_GROUPS;
+    groups.retain(|group| part.as_ref().is_none_or(|part| part.is_in(&group.name)));
+    if let Some((column, descends)) = sort {
+        groups.sort_by(|a, b| {
+            let order = column.compare(a, b);
+            let order = if descends { order.reverse() } else { order };
+            order.then_with(|| a.name.cmp(&b.name))
+        });
+    }
+    let more = unread || groups.len() > limit;
+    groups.truncate(limit);
+    Ok(json(&GroupList { groups, looked_at, more }))
+}
+
+/// Changes a setting of a group, or cancels its keys.
+pub(crate) async fn change_group(
+    State(site): Site,
+    request: Request,
+    action: GroupAction,
+) -> Result<Response, Problem> {
+    let remote = check_token(&site, &request)?;
+    let change = read_body::<GroupChange>(request).await?;
+    check_change(action, &change)?;
+    let group = change.group.clone();
+    let cancelled = site.source.change_group(action, change).await?;
+    tracing::info!(%remote, ?group, keys = cancelled, "{}", action.name());
+    Ok(json(&GroupChanged { cancelled }))
+}
+
+/// Refuses fields that the action would ignore, and a missing one.
+fn check_change(action: GroupAction, change: &GroupChange) -> Result<(), Problem> {
+    let GroupChange { group, limit, weight, state } = change;
+    if group.is_none() && action != GroupAction::Limit {
+        return Err(Problem::parameter("group", "missing; pass the name of a group"));
+    }
+    if action == GroupAction::Weight && weight.is_none() {
+        return Err(Problem::parameter("weight", "missing; pass a number from 1"));
+    }
+    for (name, is_there, of) in [
+        ("limit", limit.is_some(), GroupAction::Limit),
+        ("weight", weight.is_some(), GroupAction::Weight),
+        ("state", state.is_some(), GroupAction::Cancel),
+    ] {
+        if is_there && action != of {
+            return Err(Problem::parameter(name, &format!("only for {}", of.name())));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_has_the_fields_of_its_action_only() {
+        let group = || Some("acme".to_owned());
+        let of = |group, limit, weight| GroupChange { group, limit, weight, state: None };
+        for (action, change, is_valid) in [
+            (GroupAction::Pause, of(group(), None, None), true),
+            (GroupAction::Pause, of(None, None, None), false),
+            (GroupAction::Pause, of(group(), Some(1), None), false),
+            (GroupAction::Limit, of(None, Some(1), None), true),
+            (GroupAction::Limit, of(group(), None, None), true),
+            (GroupAction::Limit, of(group(), None, Some(1)), false),
+            (GroupAction::Weight, of(group(), None, Some(1)), true),
+            (GroupAction::Weight, of(group(), None, None), false),
+        ] {
+            assert_eq!(check_change(action, &change).is_ok(), is_valid, "{action:?} {change:?}");
+        }
+    }
+}

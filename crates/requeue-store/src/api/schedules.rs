@@ -1,0 +1,220 @@
+//! The schedules of a queue.
+
+use crate::api::queue::Queue;
+use crate::client::schedules::fire;
+use crate::client::shared::Shared;
+use crate::engine::schedules::{Agenda, Scheduled};
+use crate::types::calendar::Calendar;
+use crate::types::error::{Failed, ReadError, UpdateError};
+use crate::types::key::Key;
+use crate::types::schedule::{Schedule, ScheduleInfo};
+
+impl Queue {
+    /// Adds a key again at each time of a schedule, which is kept in the store.
+    ///
+    /// A key has at most one schedule, and this call changes it. If the expression and the time zone, or the period, are
+    /// the same as before, its times stay, so that a program may call this at each start. A pause stays in any case.
+    ///
+    /// The processes that get keys of the queue add the key, each time one of them. If the key is still ready or waiting
+    /// then, it runs once. Times that pass while no process gets keys lead to one add. Times are measured by the clock of
+    /// the store.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the period is shorter than a millisecond, an add of the key would be
+    /// [invalid](crate::ErrorKind::Invalid), the store cannot be reached, or the queue was dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the schedule may have been stored. Repeating the call is harmless.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("reports").open().await?;
+    /// use std::time::Duration;
+    ///
+    /// use requeue_store::Schedule;
+    ///
+    /// queue.schedule("daily", Schedule::cron("0 9 * * MON-FRI", "Europe/Berlin")?).await?;
+    /// queue.schedule("pulse", Schedule::every(Duration::from_millis(10))).await?;
+    /// let item = queue.get().await.expect("the queue is open");
+    /// assert_eq!(item.as_str(), Some("pulse"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn schedule(
+        &self,
+        key: impl Into<Key>,
+        schedule: Schedule,
+    ) -> Result<(), UpdateError> {
+        let Schedule { calendar, priority, group } = schedule;
+        let (key, group) =
+            self.shared.check_key(key.into(), group.as_deref()).map_err(UpdateError)?;
+        if let Calendar::Every(period) = calendar {
+            Calendar::every(period).map_err(|why| UpdateError(Failed::invalid(why)))?;
+        }
+        let (spec, zone) = calendar.to_texts();
+        let (is_new, is_paused, next_at, error) = (true, false, 0, None);
+        let schedule =
+            Scheduled { key, spec, zone, priority, group, next_at, is_new, is_paused, error };
+        let Shared { engine, place, .. } = &*self.shared;
+        let stored = async {
+            let Agenda { now, schedules } = engine.put_schedule(place, schedule).await?;
+            for stored in schedules {
+                if stored.is_new && stored.due_at().is_some() {
+                    // If this fails, or this process stops here, another one computes the next time.
+                    let _ = fire(&self.shared, &stored, now).await;
+                }
+            }
+            Ok(())
+        };
+        stored.await.map_err(|fault| UpdateError::from_engine("the schedule was not stored", fault))
+    }
+
+    /// Returns a page of up to `limit` schedules, sorted by the bytes of their keys. The page begins after the key
+    /// `after`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store cannot be reached, or the queue was dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped: the call changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("reports").open().await?;
+    /// use requeue_store::Schedule;
+    ///
+    /// queue.schedule("daily", Schedule::cron("@daily", "UTC")?).await?;
+    /// let schedules = queue.schedules(None, 100).await?;
+    /// assert_eq!((&*schedules[0].spec, schedules[0].zone.as_deref()), ("@daily", Some("UTC")));
+    /// assert!(schedules[0].next.is_some_and(|next| next.as_secs() <= 86_400));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn schedules(
+        &self,
+        after: Option<&Key>,
+        limit: usize,
+    ) -> Result<Vec<ScheduleInfo>, ReadError> {
+        let Shared { engine, place, .. } = &*self.shared;
+        let listed = engine.list_schedules(place, after, limit).await;
+        let agendas = listed
+            .map_err(|fault| ReadError::from_engine("the schedules were not listed", fault))?;
+        let infos = agendas.into_iter().flat_map(|Agenda { now, schedules }| {
+            schedules.into_iter().map(move |schedule| schedule.into_info(now))
+        });
+        let mut infos: Vec<_> = infos.collect();
+        infos.sort_unstable_by(|one, other| one.key.cmp(&other.key));
+        infos.truncate(limit);
+        Ok(infos)
+    }
+
+    /// Removes the schedule of a key. Returns false if the key has none. The key itself and its runs are not affected.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store cannot be reached, or the queue was dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the schedule may have been removed. Repeating the call is harmless.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("reports").open().await?;
+    /// use requeue_store::Schedule;
+    ///
+    /// queue.schedule("daily", Schedule::cron("@daily", "UTC")?).await?;
+    /// assert!(queue.unschedule("daily").await?);
+    /// assert!(!queue.unschedule("daily").await?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn unschedule(&self, key: impl Into<Key>) -> Result<bool, UpdateError> {
+        let Shared { engine, place, .. } = &*self.shared;
+        let removed = engine.remove_schedule(place, &key.into()).await;
+        removed.map_err(|fault| UpdateError::from_engine("the schedule was not removed", fault))
+    }
+
+    /// Pauses the schedule of a key: it adds nothing until it is [resumed](Self::resume_schedule). Returns false if the
+    /// key has no schedule.
+    ///
+    /// The pause is stored, and outlives this process.
+    ///
+    /// # Errors
+    ///
+    /// As [`unschedule`](Self::unschedule).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the schedule may have been paused. Repeating the call is harmless.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("reports").open().await?;
+    /// use requeue_store::Schedule;
+    ///
+    /// queue.schedule("daily", Schedule::cron("@daily", "UTC")?).await?;
+    /// assert!(queue.pause_schedule("daily").await?);
+    /// assert!(queue.schedules(None, 1).await?[0].is_paused);
+    /// queue.resume_schedule("daily").await?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn pause_schedule(&self, key: impl Into<Key>) -> Result<bool, UpdateError> {
+        let Shared { engine, place, .. } = &*self.shared;
+        let paused = engine.pause_schedule(place, &key.into(), true).await;
+        paused.map_err(|fault| UpdateError::from_engine("the schedule was not paused", fault))
+    }
+
+    /// Ends a [pause](Self::pause_schedule). Times that have passed meanwhile are skipped. Returns false if the key has no
+    /// schedule. A schedule that was refused is tried again.
+    ///
+    /// # Errors
+    ///
+    /// As [`unschedule`](Self::unschedule).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the schedule may have been resumed. Repeating the call is harmless.
+    pub async fn resume_schedule(&self, key: impl Into<Key>) -> Result<bool, UpdateError> {
+        let Shared { engine, place, .. } = &*self.shared;
+        let resumed = engine.pause_schedule(place, &key.into(), false).await;
+        resumed.map_err(|fault| UpdateError::from_engine("the schedule was not resumed", fault))
+    }
+}

@@ -1,0 +1,85 @@
+-- Version 2: groups, rates and schedules.
+
+-- A rate that requeue can read: see `Rate::check`.
+create function requeue.is_rate(rate bigint[]) returns boolean language sql immutable
+    return rate is null or cardinality(rate) = 3 and rate[1] between 1 and 4294967295 and rate[2] > 0
+        and rate[3] between 1 and 4294967295 and rate[2]::numeric * rate[3] <= 1125899906842624;
+
+alter table requeue.queues
+    -- Null: the queue has no groups. Empty: each add names the group. Otherwise the regular expression that extracts the
+    -- group from the key.
+    add group_by text,
+    -- The limit of keys in flight of each group that has no other one.
+    add group_limit integer check (group_limit > 0),
+    -- The rate of all starts: their number, its time in microseconds, and the burst.
+    add rate bigint[] check (requeue.is_rate(rate)),
+    -- True: a group has or had a rate.
+    add has_group_rates boolean not null default false;
+
+-- One row for each group that has settings.
+create table requeue.groups (
+    queue integer not null,
+    name text collate "C" not null,
+    -- The limit of keys in flight.
+    most integer check (most > 0),
+    -- The number of keys in one turn.
+    weight integer not null default 1 check (weight > 0),
+    -- True: the group delivers no key.
+    paused boolean not null default false,
+    -- The rate of its starts, as for queues.
+    rate bigint[] check (requeue.is_rate(rate)),
+    primary key (queue, name)
+);
+
+-- The time from which each rate permits the next start: see `rates.sql`.
+create table requeue.rates (
+    queue integer not null,
+    name text collate "C" not null,
+    next_at bigint not null check (next_at >= 0),
+    primary key (queue, name)
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+create index rates_next on requeue.rates (queue, next_at);
+
+alter table requeue.keys
+    -- The group, without control characters. Null: the queue has no groups. Empty: the key is in none.
+    add grp text collate "C" check (octet_length(grp) <= 100 and grp !~ '[\u0001-\u001f\u007f-\u009f]'),
+    -- For a pending key of a queue with groups: true if it was due when the row was written. See `turns.sql`.
+    add is_due boolean not null default false;
+
+drop index requeue.keys_ready;
+create index keys_ready on requeue.keys (queue, priority, at) where state = 0 and grp is null;
+-- For queues with groups: see `turns.sql`.
+create index keys_turns on requeue.keys (queue, priority, grp, at) where state = 0 and is_due and grp is not null;
+create index keys_delayed on requeue.keys (queue, at) where state = 0 and not is_due and grp is not null;
+create index keys_of_group on requeue.keys (queue, grp) where state = 1 and grp is not null;
+
+-- A group that a claim visits: its priority, the number of keys that it has got in its turn, whether its turn comes next
+-- (or after those of all other groups), and its settings. `most` is the limit of keys in flight, or null.
+create type requeue.turn as (
+    priority integer, name text collate "C", used bigint, is_next boolean, weight integer, most integer
+);
+
+-- The keys that are added again at certain times. See `schedules.sql`.
+create table requeue.schedules (
+    queue integer not null,
+    key bytea not null check (octet_length(key) <= 2048),
+    -- A cron expression and its time zone, or a period without a time zone.
+    spec text not null,
+    zone text not null,
+    priority smallint not null check (priority between -1 and 1),
+    -- The group of the adds. Null: the queue has no groups.
+    grp text collate "C" check (octet_length(grp) <= 100 and grp !~ '[\u0001-\u001f\u007f-\u009f]'),
+    -- The next time. If `is_new`, the time at which the schedule began, or the last time before a pause.
+    next_at bigint not null check (next_at >= 0),
+    -- True: a process must compute the next time, and adds nothing.
+    is_new boolean not null,
+    paused boolean not null default false,
+    -- The reason why a process has refused the schedule.
+    error text,
+    -- The time at which a process must look at the schedule.
+    due_at bigint generated always as (
+        case when not paused and error is null then case when is_new then 0 else next_at end end
+    ) stored,
+    primary key (queue, key)
+);
+create index schedules_due on requeue.schedules (queue, due_at) where due_at is not null;

@@ -1,0 +1,108 @@
+//! Schedules as engines store them.
+//!
+//! Each process fires the schedules that are due: see `client/schedules.rs`. An engine changes a schedule only if it is
+//! still as the process has read it, and adds the key together with that change. So of all processes that find the same
+//! schedule due, one adds the key.
+
+use std::sync::Arc;
+
+use crate::engine::Ask;
+use crate::engine::time::{Micros, until};
+use crate::types::add::{Add, Priority};
+use crate::types::key::Key;
+use crate::types::schedule::ScheduleInfo;
+
+/// A key with its schedule.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Scheduled {
+    pub(crate) key: Key,
+    /// The texts of a [`Calendar`](crate::types::calendar::Calendar).
+    pub(crate) spec: String,
+    pub(crate) zone: String,
+    pub(crate) priority: Priority,
+    /// The group of the key. `None`: the queue has no groups.
+    pub(crate) group: Option<Arc<str>>,
+    /// The next time. If `is_new`, the time at which the schedule began, or the last time before a pause.
+    pub(crate) next_at: Micros,
+    /// True if the next time is not known yet: the schedule was stored or resumed.
+    pub(crate) is_new: bool,
+    pub(crate) is_paused: bool,
+    /// The reason why a process has refused the texts.
+    pub(crate) error: Option<String>,
+}
+
+impl Scheduled {
+    /// Returns the time at which a process must look at the schedule. `None`: it is paused or was refused.
+    pub(crate) fn due_at(&self) -> Option<Micros> {
+        let is_active = !self.is_paused && self.error.is_none();
+        is_active.then_some(if self.is_new { 0 } else { self.next_at })
+    }
+
+    /// Returns this schedule with what remains of the one before it. The same texts keep their times, so that a program
+    /// may store its schedules at each start. Other texts begin now, also after they were refused.
+    pub(crate) fn replace(self, was: Self) -> Self {
+        if (&self.spec, &self.zone) == (&was.spec, &was.zone) {
+            Self { priority: self.priority, group: self.group, ..was }
+        } else {
+            Self { is_paused: was.is_paused, ..self }
+        }
+    }
+
+    /// Returns the schedule after a pause or a resume, which skips the times that have passed.
+    pub(crate) fn set_paused(self, paused: bool) -> Self {
+        let is_active = self.due_at().is_some();
+        if paused {
+            Self { is_paused: true, ..self }
+        } else if is_active {
+            self
+        } else {
+            Self { is_paused: false, error: None, is_new: true, ..self }
+        }
+    }
+
+    /// Returns the add of the key.
+    pub(crate) fn to_ask(&self) -> Ask {
+        let group = self.group.clone();
+        Ask { group, ..Ask::new(self.key.clone(), Add::now().priority(self.priority)) }
+    }
+
+    pub(crate) fn into_info(self, now: Micros) -> ScheduleInfo {
+        let next = self.due_at().filter(|_| !self.is_new).map(|at| until(now, at));
+        let is_paused = self.is_paused || self.error.is_some();
+        let Self { key, spec, zone, priority, group, error, .. } = self;
+        let zone = Some(zone).filter(|zone| !zone.is_empty());
+        let group = group.map(|group| group.to_string());
+        ScheduleInfo { key, spec, zone, next, is_paused, error, priority, group }
+    }
+}
+
+/// Schedules of a shard, and the time of its clock at which they were read.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Agenda {
+    pub(crate) now: Micros,
+    pub(crate) schedules: Vec<Scheduled>,
+}
+
+/// What a process has computed for a schedule that is due.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Firing {
+    /// The next time.
+    Next(Micros),
+    /// There is none: the engine keeps the reason, and the schedule is not due until it is changed or resumed.
+    Refused(String),
+}
+
+impl Firing {
+    /// Returns true if the key is added: the time of the schedule has come.
+    pub(crate) fn adds(&self, was: &Scheduled) -> bool {
+        matches!(self, Self::Next(_)) && !was.is_new
+    }
+
+    /// Returns the schedule after the firing.
+    pub(crate) fn apply(self, was: &Scheduled) -> Scheduled {
+        match self {
+            Self::Next(next_at) => Scheduled { next_at, is_new: false, ..was.clone() },
+            Self::Refused(why) => Scheduled { error: Some(why), ..was.clone() },
+        }
+    }
+}

@@ -1,0 +1,74 @@
+-- Version 2: groups, rates and schedules.
+
+-- Null: the queue has no groups. Empty: each add names the group. Otherwise the pattern that extracts it from the key.
+alter table queues add column group_by text;
+-- The limit of keys in flight of each group that has no other one.
+alter table queues add column group_limit integer check (group_limit between 1 and 4294967295);
+-- The rate of all starts: their number, its time in microseconds, and the burst, with spaces between them.
+alter table queues add column rate text;
+-- The time from which the rate permits the next start: see `Gate`.
+alter table queues add column next_at integer not null default 0 check (next_at >= 0);
+-- 1: a group has or had a rate.
+alter table queues add column has_group_rates integer not null default 0 check (has_group_rates in (0, 1));
+
+-- One row for each group that has settings.
+create table groups (
+    queue integer not null,
+    name text not null,
+    -- The limit of keys in flight.
+    most integer check (most between 1 and 4294967295),
+    -- The number of keys in one turn.
+    weight integer not null default 1 check (weight between 1 and 4294967295),
+    -- 1: the group delivers no key.
+    paused integer not null default 0 check (paused in (0, 1)),
+    -- The rate of its starts, as for queues.
+    rate text,
+    next_at integer not null default 0 check (next_at >= 0),
+    primary key (queue, name)
+) strict, without rowid;
+
+-- The group, without control characters. Null: the queue has no groups. Empty: the key is in none.
+alter table keys add column grp text check (
+    length(cast(grp as blob)) <= 100
+    and grp not glob '*[' || char(1, 45, 31, 127, 45, 159) || ']*'
+    and instr(grp, char(0)) = 0
+);
+-- For a ready key of a queue with groups: 1 if it was ready when the row was written. See `turns.rs`.
+alter table keys add column is_due integer not null default 0 check (is_due in (0, 1));
+
+drop index keys_ready;
+create index keys_ready on keys (queue, priority, at) where state = 0 and grp is null;
+-- For queues with groups: see `turns.rs`.
+create index keys_turns on keys (queue, priority, grp, at) where state = 0 and is_due = 1;
+create index keys_delayed on keys (queue, at) where state = 0 and is_due = 0 and grp is not null;
+create index keys_of_group on keys (queue, grp) where state = 1 and grp is not null;
+create index groups_rated on groups (queue, next_at) where rate is not null;
+
+-- The least `due_at` of the schedules.
+alter table queues add column schedule_at integer;
+
+-- The keys that are added again at certain times. See `schedules.rs`.
+create table schedules (
+    queue integer not null,
+    key blob not null check (length(key) <= 2048),
+    -- A cron expression and its time zone, or a period.
+    spec text not null,
+    zone text not null,
+    priority integer not null check (priority between -1 and 1),
+    -- The group of the adds. Null: the queue has no groups.
+    grp text,
+    -- The next time. If `is_new`, the time at which the schedule began, or the last time before a pause.
+    next_at integer not null check (next_at >= 0),
+    -- 1: a process must compute the next time, and adds nothing.
+    is_new integer not null check (is_new in (0, 1)),
+    paused integer not null default 0 check (paused in (0, 1)),
+    -- The reason why a process has refused the schedule.
+    error text,
+    -- The time at which a process must look at the schedule.
+    due_at integer generated always as (
+        case when paused = 0 and error is null then iif(is_new, 0, next_at) end
+    ) stored,
+    primary key (queue, key)
+) strict, without rowid;
+
+create index schedules_due on schedules (queue, due_at) where due_at is not null;

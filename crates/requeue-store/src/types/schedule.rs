@@ -1,0 +1,109 @@
+//! Schedules: the times at which the store adds a key again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::types::add::Priority;
+use crate::types::calendar::{Calendar, Cron};
+use crate::types::error::{Failed, UpdateError};
+use crate::types::key::Key;
+
+/// The times at which the store adds a key again: see [`Queue::schedule`](crate::Queue::schedule).
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use requeue_store::{Priority, Schedule};
+///
+/// let weekdays = Schedule::cron("0 9 * * MON-FRI", "Europe/Berlin")?;
+/// let often = Schedule::every(Duration::from_secs(300)).priority(Priority::Low);
+/// # Ok::<(), requeue_store::UpdateError>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a schedule does nothing until it is given to a queue"]
+pub struct Schedule {
+    pub(crate) calendar: Calendar,
+    pub(crate) priority: Priority,
+    pub(crate) group: Option<Arc<str>>,
+}
+
+impl Schedule {
+    /// Creates a schedule from a cron expression of five fields and the name of a time zone in the IANA database.
+    ///
+    /// The fields are minute, hour, day of the month, month and day of the week. If both fields of days are restricted,
+    /// one of them suffices. The names from `@hourly` to `@yearly` are expressions, too.
+    ///
+    /// A time of day that a change of the clocks skips is replaced by the first instant after it. One that the clock
+    /// shows twice is used once. With `*` for the hours, the expression means each hour that passes instead: none is left
+    /// out or added.
+    ///
+    /// Time zones come from the system. If it has none, as in many containers, they come from this program.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of the kind [`Invalid`](crate::ErrorKind::Invalid) if the expression is invalid or has no date
+    /// within four years, such as the 30th of February, or if the time zone is unknown.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue_store::Schedule;
+    ///
+    /// let nightly = Schedule::cron("30 2 * * *", "America/New_York")?;
+    /// let error = Schedule::cron("0 0 30 2 *", "UTC").expect_err("there is no such date");
+    /// assert!(error.to_string().contains("it has no date within four years"));
+    /// # Ok::<(), requeue_store::UpdateError>(())
+    /// ```
+    pub fn cron(expression: &str, zone: &str) -> Result<Self, UpdateError> {
+        let cron = Cron::parse(expression, zone);
+        let cron = cron.map_err(|why| UpdateError(Failed::invalid(why)))?;
+        Ok(Self::new(Calendar::Cron(cron)))
+    }
+
+    /// Creates a schedule with a time in each period, counted from the time at which the store gets the schedule. The
+    /// least period is a millisecond.
+    pub const fn every(period: Duration) -> Self {
+        Self::new(Calendar::Every(period))
+    }
+
+    const fn new(calendar: Calendar) -> Self {
+        Self { calendar, priority: Priority::Normal, group: None }
+    }
+
+    /// Sets the priority of the adds.
+    pub const fn priority(mut self, priority: Priority) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// Sets the group of the adds, in a queue whose [adds name the groups](crate::GroupBy::Add).
+    pub fn group(mut self, group: impl Into<Arc<str>>) -> Self {
+        self.group = Some(group.into());
+        self
+    }
+}
+
+/// A key with its schedule: see [`Queue::schedules`](crate::Queue::schedules).
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct ScheduleInfo {
+    /// The key.
+    pub key: Key,
+    /// The cron expression, or `every` and the period: `every 5m`.
+    pub spec: String,
+    /// The time zone of the cron expression. `None` for a period.
+    pub zone: Option<String>,
+    /// The time until the next add, or zero if it is overdue. `None` if the schedule is paused, or no worker has computed
+    /// the time yet.
+    pub next: Option<Duration>,
+    /// True if the schedule adds nothing: it is [paused](crate::Queue::pause_schedule), or was refused.
+    pub is_paused: bool,
+    /// The reason why a worker has refused the schedule. It was stored by SQL, or its time zone is unknown to the worker.
+    pub error: Option<String>,
+    /// The priority of the adds.
+    pub priority: Priority,
+    /// The group of the adds. `None`: the queue has no groups.
+    pub group: Option<String>,
+}
