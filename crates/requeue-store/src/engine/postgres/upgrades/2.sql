@@ -1,18 +1,16 @@
 -- Version 2: groups, rates and schedules.
 
--- A rate that requeue can read: see `Rate::check`.
-create function requeue.is_rate(rate bigint[]) returns boolean language sql immutable
-    return rate is null or cardinality(rate) = 3 and rate[1] between 1 and 4294967295 and rate[2] > 0
-        and rate[3] between 1 and 4294967295 and rate[2]::numeric * rate[3] <= 1125899906842624;
-
 alter table requeue.queues
     -- Null: the queue has no groups. Empty: each add names the group. Otherwise the regular expression that extracts the
     -- group from the key.
     add group_by text,
     -- The limit of keys in flight of each group that has no other one.
     add group_limit integer check (group_limit > 0),
-    -- The rate of all starts: their number, its time in microseconds, and the burst.
-    add rate bigint[] check (requeue.is_rate(rate)),
+    -- The rate of all starts: their number, its time in microseconds, and the burst. See `Rate::check`.
+    add rate bigint[] check (
+        cardinality(rate) = 3 and array_position(rate, null) is null and 0 < all (rate)
+        and rate[1] <= 4294967295 and rate[3] <= 4294967295 and rate[2]::numeric * rate[3] <= 1125899906842624
+    ),
     -- True: a group has or had a rate.
     add has_group_rates boolean not null default false;
 
@@ -27,7 +25,10 @@ create table requeue.groups (
     -- True: the group delivers no key.
     paused boolean not null default false,
     -- The rate of its starts, as for queues.
-    rate bigint[] check (requeue.is_rate(rate)),
+    rate bigint[] check (
+        cardinality(rate) = 3 and array_position(rate, null) is null and 0 < all (rate)
+        and rate[1] <= 4294967295 and rate[3] <= 4294967295 and rate[2]::numeric * rate[3] <= 1125899906842624
+    ),
     primary key (queue, name)
 );
 
