@@ -199,6 +199,8 @@ pub(crate) enum Subcommand {
         shell: Shell,
     },
     /// Write the manual pages to a directory
+    // Hidden, so that the short help fits on 24 lines: packagers call it.
+    #[command(hide = true)]
     Man {
         /// Directory of the pages; it is created
         dir: PathBuf,

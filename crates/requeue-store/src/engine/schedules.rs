@@ -83,7 +83,7 @@ pub(crate) struct Agenda {
     pub(crate) schedules: Vec<Scheduled>,
 }
 
-/// What a process has computed for a schedule that is due.
+/// The next time that a process has computed for a schedule that is due.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Firing {
     /// The next time.

@@ -206,7 +206,7 @@ impl Redis {
     }
 }
 
-/// What a shard has, without a claim.
+/// The contents of a shard, without a claim.
 struct Peeked {
     /// The number of keys that can be claimed.
     due: usize,

@@ -43,7 +43,7 @@ async fn a_store_is_found_at_its_address() {
     let database = url.rsplit_once('/').expect("the address is valid").1;
     server.psql(database, "update requeue.version set version = 7");
     let error = chain(&store.queue("q").open().await.expect_err("the version differs"));
-    assert!(error.contains("the schema has version 7, and this program needs 1"), "{error}");
+    assert!(error.contains("the schema has version 7, and this program needs 2"), "{error}");
     assert!(store.migrate().await.is_err());
     server.psql(database, "drop schema requeue cascade; create schema requeue");
     let error = chain(&store.migrate().await.expect_err("the schema belongs to another program"));
