@@ -2,8 +2,8 @@
 -- command of the other scripts: none of them may fail after it has begun to write. If the shard has no
 -- mark, writes a tentative mark of this queue, which mark.lua completes. ARGV: the generation of the queue,
 -- the lowest fencing token, the rate or empty text, and in a queue with groups the limit of its groups. The rate and
--- the limit are written if the shard has none. Answers whether the shard existed before, whether it is damaged, and its mark. A shard with the
--- mark of another generation is not changed.
+-- the limit are written if the shard has none. Answers whether the shard existed before, whether it is damaged, and
+-- its mark. A shard with the mark of another generation is not changed.
 local generation, least = ARGV[1], tonumber(ARGV[2])
 local was_there = redis.call('GET', EPOCH) and 1 or 0
 for i, key in ipairs(KEYS) do
