@@ -15,8 +15,9 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// Creates the gate at the time `now`. `next_at` is the stored value, which is 0 at first. If it is further ahead than one interval, then
-    /// the clock has gone back, or the rate was changed. No starts are gained then, but they do not stop either.
+    /// Creates the gate at the time `now`. `next_at` is the stored value, which is 0 at first. If it is further ahead than
+    /// one interval, then the clock has gone back, or the rate was changed. No starts are gained then, but they do not
+    /// stop either.
     pub(crate) fn new(rate: Rate, next_at: Micros, now: Micros) -> Self {
         // Roundings may have put the time one microsecond further ahead.
         Self { rate, next_at: next_at.min(now.saturating_add(rate.time_of(1)).saturating_add(1)) }
@@ -101,7 +102,8 @@ mod tests {
     #[test]
     fn a_clock_that_goes_back_neither_stops_starts_nor_gains_some() {
         let rate = Rate::new(1, Duration::from_micros(10)).burst(3);
-        let asks = [(1000, 9), (1010, 9), (500, 9), (509, 9), (510, 9), (515, 9), (520, 9)];
-        assert_eq!(starts(rate, &asks), [1000, 1000, 1000, 1010, 515, 520]);
+        // One interval after 500, and one microsecond for the roundings: 511. The next start is one interval later.
+        let asks = [(1000, 9), (1010, 9), (500, 9), (510, 9), (511, 9), (520, 9), (521, 9)];
+        assert_eq!(starts(rate, &asks), [1000, 1000, 1000, 1010, 511, 521]);
     }
 }
