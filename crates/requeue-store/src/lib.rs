@@ -206,6 +206,7 @@ pub use crate::types::error::{
 pub use crate::types::group::GroupBy;
 pub use crate::types::inspect::{Entry, GroupInfo, ParkedKey, QueueInfo, State, StateCounts};
 pub use crate::types::key::Key;
+pub use crate::types::rate::{ParseRateError, Rate};
 pub use crate::types::schedule::{Schedule, ScheduleInfo};
 
 #[cfg(doctest)]

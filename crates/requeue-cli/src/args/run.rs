@@ -15,8 +15,8 @@ use crate::args::codes::{Codes, parse_codes};
 use crate::args::halt::{MayHalt, parse_halt};
 use crate::args::help::Sections;
 use crate::args::values::{
-    Retries, named_values, parse_delimiter, parse_group_limit, parse_jobs, parse_pace, parse_rate,
-    parse_rerun, parse_retries,
+    Retries, StartRate, named_values, parse_delimiter, parse_group_limit, parse_jobs, parse_pace,
+    parse_rerun, parse_retries, parse_start_rate,
 };
 use crate::duration::{Debounce, parse_debounce, parse_duration};
 use crate::exit::Refusal;
@@ -218,12 +218,14 @@ pub(crate) struct Common {
 
     /// Limit the rate at which commands start: 10/s, 90/m, 100/h
     ///
-    /// The limit is for all keys of this process together.
-    #[arg(long, value_name = "N", value_parser = parse_rate, help_heading = "Pace")]
+    /// The limit is for all keys of this process together. In a store it is a setting of the queue, for all workers.
+    #[arg(long, value_name = "N", value_parser = parse_start_rate, help_heading = "Pace")]
     #[arg(hide_short_help = true)]
-    pub(crate) rate: Option<Duration>,
+    pub(crate) rate: Option<StartRate>,
 
     /// Commands that may start together after a pause, with --rate [default: 1]
+    ///
+    /// In a store, the default is the number of starts in 200 ms, rounded up.
     #[arg(long, value_name = "N", help_heading = "Pace", hide_short_help = true)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) burst: Option<u32>,

@@ -69,6 +69,19 @@ pub fn parse_rate(text: &str) -> Result<Duration, &'static str> {
     Duration::try_from_secs_f64(unit / number).map_err(|_| WRONG)
 }
 
+/// The value of `--rate`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct StartRate {
+    /// The interval between two starts of this process.
+    pub(crate) every: Duration,
+    /// The rate of a queue in a store, unless it is out of range there.
+    pub(crate) of_store: Option<requeue_store::Rate>,
+}
+
+pub(crate) fn parse_start_rate(text: &str) -> Result<StartRate, &'static str> {
+    parse_rate(text).map(|every| StartRate { every, of_store: text.parse().ok() })
+}
+
 /// Parses "10/1m": the most starts of a key in a time.
 pub(crate) fn parse_pace(text: &str) -> Result<Pace, &'static str> {
     const WRONG: &str = "expected 1 to 1000 starts and a time above 0, like 10/1m or 50/s";

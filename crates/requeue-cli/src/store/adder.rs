@@ -319,7 +319,7 @@ pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
     let (priority, revive) = (priority.into(), Some(revive));
     let group = group.map(Arc::from);
     let unsaid = AddOptions { after, debounce, priority, revive, group, ..AddOptions::default() };
-    let settings = QueueSettings { re_add, parked_add, groups };
+    let settings = QueueSettings { re_add, parked_add, groups, rate: None };
     block_on(async {
         let how = |opening| settings.apply_to(opening);
         let target = match server {

@@ -18,13 +18,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use os_display::Quotable;
-use requeue_store::{ErrorKind, OpenOptions, ParkedAdd, Queue, ReaddPolicy, Store};
+use requeue_store::{ErrorKind, OpenOptions, ParkedAdd, Queue, Rate, ReaddPolicy, Store};
 use tokio::sync::mpsc;
 
 use self::reaching::{Unopened, open_patiently};
 use self::server::Server;
 use crate::args::config::Config;
 use crate::args::groups::GroupSettings;
+use crate::args::run::Common;
 use crate::args::store::{Place, ServerFlags, StoreUrl};
 use crate::exit::{Refusal, error_chain};
 use crate::key::Key;
@@ -172,6 +173,7 @@ struct QueueSettings {
     re_add: Option<ReaddPolicy>,
     parked_add: Option<ParkedAdd>,
     groups: GroupSettings,
+    rate: Option<Rate>,
 }
 
 impl QueueSettings {
@@ -181,6 +183,9 @@ impl QueueSettings {
         }
         if let Some(parked_add) = self.parked_add {
             opening = opening.parked_add(parked_add);
+        }
+        if let Some(rate) = self.rate {
+            opening = opening.rate(rate);
         }
         self.groups.apply_to(opening)
     }
@@ -222,6 +227,17 @@ fn sqlite_file(url: &str) -> Option<&Path> {
 /// Returns the refusal for an error of the store.
 fn store_refusal(error: impl Error + 'static) -> Refusal {
     Refusal::failure(error_chain(&error))
+}
+
+/// Takes the rate from the flags, because it is that of the queue: this process must not apply it a second time.
+fn take_rate(flags: &mut Common) -> Result<Option<Rate>, Refusal> {
+    let Some(rate) = flags.rate.take() else { return Ok(None) };
+    let rate = rate.of_store.ok_or_else(|| {
+        Refusal::usage(
+            "--rate: too high or too low for a queue in a store; use a rate such as 10/s, 90/m or 1000/h",
+        )
+    })?;
+    Ok(Some(flags.burst.take().map_or(rate, |burst| rate.burst(burst))))
 }
 
 fn re_add(flag: Option<ReaddPolicy>) -> Result<Option<ReaddPolicy>, Refusal> {

@@ -4,7 +4,7 @@ use tokio::sync::oneshot;
 
 use super::adder::Reading;
 use super::reaching::open_patiently;
-use super::{QueueSettings, block_on, connect_store, re_add};
+use super::{QueueSettings, block_on, connect_store, re_add, take_rate};
 use crate::args::config::{Config, Subcommand};
 use crate::args::groups::GroupFlags;
 use crate::args::run::{Alone, Flags, Through};
@@ -23,8 +23,8 @@ pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
     let Through { store, queue, lease, wait, passwords } = flags.through.clone();
     let place = Place { store: StoreUrl { store, wait }, queue };
     let groups = GroupFlags::take_from(&mut flags.alone).settings(false)?;
-    let re_add = re_add(flags.common.re_add)?;
-    let settings = QueueSettings { re_add, groups, ..QueueSettings::default() };
+    let (re_add, rate) = (re_add(flags.common.re_add)?, take_rate(&mut flags.common)?);
+    let settings = QueueSettings { re_add, groups, rate, ..QueueSettings::default() };
     let (source, mut config) = Config::from_run_flags(flags)?;
     // Commands must not see the password of this process.
     config.commands.template.hidden = passwords.hidden_variables(place.store.required_url()?);
@@ -49,10 +49,11 @@ pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
 
 /// `requeue work`.
 pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
-    let WorkFlags { place, create, lease, worker, common, parked_add, .. } = flags;
+    let WorkFlags { place, create, lease, worker, mut common, parked_add, .. } = flags;
     let WorkFlags { groups, stdin, dashboard, until_empty, passwords, .. } = flags;
     let (re_add, groups) = (re_add(common.re_add)?, groups.settings(false)?);
-    let settings = QueueSettings { re_add, parked_add, groups };
+    let rate = take_rate(&mut common)?;
+    let settings = QueueSettings { re_add, parked_add, groups, rate };
     let own = Subcommand { stdin, ..Subcommand::without_input("work") };
     let mut config = Config::from_flags(common, Alone { dashboard, ..Alone::default() }, own)?;
     // Commands must not see the password of this process.

@@ -12,6 +12,7 @@ use crate::types::error::{AddError, Failed, ReadError, UpdateError};
 use crate::types::group::preceding;
 use crate::types::inspect::{GroupInfo, State};
 use crate::types::key::Key;
+use crate::types::rate::Rate;
 
 impl Queue {
     /// Returns the operations on one group: adds, a pause, cancels, and the settings of the group.
@@ -91,6 +92,47 @@ impl Queue {
         let Shared { engine, place, .. } = &*self.shared;
         let set = engine.set_group_limit(place, limit).await;
         set.map_err(|fault| UpdateError::from_engine(WHAT, fault))
+    }
+
+    /// Sets the rate of all starts of the queue, over all processes. With `None`, there is no such limit.
+    ///
+    /// The rate is stored, and applies to later claims. The starts before count, unless the queue had no rate.
+    /// Keys that were claimed ahead before the change start without it. In Redis, only a queue with one
+    /// [shard](crate::Store::connect) can have a rate.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the rate is [invalid](Rate::new), the store cannot be reached, or the queue was dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the rate may have been set. Repeating the call is harmless.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// use requeue_store::Rate;
+    ///
+    /// let queue = store.queue("mail").open().await?;
+    /// let rate: Rate = "100/h".parse()?;
+    /// queue.set_rate(Some(rate.burst(2))).await?;
+    /// queue.add_all(["alice", "bob", "carol"]).await?;
+    /// assert_eq!(queue.get_many(10).await.len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn set_rate(&self, rate: Option<Rate>) -> Result<(), UpdateError> {
+        check_rate(rate)?;
+        let Shared { engine, place, .. } = &*self.shared;
+        let set = engine.set_rate(place, rate).await;
+        set.map_err(|fault| UpdateError::from_engine("the rate was not set", fault))
     }
 
     /// Returns a page of up to `limit` groups that have keys or settings, sorted by the bytes of their names. The page
@@ -454,6 +496,44 @@ impl GroupHandle<'_> {
         self.change(GroupChange::Weight(weight), "changed").await
     }
 
+    /// Sets the rate of the starts of this group, over all processes. With `None`, only the rate of the
+    /// [queue](Queue::set_rate) applies.
+    ///
+    /// The rate is stored, and applies to later claims. The starts before count, unless the group had no rate.
+    ///
+    /// # Errors
+    ///
+    /// As [`pause`](Self::pause). An [invalid rate](Rate::new) is refused.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the rate may have been set. Repeating the call is harmless.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// use requeue_store::Rate;
+    ///
+    /// let queue = store.queue("orders").group_by("^[^/]*").open().await?;
+    /// let rate: Rate = "1/h".parse()?;
+    /// queue.group("acme").set_rate(Some(rate.burst(2))).await?;
+    /// queue.add_all(["acme/1", "acme/2", "acme/3", "zeta/1"]).await?;
+    /// assert_eq!(queue.get_many(10).await.len(), 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn set_rate(&self, rate: Option<Rate>) -> Result<(), UpdateError> {
+        check_rate(rate)?;
+        self.change(GroupChange::Rate(rate), "changed").await
+    }
+
     /// Returns the settings of the group and the numbers of its keys, or `None` if it has neither settings nor keys.
     ///
     /// # Errors
@@ -525,6 +605,11 @@ impl GroupHandle<'_> {
         let said = || format!("the group {:?} was not {done}", self.name);
         changed.map_err(|fault| UpdateError::from_engine(said(), fault))
     }
+}
+
+fn check_rate(rate: Option<Rate>) -> Result<(), UpdateError> {
+    let checked = rate.map_or(Ok(()), Rate::check);
+    checked.map_err(|why| UpdateError(Failed::invalid(why)))
 }
 
 fn check_limit(limit: Option<u32>) -> Result<(), UpdateError> {

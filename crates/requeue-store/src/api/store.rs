@@ -15,6 +15,7 @@ use crate::types::error::{
 };
 use crate::types::group::GroupBy;
 use crate::types::inspect::{ParkedKey, QueueInfo, StateCounts};
+use crate::types::rate::Rate;
 use crate::types::worker::this_process;
 
 /// The longest duration of an option: one year. Adding it to a time overflows no clock.
@@ -317,9 +318,10 @@ impl Store {
 
 /// Opens a queue with options.
 ///
-/// [`readd_policy`](Self::readd_policy), [`parked_add`](Self::parked_add), [`group_by`](Self::group_by) and
-/// [`group_limit`](Self::group_limit) are settings of the queue. The other options apply to this process only: give all workers of a queue the same
-/// [`max_failures`](Self::max_failures) and [`backoff`](Self::backoff).
+/// [`readd_policy`](Self::readd_policy), [`parked_add`](Self::parked_add), [`group_by`](Self::group_by),
+/// [`group_limit`](Self::group_limit) and [`rate`](Self::rate) are settings of the queue. The other options apply to this
+/// process only: give all workers of a queue the same [`max_failures`](Self::max_failures) and
+/// [`backoff`](Self::backoff).
 #[must_use = "a queue is opened by `open`"]
 pub struct OpenOptions {
     store: Store,
@@ -415,6 +417,38 @@ impl OpenOptions {
     /// ```
     pub const fn group_limit(mut self, limit: u32) -> Self {
         self.opening.group_limit = Some(limit);
+        self
+    }
+
+    /// Sets the rate of all starts of the queue, over all processes, if the queue has none. By default there is no such
+    /// limit.
+    ///
+    /// The rate is stored. If the queue has another rate, [`open`](Self::open) fails. [`Queue::set_rate`] changes the rate, and [`GroupHandle::set_rate`](crate::GroupHandle::set_rate) sets a further one for a group.
+    /// [`Rate`] has the promise. While there is a rate, no process [claims ahead](Self::claim_ahead).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// use std::time::Duration;
+    ///
+    /// use requeue_store::Rate;
+    ///
+    /// let rate = Rate::new(100, Duration::from_secs(3600)).burst(2);
+    /// let queue = store.queue("mail").rate(rate).open().await?;
+    /// queue.add_all(["alice", "bob", "carol"]).await?;
+    /// assert_eq!(queue.get_many(10).await.len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub const fn rate(mut self, rate: Rate) -> Self {
+        self.opening.rate = Some(rate);
         self
     }
 
@@ -640,9 +674,9 @@ impl OpenOptions {
     ///   - The name of the [`worker`](Self::worker) is invalid.
     ///   - Stores do not support the [`readd_policy`](Self::readd_policy) policy.
     ///   - The queue has another [`readd_policy`](Self::readd_policy), [`parked_add`](Self::parked_add),
-    ///     [`group_by`](Self::group_by) or [`group_limit`](Self::group_limit) setting.
+    ///     [`group_by`](Self::group_by), [`group_limit`](Self::group_limit) or [`rate`](Self::rate) setting.
     ///   - The pattern of [`group_by`](Self::group_by) is invalid, or [`group_limit`](Self::group_limit) is 0 or lacks
-    ///     `group_by`.
+    ///     `group_by`, or the [`rate`](Self::rate) is [invalid](Rate::new).
     ///   - The metrics already have a queue of this name.
     /// - Otherwise, the store cannot be reached, or has no schema of this version.
     ///
@@ -686,7 +720,8 @@ impl OpenOptions {
                 let parked_add = opening.parked_add.unwrap_or_default();
                 let group_by = grouping.as_ref().map(|grouping| Arc::from(grouping.as_stored()));
                 let group_limit = opening.group_limit;
-                let settings = Settings { readd_policy, parked_add, group_by, group_limit };
+                let rate = opening.rate;
+                let settings = Settings { readd_policy, parked_add, group_by, group_limit, rate };
                 store.engine.open_queue(&name, settings).await.map(Some)
             }
         };
@@ -698,6 +733,12 @@ impl OpenOptions {
             return Err(OpenError(Failed::missing(&name, &store.similar_queues(&name).await)));
         };
         let grouping = opening.check_stored(&place, grouping.as_ref()).map_err(|why| bad(&why))?;
+        if let Some(rate) = opening.rate.filter(|_| place.rate.is_none()) {
+            // A producer may have created the queue, and it need not know the rate.
+            let set = store.engine.set_rate(&place, Some(rate)).await;
+            let said = || format!("queue {name:?}: its rate was not set");
+            set.map_err(|fault| OpenError::from_engine(said(), fault))?;
+        }
         place.worker = opening.worker.unwrap_or_else(this_process).into();
         place.on_parked = opening.on_parked;
         let queue = Queue::new(store.engine, place, options, grouping);

@@ -122,13 +122,20 @@ impl Ahead {
         self.is_used = false;
     }
 
-    /// Records the result of a claim: its duration, its keys, and the number of keys that it asked for.
-    pub(crate) fn note_claimed(&mut self, took: Duration, items: Vec<Item>, of: usize) {
+    /// Records the result of a claim: its duration, its keys, and the number of keys that it asked for. If a rate
+    /// limits the starts, no key is claimed ahead: each claimed key is a start.
+    pub(crate) fn note_claimed(
+        &mut self,
+        took: Duration,
+        items: Vec<Item>,
+        of: usize,
+        is_rated: bool,
+    ) {
         // The latency is an average over about four claims: a single slow commit must not enlarge the
         // horizon much.
         self.latency = if self.latency.is_zero() { took } else { (3 * self.latency + took) / 4 };
         // One claim that finds fewer keys than requested ends the backlog: other processes may wait for keys.
-        self.full = if items.len() < of { 0 } else { self.full.saturating_add(1) };
+        self.full = if is_rated || items.len() < of { 0 } else { self.full.saturating_add(1) };
         self.items.0.extend(items);
     }
 

@@ -142,6 +142,7 @@ struct Found {
     next: Option<Duration>,
     is_paused: bool,
     schedule_in: Option<Duration>,
+    is_rated: bool,
 }
 
 /// The result of a claim.
@@ -256,7 +257,7 @@ impl Desk {
     fn answered(&mut self, answer: Answered) -> Option<Instant> {
         let Answered { found, shutdown: _, max, took, poll } = answer;
         let wait = match found {
-            Ok(Found { items, next, is_paused, schedule_in }) => {
+            Ok(Found { items, next, is_paused, schedule_in, is_rated }) => {
                 self.timetable.note_due(schedule_in);
                 self.is_woken = false;
                 self.delay = RetryDelay::new();
@@ -264,11 +265,12 @@ impl Desk {
                 self.may_be_woken = count == 0;
                 let round = u64::from(self.round) + count as u64;
                 self.round = (round % u64::from(self.every)) as u32;
-                self.ahead.note_claimed(took, items, max);
+                self.ahead.note_claimed(took, items, max, is_rated);
                 if is_paused {
                     self.ahead.return_unclaimed();
                 }
-                // After a claim that has found keys, claim again immediately: more keys may be ready.
+                // After a claim that has found keys, claim again immediately: more keys may be ready, and the next
+                // claim learns when a rate permits a start.
                 (count == 0).then(|| next.map_or(poll, |next| next.min(poll)))
             }
             // The failure was reported where it occurred.
@@ -310,6 +312,6 @@ async fn claim(shared: &Arc<Shared>, claim: Claim, since: Instant) -> Answer<Fou
     claimed.parked.iter().for_each(|parked| place.report_parked(parked));
     let items = claimed.items.into_iter();
     let items = items.map(|out| Item::new(Arc::clone(shared), out, since)).collect();
-    let Claimed { next, is_paused, schedule_in, .. } = claimed;
-    Ok(Found { items, next, is_paused, schedule_in })
+    let Claimed { next, is_paused, schedule_in, is_rated, .. } = claimed;
+    Ok(Found { items, next, is_paused, schedule_in, is_rated })
 }

@@ -9,6 +9,7 @@ use crate::engine::parked::OnParked;
 use crate::engine::{Backoff, Failing, Place};
 use crate::types::add::{ParkedAdd, ReaddPolicy};
 use crate::types::group::{GroupBy, Grouping};
+use crate::types::rate::Rate;
 use crate::types::worker::invalid_worker;
 
 /// The options that matter only while the queue is opened.
@@ -20,6 +21,7 @@ pub(crate) struct Opening {
     pub(crate) parked_add: Option<ParkedAdd>,
     pub(crate) group_by: Option<GroupBy>,
     pub(crate) group_limit: Option<u32>,
+    pub(crate) rate: Option<Rate>,
     pub(crate) worker: Option<String>,
     pub(crate) on_parked: OnParked,
     #[cfg(feature = "prometheus")]
@@ -41,6 +43,9 @@ impl Opening {
         }
         if let Some(why) = self.worker.as_deref().and_then(invalid_worker) {
             return Err(why);
+        }
+        if let Some(rate) = self.rate {
+            rate.check()?;
         }
         let grouping = self.group_by.as_ref().map(Grouping::new).transpose()?;
         match self.group_limit {
@@ -91,6 +96,13 @@ impl Opening {
             };
             return Err(format!(
                 "{has}; omit the option, or call `Queue::set_group_limit` or `requeue groups default-limit {wanted}`"
+            ));
+        }
+        if let (Some(wanted), Some(rate)) = (self.rate, place.rate)
+            && wanted != rate
+        {
+            return Err(format!(
+                "its rate is {rate}, not {wanted}; omit the option, or call `Queue::set_rate`"
             ));
         }
         Ok(stored)

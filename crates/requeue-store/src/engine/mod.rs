@@ -4,6 +4,7 @@ pub(crate) mod address;
 pub(crate) mod columns;
 pub(crate) mod counters;
 pub(crate) mod damage;
+pub(crate) mod gate;
 pub(crate) mod outage;
 pub(crate) mod parked;
 #[cfg(any(feature = "postgres", feature = "redis"))]
@@ -41,6 +42,7 @@ use crate::types::add::{Add, Added, ParkedAdd, Priority, ReaddPolicy};
 use crate::types::error::{Answer, EngineError};
 use crate::types::inspect::{Entry, GroupInfo, ParkedKey, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
+use crate::types::rate::Rate;
 
 /// An open queue, as its engine knows it.
 #[derive(Clone, Debug)]
@@ -63,13 +65,15 @@ pub(crate) struct Place {
     pub(crate) group_by: Option<Arc<str>>,
     /// The limit of each group that had no other one when the queue was opened.
     pub(crate) group_limit: Option<u32>,
+    /// The rate of the queue when it was opened.
+    pub(crate) rate: Option<Rate>,
     /// The turns of the groups in the claims of this process.
     pub(crate) turns: Arc<Mutex<Turns>>,
 }
 
 impl Place {
     pub(crate) fn new(id: i64, name: impl Into<String>, settings: impl Into<Settings>) -> Self {
-        let Settings { readd_policy, parked_add, group_by, group_limit } = settings.into();
+        let Settings { readd_policy, parked_add, group_by, group_limit, rate } = settings.into();
         let (meters, outage, on_parked, turns) = Default::default();
         let (worker, generation) = (Arc::from(""), 0);
         let name = name.into();
@@ -85,6 +89,7 @@ impl Place {
             on_parked,
             group_by,
             group_limit,
+            rate,
             turns,
         }
     }
@@ -105,6 +110,8 @@ pub(crate) struct Settings {
     pub(crate) group_by: Option<Arc<str>>,
     /// The limit of keys in flight of each group that has no other one, when the queue is created.
     pub(crate) group_limit: Option<u32>,
+    /// The rate of all starts, when the queue is created.
+    pub(crate) rate: Option<Rate>,
 }
 
 impl Settings {
@@ -115,6 +122,7 @@ impl Settings {
             parked_add: if revives { ParkedAdd::Revive } else { ParkedAdd::Keep },
             group_by: None,
             group_limit: None,
+            rate: None,
         }
     }
 }
@@ -184,6 +192,8 @@ pub(crate) enum GroupChange {
     /// The number of keys in one turn.
     Weight(u32),
     Paused(bool),
+    /// The rate of its starts.
+    Rate(Option<Rate>),
 }
 
 /// A claim of the next keys.
@@ -238,6 +248,8 @@ pub(crate) struct Claimed {
     pub(crate) is_paused: bool,
     /// The time until a schedule is due. `None`: the queue has none, or another shard has answered.
     pub(crate) schedule_in: Option<Duration>,
+    /// True if the queue or one of its groups has a rate. Then keys are not claimed ahead: each claim is a start.
+    pub(crate) is_rated: bool,
 }
 
 /// The completion of one delivery.
@@ -374,6 +386,8 @@ pub(crate) type Answers<T> = Answer<Vec<Option<T>>>;
 const NO_GROUPS: &str = "this kind of store has no groups";
 /// The error of an engine without schedules.
 const NO_SCHEDULES: &str = "this kind of store has no schedules";
+/// The error of an engine without rates.
+pub(crate) const NO_RATES: &str = "this kind of store has no rates";
 
 /// The operations of a storage engine.
 ///
@@ -432,6 +446,11 @@ pub(crate) trait Engine: Debug + Send + Sync {
     async fn set_paused(&self, queue: &Place, paused: bool) -> Answer<()>;
 
     async fn is_paused(&self, queue: &Place) -> Answer<bool>;
+
+    /// Sets the rate of all starts of the queue, in all processes, and wakes waiting processes. The starts before count.
+    async fn set_rate(&self, _queue: &Place, _rate: Option<Rate>) -> Answer<()> {
+        Err(EngineError::refused(NO_RATES))
+    }
 
     /// Changes a setting of a group, in all processes, and wakes waiting processes. Runs in flight continue.
     async fn change_group(&self, _queue: &Place, _group: &str, _change: GroupChange) -> Answer<()> {

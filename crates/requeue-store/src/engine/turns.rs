@@ -48,6 +48,8 @@ pub(crate) struct Turns {
     was_found: bool,
     /// The number of claims since the last one that has looked up groups of all priorities.
     since_lookup: u32,
+    /// True if a claim of this search was subject to a rate.
+    is_rated: bool,
 }
 
 /// A group in the ring.
@@ -222,6 +224,13 @@ impl Turns {
         self.searched_for = 0;
     }
 
+    /// Records that a claim is subject to a rate. No wake names a group when its rate permits the next start, so that only a
+    /// search finds it.
+    pub(crate) fn note_rate(&mut self) {
+        self.is_rated = true;
+        self.forget_search();
+    }
+
     /// Returns the groups that the next claim visits. They leave the ring until the claim has answered. If it does
     /// not answer, later claims look them up again.
     pub(crate) fn next_rounds(&mut self) -> Bands<Round> {
@@ -264,7 +273,8 @@ impl Turns {
         }
         let over = |band: &Band| band.search.as_ref().is_some_and(|search| search.is_over);
         if is_complete || self.bands.iter().all(over) {
-            self.searched_for = if self.hears_wakes { CLAIMS_PER_SEARCH } else { 0 };
+            let is_rated = std::mem::take(&mut self.is_rated);
+            self.searched_for = if self.hears_wakes && !is_rated { CLAIMS_PER_SEARCH } else { 0 };
             self.end_search();
             return false;
         }
@@ -405,6 +415,18 @@ mod tests {
         drop(steps);
         turns.forget_search();
         assert!((200..300).all(|n| look_up_to(&mut turns, &format!("b{n}"))));
+    }
+
+    #[test]
+    fn a_queue_with_a_rate_is_searched_after_each_empty_claim() {
+        let mut turns = Turns::default();
+        turns.hear_wakes();
+        _ = first(&mut turns);
+        turns.note_rate();
+        assert!(!turns.note_visited(open(&[], None), 0, 9));
+        turns.name_group(Priority::Normal, "x");
+        assert_eq!(first(&mut turns), ["x0"]);
+        assert!(turns.note_visited(open(&[], Some("a")), 0, 9), "a rate may permit other groups");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 pub(crate) mod groups;
 mod oracle;
+pub(crate) mod rates;
 pub(crate) mod schedules;
 mod steps;
 

@@ -25,6 +25,8 @@ mod outage;
 pub(crate) mod parking;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
 pub(crate) mod pausing;
+#[cfg(feature = "sqlite")]
+mod rating;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
 pub(crate) mod scheduling;
 mod settling;

@@ -8,6 +8,7 @@ use requeue::CancelReason;
 use crate::types::add::{ParkedAdd, Priority, ReaddPolicy};
 use crate::types::group::GroupBy;
 use crate::types::key::Key;
+use crate::types::rate::Rate;
 
 /// The state of a key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -101,6 +102,8 @@ pub struct QueueInfo {
     pub group_by: Option<GroupBy>,
     /// The limit of keys in flight of each group without a [separate limit](crate::GroupHandle::set_limit).
     pub group_limit: Option<u32>,
+    /// The [rate](crate::OpenOptions::rate) of its starts. `None`: there is no limit.
+    pub rate: Option<Rate>,
     /// True if the queue has no key in any state.
     pub is_empty: bool,
     /// True if the queue is [paused](crate::Queue::pause).
@@ -121,6 +124,8 @@ pub struct GroupInfo {
     pub limit: Option<u32>,
     /// The number of keys in one turn: see [`GroupHandle::set_weight`](crate::GroupHandle::set_weight).
     pub weight: u32,
+    /// The [rate](crate::GroupHandle::set_rate) of its starts. `None`: only that of the queue applies.
+    pub rate: Option<Rate>,
     /// True if the group is [paused](crate::GroupHandle::pause).
     pub is_paused: bool,
 }

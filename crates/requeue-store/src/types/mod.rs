@@ -6,6 +6,7 @@ pub(crate) mod error;
 pub(crate) mod group;
 pub(crate) mod inspect;
 pub(crate) mod key;
+pub(crate) mod rate;
 pub(crate) mod schedule;
 pub(crate) mod text;
 pub(crate) mod worker;

@@ -73,6 +73,7 @@ begin
     where x.queue = in_queue and x.state = 1 and r.epoch = x.epoch;
     delete from requeue.keys x where x.queue = in_queue;
     delete from requeue.groups g where g.queue = in_queue;
+    delete from requeue.rates r where r.queue = in_queue;
     delete from requeue.schedules s where s.queue = in_queue;
     delete from requeue.queues q where q.id = in_queue;
     perform requeue.wake(in_queue);

@@ -14,7 +14,7 @@ use super::schedules::Order;
 use super::sessions::Sessions;
 use super::values::{
     Rest, count, entry_columns, failing_params, from_count, how_to_end, is_hold, number, number_of,
-    read_entry, read_indexes, read_place, read_settings,
+    rate_parts, read_entry, read_indexes, read_place, read_rate, read_settings,
 };
 use super::watermark::{LOWEST, Lows, Snapshot};
 use super::{Postgres, faults, schema};
@@ -32,6 +32,7 @@ use crate::types::group::GroupBy;
 use crate::types::inspect::GroupInfo;
 use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
+use crate::types::rate::Rate;
 
 /// The SQL row of all parameters of completions.
 macro_rules! ends {
@@ -51,25 +52,26 @@ impl Engine for Postgres {
         if let Some(place) = self.find_queue(name).await? {
             return Ok(place);
         }
-        let sql = "select has_function_privilege('requeue.open(text, boolean, boolean, text, integer)', 'execute')";
+        let sql = "select has_function_privilege('requeue.open(text, boolean, boolean, text, integer, bigint[])', 'execute')";
         if !self.sessions.query_row(sql, &[]).await?.get::<_, bool>(0) {
             return Err(EngineError::refused(
                 "the queue does not exist, and this role may not create it; use \
                      another role, or grant it requeue.open",
             ));
         }
-        let sql = "select id, holds, revives, group_by, group_limit \
-                   from requeue.open($1, $2, $3, $4, $5)";
+        let sql = "select id, holds, revives, group_by, group_limit, rate \
+                   from requeue.open($1, $2, $3, $4, $5, nullif($6::bigint[], '{}'))";
         let revives = settings.parked_add == ParkedAdd::Revive;
         let hold = is_hold(settings.readd_policy);
         let (by, limit) = (settings.group_by.as_deref(), settings.group_limit.map(count));
-        let params: [&dyn Param; 5] = [&name, &hold, &revives, &by, &limit];
+        let rate = rate_parts(settings.rate);
+        let params: [&dyn Param; 6] = [&name, &hold, &revives, &by, &limit, &rate];
         Ok(read_place(name, &self.sessions.query_row(sql, &params).await?))
     }
 
     async fn find_queue(&self, name: &str) -> Answer<Option<Place>> {
         schema::check_version(&self.sessions, schema::STEPS).await?;
-        let sql = "select id, holds, revives, group_by, group_limit from requeue.find($1)";
+        let sql = "select id, holds, revives, group_by, group_limit, rate from requeue.find($1)";
         let rows = self.sessions.query_rows(sql, &[&name]).await?;
         Ok(rows.first().map(|row| read_place(name, row)))
     }
@@ -97,14 +99,24 @@ impl Engine for Postgres {
 
     async fn list_queues(&self) -> Answer<Vec<QueueInfo>> {
         schema::check_version(&self.sessions, schema::STEPS).await?;
-        let sql = "select q.id, q.hold, q.revive, q.group_by, q.group_limit, q.name, \
+        let sql = "select q.id, q.hold, q.revive, q.group_by, q.group_limit, q.rate, q.name, \
                        not exists (select from requeue.keys k where k.queue = q.id), q.paused \
                        from requeue.queues q";
         let info = |row: &SqlRow| {
-            let Settings { readd_policy, parked_add, group_by, group_limit } = read_settings(row);
-            let (name, is_empty, is_paused) = (row.get(5), row.get(6), row.get(7));
+            let Settings { readd_policy, parked_add, group_by, group_limit, rate } =
+                read_settings(row);
+            let (name, is_empty, is_paused) = (row.get(6), row.get(7), row.get(8));
             let group_by = group_by.as_deref().map(GroupBy::from_stored);
-            QueueInfo { name, readd_policy, parked_add, group_by, group_limit, is_empty, is_paused }
+            QueueInfo {
+                name,
+                readd_policy,
+                parked_add,
+                group_by,
+                group_limit,
+                rate,
+                is_empty,
+                is_paused,
+            }
         };
         Ok(self.sessions.query_rows(sql, &[]).await?.iter().map(info).collect())
     }
@@ -154,6 +166,12 @@ impl Engine for Postgres {
             GroupChange::Limit(limit) => (0, limit.map(count)),
             GroupChange::Weight(weight) => (1, Some(count(weight))),
             GroupChange::Paused(paused) => (2, Some(paused.into())),
+            GroupChange::Rate(rate) => {
+                let sql = "select requeue.set_group_rate($1, $2, nullif($3::bigint[], '{}'))";
+                let rate = rate_parts(rate);
+                let set = self.query_row(queue, sql, &[&number(queue), &group, &rate]).await;
+                return set.map(drop);
+            }
         };
         let sql = "select requeue.change_group($1, $2, $3, $4)";
         self.query_row(queue, sql, &[&number(queue), &group, &setting, &value]).await.map(drop)
@@ -217,6 +235,12 @@ impl Engine for Postgres {
             Some(row) => Ok(row.get(0)),
             None => Err(EngineError::dropped(&queue.name)),
         }
+    }
+
+    async fn set_rate(&self, queue: &Place, rate: Option<Rate>) -> Answer<()> {
+        let sql = "select requeue.set_rate($1, nullif($2::bigint[], '{}'))";
+        let rate = rate_parts(rate);
+        self.query_row(queue, sql, &[&number(queue), &rate]).await.map(drop)
     }
 
     async fn send_completions(&self, queue: &Place, ends: Vec<End>, tried: Tried) -> Answers<bool> {
@@ -441,13 +465,13 @@ impl Sessions {
     ) -> Answer<(Claimed, Lows, Snapshot)> {
         // The time of the next schedule is read by the same statement, and costs a search in an index.
         let plain = "select keys, epochs, priorities, adds, reasons, failures, queued, parked, \
-                     parked_failures, next_due, lows, snapshot, is_paused, \
+                     parked_failures, next_due, lows, snapshot, is_paused, is_rated, \
                      (select s.due_at - requeue.now() from requeue.schedules s \
                       where s.queue = $1 and s.due_at is not null order by s.due_at limit 1) as schedule_in \
                      from requeue.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
         let by_turns = "select keys, epochs, priorities, adds, reasons, failures, queued, parked, \
-                     parked_failures, next_due, lows, snapshot, is_paused, groups, bands, ring, \
-                     used, is_next, cursors, is_complete, \
+                     parked_failures, next_due, lows, snapshot, is_paused, is_rated, groups, bands, \
+                     ring, used, is_next, cursors, is_complete, \
                      (select s.due_at - requeue.now() from requeue.schedules s \
                       where s.queue = $1 and s.due_at is not null order by s.due_at limit 1) as schedule_in \
                      from requeue.claim_turns($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, \
@@ -486,7 +510,12 @@ impl Sessions {
             out.group = Some(group.into());
         }
         let visited = if claimed.is_paused { unvisited(rounds) } else { read_visited(&row) };
-        let is_searching = lock(&queue.turns).note_visited(visited, claimed.items.len(), claim.max);
+        let mut turns = lock(&queue.turns);
+        if claimed.is_rated {
+            turns.note_rate();
+        }
+        let is_searching = turns.note_visited(visited, claimed.items.len(), claim.max);
+        drop(turns);
         if is_searching {
             claimed.next = Some(Duration::ZERO);
         }
@@ -614,6 +643,7 @@ fn read_claimed(row: &SqlRow) -> (Claimed, Lows, Snapshot) {
             .map(|(key, n)| ParkedKey::from_expired_lease(key.into(), from_count(n)))
             .collect(),
         is_paused: row.get("is_paused"),
+        is_rated: row.get("is_rated"),
         ..Claimed::default()
     };
     let lows: Vec<i64> = row.get("lows");
@@ -627,18 +657,18 @@ fn groups_sql(is_next: bool) -> String {
     let after_this = if is_next { "name > $3 collate \"C\"" } else { "$3::text is null" };
     format!(
         "select {}, max(n.t - k.since) filter (where k.state = 0 and k.at <= n.t), \
-             g.name, coalesce(g.most, q.group_limit), g.weight, g.paused \
+             g.name, coalesce(g.most, q.group_limit), g.weight, g.paused, g.rate \
          from ( \
              select * from ( \
-                 select name, most, weight, paused from requeue.groups where queue = $1 \
+                 select name, most, weight, paused, rate from requeue.groups where queue = $1 \
                  union all \
-                 select distinct grp, null::integer, 1, false from requeue.keys k \
+                 select distinct grp, null::integer, 1, false, null::bigint[] from requeue.keys k \
                  where k.queue = $1 and grp is not null and not exists ( \
                      select from requeue.groups s where s.queue = $1 and s.name = grp) \
              ) a where {after_this} order by name limit $2 \
          ) g cross join (select requeue.now() as t) n join requeue.queues q on q.id = $1 \
          left join requeue.keys k on k.queue = $1 and k.grp = g.name \
-         group by g.name, g.most, g.weight, g.paused, q.group_limit order by g.name",
+         group by g.name, g.most, g.weight, g.paused, g.rate, q.group_limit order by g.name",
         StateCounts::columns("n.t")
     )
 }
@@ -651,6 +681,7 @@ fn read_group(row: &SqlRow) -> Answer<GroupInfo> {
         limit: row.get::<_, Option<i32>>(7).map(from_count),
         weight: from_count(row.get(8)),
         is_paused: row.get(9),
+        rate: read_rate(row, 10),
     })
 }
 

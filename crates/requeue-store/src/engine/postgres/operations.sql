@@ -178,12 +178,15 @@ create or replace function requeue.claim(
     out keys bytea[], out epochs bigint[], out priorities smallint[], out adds integer[],
     out reasons integer[], out failures integer[], out queued bigint[], out parked bytea[],
     out parked_failures integer[], out next_due bigint, out lows bigint[], out snapshot text,
-    out is_paused boolean
+    out is_paused boolean, out is_rated boolean
 )
 language plpgsql {planned} as $$
 #variable_conflict use_column
 declare
     t bigint := requeue.now();
+    in_rate bigint[];
+    begun record;
+    asked integer;
     slack constant bigint := requeue.slack();
     ended record;
     delivered record;
@@ -196,7 +199,7 @@ declare
     next_at bigint;
 begin
     lows := in_lows;
-    select q.paused into is_paused from requeue.queues q where q.id = in_queue;
+    select q.paused, q.rate into is_paused, in_rate from requeue.queues q where q.id = in_queue;
     if not found then
         perform requeue.check_queue(in_queue);
     elsif is_paused then
@@ -208,6 +211,15 @@ begin
     lows[4] := ended.low;
     parked := ended.parked;
     parked_failures := ended.parked_failures;
+
+    is_rated := in_rate is not null;
+    asked := in_max;
+    if is_rated and not is_paused then
+        begun := requeue.begin_rate(in_queue, in_rate, in_max);
+        in_max := begun.most;
+        in_oldest := least(in_oldest, in_max);
+        t := requeue.now();
+    end if;
 
     if in_oldest > 0 then
         -- Search without locks. This finds up to three times `in_oldest` keys, and the claim does not take
@@ -267,6 +279,9 @@ begin
         ) o;
         -- A ready key is locked by another transaction. Claim again soon to see whether it is still ready.
         next_due := case when next_at <= t then 20000 else next_at - t end;
+    end if;
+    if is_rated and not is_paused then
+        next_due := requeue.end_rate(in_queue, in_rate, asked, in_max, cardinality(taken), begun.next_at, t, next_due);
     end if;
 end $$;
 

@@ -1,19 +1,21 @@
 -- Functions for programs in other languages, and functions that open a queue.
 
 -- Returns the number and the settings of the queue with this name: whether its re-adds are held, whether its adds
--- revive parked keys, the way in which its keys get their groups, and the limit of these groups. Returns no row if the
--- queue does not exist.
+-- revive parked keys, the way in which its keys get their groups, the limit of these groups, and the rate of all starts.
+-- Returns no row if the queue does not exist.
 create or replace function requeue.find(name text)
-returns table (id integer, holds boolean, revives boolean, group_by text, group_limit integer)
+returns table (id integer, holds boolean, revives boolean, group_by text, group_limit integer, rate bigint[])
 language sql stable {definer}
 begin atomic
-    select q.id, q.hold, q.revive, q.group_by, q.group_limit from requeue.queues q where q.name = find.name;
+    select q.id, q.hold, q.revive, q.group_by, q.group_limit, q.rate from requeue.queues q where q.name = find.name;
 end;
 
--- The same, but creates the queue if it does not exist. With `group_by => ''`, each add names the group.
+-- The same, but creates the queue if it does not exist. With `group_by => ''`, each add names the group. `rate`
+-- has the number of starts, their time in microseconds, and the burst.
 create or replace function requeue.open(
     name text, hold boolean default true, revive boolean default true,
     inout group_by text default null, inout group_limit integer default null,
+    inout rate bigint[] default null,
     out id integer, out holds boolean, out revives boolean
 )
 language plpgsql {definer} set lock_timeout = '5s' as $$
@@ -21,14 +23,15 @@ declare
     -- A search without a result sets the output parameters to null.
     wanted_by constant text := open.group_by;
     wanted_limit constant integer := open.group_limit;
+    wanted_rate constant bigint[] := open.rate;
 begin
     loop
-        select f.id, f.holds, f.revives, f.group_by, f.group_limit
-        into open.id, open.holds, open.revives, open.group_by, open.group_limit
+        select f.id, f.holds, f.revives, f.group_by, f.group_limit, f.rate
+        into open.id, open.holds, open.revives, open.group_by, open.group_limit, open.rate
         from requeue.find(open.name) f;
         exit when found;
-        insert into requeue.queues (name, hold, revive, group_by, group_limit)
-        values (open.name, open.hold, open.revive, wanted_by, wanted_limit)
+        insert into requeue.queues (name, hold, revive, group_by, group_limit, rate)
+        values (open.name, open.hold, open.revive, wanted_by, wanted_limit, wanted_rate)
         on conflict do nothing;
     end loop;
 end $$;

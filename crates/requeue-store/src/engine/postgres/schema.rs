@@ -30,6 +30,7 @@ pub(super) const TABLES: &str = concat!("create schema requeue;", include_str!("
 const FUNCTIONS: &str = concat!(
     include_str!("rows.sql"),
     include_str!("adding.sql"),
+    include_str!("rates.sql"),
     include_str!("turns.sql"),
     include_str!("operations.sql"),
     include_str!("free.sql"),

@@ -131,8 +131,9 @@ begin
 end $$;
 
 -- Chooses and locks up to `in_wanted` ready keys from groups that `may` permits (see `try_groups`), by the turns of the
--- groups. Each turn has `each` times the weight of the group, less what it has used. `taken` has the keys that this
--- claim has chosen before, and `taken_groups` the groups of those whose groups have limits.
+-- groups. Each turn has `each` times the weight of the group, less what it has used. `quotas` has the numbers of keys that
+-- the rates permit (see `try_rates`), or is null. `taken` has the keys that this claim has chosen before, and
+-- `taken_groups` the groups of those whose groups have limits, or of all if `quotas` is not null.
 --
 -- Counts the keys in flight with another statement than `try_groups`: it sees each claim that has held the locks
 -- before.
@@ -140,7 +141,7 @@ end $$;
 -- `open` and `over` have the groups that may have more keys; the turns of those in `over` are over. `short` has the groups
 -- that had fewer keys than they had room for.
 create or replace function requeue.visit_groups(
-    in_queue integer, in_turns requeue.turn[], may integer[], in_wanted integer, each bigint,
+    in_queue integer, in_turns requeue.turn[], may integer[], quotas integer[], in_wanted integer, each bigint,
     inout taken tid[], inout taken_groups text[],
     out open requeue.turn[], out over requeue.turn[], out short requeue.turn[]
 )
@@ -152,7 +153,8 @@ declare
 begin
     with room as (
         select c.*, greatest(each * c.weight - c.used, 1) as turn,
-            greatest(least(each * c.weight - c.used, in_wanted, c.most
+            greatest(least(each * c.weight - c.used, in_wanted,
+                quotas[c.n] - (select count(*) from unnest(taken_groups) b (name) where b.name = c.name), c.most
                 - (select count(*) from (
                     select from requeue.keys x
                     where c.most is not null and x.queue = in_queue and x.state = 1 and x.grp is not null
@@ -177,7 +179,7 @@ begin
             (c.used + row_number() over (partition by c.n order by c.at) - 1) / c.weight as turn
         from chosen c
     ), sorted as (
-        select array_agg(o.id) as ids, array_agg(o.name) filter (where o.most is not null) as names
+        select array_agg(o.id) as ids, array_agg(o.name) filter (where o.most is not null or quotas is not null) as names
         from (select * from ordered o order by o.turn, o.n) o
     ), counted as (
         select c.n, count(*) as many from chosen c group by c.n
@@ -216,7 +218,7 @@ end $$;
 --
 -- No claim exceeds the limit of a group: see `try_groups` and `visit_groups`.
 create or replace function requeue.take_turns(
-    in_queue integer, in_turns requeue.turn[], in_wanted integer,
+    in_queue integer, in_turns requeue.turn[], in_wanted integer, has_rates boolean,
     inout taken tid[], inout taken_groups text[], inout short requeue.turn[], inout is_busy boolean,
     out open requeue.turn[]
 )
@@ -235,6 +237,7 @@ declare
     part requeue.turn[];
     over requeue.turn[] := '{}';
     may integer[];
+    quotas integer[];
     locked integer := 0;
     visited record;
 begin
@@ -248,13 +251,18 @@ begin
         first := first + cardinality(part);
         if has_limit then
             may := requeue.try_groups(in_queue, part);
-            locked := locked + cardinality(array_positions(may, 2));
-            is_busy := is_busy or 1 = any (may);
         else
             may := array_fill(2, array[cardinality(part)]);
         end if;
+        if has_rates then
+            select r.may, r.quotas into may, quotas from requeue.try_rates(in_queue, part, may) r;
+        end if;
+        if has_limit or has_rates then
+            locked := locked + cardinality(array_positions(may, 2));
+            is_busy := is_busy or 1 = any (may);
+        end if;
         before := cardinality(taken);
-        visited := requeue.visit_groups(in_queue, part, may, wanted, each, taken, taken_groups);
+        visited := requeue.visit_groups(in_queue, part, may, quotas, wanted, each, taken, taken_groups);
         taken := visited.taken;
         taken_groups := visited.taken_groups;
         open := open || visited.open;
@@ -416,7 +424,7 @@ create or replace function requeue.claim_turns(
     out keys bytea[], out epochs bigint[], out priorities smallint[], out adds integer[],
     out reasons integer[], out failures integer[], out queued bigint[], out parked bytea[],
     out parked_failures integer[], out next_due bigint, out lows bigint[], out snapshot text,
-    out is_paused boolean, out groups text[],
+    out is_paused boolean, out is_rated boolean, out groups text[],
     out bands integer[], out ring text[], out used integer[], out is_next boolean[],
     out cursors text[], out is_complete boolean[]
 )
@@ -438,6 +446,8 @@ declare
     visited record;
     delivered record;
     marked integer := 0;
+    begun record;
+    asked constant integer := in_max;
 begin
     lows := in_lows;
     select * into place from requeue.queues q where q.id = in_queue;
@@ -454,6 +464,11 @@ begin
         perform requeue.wake_for_slots(in_queue, ended.freed, t);
     end if;
 
+    is_rated := place.rate is not null or place.has_group_rates;
+    if place.rate is not null and not is_paused then
+        begun := requeue.begin_rate(in_queue, place.rate, in_max);
+        in_max := begun.most;
+    end if;
     turns := '{}';
     cursors := array[null, null, null];
     if not is_paused then
@@ -486,14 +501,21 @@ begin
         );
         continue when cardinality(rest) = 0;
         turns := array(select c from unnest(turns) c where c.priority <> visits[n]);
-        visited := requeue.take_turns(in_queue, rest, wanted, visited.taken, visited.taken_groups, visited.short,
-            visited.is_busy);
+        visited := requeue.take_turns(in_queue, rest, wanted, place.has_group_rates, visited.taken,
+            visited.taken_groups, visited.short, visited.is_busy);
         turns := turns || visited.open;
     end loop;
     select coalesce(array_agg(c.priority + 2), '{}'), coalesce(array_agg(c.name), '{}'),
         coalesce(array_agg(c.used::integer), '{}'), coalesce(array_agg(c.is_next), '{}')
     into bands, ring, used, is_next from unnest(turns) c;
 
+    if is_rated then
+        -- Not before the time of a claim that has had the right to use a rate.
+        t := requeue.now();
+        if place.has_group_rates and cardinality(visited.taken) > 0 then
+            perform requeue.end_group_rates(in_queue, visited.taken_groups, t);
+        end if;
+    end if;
     delivered := requeue.deliver(visited.taken, t, in_lease, in_worker);
     keys := delivered.keys;
     epochs := delivered.epochs;
@@ -506,6 +528,14 @@ begin
 
     if not is_paused and cardinality(keys) < in_max then
         next_due := requeue.next_turn(in_queue, marked, visited.short, visited.is_busy, t);
+        if place.has_group_rates then
+            next_due := least(next_due, requeue.next_by_rates(in_queue, t));
+        end if;
+    end if;
+    if place.rate is not null and not is_paused then
+        next_due := requeue.end_rate(
+            in_queue, place.rate, asked, in_max, cardinality(keys), begun.next_at, t, next_due
+        );
     end if;
 end $$;
 

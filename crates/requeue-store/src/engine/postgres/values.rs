@@ -13,6 +13,7 @@ use crate::engine::{Asked, Backoff, Failing, Finish, Place, Settings};
 use crate::types::add::{Add, Merge, ReaddPolicy};
 use crate::types::error::Answer;
 use crate::types::inspect::{Entry, State};
+use crate::types::rate::Rate;
 
 /// The columns that [`read_entry`] reads: those of a key, then the key and the time.
 ///
@@ -95,7 +96,7 @@ impl<'a> Rest<'a> {
 }
 
 /// Returns the place of a queue from a row with its number, whether re-adds are held, whether adds revive parked
-/// keys, the way in which keys get their groups, and the limit of the groups.
+/// keys, the way in which keys get their groups, the limit of the groups, and the rate.
 pub(super) fn read_place(name: &str, row: &SqlRow) -> Place {
     Place::new(row.get::<_, i32>(0).into(), name, read_settings(row))
 }
@@ -107,8 +108,20 @@ pub(super) fn read_settings(row: &SqlRow) -> Settings {
     Settings {
         group_by: group_by.map(Arc::from),
         group_limit: group_limit.map(from_count),
+        rate: read_rate(row, 5),
         ..Settings::from_flags(row.get(1), row.get(2))
     }
+}
+
+/// Returns the parts of a rate as a parameter, which is empty without a rate.
+pub(super) fn rate_parts(rate: Option<Rate>) -> Vec<i64> {
+    rate.map(Rate::parts).into_iter().flatten().collect()
+}
+
+/// Reads a rate.
+pub(super) fn read_rate(row: &SqlRow, column: usize) -> Option<Rate> {
+    let parts: Option<Vec<i64>> = row.get(column);
+    parts.as_deref().and_then(Rate::from_parts)
 }
 
 /// Returns the number that stands for a state in `requeue.cancel`.

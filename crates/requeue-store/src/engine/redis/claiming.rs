@@ -53,7 +53,11 @@ impl Redis {
         let ShardClaim { mut claimed, health, visited } = values::read_claimed(answer, has_groups)?;
         if let Some(visited) = visited {
             let count = claimed.items.len();
-            if lock(&shards[number].turns).note_visited(visited, count, max) {
+            let mut turns = lock(&shards[number].turns);
+            if claimed.is_rated {
+                turns.note_rate();
+            }
+            if turns.note_visited(visited, count, max) {
                 claimed.next = Some(Duration::ZERO);
             }
         }
@@ -221,9 +225,10 @@ struct Gathered {
 impl Gathered {
     fn take_part(&mut self, claimed: Answer<Claimed>) {
         match claimed {
-            Ok(Claimed { items, next, damaged, parked, is_paused, schedule_in }) => {
+            Ok(Claimed { items, next, damaged, parked, is_paused, schedule_in, is_rated }) => {
                 let all = &mut self.claimed;
                 all.is_paused |= is_paused;
+                all.is_rated |= is_rated;
                 all.items.extend(items);
                 all.damaged.extend(damaged);
                 all.parked.extend(parked);

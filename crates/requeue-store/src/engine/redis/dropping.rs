@@ -103,9 +103,11 @@ impl Redis {
         }
         let mut check = self.nodes.scripts.check.on(shard);
         check.arg(0);
+        let record = self.read_record(&of.name, None).await?;
+        let settings = record.map(|record| record.settings).unwrap_or_default();
+        check.arg(values::rate_word(settings.rate));
         if of.grouping.is_some() {
-            let record = self.read_record(&of.name, None).await?;
-            check.arg(values::limit_word(record.and_then(|record| record.settings.group_limit)));
+            check.arg(values::limit_word(settings.group_limit));
         }
         self.nodes.run_script(shard.slot, &check).await?;
         if self.was_dropped(of).await? {

@@ -12,10 +12,11 @@ use std::sync::Arc;
 use super::values::{self, Values};
 use super::{Redis, dropping};
 use crate::engine::{GroupChange, Place};
-use crate::types::error::Answer;
+use crate::types::error::{Answer, EngineError};
 use crate::types::inspect::GroupInfo;
 use crate::types::inspect::{Entry, State, StateCounts};
 use crate::types::key::Key;
+use crate::types::rate::Rate;
 
 /// The name in the scripts of the group that has the settings of the queue.
 const DEFAULT: &[u8] = b"\x01";
@@ -32,6 +33,7 @@ impl Redis {
             GroupChange::Limit(limit) => ("limit", values::limit_word(limit)),
             GroupChange::Weight(weight) => ("weight", weight.to_string()),
             GroupChange::Paused(paused) => ("paused", u8::from(paused).to_string()),
+            GroupChange::Rate(rate) => ("rate", values::rate_word(rate)),
         };
         for (n, shard) in self.shards_of(queue)?.iter().enumerate() {
             let mut command = self.nodes.scripts.change_group.on(shard);
@@ -52,8 +54,30 @@ impl Redis {
         self.change_group_setting(queue, None, GroupChange::Limit(limit)).await?;
         let limit = limit.map(|limit| limit.to_string()).unwrap_or_default();
         let recorded =
-            dropping::record(&self.nodes, &shards[0].queue, &["limit".to_owned(), limit]).await;
+            dropping::record(&self.nodes, &shards[0].queue, &["group_limit".to_owned(), limit])
+                .await;
         recorded.map_err(|fault| fault.after_a_part())
+    }
+
+    /// Sets the rate of a queue with one shard: the starts of several shards could not be counted exactly. The record of
+    /// the queue has it, too, as the limit of its groups.
+    pub(super) async fn set_queue_rate(&self, queue: &Place, rate: Option<Rate>) -> Answer<()> {
+        let shards = self.shards_of(queue)?;
+        let [shard] = &shards[..] else {
+            return Err(EngineError::refused(format!(
+                "the queue {:?} has {} shards, and only a queue with one shard can have a rate; create a queue with \
+                 `rate`, or give its groups rates",
+                queue.name,
+                shards.len()
+            )));
+        };
+        let rate = values::rate_word(rate);
+        let mut command = self.nodes.scripts.set_rate.on(shard);
+        command.arg(&rate);
+        self.run_script(shard, &command).await?;
+        let change = ["rate".to_owned(), rate];
+        let recorded = dropping::record(&self.nodes, &shard.queue, &change);
+        recorded.await.map_err(|fault| fault.after_a_part())
     }
 
     /// Lists groups with the numbers of their keys. The shards do not keep their keys by group, so this reads all keys
@@ -90,10 +114,10 @@ impl Redis {
             listing.group(&String::from_utf8_lossy(group));
         }
         let infos = listing.found.into_iter().map(|(name, Group { counts, .. })| {
-            let Setting { limit, weight, is_paused } =
+            let Setting { limit, weight, is_paused, rate } =
                 settings.get(name.as_bytes()).copied().unwrap_or_default();
             let limit = limit.or(default);
-            GroupInfo { name: name.to_string(), counts, limit, weight, is_paused }
+            GroupInfo { name: name.to_string(), counts, limit, weight, is_paused, rate }
         });
         Ok(infos.collect())
     }
@@ -127,6 +151,7 @@ struct Setting {
     limit: Option<u32>,
     weight: u32,
     is_paused: bool,
+    rate: Option<Rate>,
 }
 
 impl Setting {
@@ -135,13 +160,15 @@ impl Setting {
         let mut words = text.split(' ');
         let limit = words.next().and_then(|limit| limit.parse().ok());
         let weight = words.next().and_then(|weight| weight.parse().ok()).unwrap_or(1);
-        Self { limit, weight, is_paused: words.next() == Some("1") }
+        let is_paused = words.next() == Some("1");
+        let parts: Vec<i64> = words.take(3).filter_map(|word| word.parse().ok()).collect();
+        Self { limit, weight, is_paused, rate: Rate::from_parts(&parts) }
     }
 }
 
 impl Default for Setting {
     fn default() -> Self {
-        Self { limit: None, weight: 1, is_paused: false }
+        Self { limit: None, weight: 1, is_paused: false, rate: None }
     }
 }
 

@@ -115,6 +115,7 @@ use crate::types::error::{Answer, EngineError, Kind};
 use crate::types::inspect::GroupInfo;
 use crate::types::inspect::{Entry, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
+use crate::types::rate::Rate;
 
 /// The default number of shards of a queue on a cluster.
 const SHARDS: u16 = 16;
@@ -327,6 +328,10 @@ impl Engine for Redis {
 
     async fn set_group_limit(&self, queue: &Place, limit: Option<u32>) -> Answer<()> {
         self.set_default_limit(queue, limit).await
+    }
+
+    async fn set_rate(&self, queue: &Place, rate: Option<Rate>) -> Answer<()> {
+        self.set_queue_rate(queue, rate).await
     }
 
     async fn list_groups(

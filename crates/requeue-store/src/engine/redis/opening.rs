@@ -19,6 +19,7 @@ use crate::types::add::{ParkedAdd, ReaddPolicy};
 use crate::types::error::{Answer, EngineError, newer_schema, older_schema};
 use crate::types::group::{GroupBy, Grouping};
 use crate::types::inspect::QueueInfo;
+use crate::types::rate::Rate;
 
 /// The version of the data. Raise it if the scripts of an older program cannot read the data.
 const VERSION: &str = "2";
@@ -108,14 +109,16 @@ impl Redis {
     ) -> Answer<Option<Record>> {
         let (key, slot) = names::queue(name);
         let mut open = self.nodes.scripts.open.with(&[key]);
-        if let Some(Settings { readd_policy, parked_add, group_by, group_limit }) = settings {
+        if let Some(Settings { readd_policy, parked_add, group_by, group_limit, rate }) = settings {
             // The adds name groups that the keys do not show, so only one shard can find each key.
-            let shards = if group_by.as_deref() == Some("") { 1 } else { self.shards };
+            // Only one shard can count the starts of a queue.
+            let is_single = group_by.as_deref() == Some("") || rate.is_some();
+            let shards = if is_single { 1 } else { self.shards };
             open.arg(u8::from(readd_policy == ReaddPolicy::Hold)).arg(shards);
             open.arg(u8::from(parked_add == ParkedAdd::Keep));
             // A number from 1 to 2⁶³ - 1, which Redis can represent as an integer.
             open.arg(fastrand::u64(1..=i64::MAX.unsigned_abs()));
-            open.arg(group_by.as_deref()).arg(group_limit);
+            open.arg(values::rate_word(rate)).arg(group_by.as_deref()).arg(group_limit);
         }
         let answer = self.nodes.run_script(slot, &open).await?;
         if matches!(&answer, Value::Array(said) if said.first() == Some(&Value::Nil)) {
@@ -135,7 +138,8 @@ impl Redis {
         let (is_new, is_made) = (new > 0, new == 2);
         let group_by = said.text_if_any()?.map(Arc::from);
         let group_limit = said.number_if_any()?;
-        let settings = Settings { group_by, group_limit, ..flags };
+        let rate = said.text_if_any()?.and_then(|rate| Rate::from_stored(&rate));
+        let settings = Settings { group_by, group_limit, rate, ..flags };
         Ok(Some(Record { settings, shards: count, is_new, is_made, generation, is_dropping }))
     }
 
@@ -293,6 +297,7 @@ impl Redis {
     async fn check_shard(&self, shard: &Shard, record: &Record) -> Answer<Checked> {
         let mut check = self.nodes.scripts.check.on(shard);
         check.arg(shard.queue.floor / i64::from(record.shards) + 1);
+        check.arg(values::rate_word(record.settings.rate));
         if shard.queue.grouping.is_some() {
             check.arg(values::limit_word(record.settings.group_limit));
         }
@@ -348,7 +353,7 @@ impl Redis {
         let record = self.read_record(name, None).await?.filter(|record| !record.is_dropping);
         let Some(record) = record else { return Ok(None) };
         let Record { settings, shards: count, generation, .. } = record;
-        let Settings { readd_policy, parked_add, group_by, group_limit } = settings;
+        let Settings { readd_policy, parked_add, group_by, group_limit, rate } = settings;
         let of = Identity { name: name.to_owned(), generation, floor: 0, grouping: None };
         let of = Arc::new(of);
         let (mut is_empty, mut is_paused) = (true, false);
@@ -370,6 +375,7 @@ impl Redis {
             parked_add,
             group_by: group_by.as_deref().map(GroupBy::from_stored),
             group_limit,
+            rate,
             is_empty,
             is_paused,
         }))

@@ -87,6 +87,7 @@ const UNLESS_FULL: &str = "#!lua";
 
 const ALIVE: &str = include_str!("lua/alive.lua");
 const SHARD: &str = include_str!("lua/shard.lua");
+const RATES: &str = include_str!("lua/rates.lua");
 const ROWS: &str = include_str!("lua/rows.lua");
 const TURNS: &str = include_str!("lua/turns.lua");
 const SCHEDULES: &str = include_str!("lua/schedules.lua");
@@ -122,8 +123,9 @@ scripts! { clock:
     [EVEN_IF_FULL] => list open record floor;
     // These scripts also operate on shards without the mark of the queue.
     [EVEN_IF_FULL, clock, SHARD] => drop check mark;
-    [EVEN_IF_FULL, ALIVE, clock, SHARD] => wake pause;
-    [EVEN_IF_FULL, ALIVE, clock, SHARD, ROWS, TURNS] => claim;
+    [EVEN_IF_FULL, ALIVE, clock, SHARD] => wake;
+    [EVEN_IF_FULL, ALIVE, clock, SHARD, RATES] => pause set_rate;
+    [EVEN_IF_FULL, ALIVE, clock, SHARD, ROWS, RATES, TURNS] => claim;
     [EVEN_IF_FULL, ALIVE, clock, SHARD, ROWS] => finish renew cancel cancel_running revive repair change_group regroup;
     [UNLESS_FULL, ALIVE, clock, SHARD, ROWS] => add;
     [UNLESS_FULL, ALIVE, clock, SHARD, SCHEDULES] => put_schedule;

@@ -16,6 +16,7 @@ use crate::types::add::{Add, Added, Merge, Priority};
 use crate::types::error::Answer;
 use crate::types::inspect::{Entry, ParkedKey, State, StateCounts};
 use crate::types::key::Key;
+use crate::types::rate::Rate;
 use crate::types::worker::invalid_worker;
 
 /// The value of `most` if no number of failures parks a key.
@@ -44,6 +45,11 @@ pub(super) fn push_add(to: &mut Cmd, ask: &Ask, queue: &Place) {
 /// Encodes a limit of keys in flight.
 pub(super) fn limit_word(limit: Option<u32>) -> String {
     limit.map_or_else(|| "-".to_owned(), |limit| limit.to_string())
+}
+
+/// Encodes a rate, without the time of its next start.
+pub(super) fn rate_word(rate: Option<Rate>) -> String {
+    rate.map(Rate::to_stored).unwrap_or_default()
 }
 
 /// Appends a completion. `epoch` is the fencing token of the shard.
@@ -217,9 +223,11 @@ pub(super) fn read_claimed(value: Value, has_groups: bool) -> Answer<ShardClaim>
     let mut values = Values::from_array(value)?;
     let next = values.time_if_any()?;
     let (is_damaged, dropped) = (values.is_true()?, values.number()?);
+    let flags: u8 = values.number()?;
     let claimed = Claimed {
         next,
-        is_paused: values.is_true()?,
+        is_paused: flags & 1 > 0,
+        is_rated: flags & 2 > 0,
         schedule_in: values.time_if_any()?,
         damaged: set_aside(values.next_value()?)?,
         parked: read_parked(values.next_value()?)?,

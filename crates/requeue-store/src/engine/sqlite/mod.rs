@@ -3,6 +3,7 @@
 mod clock;
 mod operations;
 mod place;
+mod rates;
 mod reserve;
 mod rows;
 mod schedules;
@@ -36,6 +37,7 @@ use crate::types::add::Added;
 use crate::types::error::{Answer, EngineError};
 use crate::types::inspect::{Entry, GroupInfo, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
+use crate::types::rate::Rate;
 
 /// The number of keys of a dropped queue that one transaction removes.
 const SWEPT: usize = 10_000;
@@ -331,6 +333,12 @@ impl Engine for Sqlite {
     async fn is_paused(&self, queue: &Place) -> Answer<bool> {
         let is_paused = |_: &Work<'_>, _, standing: Standing| Ok(standing.is_paused);
         self.call(self.quick_reader(), Kind::Plain, queue, is_paused).await
+    }
+
+    async fn set_rate(&self, queue: &Place, rate: Option<Rate>) -> Answer<()> {
+        self.update_rows(queue, move |at, queue| at.set_rate(&queue, rate)).await?;
+        self.wake_getters(queue.id);
+        Ok(())
     }
 
     async fn send_completions(&self, queue: &Place, ends: Vec<End>, _: Tried) -> Answers<bool> {

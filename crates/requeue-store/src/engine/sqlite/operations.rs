@@ -7,8 +7,10 @@ use std::time::Duration;
 use requeue::CancelledRun;
 use rusqlite::{OptionalExtension, Result, named_params, params};
 
+use super::rates::read_rate;
 use super::rows::{COLUMNS, keep_row, load_row, read_row};
 use super::thread::Work;
+use crate::engine::gate::Gate;
 use crate::engine::row::Row;
 use crate::engine::time::{Micros, after, until};
 use crate::engine::{Ask, Claim, Claimed, Delivery, Dropped, End, Place, Renewed, Settings, lock};
@@ -16,6 +18,7 @@ use crate::types::add::{Added, ParkedAdd, Priority, ReaddPolicy};
 use crate::types::group::GroupBy;
 use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
+use crate::types::rate::Rate;
 
 /// The maximum number of expired leases that one claim handles.
 const EXPIRED: usize = 256;
@@ -28,39 +31,45 @@ pub(super) struct Standing {
     pub(super) is_paused: bool,
     /// The time at which a schedule is due.
     pub(super) schedule_at: Option<Micros>,
+    /// The rate of the queue.
+    pub(super) gate: Option<Gate>,
+    /// True if a group has or had a rate.
+    pub(super) has_group_rates: bool,
 }
 
 impl Work<'_> {
     pub(super) fn open_queue(&self, name: &str, settings: &Settings) -> Result<Place> {
         let holds = settings.readd_policy == ReaddPolicy::Hold;
         let keeps = settings.parked_add == ParkedAdd::Keep;
-        let sql = "insert into queues (name, readd_policy, parked_add, group_by, group_limit) \
-                   values (?1, ?2, ?3, ?4, ?5) on conflict do nothing";
-        let Settings { group_by, group_limit, .. } = settings;
-        self.connection.execute(sql, params![name, holds, keeps, group_by, group_limit])?;
+        let sql = "insert into queues (name, readd_policy, parked_add, group_by, group_limit, rate) \
+                   values (?1, ?2, ?3, ?4, ?5, ?6) on conflict do nothing";
+        let Settings { group_by, group_limit, rate, .. } = settings;
+        let rate = rate.map(Rate::to_stored);
+        self.connection.execute(sql, params![name, holds, keeps, group_by, group_limit, rate])?;
         self.find_queue(name)?.ok_or(rusqlite::Error::QueryReturnedNoRows)
     }
 
     pub(super) fn find_queue(&self, name: &str) -> Result<Option<Place>> {
-        let sql = "select id, readd_policy, parked_add, group_by, group_limit from queues where name = ?1";
+        let sql = "select id, readd_policy, parked_add, group_by, group_limit, rate from queues where name = ?1";
         let place = |row: &rusqlite::Row<'_>| Ok(Place::new(row.get(0)?, name, settings(row)?));
         self.connection.query_row(sql, [name], place).optional()
     }
 
     pub(super) fn list_queues(&self) -> Result<Vec<QueueInfo>> {
-        let sql = "select name, readd_policy, parked_add, group_by, group_limit, \
+        let sql = "select name, readd_policy, parked_add, group_by, group_limit, rate, \
                    not exists (select 1 from keys where keys.queue = queues.id), paused from queues";
         let mut statement = self.connection.prepare_cached(sql)?;
         let queues = statement.query_map([], |row| {
-            let Settings { readd_policy, parked_add, group_by, group_limit } = settings(row)?;
+            let Settings { readd_policy, parked_add, group_by, group_limit, rate } = settings(row)?;
             let group_by = group_by.as_deref().map(GroupBy::from_stored);
-            let (name, is_empty, is_paused) = (row.get(0)?, row.get(5)?, row.get(6)?);
+            let (name, is_empty, is_paused) = (row.get(0)?, row.get(6)?, row.get(7)?);
             Ok(QueueInfo {
                 name,
                 readd_policy,
                 parked_add,
                 group_by,
                 group_limit,
+                rate,
                 is_empty,
                 is_paused,
             })
@@ -70,10 +79,16 @@ impl Work<'_> {
 
     /// Returns the state of the queue, or `None` if it was dropped.
     pub(super) fn read_standing(&self, queue: &Place) -> Result<Option<Standing>> {
-        let sql = "select paused, schedule_at from queues where id = ?1";
+        let sql =
+            "select paused, schedule_at, rate, next_at, has_group_rates from queues where id = ?1";
         let mut statement = self.connection.prepare_cached(sql)?;
         let standing = |row: &rusqlite::Row<'_>| {
-            Ok(Standing { is_paused: row.get(0)?, schedule_at: row.get(1)? })
+            Ok(Standing {
+                is_paused: row.get(0)?,
+                schedule_at: row.get(1)?,
+                gate: self.read_gate(row, 2)?,
+                has_group_rates: row.get(4)?,
+            })
         };
         statement.query_row([queue.id], standing).optional()
     }
@@ -146,7 +161,7 @@ impl Work<'_> {
         claim: &Claim,
         standing: &Standing,
     ) -> Result<Claimed> {
-        let &Standing { is_paused, schedule_at } = standing;
+        let &Standing { is_paused, schedule_at, gate, has_group_rates } = standing;
         let schedule_in = schedule_at.map(|at| until(self.now, at));
         // Leases expire first, so that this claim can deliver their keys if the backoff is zero.
         let (parked, freed) = self.expire_leases(queue, claim)?;
@@ -154,11 +169,27 @@ impl Work<'_> {
             let next = self.next_lease(queue)?.map(|at| until(self.now, at));
             return Ok(Claimed { next, parked, is_paused, schedule_in, ..Claimed::default() });
         }
-        if queue.group_by.is_some() {
-            lock(&queue.turns).name_groups(&freed);
-            let (items, next) = self.claim_turns(queue, claim)?;
-            return Ok(Claimed { items, next, parked, schedule_in, ..Claimed::default() });
-        }
+        let claim_keys = |claim: &Claim| match queue.group_by {
+            Some(_) => {
+                lock(&queue.turns).name_groups(&freed);
+                self.claim_turns(queue, claim, has_group_rates)
+            }
+            None => self.claim_in_order(queue, claim),
+        };
+        let (items, next) = match gate {
+            Some(gate) => self.claim_at_rate(queue, gate, claim, claim_keys)?,
+            None => claim_keys(claim)?,
+        };
+        let is_rated = gate.is_some() || has_group_rates;
+        Ok(Claimed { items, next, parked, is_rated, schedule_in, ..Claimed::default() })
+    }
+
+    /// Claims keys of a queue without groups. Also returns the time until there may be another key.
+    fn claim_in_order(
+        &self,
+        queue: &Place,
+        claim: &Claim,
+    ) -> Result<(Vec<Delivery>, Option<Duration>)> {
         let mut items = Vec::new();
         for (key, row) in self.oldest_ready(queue, claim.oldest.min(claim.max))? {
             items.push(self.deliver_key(queue, &key, row, claim.lease)?);
@@ -169,7 +200,7 @@ impl Work<'_> {
             }
         }
         let next = if items.len() < claim.max { self.next_due(queue)? } else { None };
-        Ok(Claimed { items, next, parked, schedule_in, ..Claimed::default() })
+        Ok((items, next))
     }
 
     pub(super) fn deliver_key(
@@ -419,8 +450,8 @@ impl Work<'_> {
 /// Reads the settings of a queue, from the second column of a row on.
 fn settings(row: &rusqlite::Row<'_>) -> Result<Settings> {
     let keeps: bool = row.get(2)?;
-    let (group_by, group_limit) = (row.get(3)?, row.get(4)?);
-    Ok(Settings { group_by, group_limit, ..Settings::from_flags(row.get(1)?, !keeps) })
+    let (group_by, group_limit, rate) = (row.get(3)?, row.get(4)?, read_rate(row, 5)?);
+    Ok(Settings { group_by, group_limit, rate, ..Settings::from_flags(row.get(1)?, !keeps) })
 }
 
 /// Returns the query of a page. Its parameters `?1` to `?4` are the queue, the limit, the time, and the key

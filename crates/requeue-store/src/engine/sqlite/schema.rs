@@ -14,8 +14,8 @@ pub(super) const TABLES: &str = include_str!("schema.sql");
 /// The changes of the tables from each version to the next one, up to [`VERSION`].
 pub(super) const STEPS: Steps = &[include_str!("upgrades/2.sql")];
 /// The columns of the table `queues`.
-const QUEUES: &str =
-    "id, name, readd_policy, parked_add, paused, group_by, group_limit, schedule_at";
+const QUEUES: &str = "id, name, readd_policy, parked_add, paused, group_by, group_limit, rate, next_at, \
+                      has_group_rates, schedule_at";
 
 pub(super) type Steps = &'static [&'static str];
 

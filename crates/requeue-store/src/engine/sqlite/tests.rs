@@ -17,7 +17,7 @@ use crate::tests::Batches as _;
 use crate::tests::BoxFuture;
 use crate::tests::conformance::{
     Rig, check, check_bulk, check_grouped, check_jitter, check_queues, grouped_steps, groupings,
-    groups, schedules, steps, unclaimed_and_cancelled,
+    groups, rates, schedules, steps, unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
@@ -108,6 +108,28 @@ fn groups_keep_their_limits_and_lose_no_key() {
     proptest!(config, |(steps in grouped_steps(80), grouping in groupings())| {
         runtime.block_on(async { check_grouped(&Fixture::new().await, "q", grouping, &steps).await });
     });
+}
+
+#[test]
+fn rates_are_kept_and_reached() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("the runtime is built");
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(30) };
+    let run = (rates::rates(), any::<bool>(), rates::steps(80));
+    proptest!(config, |((rates, grouped, steps) in run)| {
+        let by = grouped.then_some("");
+        runtime.block_on(async { rates::check(&Fixture::new().await, "q", by, rates, &steps).await });
+    });
+}
+
+#[tokio::test]
+async fn slow_claims_reach_a_rate() {
+    rates::check_share(&Fixture::new().await, "q").await;
+}
+
+#[tokio::test]
+async fn a_rate_changes() {
+    rates::check_changes(&Fixture::new().await, "q").await;
 }
 
 #[tokio::test]

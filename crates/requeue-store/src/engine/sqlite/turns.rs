@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use rusqlite::{OptionalExtension, Result, named_params, params};
 
+use super::rates::read_rate;
 use super::rows::{COLUMNS, read_row};
 use super::thread::Work;
 use crate::engine::row::Row;
@@ -30,6 +31,7 @@ struct Candidate {
     weight: u32,
     /// The limit of its keys in flight. 0: it is paused.
     limit: Option<u32>,
+    is_rated: bool,
 }
 
 impl Work<'_> {
@@ -38,8 +40,12 @@ impl Work<'_> {
         &self,
         queue: &Place,
         claim: &Claim,
+        has_rates: bool,
     ) -> Result<(Vec<Delivery>, Option<Duration>)> {
         self.mark_due(queue)?;
+        if has_rates {
+            lock(&queue.turns).note_rate();
+        }
         let rounds = lock(&queue.turns).next_rounds();
         let mut candidates = Bands::default();
         let mut visited: Bands<Visited> = Bands::default();
@@ -68,7 +74,8 @@ impl Work<'_> {
             Some(Duration::ZERO)
         } else {
             let delayed = self.next_delayed(queue)?;
-            let next = delayed.into_iter().chain(self.next_lease(queue)?).min();
+            let rated = if has_rates { self.next_by_rate(queue)? } else { None };
+            let next = delayed.into_iter().chain(self.next_lease(queue)?).chain(rated).min();
             next.map(|at| until(self.now, at))
         };
         Ok((items, next))
@@ -101,7 +108,8 @@ impl Work<'_> {
         let is_complete = found.len() < round.more;
         let cursor = found.last().filter(|_| !is_complete).cloned();
         let mut known = HashSet::new();
-        let sql = "select weight, case when paused then 0 else coalesce(most, group_limit) end \
+        let sql = "select weight, case when paused then 0 else coalesce(most, group_limit) end, \
+                       groups.rate is not null \
                    from (select group_limit from queues where id = ?1) \
                    left join groups on queue = ?1 and name = ?2";
         let mut settings = self.connection.prepare_cached(sql)?;
@@ -110,18 +118,20 @@ impl Work<'_> {
         let found = found.into_iter().map(|group| (false, Turn::from(group)));
         for (is_first, turn) in first.chain(found) {
             if known.insert(Arc::clone(&turn.group)) {
-                let (weight, limit) = settings.query_row(params![queue.id, turn.group], |row| {
-                    Ok((row.get::<_, Option<u32>>(0)?.unwrap_or(1), row.get(1)?))
+                let key = params![queue.id, turn.group];
+                let (weight, limit, is_rated) = settings.query_row(key, |row| {
+                    let weight: Option<u32> = row.get(0)?;
+                    Ok((weight.unwrap_or(1), row.get(1)?, row.get(2)?))
                 })?;
-                candidates.push(Candidate { turn, is_first, weight, limit });
+                candidates.push(Candidate { turn, is_first, weight, limit, is_rated });
             }
         }
-        // A found group at its limit must not take a place in the ring.
+        // A found group at its limit, or at its rate, must not take a place in the ring.
         let mut open = Vec::new();
         for candidate in candidates {
             let may_deliver = match candidate.limit {
                 Some(0) => false,
-                Some(_) if !candidate.is_first => self.room_of(queue, &candidate, 1)? > 0,
+                Some(_) | None if !candidate.is_first => self.room_of(queue, &candidate, 1)? > 0,
                 Some(_) | None => true,
             };
             open.extend(may_deliver.then_some(candidate));
@@ -179,8 +189,12 @@ impl Work<'_> {
         Ok(oldest.map(|(_, band)| band))
     }
 
-    /// Returns the number of keys, up to `wanted`, that the limit of the group leaves.
+    /// Returns the number of keys, up to `wanted`, that the limit and the rate of the group leave.
     fn room_of(&self, queue: &Place, group: &Candidate, wanted: usize) -> Result<usize> {
+        let wanted = match group.is_rated {
+            true => self.permitted_by_rate(queue, &group.turn.group, wanted)?,
+            false => wanted,
+        };
         let Some(limit) = group.limit else { return Ok(wanted) };
         let sql = "select count(*) from (select 1 from keys indexed by keys_of_group \
                    where queue = ?1 and state = 1 and grp = ?2 limit ?3)";
@@ -214,6 +228,9 @@ impl Work<'_> {
             let room = self.room_of(queue, &group, turn.min(wanted))?;
             let keys = self.first_of_group(queue, band, &group.turn.group, room)?;
             let count = keys.len();
+            if group.is_rated {
+                self.use_up_rate(queue, &group.turn.group, count)?;
+            }
             let place_of = |(n, key)| ((used + n) / weight, place, key);
             found.extend(keys.into_iter().enumerate().map(place_of));
             if count == turn.min(wanted) {
@@ -263,6 +280,7 @@ impl Work<'_> {
             GroupChange::Limit(limit) => ("most", limit),
             GroupChange::Weight(weight) => ("weight", Some(weight)),
             GroupChange::Paused(paused) => ("paused", Some(paused.into())),
+            GroupChange::Rate(rate) => return self.set_group_rate(queue, group, rate),
         };
         let sql = format!(
             "insert into groups (queue, name, {column}) values (?1, ?2, ?3) \
@@ -294,7 +312,7 @@ impl Work<'_> {
              ) \
              select coalesce(ready, 0), coalesce(waiting, 0), coalesce(in_flight, 0), coalesce(dirty, 0), \
                  coalesce(parked, 0), coalesce(oldest, 0), names.name, coalesce(most, group_limit), \
-                 coalesce(weight, 1), coalesce(groups.paused, 0) \
+                 coalesce(weight, 1), coalesce(groups.paused, 0), groups.rate \
              from names join queues on queues.id = :queue \
              left join counted on counted.name = names.name \
              left join groups on groups.queue = :queue and groups.name = names.name \
@@ -316,6 +334,7 @@ impl Work<'_> {
                 limit: row.get(7)?,
                 weight: row.get(8)?,
                 is_paused: row.get(9)?,
+                rate: read_rate(row, 10)?,
             })
         })?;
         groups.collect()

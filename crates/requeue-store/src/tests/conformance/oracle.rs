@@ -247,6 +247,7 @@ impl Pair {
             GroupChange::Limit(limit) => settings.limit = limit,
             GroupChange::Weight(weight) => settings.weight = weight,
             GroupChange::Paused(paused) => settings.is_paused = paused,
+            GroupChange::Rate(_) => {}
         }
     }
 
@@ -290,7 +291,7 @@ impl Pair {
         assert_dropped(&*self.engine, &self.place, &self.held).await;
         let Place { readd_policy, parked_add, ref group_by, .. } = self.place;
         let group_by = group_by.clone();
-        let settings = Settings { readd_policy, parked_add, group_by, group_limit: None };
+        let settings = Settings { readd_policy, parked_add, group_by, ..Settings::default() };
         let place =
             self.engine.open_queue(&name, settings).await.expect("the queue is created again");
         let old = std::mem::replace(&mut self.place, place);

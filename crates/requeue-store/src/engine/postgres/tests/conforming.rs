@@ -11,7 +11,7 @@ use crate::tests::BoxFuture;
 use crate::tests::cancelling::{check_cancels, check_renewals, check_workers};
 use crate::tests::conformance::{
     Rig, check, check_bulk, check_grouped, check_jitter, check_queues, grouped_steps, groupings,
-    groups, schedules, steps, unclaimed_and_cancelled,
+    groups, rates, schedules, steps, unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
@@ -95,6 +95,34 @@ fn schedules_fire_once_for_each_time() {
         runtime.block_on(schedules::check(&rig, &name, has_groups.then_some(""), &steps));
     });
     runtime.block_on(schedules::check_missed(&rig, "missed"));
+}
+
+#[test]
+fn rates_are_kept_and_reached() {
+    let Some(server) = Server::shared() else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("the runtime is built");
+    let rig = runtime.block_on(Fixture::new(server));
+    let queues = AtomicU32::new(0);
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
+    let run = (rates::rates(), any::<bool>(), rates::steps(60));
+    proptest!(config, |((rates, grouped, steps) in run)| {
+        let name = format!("q{}", queues.fetch_add(1, Ordering::Relaxed));
+        runtime.block_on(rates::check(&rig, &name, grouped.then_some(""), rates, &steps));
+    });
+}
+
+#[tokio::test]
+async fn slow_claims_reach_a_rate() {
+    let Some(server) = Server::shared() else { return };
+    rates::check_share(&Fixture::new(server).await, "q").await;
+}
+
+#[tokio::test]
+async fn a_rate_changes() {
+    let Some(server) = Server::shared() else { return };
+    rates::check_changes(&Fixture::new(server).await, "q").await;
 }
 
 #[tokio::test]

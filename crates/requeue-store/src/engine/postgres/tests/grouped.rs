@@ -369,7 +369,7 @@ async fn groups_are_listed_and_dropped_with_their_queue() {
     claim_some(&engine, &queue, 2).await;
     let all = engine.list_groups(&queue, None, 9).await.expect("listed");
     let shown = |group: &GroupInfo| {
-        let GroupInfo { name, counts, limit, weight, is_paused } = group;
+        let GroupInfo { name, counts, limit, weight, is_paused, .. } = group;
         let (ready, in_flight) = (counts.ready, counts.in_flight);
         format!("{name}: {ready} {in_flight} {limit:?} {weight} {is_paused}")
     };

@@ -1,10 +1,18 @@
--- Version 2: groups and schedules.
+-- Version 2: groups, rates and schedules.
+
 alter table requeue.queues
     -- Null: the queue has no groups. Empty: each add names the group. Otherwise the regular expression that extracts the
     -- group from the key.
     add group_by text,
     -- The limit of keys in flight of each group that has no other one.
-    add group_limit integer check (group_limit > 0);
+    add group_limit integer check (group_limit > 0),
+    -- The rate of all starts: their number, its time in microseconds, and the burst. See `Rate::check`.
+    add rate bigint[] check (
+        cardinality(rate) = 3 and array_position(rate, null) is null and 0 < all (rate)
+        and rate[1] <= 4294967295 and rate[3] <= 4294967295 and rate[2]::numeric * rate[3] <= 1125899906842624
+    ),
+    -- True: a group has or had a rate.
+    add has_group_rates boolean not null default false;
 
 -- One row for each group that has settings.
 create table requeue.groups (
@@ -16,8 +24,22 @@ create table requeue.groups (
     weight integer not null default 1 check (weight > 0),
     -- True: the group delivers no key.
     paused boolean not null default false,
+    -- The rate of its starts, as for queues.
+    rate bigint[] check (
+        cardinality(rate) = 3 and array_position(rate, null) is null and 0 < all (rate)
+        and rate[1] <= 4294967295 and rate[3] <= 4294967295 and rate[2]::numeric * rate[3] <= 1125899906842624
+    ),
     primary key (queue, name)
 );
+
+-- The time from which each rate permits the next start: see `rates.sql`.
+create table requeue.rates (
+    queue integer not null,
+    name text collate "C" not null,
+    next_at bigint not null check (next_at >= 0),
+    primary key (queue, name)
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+create index rates_next on requeue.rates (queue, next_at);
 
 alter table requeue.keys
     -- The group, without control characters. Null: the queue has no groups. Empty: the key is in none.

@@ -1,9 +1,9 @@
 -- Checks that the existing keys have the types of a requeue shard, and that this client may run every
 -- command of the other scripts: none of them may fail after it has begun to write. If the shard has no
 -- mark, writes a tentative mark of this queue, which mark.lua completes. ARGV: the generation of the queue,
--- the lowest fencing token, and in a queue with groups the limit of its groups, which is written if
--- the shard has none. Answers whether the shard existed before, whether it is damaged, and its mark. A shard with the
--- mark of another generation is not changed.
+-- the lowest fencing token, the rate or empty text, and in a queue with groups the limit of its groups. The rate and
+-- the limit are written if the shard has none. Answers whether the shard existed before, whether it is damaged, and
+-- its mark. A shard with the mark of another generation is not changed.
 local generation, least = ARGV[1], tonumber(ARGV[2])
 local was_there = redis.call('GET', EPOCH) and 1 or 0
 for i, key in ipairs(KEYS) do
@@ -47,7 +47,11 @@ if mark ~= generation then
 end
 redis.call('SET', KEYS[10], mark)
 if TURNS and not redis.call('HGET', GROUP_SETTINGS, DEFAULT) then
-  redis.call('HSET', GROUP_SETTINGS, DEFAULT, ARGV[3] .. ' 1 0')
+  redis.call('HSET', GROUP_SETTINGS, DEFAULT, ARGV[4] .. ' 1 0')
+end
+local is_paused, time, rate = parse_standing(redis.call('GET', PAUSED), generation)
+if ARGV[3] ~= '' and not rate then
+  redis.call('SET', PAUSED, text_of_standing(generation, is_paused, time, ARGV[3] .. ' 0'))
 end
 redis.call('LLEN', WAKE)
 redis.call('LPUSH', WAKE, 1)

@@ -3,15 +3,21 @@
 -- name of the worker, and in a queue with groups the rounds: see turns.lua. If the queue is paused, only handles
 -- expired leases.
 -- Answers, in this order: the time until the next key may be ready, or false if that is unknown or never; 1 if the
--- shard is damaged; the number of places without a row that were dropped; 1 if the queue is paused; the time until
--- a schedule is due, or false; the keys that were set aside, each with the reason; the keys that were parked, each with its failures; and the claimed keys,
+-- shard is damaged; the number of places without a row that were dropped; 1 if the queue is paused, or 2 if it or a
+-- visited group has a rate; the time until a schedule is due, or false; the keys that were set aside, each with the
+-- reason; the keys that were parked, each with its failures; and the claimed keys,
 -- each with a packed string: epoch, adds, reasons, priority, failures, and the time for which it was ready.
 -- In a queue with groups, each claimed key is followed by its group, and the answer by the visited groups, unless no
 -- group was visited. values.rs reads the answer.
 local HAND_OUT = '>dI4I4bI4d'
 local at, max, oldest = now(), tonumber(ARGV[1]), tonumber(ARGV[2])
 local lease_until, hold, worker = after(at, tonumber(ARGV[3])), ARGV[4] == '1', ARGV[7]
-local is_paused, schedule_at = standing()
+local is_paused, schedule_at, rate = standing()
+local gate, asked = not is_paused and rate and parse_gate(rate, at), max
+if gate then
+  max = permitted(gate, at, max)
+  oldest = math.min(oldest, max)
+end
 if is_paused then
   max = 0
 end
@@ -246,14 +252,33 @@ if #keys > 0 then
     end
   end
 end
+local count = #delivered / (TURNS and 3 or 2)
+local is_rated = gate and true or false
+if gate then
+  local text = text_of_gate(gate, at, count)
+  if count > 0 or gate.is_changed then
+    keep_standing(false, schedule_at, text)
+  end
+end
+if TURNS and not is_stalled then
+  is_rated = keep_gates(delivered, at) or is_rated
+end
 local due, next_in = is_stalled and NEVER or next_due(), false
-if not is_stalled and #delivered == (TURNS and 3 or 2) * max then
+if gate and not is_stalled and count == max and max < asked then
+  if redis.call('HLEN', ROWS) > redis.call('ZCARD', PARKED) + redis.call('ZCARD', ASIDE) then
+    next_in = math.max(gate.next_at - at, 0)
+    if max > 0 then
+      -- A worker that asks for no more keys now would not claim the next one.
+      wake()
+    end
+  end
+elseif not is_stalled and count == max then
   if due <= at or has_more then
     -- Let another worker claim the remaining keys.
     wake()
   end
 else
-  local next = math.min(due, first(LEASES))
+  local next = math.min(due, first(LEASES), TURNS and next_by_rates() or NEVER)
   if TURNS and not is_stalled and (#delivered < 3 * #keys or redis.call('ZCARD', FREED) > 0) then
     -- A key that could not be delivered had taken the slot of another one, or this claim has not visited all groups that
     -- have changed.
@@ -263,6 +288,5 @@ else
 end
 local damaged = is_odd or #delivered == 0 and is_damaged()
 local schedule_in = schedule_at and math.max(schedule_at - at, 0) or false
-return {
-  next_in, damaged and 1 or 0, removed, is_paused and 1 or 0, schedule_in, aside, parked, delivered, visited,
-}
+local flags = (is_paused and 1 or 0) + (is_rated and 2 or 0)
+return { next_in, damaged and 1 or 0, removed, flags, schedule_in, aside, parked, delivered, visited }

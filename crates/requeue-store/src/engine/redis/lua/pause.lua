@@ -1,6 +1,6 @@
 -- Pauses or resumes the deliveries of the shard. ARGV: 1 to pause.
-local _, time = standing()
-keep_standing(ARGV[1] == '1', time)
+local _, time, rate = standing()
+keep_standing(ARGV[1] == '1', time, rate)
 if ARGV[1] ~= '1' then
   wake()
 end

@@ -1,5 +1,5 @@
 -- Changes the record of a queue if it has the given generation. ARGV: the generation, the change, and for a
--- change of the generation or of the limit of groups the new one. An empty limit is none.
+-- change of the generation of the limit of groups or of the rate the new one. An empty value is none.
 if redis.call('HGET', KEYS[1], 'generation') == ARGV[1] then
   if ARGV[2] == 'remove' then
     redis.call('UNLINK', KEYS[1])
@@ -7,11 +7,11 @@ if redis.call('HGET', KEYS[1], 'generation') == ARGV[1] then
     redis.call('HSET', KEYS[1], 'dropping', 1)
   elseif ARGV[2] == 'confirm' then
     redis.call('HDEL', KEYS[1], 'new')
-  elseif ARGV[2] == 'limit' then
+  elseif ARGV[2] == 'group_limit' or ARGV[2] == 'rate' then
     if ARGV[3] == '' then
-      redis.call('HDEL', KEYS[1], 'group_limit')
+      redis.call('HDEL', KEYS[1], ARGV[2])
     else
-      redis.call('HSET', KEYS[1], 'group_limit', ARGV[3])
+      redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
     end
   else
     redis.call('HSET', KEYS[1], 'generation', ARGV[3])

@@ -296,12 +296,14 @@ if TURNS then
     local found, default = redis.call('HMGET', GROUP_SETTINGS, DEFAULT, unpack(groups)), nil
     local settings = {}
     for i, text in ipairs(found) do
-      local limit, weight, paused = string.match(text or '', '^(%S+) (%S+) (%S+)$')
+      local limit, weight, paused, rate = string.match(text or '', '^(%S+) (%S+) (%S+) ?(.*)$')
       limit = tonumber(limit) or default
       if i == 1 then
         default = limit
       else
-        settings[groups[i - 1]] = { limit = paused == '1' and 0 or limit, weight = tonumber(weight) or 1 }
+        settings[groups[i - 1]] = {
+          limit = paused == '1' and 0 or limit, weight = tonumber(weight) or 1, rate = rate ~= '' and rate, text = text,
+        }
       end
     end
     return settings

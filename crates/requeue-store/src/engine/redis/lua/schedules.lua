@@ -32,9 +32,9 @@ end
 
 -- Writes the time of the next schedule to where claims read it.
 local function note_next()
-  local is_paused = standing()
+  local is_paused, _, rate = standing()
   local time = first(SCHEDULE_TIMES)
-  keep_standing(is_paused, time < NEVER and time or nil)
+  keep_standing(is_paused, time < NEVER and time or nil, rate)
 end
 
 local function keep_schedule(key, schedule)

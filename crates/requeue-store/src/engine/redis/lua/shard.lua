@@ -6,16 +6,17 @@ local ASIDE = KEYS[11]
 -- A hash of the keys whose runs were cancelled, with the fencing tokens of these runs. An entry with another
 -- token than the key's row has no meaning.
 local CANCELLED = KEYS[12]
--- Whether the shard is paused, and the time of its next schedule: see `standing`. Claims read both with one command.
+-- Whether the shard is paused, the time of its next schedule, and the rate of the queue: see `standing`. Claims read all of
+-- them with one command.
 local PAUSED = KEYS[13]
 -- The keys of a queue with groups. Other queues do not have them, and run no command for groups.
 --
 -- TURNS has the keys that are ready, instead of BANDS, ordered by band, group, due time and key: see
 -- `turn_of`. A key that becomes due by time stays in BANDS until a claim moves it. IN_FLIGHT has the keys
 -- in flight with their groups, in addition to LEASES. GROUPS_OF is a hash of the group of each key that has
--- a row. GROUP_SETTINGS has the settings of groups: limit, weight, and 1 if the group is paused. The group
--- `DEFAULT` has those of the queue. FREED has groups that may have become able to deliver a key, each with its band
--- before it. A claim takes some of them, so that it need not search for them.
+-- a row. GROUP_SETTINGS has the settings of groups: limit, weight, 1 if the group is paused, and the gate of its rate, if
+-- it has one. The group `DEFAULT` has those of the queue. FREED has groups that may have become able to deliver a key,
+-- each with its band before it. A claim takes some of them, so that it need not search for them.
 local TURNS, IN_FLIGHT, GROUPS_OF, GROUP_SETTINGS, FREED
 if #KEYS >= 18 then
   TURNS, IN_FLIGHT, GROUPS_OF, GROUP_SETTINGS, FREED = KEYS[14], KEYS[15], KEYS[16], KEYS[17], KEYS[18]
@@ -31,21 +32,35 @@ local function is_time(time)
   return time >= 0 and time <= NEVER and time % 1 == 0
 end
 
--- Returns whether the shard is paused, and the time of its next schedule, if there is one. PAUSED has the generation of
--- the queue, after a `-` if the shard is not paused, and the time. Another generation has no meaning.
-local function standing()
-  local text = redis.call('GET', PAUSED)
+-- Parses PAUSED: the generation of the queue, after a `-` if the shard is not paused; the time of its next schedule, or a
+-- `-`; and the gate of the rate of the queue, if it has one. Another generation has no meaning. Returns whether the shard
+-- is paused, the time or nil, and the gate as text or nil.
+local function parse_standing(text, generation)
   if not text or text == '' then
     return false
   end
-  local word, time = string.match(text, '^(%S+) ?(%d*)$')
+  local word, time, rate = string.match(text, '^(%S+) ?(%S*) ?(.*)$')
   local is_paused = word == generation
-  return is_paused, (is_paused or word == '-' .. generation) and tonumber(time) or nil
+  if not is_paused and word ~= '-' .. generation then
+    return false
+  end
+  return is_paused, tonumber(time), rate ~= '' and rate or nil
 end
 
-local function keep_standing(is_paused, time)
+local function text_of_standing(generation, is_paused, time, rate)
   local word = (is_paused and '' or '-') .. generation
-  redis.call('SET', PAUSED, time and string.format('%s %.0f', word, time) or is_paused and word or '')
+  if rate then
+    return string.format('%s %s %s', word, time and string.format('%.0f', time) or '-', rate)
+  end
+  return time and string.format('%s %.0f', word, time) or is_paused and word or ''
+end
+
+local function standing()
+  return parse_standing(redis.call('GET', PAUSED), generation)
+end
+
+local function keep_standing(is_paused, time, rate)
+  redis.call('SET', PAUSED, text_of_standing(generation, is_paused, time, rate))
 end
 
 -- Returns the last fencing token of the shard, or 0 if there is none or it is invalid.

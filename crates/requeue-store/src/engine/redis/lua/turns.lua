@@ -1,5 +1,5 @@
 -- Chooses the keys of a claim by turns. engine/sqlite/turns.rs is the reference. Queues without groups need none of it.
-local choose_by_turns
+local choose_by_turns, keep_gates, next_by_rates
 if TURNS then
   -- Moves keys that have become due from BANDS to TURNS, up to this number for each priority.
   local MOVED = 256
@@ -56,11 +56,60 @@ if TURNS then
     return found
   end
 
+  -- The gates of the groups with rates that may deliver, and the texts of their settings.
+  local gates, texts = {}, {}
+
+  local function gate_of_group(group, settings, at)
+    if not gates[group] then
+      gates[group], texts[group] = parse_gate(settings.rate, at), settings.text
+    end
+    return gates[group]
+  end
+
+  -- The earliest time at which a rate permits the start of a ready key that it prevents now.
+  local next_at = NEVER
+
+  -- Returns how many of `wanted` keys the rate of a group permits.
+  local function permitted_by_rate(turn, at, wanted)
+    if not turn.gate then
+      return wanted
+    end
+    local most = permitted(turn.gate, at, wanted)
+    turn.gate.is_cut = turn.gate.is_cut or most < wanted
+    return most
+  end
+
+  -- Records the delivered keys in the settings of their groups. `delivered` has three values for each key; the last is
+  -- its group. Afterwards, the times of the next starts are known.
+  function keep_gates(delivered, at)
+    local starts = {}
+    for i = 3, #delivered, 3 do
+      starts[delivered[i]] = (starts[delivered[i]] or 0) + 1
+    end
+    for group, gate in pairs(gates) do
+      local count = starts[group] or 0
+      local text = text_of_gate(gate, at, count)
+      if count > 0 or gate.is_changed then
+        local limit, weight, paused = string.match(texts[group], '^(%S+) (%S+) (%S+)')
+        redis.call('HSET', GROUP_SETTINGS, group, limit .. ' ' .. weight .. ' ' .. paused .. ' ' .. text)
+      end
+      if gate.is_cut and gate.next_at > at then
+        next_at = math.min(next_at, gate.next_at)
+      end
+    end
+    return next(gates) ~= nil
+  end
+
+  function next_by_rates()
+    return next_at
+  end
+
   -- The number of keys of each limited group in flight, with those that this claim takes.
   local running = {}
 
-  -- Returns the number of keys, up to `wanted`, that the limit of the group leaves.
-  local function room_of(turn, wanted)
+  -- Returns the number of keys, up to `wanted`, that the limit and the rate of the group leave.
+  local function room_of(turn, at, wanted)
+    wanted = permitted_by_rate(turn, at, wanted)
     if not turn.limit then
       return wanted
     end
@@ -97,7 +146,7 @@ if TURNS then
   end
 
   -- Returns for each band the groups that may deliver, with their settings, and how far the lookup has come.
-  local function find_candidates(rounds)
+  local function find_candidates(rounds, at)
     local bands, visited, all, names = {}, {}, {}, {}
     local freed = take_freed(rounds)
     for band, round in ipairs(rounds) do
@@ -128,8 +177,9 @@ if TURNS then
       local open = {}
       for _, turn in ipairs(candidates) do
         turn.weight, turn.limit = settings[turn.group].weight, settings[turn.group].limit
-        -- A found group at its limit must not take a place in the ring.
-        if turn.limit ~= 0 and (turn.is_first or room_of(turn, 1) > 0) then
+        turn.gate = settings[turn.group].rate and gate_of_group(turn.group, settings[turn.group], at)
+        -- A found group at its limit, or at its rate, must not take a place in the ring.
+        if turn.limit ~= 0 and (turn.is_first or room_of(turn, at, 1) > 0) then
           open[#open + 1] = turn
         end
       end
@@ -139,7 +189,7 @@ if TURNS then
   end
 
   -- Returns the band of the oldest ready key among the first keys of these groups, if several bands have groups.
-  local function oldest_band(bands)
+  local function oldest_band(bands, at)
     local some = 0
     for _, candidates in ipairs(bands) do
       some = some + (#candidates > 0 and 1 or 0)
@@ -147,7 +197,7 @@ if TURNS then
     local oldest, oldest_at = nil, nil
     for band, candidates in ipairs(some > 1 and bands or {}) do
       for _, turn in ipairs(candidates) do
-        local head = room_of(turn, 1) > 0 and turns_of_group(band, turn.group, 1)[1]
+        local head = room_of(turn, at, 1) > 0 and turns_of_group(band, turn.group, 1)[1]
         local _, _, at = parse_turn(head or '')
         if at and (not oldest_at or at < oldest_at) then
           oldest, oldest_at = band, at
@@ -159,7 +209,7 @@ if TURNS then
 
   -- Appends up to `most` ready keys of a band to `members`, by the turns of `candidates`. Returns the groups that may
   -- have more keys. Those whose turns come next have `is_first`.
-  local function visit_groups(band, candidates, most, members)
+  local function visit_groups(band, candidates, most, members, at)
     local sum, used = 0, 0
     for i = 1, math.min(#candidates, VISITED) do
       sum, used = sum + candidates[i].weight, used + candidates[i].used
@@ -174,7 +224,7 @@ if TURNS then
       else
         local length = math.max(each * turn.weight - turn.used, 1)
         wanted = math.min(wanted, length)
-        local room = room_of(turn, wanted)
+        local room = room_of(turn, at, wanted)
         local found = room > 0 and turns_of_group(band, turn.group, room, turn.after) or {}
         for n, member in ipairs(found) do
           local number = math.floor((turn.used + n - 1) / turn.weight)
@@ -182,6 +232,9 @@ if TURNS then
           last = math.max(last, number)
         end
         count = count + #found
+        if turn.gate then
+          turn.gate.used = turn.gate.used + #found
+        end
         if turn.limit then
           running[turn.group] = running[turn.group] + #found
         end
@@ -212,14 +265,14 @@ if TURNS then
   -- up, and 1 if all groups were; and whether there may be more keys.
   function choose_by_turns(at, max, oldest, words, first_word)
     move_due(at)
-    local bands, visited = find_candidates(parse_rounds(words, first_word))
+    local bands, visited = find_candidates(parse_rounds(words, first_word), at)
     local members = {}
-    local aging = oldest > 0 and oldest_band(bands)
+    local aging = oldest > 0 and oldest_band(bands, at)
     if aging then
-      bands[aging] = visit_groups(aging, bands[aging], math.min(oldest, max), members)
+      bands[aging] = visit_groups(aging, bands[aging], math.min(oldest, max), members, at)
     end
     for band = 3, 1, -1 do
-      bands[band] = visit_groups(band, bands[band], max - #members, members)
+      bands[band] = visit_groups(band, bands[band], max - #members, members, at)
     end
     local answer, has_more = {}, false
     for band, open in ipairs(bands) do

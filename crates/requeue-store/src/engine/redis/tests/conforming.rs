@@ -8,7 +8,7 @@ use crate::tests::BoxFuture;
 use crate::tests::cancelling::{check_cancels, check_workers};
 use crate::tests::conformance::{
     PATTERN, Rig, check, check_bulk, check_grouped, check_jitter, check_queues, grouped_steps,
-    groupings, groups, schedules, steps, unclaimed_and_cancelled,
+    groupings, groups, rates, schedules, steps, unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
@@ -139,6 +139,53 @@ fn schedules_fire_once_for_each_time() {
     }
     let rig = runtime.block_on(Fixture::new(&server.url(""), 1));
     runtime.block_on(schedules::check_missed(&rig, &name("missed")));
+}
+
+fn rates_conform(url: &str, shards: u16, group_by: Option<&str>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("the runtime is built");
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
+    proptest!(config, |((rates, steps) in (rates::rates(), rates::steps(80)))| {
+        runtime.block_on(async {
+            let rig = Fixture::new(url, shards).await;
+            rates::check(&rig, &name("rates"), group_by, rates, &steps).await;
+        });
+    });
+}
+
+#[test]
+fn rates_are_kept_and_reached() {
+    let Some(server) = Server::shared() else { return };
+    rates_conform(&server.url(""), 1, None);
+    rates_conform(&server.url(""), 1, Some(""));
+    let Some(cluster) = Cluster::shared() else { return };
+    rates_conform(&cluster.url(), 1, Some(""));
+}
+
+#[tokio::test]
+async fn slow_claims_reach_a_rate() {
+    let Some(server) = Server::shared() else { return };
+    rates::check_share(&Fixture::new(&server.url(""), 1).await, &name("share")).await;
+}
+
+#[tokio::test]
+async fn a_rate_changes() {
+    let Some(server) = Server::shared() else { return };
+    rates::check_changes(&Fixture::new(&server.url(""), 1).await, &name("changes")).await;
+}
+
+#[tokio::test]
+async fn a_queue_with_several_shards_has_no_rate() {
+    let Some(server) = Server::shared() else { return };
+    let engine = Fixture::new(&server.url(""), 3).await.engine;
+    let place = engine.open_queue(&name("several"), Settings::default()).await.expect("it opens");
+    let fault = engine.set_rate(&place, "10/s".parse().ok()).await.expect_err("it has shards");
+    let said = fault.source.to_string();
+    assert!(
+        said.contains("has 3 shards, and only a queue with one shard can have a rate"),
+        "{said}"
+    );
 }
 
 #[tokio::test]

@@ -1,9 +1,15 @@
--- Version 2: groups and schedules.
+-- Version 2: groups, rates and schedules.
 
 -- Null: the queue has no groups. Empty: each add names the group. Otherwise the pattern that extracts it from the key.
 alter table queues add column group_by text;
 -- The limit of keys in flight of each group that has no other one.
 alter table queues add column group_limit integer check (group_limit between 1 and 4294967295);
+-- The rate of all starts: their number, its time in microseconds, and the burst, with spaces between them.
+alter table queues add column rate text;
+-- The time from which the rate permits the next start: see `Gate`.
+alter table queues add column next_at integer not null default 0 check (next_at >= 0);
+-- 1: a group has or had a rate.
+alter table queues add column has_group_rates integer not null default 0 check (has_group_rates in (0, 1));
 
 -- One row for each group that has settings.
 create table groups (
@@ -15,6 +21,9 @@ create table groups (
     weight integer not null default 1 check (weight between 1 and 4294967295),
     -- 1: the group delivers no key.
     paused integer not null default 0 check (paused in (0, 1)),
+    -- The rate of its starts, as for queues.
+    rate text,
+    next_at integer not null default 0 check (next_at >= 0),
     primary key (queue, name)
 ) strict, without rowid;
 
@@ -33,6 +42,7 @@ create index keys_ready on keys (queue, priority, at) where state = 0 and grp is
 create index keys_turns on keys (queue, priority, grp, at) where state = 0 and is_due = 1;
 create index keys_delayed on keys (queue, at) where state = 0 and is_due = 0 and grp is not null;
 create index keys_of_group on keys (queue, grp) where state = 1 and grp is not null;
+create index groups_rated on groups (queue, next_at) where rate is not null;
 
 -- The least `due_at` of the schedules.
 alter table queues add column schedule_at integer;

@@ -1,0 +1,109 @@
+//! The starts that a rate permits: the generic cell rate algorithm (GCRA) of ITU-T I.371, in whole microseconds.
+
+use crate::engine::time::Micros;
+use crate::types::rate::{Rate, as_wide};
+
+/// A rate, and how much of it is used.
+///
+/// `next_at` is the time from which the rate permits the next start: the theoretical arrival time of the generic cell
+/// rate algorithm, less the tolerance. A start postpones it by the interval of the rate. It is never behind the present
+/// by more than the interval times the burst less one. So it permits at most the burst.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Gate {
+    rate: Rate,
+    pub(crate) next_at: Micros,
+}
+
+impl Gate {
+    /// Creates the gate at the time `now`. `next_at` is the stored value, which is 0 at first. If it is further ahead than
+    /// one interval, then the clock has gone back, or the rate was changed. No starts are gained then, but they do not
+    /// stop either.
+    pub(crate) fn new(rate: Rate, next_at: Micros, now: Micros) -> Self {
+        // Roundings may have put the time one microsecond further ahead.
+        Self { rate, next_at: next_at.min(now.saturating_add(rate.time_of(1)).saturating_add(1)) }
+    }
+
+    /// Returns how many of `wanted` starts the rate permits at the time `now`.
+    pub(crate) fn permitted(self, now: Micros, wanted: usize) -> usize {
+        if now < self.next_at {
+            return 0;
+        }
+        let [starts, per, burst] = self.rate.parts().map(as_wide);
+        let unused = as_wide(now.saturating_sub(self.next_at)) * starts / per;
+        let permitted = (unused + 1).min(burst);
+        wanted.min(usize::try_from(permitted).unwrap_or(usize::MAX))
+    }
+
+    /// Records this many starts at the time `now`, which the gate has permitted.
+    pub(crate) fn use_up(&mut self, now: Micros, starts: usize) {
+        if starts > 0 {
+            let [of, per, burst] = self.rate.parts().map(as_wide);
+            // Rounded down, and `time_of` is rounded up, so that no start is early.
+            let tolerance = per * (burst - 1) / of;
+            let tolerance = Micros::try_from(tolerance).unwrap_or(Micros::MAX);
+            let least = now.saturating_sub(tolerance);
+            self.next_at = self.next_at.max(least).saturating_add(self.rate.time_of(starts));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Returns the times of the starts, if a worker asks at these times for this many keys.
+    fn starts(rate: Rate, asks: &[(i64, usize)]) -> Vec<i64> {
+        let mut next_at = 0;
+        let mut starts = Vec::new();
+        for &(now, wanted) in asks {
+            let mut gate = Gate::new(rate, next_at, now);
+            let count = gate.permitted(now, wanted);
+            gate.use_up(now, count);
+            next_at = gate.next_at;
+            starts.extend(std::iter::repeat_n(now, count));
+        }
+        starts
+    }
+
+    #[test]
+    fn the_burst_comes_back_with_time() {
+        let rate = Rate::new(1, Duration::from_micros(10)).burst(3);
+        let asks = [(100, 9), (109, 9), (110, 9), (125, 9), (130, 9), (1000, 9)];
+        assert_eq!(starts(rate, &asks), [100, 100, 100, 110, 125, 130, 1000, 1000, 1000]);
+        let rate = rate.burst(1);
+        assert_eq!(starts(rate, &[(5, 1), (14, 1), (15, 2), (100, 2)]), [5, 15, 100]);
+    }
+
+    #[test]
+    fn a_rate_without_a_whole_interval_is_reached_and_not_exceeded() {
+        for rate in [
+            Rate::new(3, Duration::from_micros(1000)).burst(4),
+            Rate::new(7, Duration::from_micros(30)).burst(500),
+            Rate::new(1_000_000, SECOND).burst(u32::MAX),
+        ] {
+            let asks: Vec<_> = (0..2000).map(|n| ((1 << 52) + 200 * n, 100)).collect();
+            let starts = starts(rate, &asks);
+            let [of, per, burst] = rate.parts().map(i128::from);
+            for (n, first) in starts.iter().enumerate().step_by(97) {
+                for (count, last) in (1i128..).zip(&starts[n..]) {
+                    let window = i128::from(last - first);
+                    assert!((count - burst) * per <= window * of, "{rate}: {first} to {last}");
+                }
+            }
+            let most = (i128::from(200 * 1999) * of / per + burst).min(2000 * 100);
+            assert!(starts.len() as i128 * 100 >= 95 * most, "{rate}: {}", starts.len());
+        }
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_neither_stops_starts_nor_gains_some() {
+        let rate = Rate::new(1, Duration::from_micros(10)).burst(3);
+        // One interval after 500, and one microsecond for the roundings: 511. The next start is one interval later.
+        let asks = [(1000, 9), (1010, 9), (500, 9), (510, 9), (511, 9), (520, 9), (521, 9)];
+        assert_eq!(starts(rate, &asks), [1000, 1000, 1000, 1010, 511, 521]);
+    }
+}

@@ -1,0 +1,213 @@
+-- The rates of a queue and of its groups, by the generic cell rate algorithm: `Gate` in engine/gate.rs is the reference.
+--
+-- `rates` has the time from which each rate permits the next start. The queue itself has the name of one control
+-- character, which no group has. Only one claim at a time uses a rate: it holds a lock until it commits. The lock is only
+-- tried, so that claims never wait for each other's commits. Each function here reads the time with a statement that
+-- begins after the lock was taken. So it sees what each claim has written that has held the lock before.
+
+-- Returns the numbers of starts that rates permit at the time `t`. Null: there is no rate.
+create or replace function requeue.permitted(in_rate bigint[], next_at bigint, t bigint) returns integer
+language sql immutable
+    return case
+        when in_rate is null then null
+        when t < next_at then 0
+        -- (A numeric, because a time since 1970 times the number of starts exceeds a bigint.)
+        else least(1 + div((t - next_at)::numeric * in_rate[1], in_rate[2]), in_rate[3])::integer
+    end;
+
+-- Returns the time of this many starts, rounded up.
+create or replace function requeue.time_of_starts(in_rate bigint[], starts integer) returns bigint
+language sql immutable
+    return ceil(starts * in_rate[2]::numeric / in_rate[1])::bigint;
+
+-- Returns the time from which a rate permits the next start. If the stored time is further ahead than one interval, then
+-- the clock has gone back, or the rate was changed.
+create or replace function requeue.next_start(in_rate bigint[], next_at bigint, t bigint) returns bigint
+language sql immutable
+    return least(coalesce(next_at, 0), t + requeue.time_of_starts(in_rate, 1) + 1);
+
+-- Returns that time after this many starts at the time `t`.
+create or replace function requeue.after_starts(in_rate bigint[], next_at bigint, t bigint, starts integer)
+returns bigint
+language sql immutable
+    return case
+        when starts = 0 then next_at
+        else greatest(next_at, t - div(in_rate[2]::numeric * (in_rate[3] - 1), in_rate[1])::bigint)
+            + requeue.time_of_starts(in_rate, starts)
+    end;
+
+-- Tries to take the right to use the rate of a queue, or of a group, until the transaction ends. It is also that of
+-- `try_groups`.
+create or replace function requeue.uses_rate(in_queue integer, in_name text) returns boolean
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+    return pg_try_advisory_xact_lock(1920034674, hashtext(in_queue || ' ' || in_name));
+end $$;
+
+-- Returns how many of `in_max` keys a claim may deliver by the rate of the queue, and the time of the next start. Without
+-- the right to use the rate, it is 0 keys, and the claim is tried again soon. The keys must be delivered at a later time
+-- than that of this call, which is after those of all claims that have had the right.
+create or replace function requeue.begin_rate(
+    in_queue integer, in_rate bigint[], in_max integer, out most integer, out next_at bigint
+)
+language plpgsql as $$
+declare
+    t bigint := requeue.now();
+    stored bigint := (select r.next_at from requeue.rates r where r.queue = in_queue and r.name = e'\u0001');
+begin
+    most := 0;
+    next_at := requeue.next_start(in_rate, stored, t);
+    -- Many processes may wait for the same time. Before it, they need no lock.
+    if next_at > t and next_at = stored then
+        return;
+    end if;
+    if not requeue.uses_rate(in_queue, e'\u0001') then
+        next_at := t + 3000;
+        return;
+    end if;
+    t := requeue.now();
+    stored := (select r.next_at from requeue.rates r where r.queue = in_queue and r.name = e'\u0001');
+    next_at := requeue.next_start(in_rate, stored, t);
+    most := least(in_max, requeue.permitted(in_rate, next_at, t));
+    if most = 0 then
+        perform requeue.keep_rate(in_queue, e'\u0001', next_at);
+    end if;
+end $$;
+
+-- Stores the time of the next start, unless it is stored already.
+create or replace function requeue.keep_rate(in_queue integer, in_name text, in_at bigint) returns void
+language plpgsql as $$
+begin
+    insert into requeue.rates as r (queue, name, next_at) values (in_queue, in_name, in_at)
+    on conflict (queue, name) do update set next_at = excluded.next_at where r.next_at <> excluded.next_at;
+end $$;
+
+-- Records that a claim has delivered `in_starts` keys at the time `t`, after `begin_rate`. Returns the time until the
+-- next claim may find a key, if it delivered all that the rate permitted, and otherwise `in_next`.
+create or replace function requeue.end_rate(
+    in_queue integer, in_rate bigint[], in_max integer, in_most integer, in_starts integer, in_at bigint, t bigint,
+    in_next bigint
+) returns bigint
+language plpgsql as $$
+declare
+    next_at constant bigint := requeue.after_starts(in_rate, in_at, t, in_starts);
+begin
+    if in_starts > 0 then
+        perform requeue.keep_rate(in_queue, e'\u0001', next_at);
+    end if;
+    if in_starts < in_most or in_most = in_max then
+        return in_next;
+    end if;
+    -- Without any key, the claim is final: `work --until-empty` must not wait for the rate.
+    return case when not requeue.is_idle(in_queue) then greatest(next_at - t, 0) end;
+end $$;
+
+-- Returns for each group whether this claim may visit it, as `try_groups`, and the number of keys that its rate permits,
+-- or null. The groups with a rate that may be visited are locked, unless their rates permit no start.
+create or replace function requeue.try_rates(
+    in_queue integer, in_turns requeue.turn[], inout may integer[], out quotas integer[]
+)
+language plpgsql as $$
+declare
+    t bigint := requeue.now();
+    rates bigint[];
+begin
+    may := array(
+        select case
+            when m.may <> 2 or g.rate is null then m.may
+            when requeue.permitted(g.rate, requeue.next_start(g.rate, r.next_at, t), t) = 0
+                and coalesce(r.next_at, 0) = requeue.next_start(g.rate, r.next_at, t) then 0
+            when requeue.uses_rate(in_queue, c.name) then 2
+            else 1
+        end
+        from unnest(in_turns) with ordinality as c (priority, name, used, is_next, weight, most, n)
+        join unnest(may) with ordinality as m (may, n) using (n)
+        left join lateral (
+            select s.rate from requeue.groups s where s.queue = in_queue and s.name = c.name limit 1
+        ) g on true
+        left join lateral (
+            select s.next_at from requeue.rates s where s.queue = in_queue and s.name = c.name limit 1
+        ) r on true
+        order by c.n
+    );
+    -- Not before the time of a claim that has had a lock.
+    t := requeue.now();
+    quotas := array(
+        select requeue.permitted(g.rate, requeue.next_start(g.rate, r.next_at, t), t)
+        from unnest(in_turns) with ordinality as c (priority, name, used, is_next, weight, most, n)
+        left join lateral (
+            select s.rate from requeue.groups s where s.queue = in_queue and s.name = c.name limit 1
+        ) g on true
+        left join lateral (
+            select s.next_at from requeue.rates s where s.queue = in_queue and s.name = c.name limit 1
+        ) r on true
+        order by c.n
+    );
+    -- The clock may have gone back.
+    update requeue.rates r set next_at = requeue.next_start(g.rate, r.next_at, t)
+    from unnest(in_turns) with ordinality as c (priority, name, used, is_next, weight, most, n)
+    join requeue.groups g on g.queue = in_queue and g.name = c.name
+    where r.queue = in_queue and r.name = c.name and may[c.n] = 2 and quotas[c.n] = 0
+        and r.next_at <> requeue.next_start(g.rate, r.next_at, t);
+end $$;
+
+-- Records that a claim delivers a key of each of `in_groups` at the time `t`, after `try_rates`. A group can be there
+-- several times.
+create or replace function requeue.end_group_rates(in_queue integer, in_groups text[], t bigint) returns void
+language plpgsql as $$
+begin
+    insert into requeue.rates as r (queue, name, next_at)
+    select in_queue, u.name, requeue.after_starts(g.rate, requeue.next_start(g.rate, s.next_at, t), t, u.starts)
+    from (
+        select d collate "C" as name, count(*)::integer as starts from unnest(in_groups) d group by 1
+    ) u
+    cross join lateral (
+        select x.rate from requeue.groups x where x.queue = in_queue and x.name = u.name limit 1
+    ) g
+    left join lateral (
+        select x.next_at from requeue.rates x where x.queue = in_queue and x.name = u.name limit 1
+    ) s on true
+    where g.rate is not null
+    on conflict (queue, name) do update set next_at = excluded.next_at;
+end $$;
+
+-- Returns the time until the rate of a group permits the start of a ready key, if rates prevent some.
+create or replace function requeue.next_by_rates(in_queue integer, t bigint) returns bigint
+language plpgsql stable as $$
+begin
+    return (
+        select r.next_at - t from requeue.rates r
+        where r.queue = in_queue and r.next_at > t and r.name <> e'\u0001' and exists (
+            select from generate_series(-1, 1) p (priority) cross join lateral (
+                select from requeue.keys x
+                where x.queue = in_queue and x.state = 0 and x.is_due and x.priority = p.priority
+                    and x.grp is not null and x.grp = r.name
+                limit 1
+            ) h
+        )
+        order by r.next_at limit 1
+    );
+end $$;
+
+-- Sets the rate of a queue, and wakes the waiting processes.
+create or replace function requeue.set_rate(in_queue integer, in_rate bigint[]) returns void
+language plpgsql {definer} set lock_timeout = '5s' as $$
+begin
+    update requeue.queues q set rate = in_rate where q.id = in_queue;
+    perform requeue.check_queue(in_queue);
+    delete from requeue.rates r where r.queue = in_queue and r.name = e'\u0001' and in_rate is null;
+    perform requeue.wake(in_queue);
+end $$;
+
+-- Sets the rate of a group, and wakes the waiting processes.
+create or replace function requeue.set_group_rate(in_queue integer, in_name text, in_rate bigint[]) returns void
+language plpgsql {definer} set lock_timeout = '5s' as $$
+begin
+    perform requeue.keep_queue(in_queue);
+    perform requeue.check_queue(in_queue);
+    insert into requeue.groups as g (queue, name, rate) values (in_queue, in_name, in_rate)
+    on conflict (queue, name) do update set rate = excluded.rate;
+    update requeue.queues q set has_group_rates = true where q.id = in_queue and not q.has_group_rates;
+    delete from requeue.rates r where r.queue = in_queue and r.name = in_name and in_rate is null;
+    perform requeue.wake(in_queue);
+end $$;

@@ -1,0 +1,92 @@
+//! Tests of rates through the API, with SQLite: opening, invalid rates, and a worker at the end of a rate.
+
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tokio::time::timeout;
+
+use crate::api::store::{OpenOptions, Store};
+use crate::types::error::{ErrorKind, chain};
+use crate::types::rate::Rate;
+
+const HOUR: Duration = Duration::from_secs(3600);
+/// The limit of the tests.
+const LATEST: Duration = Duration::from_secs(900);
+
+async fn store_in(dir: &TempDir) -> Store {
+    let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    let store = Store::connect(&url).await.expect("the store opens");
+    store.migrate().await.expect("the schema is created");
+    store
+}
+
+fn options(store: &Store) -> OpenOptions {
+    // No test waits for a poll or for the end of a lease.
+    store.queue("q").poll(HOUR).lease(HOUR)
+}
+
+#[tokio::test]
+async fn the_first_rate_applies_to_all_processes() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let (one, other) = (store_in(&dir).await, store_in(&dir).await);
+    let rate = Rate::new(10, HOUR).burst(2);
+    options(&one).open().await.expect("the queue opens");
+    options(&one).rate(rate).open().await.expect("the queue had no rate");
+    let queue = options(&other).open().await.expect("the queue has a rate");
+    queue.add_all(["a", "b", "c"]).await.expect("added");
+    assert_eq!(timeout(LATEST, queue.get_many(9)).await.expect("claimed").len(), 2);
+    let error = options(&other).rate(rate.burst(3)).open().await.expect_err("another rate");
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    let said = chain(&error);
+    let expected =
+        "its rate is 10/h with a burst of 2, not 10/h with a burst of 3; omit the option";
+    assert!(said.contains(expected), "{said}");
+    assert_eq!(other.queues().await.expect("listed")[0].rate, Some(rate));
+    queue.set_rate(None).await.expect("set");
+    assert_eq!(one.queues().await.expect("listed")[0].rate, None);
+    assert_eq!(timeout(LATEST, queue.get_many(9)).await.expect("claimed").len(), 1);
+}
+
+#[tokio::test]
+async fn an_invalid_rate_is_refused() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let store = store_in(&dir).await;
+    let queue = options(&store).group_by("^.").open().await.expect("the queue opens");
+    let none = Rate::new(0, HOUR);
+    let refusals = [
+        chain(&options(&store).rate(none).open().await.expect_err("no starts")),
+        chain(&queue.set_rate(Some(none)).await.expect_err("no starts")),
+        chain(&queue.group("a").set_rate(Some(none)).await.expect_err("no starts")),
+    ];
+    for said in refusals {
+        assert!(
+            said.contains("invalid rate 0/h with a burst of 1: use at least 1 start"),
+            "{said}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_worker_that_stops_when_idle_does_not_wait_for_the_rate() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let store = store_in(&dir).await;
+    let queue = options(&store).rate(Rate::new(1, HOUR)).open().await.expect("the queue opens");
+    queue.add("a").await.expect("added");
+    queue.shut_down_when_idle();
+    queue.get().await.expect("a key is ready").succeed().await.expect("the lease is held");
+    assert!(timeout(LATEST, queue.get()).await.expect("the queue is idle").is_none());
+}
+
+#[tokio::test]
+async fn no_key_is_claimed_ahead_of_a_rate() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let store = store_in(&dir).await;
+    let rate = Rate::new(1, HOUR).burst(100);
+    let queue = options(&store).rate(rate).open().await.expect("the queue opens");
+    queue.add_all((0..100).map(|n| n.to_string())).await.expect("added");
+    for _ in 0..100 {
+        let item = timeout(LATEST, queue.get()).await.expect("claimed").expect("a key is ready");
+        assert_eq!(queue.counts().await.expect("counted").in_flight, 1);
+        item.succeed().await.expect("the lease is held");
+    }
+}

@@ -1,0 +1,201 @@
+//! The rate of starts of a queue, or of a group, as a setting.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// The starts of this time are the default burst.
+const DEFAULT_BURST: Duration = Duration::from_millis(200);
+/// The greatest product of the burst and the time of a rate, in microseconds: about 35 years. With it, the arithmetic
+/// of each engine is exact, also with the doubles of Redis, and a rate that was never used permits its burst.
+const MOST: u128 = 1 << 50;
+
+/// A limit on the rate at which keys start, for all processes together: at most `starts` in each time `per`, and a burst.
+///
+/// In every window of the engine's clock, at most `window × starts / per + burst` deliveries start. While keys are ready
+/// and workers wait for them, at least 95 % of the rate start. Each delivery is a start: also that of a retry, and that
+/// after an expired lease. A key that returns to the store without a run has started, too.
+///
+/// The burst is the number of starts that may follow each other immediately after a pause. Its default is the number of
+/// starts in 200 ms, rounded up, so that slow claims do not lower the rate. With a burst of 1, each claim delivers one
+/// key, and the latency of each claim delays all later starts.
+///
+/// If the engine's clock goes back, the time that passes twice permits its starts twice.
+///
+/// The algorithm is the generic cell rate algorithm of ITU-T I.371: it keeps one time for each rate.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use requeue_store::Rate;
+///
+/// let rate = Rate::new(10, Duration::from_secs(1)).burst(3);
+/// assert_eq!("10/s".parse(), Ok(rate.burst(2)));
+/// assert_eq!(rate.to_string(), "10/s with a burst of 3");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct Rate {
+    starts: u32,
+    /// In microseconds. Rounded up, so that the rate is never exceeded.
+    per: i64,
+    burst: u32,
+}
+
+impl Rate {
+    /// Creates the rate of `starts` in each time `per`, with the default burst.
+    ///
+    /// Opening a queue and the setters refuse a rate of 0 starts, a time or a burst of 0, and a product of the time and
+    /// the burst of more than 35 years.
+    #[must_use]
+    pub fn new(starts: u32, per: Duration) -> Self {
+        let per = i64::try_from(per.as_nanos().div_ceil(1000)).unwrap_or(i64::MAX);
+        let burst =
+            (u128::from(starts) * DEFAULT_BURST.as_micros()).div_ceil(as_wide(per).max(1)).max(1);
+        Self { starts, per, burst: u32::try_from(burst).unwrap_or(u32::MAX) }
+    }
+
+    /// Sets the number of starts that may follow each other immediately.
+    #[must_use]
+    pub const fn burst(mut self, burst: u32) -> Self {
+        self.burst = burst;
+        self
+    }
+
+    /// Returns the reason if the rate is invalid.
+    pub(crate) fn check(self) -> Result<(), String> {
+        let refuse = |what: &str| Err(format!("invalid rate {self}: use {what}"));
+        if self.starts == 0 {
+            return refuse("at least 1 start, or pause the queue or group");
+        }
+        if self.per == 0 {
+            return refuse("a time above 0");
+        }
+        if self.burst == 0 {
+            return refuse("a burst of at least 1");
+        }
+        if as_wide(self.per) * u128::from(self.burst) > MOST {
+            return refuse("a smaller burst, or fewer starts in a shorter time");
+        }
+        Ok(())
+    }
+
+    /// Returns the number of starts, their time in microseconds, and the burst.
+    pub(crate) const fn parts(self) -> [i64; 3] {
+        [self.starts as i64, self.per, self.burst as i64]
+    }
+
+    /// Returns the valid rate with these parts.
+    pub(crate) fn from_parts(parts: &[i64]) -> Option<Self> {
+        let &[starts, per, burst] = parts else { return None };
+        let (starts, burst) = (starts.try_into().ok()?, burst.try_into().ok()?);
+        let rate = Self { starts, per: per.max(0), burst };
+        rate.check().is_ok().then_some(rate)
+    }
+
+    /// Returns the parts as text, with spaces between them.
+    pub(crate) fn to_stored(self) -> String {
+        self.parts().map(|part| part.to_string()).join(" ")
+    }
+
+    /// Parses the text of [`to_stored`](Self::to_stored).
+    pub(crate) fn from_stored(text: &str) -> Option<Self> {
+        let parts: Result<Vec<_>, _> = text.split(' ').map(str::parse).collect();
+        Self::from_parts(&parts.ok()?)
+    }
+}
+
+/// Parses a rate with the default burst, such as `10/s`, `90/m`, `1000/h` or `0.5/s`: starts in a second, a minute or an
+/// hour. Without a unit, it is per second.
+impl FromStr for Rate {
+    type Err = ParseRateError;
+
+    fn from_str(text: &str) -> Result<Self, ParseRateError> {
+        let wrong = || ParseRateError(text.to_owned());
+        let (number, unit) = text.split_once('/').unwrap_or((text, "s"));
+        let unit = Duration::from_secs(match unit {
+            "s" => 1,
+            "m" => 60,
+            "h" => 3600,
+            _ => return Err(wrong()),
+        });
+        if let Ok(starts) = number.parse() {
+            let rate = Self::new(starts, unit);
+            return rate.check().map(|()| rate).map_err(|_| wrong());
+        }
+        let number: f64 = number.parse().map_err(|_| wrong())?;
+        let per = Duration::try_from_secs_f64(unit.as_secs_f64() / number).map_err(|_| wrong())?;
+        let rate = Self::new(1, per);
+        rate.check().map(|()| rate).map_err(|_| wrong())
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { starts, per, burst } = self;
+        match per {
+            1_000_000 => write!(f, "{starts}/s"),
+            60_000_000 => write!(f, "{starts}/m"),
+            3_600_000_000 => write!(f, "{starts}/h"),
+            _ => write!(f, "{starts} per {:?}", Duration::from_micros(per.unsigned_abs())),
+        }?;
+        write!(f, " with a burst of {burst}")
+    }
+}
+
+/// The error of a text that is not a [`Rate`].
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("invalid rate {0:?}: use a number above 0 per second, or one such as 10/s, 90/m or 1000/h")]
+pub struct ParseRateError(String);
+
+impl Rate {
+    /// Returns the time in microseconds of this many starts, rounded up.
+    pub(crate) fn time_of(self, starts: usize) -> i64 {
+        let time = (as_wide(self.per) * starts as u128).div_ceil(u128::from(self.starts));
+        i64::try_from(time).unwrap_or(i64::MAX)
+    }
+}
+
+/// Converts a number that is not negative.
+pub(crate) fn as_wide(number: i64) -> u128 {
+    u128::from(number.max(0).unsigned_abs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_rate_is_parsed_checked_and_stored() {
+        for (text, rate) in [
+            ("10/s", Rate::new(10, SECOND).burst(2)),
+            ("10", Rate::new(10, SECOND)),
+            ("90/m", Rate::new(90, 60 * SECOND).burst(1)),
+            ("1000/h", Rate::new(1000, 3600 * SECOND)),
+            ("0.5/s", Rate::new(1, 2 * SECOND)),
+            ("1e3/s", Rate::new(1, SECOND / 1000).burst(200)),
+        ] {
+            assert_eq!(text.parse(), Ok(rate), "{text}");
+            assert_eq!(Rate::from_stored(&rate.to_stored()), Some(rate), "{text}");
+        }
+        for text in ["", "0/s", "-1/s", "10/d", "x/s", "inf/s", "nan", "0.0/s", "1e-9/h"] {
+            let error = text.parse::<Rate>().expect_err(text);
+            assert!(error.to_string().contains(&format!("{text:?}")), "{error}");
+        }
+        for (rate, why) in [
+            (Rate::new(0, SECOND), "0/s with a burst of 1: use at least 1 start"),
+            (Rate::new(1, Duration::ZERO), "a time above 0"),
+            (Rate::new(1, SECOND).burst(0), "a burst of at least 1"),
+            (Rate::new(1, SECOND * 3_000_000).burst(u32::MAX), "a smaller burst"),
+        ] {
+            let error = rate.check().expect_err(why);
+            assert!(error.contains(why), "{error}");
+        }
+        for text in ["", "1 2", "0 1 1", "1 -5 1", "1 1 1 1", "a b c", "1 9007199254740992 2"] {
+            assert_eq!(Rate::from_stored(text), None, "{text}");
+        }
+    }
+}
