@@ -50,6 +50,8 @@ pub enum Refusal<'a> {
     AtLimit(u32),
     /// An older key of the group and the priority is ready.
     NotOldest(GroupedKey<'a>),
+    /// The claim could deliver this key of a higher priority.
+    NotHighest(GroupedKey<'a>),
     /// The claim ended without this key, which it could deliver.
     LeftBehind(GroupedKey<'a>),
 }
@@ -94,6 +96,28 @@ impl StoreGroups {
             (other.group, other.priority) == (key.group, key.priority) && other.since < key.since
         };
         ready.into_iter().find(is_before).map_or(Ok(()), |older| Err(Refusal::NotOldest(older)))
+    }
+
+    /// Checks that a claim may deliver a key of `priority` now. `visited` has the group and the priority of each key that
+    /// the claim has delivered before. Other groups may have more urgent keys: the claim need not have found them.
+    /// `ready` and `in_flight` are as for [`check_delivery`](Self::check_delivery).
+    ///
+    /// # Errors
+    ///
+    /// Returns a key of a higher priority that the claim could deliver.
+    pub fn check_priority<'a>(
+        &self,
+        priority: i32,
+        visited: &[(&str, i32)],
+        ready: impl IntoIterator<Item = GroupedKey<'a>>,
+        in_flight: &[&str],
+    ) -> Result<(), Refusal<'a>> {
+        let is_missed = |key: &GroupedKey<'_>| {
+            key.priority > priority
+                && visited.contains(&(key.group, key.priority))
+                && self.check_room(key.group, in_flight).is_ok()
+        };
+        ready.into_iter().find(is_missed).map_or(Ok(()), |key| Err(Refusal::NotHighest(key)))
     }
 
     /// Checks that a claim that has looked up all groups and delivers no further key leaves none that it could deliver.
@@ -151,6 +175,21 @@ mod tests {
             groups.check_delivery(key("a", 5), ready, &[]),
             Err(Refusal::NotOldest(key("a", 4)))
         );
+    }
+
+    #[test]
+    fn a_claim_ends_the_priority_of_the_groups_that_it_has_found() {
+        let mut groups = StoreGroups::default();
+        let high = GroupedKey { priority: 1, ..key("a", 1) };
+        let check = |groups: &StoreGroups, priority, visited: &[(&str, i32)]| {
+            groups.check_priority(priority, visited, [high, key("b", 2)], &["a"]).is_ok()
+        };
+        assert!(!check(&groups, 0, &[("b", 1), ("a", 1)]));
+        assert!(check(&groups, 1, &[("a", 1)]));
+        // The claim has not found the group, or only with its keys of another priority.
+        assert!(check(&groups, 0, &[("b", 1), ("a", 0)]));
+        groups.settings_mut("a").limit = Some(1);
+        assert!(check(&groups, 0, &[("a", 1)]));
     }
 
     #[test]

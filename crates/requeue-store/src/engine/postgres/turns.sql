@@ -227,26 +227,39 @@ declare
     most_visited constant integer := requeue.most_decisions();
     -- The turns of each group, so that 8 groups fill the batch: see `turns_each`.
     each bigint;
-    total constant integer := cardinality(in_turns);
+    total integer := 0;
     has_limit boolean;
     wanted integer := in_wanted;
+    wanted_before integer;
     before integer;
     -- A claim of one key visits one group, so that it locks no other.
     size integer := least(in_wanted, 8);
     first integer := 1;
     part requeue.turn[];
-    over requeue.turn[] := '{}';
+    -- The groups of the next pass.
+    over requeue.turn[] := in_turns;
     may integer[];
     quotas integer[];
     locked integer := 0;
     visited record;
 begin
     open := '{}';
-    select ceil((in_wanted + sum(c.used) filter (where c.n <= 8)) / greatest(1, sum(c.weight) filter (where c.n <= 8))),
-        count(c.most) > 0
-    into each, has_limit
-    from unnest(in_turns) with ordinality as c (priority, name, used, is_next, weight, most, n);
-    while wanted > 0 and first <= total and locked < most_visited loop
+    while wanted > 0 and (first > total or locked < most_visited) loop
+        if first > total then
+            -- The next priority waits until a pass finds no key.
+            exit when cardinality(over) = 0 or wanted = wanted_before;
+            in_turns := over;
+            over := '{}';
+            total := cardinality(in_turns);
+            first := 1;
+            -- This claim has locked these groups in the pass before.
+            locked := 0;
+            wanted_before := wanted;
+            select ceil((wanted + sum(c.used) filter (where c.n <= 8))
+                / greatest(1, sum(c.weight) filter (where c.n <= 8))), count(c.most) > 0
+            into each, has_limit
+            from unnest(in_turns) with ordinality as c (priority, name, used, is_next, weight, most, n);
+        end if;
         part := in_turns[first : first + size - 1];
         first := first + cardinality(part);
         if has_limit then
@@ -273,7 +286,7 @@ begin
     end loop;
     -- The rest has its turns in the next claim.
     is_busy := is_busy or wanted > 0 and first <= total;
-    -- A claim that visits a priority twice must give no group two turns in a row.
+    -- A claim that visits a priority again must give no group two turns in a row.
     open := open || in_turns[first:] || over;
 end $$;
 

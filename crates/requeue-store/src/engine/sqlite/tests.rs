@@ -143,6 +143,11 @@ async fn no_group_gets_two_turns_in_a_row() {
 }
 
 #[tokio::test]
+async fn a_claim_ends_a_priority_before_it_begins_the_next() {
+    groups::check_priorities(&Fixture::new().await, "q").await;
+}
+
+#[tokio::test]
 async fn a_freed_group_is_found_without_a_search() {
     groups::check_freed_groups(&Fixture::new().await, "q").await;
 }

@@ -58,9 +58,15 @@ impl Work<'_> {
         let aging = if oldest > 0 { self.oldest_band(queue, &candidates)? } else { None };
         let bands = (0..candidates.len()).rev().map(|band| (band, claim.max));
         for (band, most) in aging.map(|band| (band, oldest)).into_iter().chain(bands) {
-            let groups = std::mem::take(&mut candidates[band]);
-            let most = most - items.len();
-            candidates[band] = self.visit_groups(queue, band, groups, most, claim, &mut items)?;
+            // The next priority waits until no visited group has another key with room for it.
+            let mut is_found = true;
+            while is_found && items.len() < most && !candidates[band].is_empty() {
+                let groups = std::mem::take(&mut candidates[band]);
+                let (before, most) = (items.len(), most - items.len());
+                candidates[band] =
+                    self.visit_groups(queue, band, groups, most, claim, &mut items)?;
+                is_found = items.len() > before;
+            }
         }
         for (visited, open) in visited.iter_mut().zip(candidates) {
             let (next, last): (Vec<_>, Vec<_>) = open.into_iter().partition(|open| open.is_first);
@@ -241,7 +247,7 @@ impl Work<'_> {
                 if group.is_first { open.push(group) } else { over.push(group) }
             }
         }
-        // A claim that visits a priority twice must give no group two turns in a row.
+        // A claim that visits a priority again must give no group two turns in a row.
         open.append(&mut over);
         // The workers take the keys of a claim in their order, which is the order of the turns.
         found.sort_by_key(|&(turn, place, _)| (turn, place));

@@ -510,16 +510,25 @@ impl Pair {
         assert_eq!(groups.check_end(ready, &in_flight), Ok(()));
     }
 
-    /// Checks that a claim may deliver the key, which is ready in the model.
-    fn check_delivery(&self, which: u32) {
+    /// Checks that a claim may deliver the key, which is ready in the model, after the keys `before`.
+    fn check_delivery(&self, which: u32, before: &[Delivery]) {
         let Some(groups) = &self.groups else { return };
         let (ready, in_flight) = (self.ready_keys(), self.groups_in_flight());
         let in_flight: Vec<&str> = in_flight.iter().map(String::as_str).collect();
         let ready = ready.iter().map(|(key, group)| GroupedKey { group, ..*key });
-        let group = group(which);
-        let key = GroupedKey { group: &group, ..self.grouped(which) };
-        let permitted = groups.check_delivery(key, ready, &in_flight);
+        let name = group(which);
+        let key = GroupedKey { group: &name, ..self.grouped(which) };
+        let permitted = groups.check_delivery(key, ready.clone(), &in_flight);
         assert_eq!(permitted, Ok(()), "{which}, with {in_flight:?} in flight");
+        // Several shards answer a claim separately.
+        if self.is_ordered {
+            let visited = |out: &Delivery| (group(number(&out.key)), out.asked.priority.number());
+            let visited: Vec<_> = before.iter().map(visited).collect();
+            let visited: Vec<_> =
+                visited.iter().map(|(group, priority)| (&**group, (*priority).into())).collect();
+            let permitted = groups.check_priority(key.priority, &visited, ready, &in_flight);
+            assert_eq!(permitted, Ok(()), "{which} after {visited:?}");
+        }
     }
 
     /// Returns a key for the model of the groups, without the name of its group.
@@ -562,9 +571,9 @@ impl Pair {
             "a paused queue delivers: {claimed:?}"
         );
         assert!(claimed.items.len() <= max, "{} keys instead of {max}", claimed.items.len());
-        for out in &claimed.items {
+        for (n, out) in claimed.items.iter().enumerate() {
             let which = number(&out.key);
-            self.check_delivery(which);
+            self.check_delivery(which, &claimed.items[..n]);
             let group = self.groups.as_ref().map(|_| Arc::from(group(which)));
             assert_eq!(out.group, group, "the group of {which}");
             let rank = |&which: &u32| {

@@ -138,6 +138,8 @@ pub(crate) fn grouped_steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
         20 => step(key),
         3 => change.clone(),
         1 => limit().prop_map(Step::SetGroupLimit),
+        // Only a claim of several keys visits several priorities.
+        2 => (4usize..9).prop_map(Step::Claim),
     ];
     // A drop of the queue also drops the settings, so most groups have them from the beginning.
     let begin = prop::collection::vec(change, 0..6);

@@ -248,7 +248,7 @@ if TURNS then
         end
       end
     end
-    -- A claim that visits a band twice must give no group two turns in a row.
+    -- A claim that visits a band again must give no group two turns in a row.
     for _, turn in ipairs(over) do
       open[#open + 1] = turn
     end
@@ -260,6 +260,16 @@ if TURNS then
     return open
   end
 
+  -- As `visit_groups`, until there are `most` members, or no visited group has another key with room for it.
+  local function visit_band(band, candidates, most, members, at)
+    local before
+    repeat
+      before = #members
+      candidates = visit_groups(band, candidates, most - before, members, at)
+    until #members == before or #members == most or #candidates == 0
+    return candidates
+  end
+
   -- Returns the members of TURNS that a claim delivers; how far it has visited the groups of each band: those whose
   -- turns come next with the keys that they have got, those that follow in the ring, the last group that was looked
   -- up, and 1 if all groups were; and whether there may be more keys.
@@ -269,10 +279,10 @@ if TURNS then
     local members = {}
     local aging = oldest > 0 and oldest_band(bands, at)
     if aging then
-      bands[aging] = visit_groups(aging, bands[aging], math.min(oldest, max), members, at)
+      bands[aging] = visit_band(aging, bands[aging], math.min(oldest, max), members, at)
     end
     for band = 3, 1, -1 do
-      bands[band] = visit_groups(band, bands[band], max - #members, members, at)
+      bands[band] = visit_band(band, bands[band], max, members, at)
     end
     local answer, has_more = {}, false
     for band, open in ipairs(bands) do

@@ -201,6 +201,12 @@ async fn no_group_gets_two_turns_in_a_row() {
 }
 
 #[tokio::test]
+async fn a_claim_ends_a_priority_before_it_begins_the_next() {
+    let Some(server) = Server::shared() else { return };
+    groups::check_priorities(&Fixture::new(&server.url(""), 1).await, &name("priorities")).await;
+}
+
+#[tokio::test]
 async fn a_freed_group_is_found_without_a_search() {
     let Some(server) = Server::shared() else { return };
     groups::check_freed_groups(&Fixture::new(&server.url(""), 1).await, &name("freed")).await;
