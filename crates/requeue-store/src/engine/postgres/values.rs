@@ -95,8 +95,8 @@ impl<'a> Rest<'a> {
     }
 }
 
-/// Returns the place of a queue from a row with its number, whether re-adds are held, whether adds revive parked
-/// keys, the way in which keys get their groups, the limit of the groups, and the rate.
+/// Returns the place of a queue from a row. Its columns are the number of the queue, whether re-adds are held, whether
+/// adds revive parked keys, the way in which keys get their groups, the limit of the groups, and the rate.
 pub(super) fn read_place(name: &str, row: &SqlRow) -> Place {
     Place::new(row.get::<_, i32>(0).into(), name, read_settings(row))
 }
