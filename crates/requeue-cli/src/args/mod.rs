@@ -32,7 +32,7 @@ use clap_complete::Shell;
     styles = Styles::plain(),
     disable_version_flag = true,
     // The options and an empty line are left out, so that the short help fits on 24 lines.
-    help_template = "{about-with-newline}{usage-heading} {usage}\nCommands:\n{subcommands}{after-help}",
+    help_template = "{about-with-newline}Commands:\n{subcommands}{after-help}",
     after_long_help = "Options:\n  -h, --help     Print help\n  -V, --version  Print version"
 )]
 pub(crate) struct Cli {
@@ -199,8 +199,6 @@ pub(crate) enum Subcommand {
         shell: Shell,
     },
     /// Write the manual pages to a directory
-    // Hidden, so that the short help fits on 24 lines: packagers call it.
-    #[command(hide = true)]
     Man {
         /// Directory of the pages; it is created
         dir: PathBuf,

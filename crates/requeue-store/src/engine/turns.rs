@@ -7,6 +7,9 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::types::add::Priority;
 
@@ -50,6 +53,10 @@ pub(crate) struct Turns {
     since_lookup: u32,
     /// True if a claim of this search was subject to a rate.
     is_rated: bool,
+    /// True if any claim was.
+    has_rates: bool,
+    /// The earliest next time that the claims of this search have answered.
+    next_at: Option<Instant>,
 }
 
 /// A group in the ring.
@@ -228,7 +235,40 @@ impl Turns {
     /// search finds it.
     pub(crate) fn note_rate(&mut self) {
         self.is_rated = true;
+        self.has_rates = true;
         self.forget_search();
+    }
+
+    /// Returns true if a claim was subject to a rate. A claim that visits no group with a rate does not know of it.
+    #[cfg(feature = "redis")]
+    pub(crate) fn has_rates(&self) -> bool {
+        self.has_rates
+    }
+
+    /// Returns the time until the next claim, after one that has found `count` keys and answered `next`. Each claim of a
+    /// search knows only the rates of the groups that it has visited.
+    #[cfg(feature = "redis")]
+    pub(crate) fn next_claim(
+        &mut self,
+        is_searching: bool,
+        count: usize,
+        next: Option<Duration>,
+    ) -> Option<Duration> {
+        let now = Instant::now();
+        let earliest = self
+            .next_at
+            .take()
+            .into_iter()
+            .chain(next.and_then(|next| now.checked_add(next)))
+            .min();
+        if count > 0 {
+            next
+        } else if is_searching {
+            self.next_at = earliest;
+            Some(Duration::ZERO)
+        } else {
+            earliest.map(|at| at.saturating_duration_since(now))
+        }
     }
 
     /// Returns the groups that the next claim visits. They leave the ring until the claim has answered. If it does
@@ -248,6 +288,19 @@ impl Turns {
             };
             band.next_round(more)
         })
+    }
+
+    /// Takes the groups back from a claim that has visited none, because the queue is paused or held back by its rate.
+    pub(crate) fn return_rounds(&mut self, rounds: Bands<Round>) {
+        for (band, round) in self.bands.iter_mut().zip(rounds) {
+            let named = std::mem::take(&mut band.visited_named);
+            for turn in round.first.into_iter().rev().filter(|turn| !named.contains(&turn.group)) {
+                if band.members.insert(Arc::clone(&turn.group)) {
+                    band.ring.push_front(turn);
+                }
+            }
+            band.named.extend(named);
+        }
     }
 
     /// Records the result of a claim that has found `count` of `wanted` keys. Returns true if another claim may find a

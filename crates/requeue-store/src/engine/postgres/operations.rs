@@ -509,12 +509,20 @@ impl Sessions {
         for (out, group) in claimed.items.iter_mut().zip(groups) {
             out.group = Some(group.into());
         }
-        let visited = if claimed.is_paused { unvisited(rounds) } else { read_visited(&row) };
         let mut turns = lock(&queue.turns);
         if claimed.is_rated {
             turns.note_rate();
         }
-        let is_searching = turns.note_visited(visited, claimed.items.len(), claim.max);
+        let is_searching = match row.get("is_complete") {
+            Some(is_complete) => {
+                let visited = read_visited(&row, is_complete);
+                turns.note_visited(visited, claimed.items.len(), claim.max)
+            }
+            None => {
+                turns.return_rounds(rounds);
+                false
+            }
+        };
         drop(turns);
         if is_searching {
             claimed.next = Some(Duration::ZERO);
@@ -574,24 +582,13 @@ impl<'a> Visits<'a> {
     }
 }
 
-/// Returns the result of a claim that has visited no group.
-fn unvisited(rounds: Bands<Round>) -> Bands<Visited> {
-    rounds.map(|Round { first, after, .. }| Visited {
-        next: first,
-        last: Vec::new(),
-        cursor: after,
-        is_complete: true,
-    })
-}
-
 /// Reads the groups that later claims visit from the row that `requeue.claim_turns` returns.
-fn read_visited(row: &SqlRow) -> Bands<Visited> {
+fn read_visited(row: &SqlRow, is_complete: Vec<bool>) -> Bands<Visited> {
     let bands: Vec<i32> = row.get("bands");
     let ring: Vec<&str> = row.get("ring");
     let used: Vec<i32> = row.get("used");
     let is_next: Vec<bool> = row.get("is_next");
     let cursors: Vec<Option<&str>> = row.get("cursors");
-    let is_complete: Vec<bool> = row.get("is_complete");
     let mut visited: Bands<Visited> = Bands::default();
     for (band, visited) in visited.iter_mut().enumerate() {
         visited.cursor = cursors.get(band).copied().flatten().map(Arc::from);

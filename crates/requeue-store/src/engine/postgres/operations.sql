@@ -187,6 +187,7 @@ declare
     in_rate bigint[];
     begun record;
     asked integer;
+    began constant bigint := t;
     slack constant bigint := requeue.slack();
     ended record;
     delivered record;
@@ -258,7 +259,7 @@ begin
             order by x.at limit wanted for update skip locked
         ) o;
         taken := taken || here;
-        lows[band] := case when met = wanted then until_at else t end - slack;
+        lows[band] := least(case when met = wanted then until_at else t end, began) - slack;
     end loop;
 
     delivered := requeue.deliver(taken, t, in_lease, in_worker);

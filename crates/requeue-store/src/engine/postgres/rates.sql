@@ -12,7 +12,7 @@ language sql immutable
         when in_rate is null then null
         when t < next_at then 0
         -- (A numeric, because a time since 1970 times the number of starts exceeds a bigint.)
-        else least(1 + div((t - next_at)::numeric * in_rate[1], in_rate[2]), in_rate[3])::integer
+        else least(1 + div((t - next_at)::numeric * in_rate[1], in_rate[2]), in_rate[3], 2147483647)::integer
     end;
 
 -- Returns the time of this many starts, rounded up.
@@ -171,13 +171,14 @@ begin
     on conflict (queue, name) do update set next_at = excluded.next_at;
 end $$;
 
--- Returns the time until the rate of a group permits the start of a ready key, if rates prevent some.
-create or replace function requeue.next_by_rates(in_queue integer, t bigint) returns bigint
+-- Returns the time until the rate of a group permits the start of a ready key, if rates prevented some at the time
+-- `began`, at which the claim has begun.
+create or replace function requeue.next_by_rates(in_queue integer, began bigint, t bigint) returns bigint
 language plpgsql stable as $$
 begin
     return (
-        select r.next_at - t from requeue.rates r
-        where r.queue = in_queue and r.next_at > t and r.name <> e'\u0001' and exists (
+        select greatest(r.next_at - t, 0) from requeue.rates r
+        where r.queue = in_queue and r.next_at > began and r.name <> e'\u0001' and exists (
             select from generate_series(-1, 1) p (priority) cross join lateral (
                 select from requeue.keys x
                 where x.queue = in_queue and x.state = 0 and x.is_due and x.priority = p.priority

@@ -71,12 +71,15 @@ begin
 end $$;
 
 -- Returns the groups to visit: for each priority those of the ring, in their order, and then those that were found.
--- Leaves out paused groups, and found groups at their limits, so that they do not take places in the ring.
+-- Leaves out paused groups, and found groups at their limits or whose rates permit no start, so that they do not take
+-- places in the ring, nor locks.
 create or replace function requeue.candidates(
     in_queue integer, in_limit integer, ring_bands integer[], ring text[], used integer[],
     found_bands integer[], found_names text[]
 ) returns requeue.turn[]
 language plpgsql stable as $$
+declare
+    t constant bigint := requeue.now();
 begin
     return (select coalesce(array_agg(row(u.band - 2, u.name, u.used, u.is_next, coalesce(s.weight, 1),
             coalesce(s.most, in_limit))::requeue.turn order by u.n), '{}')
@@ -90,10 +93,16 @@ begin
             from unnest(found_bands, found_names) with ordinality as g (band, name, n)
         ) f group by f.band, f.name
     ) u left join lateral (
-        select g.weight, g.most, g.paused from requeue.groups g
+        select g.weight, g.most, g.paused, g.rate from requeue.groups g
         where g.queue = in_queue and g.name = u.name limit 1
     ) s on true
     where s.paused is not true and (
+        u.is_next or s.rate is null or not exists (
+            select from requeue.rates r
+            where r.queue = in_queue and r.name = u.name and r.next_at > t
+                and r.next_at = requeue.next_start(s.rate, r.next_at, t)
+        )
+    ) and (
         u.is_next or coalesce(s.most, in_limit) is null or coalesce(s.most, in_limit) > (
             select count(*) from (
                 select from requeue.keys x
@@ -153,7 +162,7 @@ declare
 begin
     with room as (
         select c.*, greatest(each * c.weight - c.used, 1) as turn,
-            greatest(least(each * c.weight - c.used, in_wanted,
+            greatest(least(greatest(each * c.weight - c.used, 1), in_wanted,
                 quotas[c.n] - (select count(*) from unnest(taken_groups) b (name) where b.name = c.name), c.most
                 - (select count(*) from (
                     select from requeue.keys x
@@ -240,6 +249,7 @@ declare
     over requeue.turn[] := in_turns;
     may integer[];
     quotas integer[];
+    locks integer := 0;
     locked integer := 0;
     visited record;
 begin
@@ -264,6 +274,8 @@ begin
         first := first + cardinality(part);
         if has_limit then
             may := requeue.try_groups(in_queue, part);
+            -- A group that has a limit and a rate is locked before its rate is read.
+            locks := cardinality(array_positions(may, 2));
         else
             may := array_fill(2, array[cardinality(part)]);
         end if;
@@ -271,7 +283,7 @@ begin
             select r.may, r.quotas into may, quotas from requeue.try_rates(in_queue, part, may) r;
         end if;
         if has_limit or has_rates then
-            locked := locked + cardinality(array_positions(may, 2));
+            locked := locked + greatest(locks, cardinality(array_positions(may, 2)));
             is_busy := is_busy or 1 = any (may);
         end if;
         before := cardinality(taken);
@@ -460,6 +472,7 @@ declare
     delivered record;
     marked integer := 0;
     begun record;
+    began constant bigint := t;
     asked constant integer := in_max;
 begin
     lows := in_lows;
@@ -484,7 +497,8 @@ begin
     end if;
     turns := '{}';
     cursors := array[null, null, null];
-    if not is_paused then
+    -- A claim that the rate of the queue holds back visits no group.
+    if not is_paused and in_max > 0 then
         marked := requeue.note_due(in_queue, t);
         looked_up := requeue.look_up_groups(in_queue, in_after, in_more);
         cursors := looked_up.cursors;
@@ -542,7 +556,7 @@ begin
     if not is_paused and cardinality(keys) < in_max then
         next_due := requeue.next_turn(in_queue, marked, visited.short, visited.is_busy, t);
         if place.has_group_rates then
-            next_due := least(next_due, requeue.next_by_rates(in_queue, t));
+            next_due := least(next_due, requeue.next_by_rates(in_queue, began, t));
         end if;
     end if;
     if place.rate is not null and not is_paused then

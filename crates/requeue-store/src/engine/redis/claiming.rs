@@ -40,8 +40,9 @@ impl Redis {
         command.arg(values::expired_words(&expired.nth(number + 1))).arg(shards.len());
         command.arg(&*queue.worker);
         let has_groups = queue.group_by.is_some();
-        if has_groups {
-            values::push_rounds(&mut command, &lock(&shards[number].turns).next_rounds());
+        let rounds = has_groups.then(|| lock(&shards[number].turns).next_rounds());
+        if let Some(rounds) = &rounds {
+            values::push_rounds(&mut command, rounds);
         }
         let line = (Line::WaitingClaims, WAIT);
         let run = self.run_and_wait(&shards[number], &command, line);
@@ -51,14 +52,18 @@ impl Redis {
             })?;
         queue.note_answer(|| Part::Shard(number));
         let ShardClaim { mut claimed, health, visited } = values::read_claimed(answer, has_groups)?;
-        if let Some(visited) = visited {
-            let count = claimed.items.len();
+        if let Some(rounds) = rounds {
             let mut turns = lock(&shards[number].turns);
             if claimed.is_rated {
                 turns.note_rate();
             }
-            if turns.note_visited(visited, count, max) {
-                claimed.next = Some(Duration::ZERO);
+            claimed.is_rated |= turns.has_rates();
+            if let Some(visited) = visited {
+                let count = claimed.items.len();
+                let is_searching = turns.note_visited(visited, count, max);
+                claimed.next = turns.next_claim(is_searching, count, claimed.next);
+            } else {
+                turns.return_rounds(rounds);
             }
         }
         claimed.next = self.start_repair(queue, shards, number, health).or(claimed.next);

@@ -109,6 +109,7 @@ impl Work<'_> {
         // until `migrate` removes them.
         self.connection.execute("delete from queues where id = ?1", [queue.id])?;
         self.connection.execute("delete from schedules where queue = ?1", [queue.id])?;
+        self.connection.execute("delete from groups where queue = ?1", [queue.id])?;
         Ok((Dropped::Yes(counts), queue.id))
     }
 
@@ -169,11 +170,11 @@ impl Work<'_> {
             let next = self.next_lease(queue)?.map(|at| until(self.now, at));
             return Ok(Claimed { next, parked, is_paused, schedule_in, ..Claimed::default() });
         }
+        if queue.group_by.is_some() {
+            lock(&queue.turns).name_groups(&freed);
+        }
         let claim_keys = |claim: &Claim| match queue.group_by {
-            Some(_) => {
-                lock(&queue.turns).name_groups(&freed);
-                self.claim_turns(queue, claim, has_group_rates)
-            }
+            Some(_) => self.claim_turns(queue, claim, has_group_rates),
             None => self.claim_in_order(queue, claim),
         };
         let (items, next) = match gate {

@@ -108,7 +108,8 @@ end
 local ready, some, keys
 if TURNS then
   keys, some, members, groups = {}, {}, {}, {}
-  if not is_stalled then
+  -- A claim that the rate of the queue holds back visits no group.
+  if not is_stalled and max > 0 then
     members, visited, has_more = choose_by_turns(at, max, oldest, ARGV, 8)
   end
   for i, member in ipairs(members) do
