@@ -99,7 +99,8 @@ export class Groups {
     if (action === "limit") {
       this.changed = group.name;
       $("#group-limit-title").textContent = `Limit of the group ${label}`;
-      $("#group-limit [name=limit]").value = group.limit ?? "";
+      // The limit may be the one of the queue, which the group would then keep.
+      Object.assign($("#group-limit [name=limit]"), { value: "", placeholder: group.limit ?? "none" });
       this.admin.open("#group-limit");
       return;
     }

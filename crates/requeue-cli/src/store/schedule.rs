@@ -3,11 +3,12 @@
 use std::os::unix::ffi::OsStrExt;
 
 use jiff::Timestamp;
-use requeue_store::{Key, OpenOptions, Queue, Schedule, ScheduleInfo, UpdateError};
+use requeue_store::{Key, Queue, Schedule, ScheduleInfo, UpdateError};
 use serde::Serialize;
 
 use super::text::{group_column, report_each};
 use super::{block_on, store_refusal};
+use crate::args::groups::GroupSettings;
 use crate::args::schedule::{AddFlags, KeysFlags, ListFlags, ScheduleCommand};
 use crate::exit::{Ended, Exit, Refusal, complain, print_output};
 use crate::input::json::Written;
@@ -41,9 +42,11 @@ fn add(flags: AddFlags) -> Result<Ended, Refusal> {
         None => Schedule::every(every.unwrap_or_default()),
     };
     let schedule = schedule.priority(priority);
+    // A queue that this command creates must have the groups that the schedule needs.
+    let groups = GroupSettings::of_adds(group.is_some());
     let schedule = if let Some(group) = group { schedule.group(group) } else { schedule };
     block_on(async {
-        let queue = place.to_change(|opening: OpenOptions| opening).await?;
+        let queue = place.to_change(|opening| groups.apply_to(opening)).await?;
         let stored = queue.schedule(key.as_bytes(), schedule).await;
         stored.map_err(|error| match error.kind() {
             requeue_store::ErrorKind::Invalid => invalid(error),

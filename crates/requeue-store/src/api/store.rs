@@ -423,7 +423,8 @@ impl OpenOptions {
     /// Sets the rate of all starts of the queue, over all processes, if the queue has none. By default there is no such
     /// limit.
     ///
-    /// The rate is stored. If the queue has another rate, [`open`](Self::open) fails. [`Queue::set_rate`] changes the rate, and [`GroupHandle::set_rate`](crate::GroupHandle::set_rate) sets a further one for a group.
+    /// The rate is stored. If the queue has another rate, [`open`](Self::open) fails. [`Queue::set_rate`] changes the
+    /// rate, and [`GroupHandle::set_rate`](crate::GroupHandle::set_rate) sets a further one for a group.
     /// [`Rate`] has the promise. While there is a rate, no process [claims ahead](Self::claim_ahead).
     ///
     /// # Examples

@@ -235,8 +235,10 @@ impl Desk {
             let took = since.elapsed();
             // The query costs a request, so it is made only if the claim has found no key and expects none.
             if may_end
-                && let Ok(Found { items, next: None, .. }) = &found
+                && let Ok(Found { items, next: None, schedule_in, .. }) = &found
                 && items.is_empty()
+                // A schedule that is due adds its key first.
+                && schedule_in.is_none_or(|time| !time.is_zero())
                 && is_idle(&shared).await
             {
                 shared.stop_deliveries(Shutdown::Now);

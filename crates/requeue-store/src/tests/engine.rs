@@ -63,6 +63,8 @@ pub(super) struct Memory {
     pub(super) tells: bool,
     /// True if the answer to a claim includes when the next lease expires.
     pub(super) knows_leases: bool,
+    /// The time until a schedule is due, as claims answer it.
+    pub(super) schedule_in: Option<Duration>,
 }
 
 fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -87,6 +89,7 @@ impl Memory {
             breadth: 1,
             tells: true,
             knows_leases: true,
+            schedule_in: None,
         }
     }
 
@@ -319,7 +322,8 @@ impl Engine for Memory {
             let leases = rows.values().filter_map(|row| Some(row.run?.lease_until));
             let leases = leases.filter(|_| self.knows_leases);
             let next = waiting.chain(leases).min().map(|at| until(now, at));
-            Claimed { items, next, parked, is_paused, ..Claimed::default() }
+            let schedule_in = self.schedule_in;
+            Claimed { items, next, parked, is_paused, schedule_in, ..Claimed::default() }
         })
         .await
     }

@@ -148,6 +148,18 @@ async fn it_is_not_idle_while_another_works() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn it_is_not_idle_while_a_schedule_is_due() {
+    for (schedule_in, is_idle) in [(Duration::ZERO, false), (SECOND * 3600, true)] {
+        let mut engine = Memory::new();
+        engine.schedule_in = Some(schedule_in);
+        let (_, queue) = queue_with(engine, Options::default());
+        queue.shut_down_when_idle();
+        let got = timeout(SECOND, queue.get()).await;
+        assert_eq!(got.is_ok_and(|item| item.is_none()), is_idle, "{schedule_in:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn it_is_idle_however_long_a_count_takes() {
     let (engine, queue) = queue();
     let _counting = engine.counting.lock().await;
