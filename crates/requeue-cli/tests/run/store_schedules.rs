@@ -65,7 +65,7 @@ fn an_invalid_schedule_is_refused() {
         (&["--cron", "60 * * * *"], "value must be in range 0..=59; found 60"),
         (&["--cron", "0 9 * * *", "--zone", "Mars"], r#"unknown time zone "Mars": use a name"#),
         (&["--every", "0"], "invalid period 0ns of a schedule: use at least 1ms"),
-        (&["--every", "5m", "--group", "a"], "the queue \"default\" has no groups"),
+        (&["--every", "5m", "--group", "a"], "queue \"default\": it has no groups"),
         (&["--every", "5m", "--zone", "UTC"], "cannot be used with"),
         (&[], "--cron"),
     ] {
