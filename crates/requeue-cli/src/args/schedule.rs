@@ -46,7 +46,7 @@ pub(crate) struct AddFlags {
     pub(crate) place: Place,
 
     /// Cron expression, as in "0 9 * * MON-FRI"
-    #[arg(long, value_name = "EXPR", group = "times")]
+    #[arg(long, value_name = "EXPR", required_unless_present = "every", conflicts_with = "every")]
     pub(crate) cron: Option<String>,
 
     /// Time zone, as in Europe/Berlin
@@ -54,7 +54,7 @@ pub(crate) struct AddFlags {
     pub(crate) zone: String,
 
     /// Time between two adds, counted from now
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, group = "times")]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) every: Option<Duration>,
 
     /// Priority: low, normal, high
