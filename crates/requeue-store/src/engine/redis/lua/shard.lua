@@ -6,7 +6,7 @@ local ASIDE = KEYS[11]
 -- A hash of the keys whose runs were cancelled, with the fencing tokens of these runs. An entry with another
 -- token than the key's row has no meaning.
 local CANCELLED = KEYS[12]
--- Whether the shard is paused, the time of its next schedule, and the rate of the queue: see `standing`. Claims read all of
+-- The pause of the shard, the time of its next schedule, and the rate of the queue: see `standing`. Claims read all of
 -- them with one command.
 local PAUSED = KEYS[13]
 -- The keys of a queue with groups. Other queues do not have them, and run no command for groups.
