@@ -40,6 +40,7 @@ use crate::engine::schedules::{Agenda, Firing, Scheduled};
 use crate::engine::turns::Turns;
 use crate::types::add::{Add, Added, ParkedAdd, Priority, ReaddPolicy};
 use crate::types::error::{Answer, EngineError};
+use crate::types::group::GroupBy;
 use crate::types::inspect::{Entry, GroupInfo, ParkedKey, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 use crate::types::rate::Rate;
@@ -123,6 +124,22 @@ impl Settings {
             group_by: None,
             group_limit: None,
             rate: None,
+        }
+    }
+
+    /// Returns what the list of queues shows of a queue with these settings.
+    pub(crate) fn into_info(self, name: String, is_empty: bool, is_paused: bool) -> QueueInfo {
+        let Self { readd_policy, parked_add, group_by, group_limit, rate } = self;
+        let group_by = group_by.as_deref().map(GroupBy::from_stored);
+        QueueInfo {
+            name,
+            readd_policy,
+            parked_add,
+            group_by,
+            group_limit,
+            rate,
+            is_empty,
+            is_paused,
         }
     }
 }

@@ -21,6 +21,15 @@ use crate::tests::BoxFuture;
 use crate::types::add::{Add, ParkedAdd, ReaddPolicy};
 use crate::types::inspect::State;
 
+/// Returns the configuration of random tests with this number of cases, which PROPTEST_CASES replaces.
+#[cfg(any(feature = "postgres", feature = "redis"))]
+pub(crate) fn cases(default: u32) -> proptest::test_runner::Config {
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok());
+    let cases = cases.unwrap_or(default);
+    let base = proptest::test_runner::Config::with_cases(cases);
+    proptest::test_runner::Config { failure_persistence: None, ..base }
+}
+
 /// An engine whose clock the test sets.
 pub(crate) trait Rig {
     fn engine(&self) -> Arc<dyn Engine>;

@@ -28,7 +28,6 @@ use crate::engine::{
 };
 use crate::types::add::{Added, ParkedAdd};
 use crate::types::error::{Answer, EngineError, Kind};
-use crate::types::group::GroupBy;
 use crate::types::inspect::GroupInfo;
 use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
@@ -102,22 +101,7 @@ impl Engine for Postgres {
         let sql = "select q.id, q.hold, q.revive, q.group_by, q.group_limit, q.rate, q.name, \
                        not exists (select from requeue.keys k where k.queue = q.id), q.paused \
                        from requeue.queues q";
-        let info = |row: &SqlRow| {
-            let Settings { readd_policy, parked_add, group_by, group_limit, rate } =
-                read_settings(row);
-            let (name, is_empty, is_paused) = (row.get(6), row.get(7), row.get(8));
-            let group_by = group_by.as_deref().map(GroupBy::from_stored);
-            QueueInfo {
-                name,
-                readd_policy,
-                parked_add,
-                group_by,
-                group_limit,
-                rate,
-                is_empty,
-                is_paused,
-            }
-        };
+        let info = |row: &SqlRow| read_settings(row).into_info(row.get(6), row.get(7), row.get(8));
         Ok(self.sessions.query_rows(sql, &[]).await?.iter().map(info).collect())
     }
 

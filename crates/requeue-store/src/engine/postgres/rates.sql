@@ -110,7 +110,6 @@ create or replace function requeue.try_rates(
 language plpgsql as $$
 declare
     t bigint := requeue.now();
-    rates bigint[];
 begin
     may := array(
         select case

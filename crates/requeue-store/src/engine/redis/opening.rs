@@ -353,7 +353,6 @@ impl Redis {
         let record = self.read_record(name, None).await?.filter(|record| !record.is_dropping);
         let Some(record) = record else { return Ok(None) };
         let Record { settings, shards: count, generation, .. } = record;
-        let Settings { readd_policy, parked_add, group_by, group_limit, rate } = settings;
         let of = Identity { name: name.to_owned(), generation, floor: 0, grouping: None };
         let of = Arc::new(of);
         let (mut is_empty, mut is_paused) = (true, false);
@@ -369,16 +368,7 @@ impl Redis {
                 break;
             }
         }
-        Ok(Some(QueueInfo {
-            name: name.to_owned(),
-            readd_policy,
-            parked_add,
-            group_by: group_by.as_deref().map(GroupBy::from_stored),
-            group_limit,
-            rate,
-            is_empty,
-            is_paused,
-        }))
+        Ok(Some(settings.into_info(name.to_owned(), is_empty, is_paused)))
     }
 }
 

@@ -15,7 +15,6 @@ use crate::engine::row::Row;
 use crate::engine::time::{Micros, after, until};
 use crate::engine::{Ask, Claim, Claimed, Delivery, Dropped, End, Place, Renewed, Settings, lock};
 use crate::types::add::{Added, ParkedAdd, Priority, ReaddPolicy};
-use crate::types::group::GroupBy;
 use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 use crate::types::rate::Rate;
@@ -60,19 +59,7 @@ impl Work<'_> {
                    not exists (select 1 from keys where keys.queue = queues.id), paused from queues";
         let mut statement = self.connection.prepare_cached(sql)?;
         let queues = statement.query_map([], |row| {
-            let Settings { readd_policy, parked_add, group_by, group_limit, rate } = settings(row)?;
-            let group_by = group_by.as_deref().map(GroupBy::from_stored);
-            let (name, is_empty, is_paused) = (row.get(0)?, row.get(6)?, row.get(7)?);
-            Ok(QueueInfo {
-                name,
-                readd_policy,
-                parked_add,
-                group_by,
-                group_limit,
-                rate,
-                is_empty,
-                is_paused,
-            })
+            Ok(settings(row)?.into_info(row.get(0)?, row.get(6)?, row.get(7)?))
         })?;
         queues.collect()
     }

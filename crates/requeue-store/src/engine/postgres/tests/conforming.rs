@@ -10,8 +10,8 @@ use super::*;
 use crate::tests::BoxFuture;
 use crate::tests::cancelling::{check_cancels, check_renewals, check_workers};
 use crate::tests::conformance::{
-    Rig, check, check_bulk, check_grouped, check_jitter, check_queues, grouped_steps, groupings,
-    groups, rates, schedules, steps, unclaimed_and_cancelled,
+    Rig, cases, check, check_bulk, check_grouped, check_jitter, check_queues, grouped_steps,
+    groupings, groups, rates, schedules, steps, unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
@@ -56,8 +56,7 @@ fn conforms_at(url: &str, readd_policy: ReaddPolicy) {
     let runtime = runtime.expect("the runtime is built");
     let rig = runtime.block_on(Fixture::at(url));
     let queues = AtomicU32::new(0);
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(15);
-    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
+    let config = cases(15);
     let check = |steps: &[_]| {
         let name = format!("q{}", queues.fetch_add(1, Ordering::Relaxed));
         runtime.block_on(check(&rig, &name, readd_policy, steps));
@@ -73,8 +72,7 @@ fn groups_keep_their_limits_and_lose_no_key() {
     let runtime = runtime.expect("the runtime is built");
     let rig = runtime.block_on(Fixture::new(server));
     let queues = AtomicU32::new(0);
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(30);
-    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
+    let config = cases(30);
     proptest!(config, |(steps in grouped_steps(60), grouping in groupings())| {
         let name = format!("q{}", queues.fetch_add(1, Ordering::Relaxed));
         runtime.block_on(check_grouped(&rig, &name, grouping, &steps));
@@ -88,8 +86,7 @@ fn schedules_fire_once_for_each_time() {
     let runtime = runtime.expect("the runtime is built");
     let rig = runtime.block_on(Fixture::new(server));
     let queues = AtomicU32::new(0);
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
-    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
+    let config = cases(8);
     proptest!(config, |(steps in schedules::steps(60), has_groups: bool)| {
         let name = format!("q{}", queues.fetch_add(1, Ordering::Relaxed));
         runtime.block_on(schedules::check(&rig, &name, has_groups.then_some(""), &steps));
@@ -104,8 +101,7 @@ fn rates_are_kept_and_reached() {
     let runtime = runtime.expect("the runtime is built");
     let rig = runtime.block_on(Fixture::new(server));
     let queues = AtomicU32::new(0);
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
-    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
+    let config = cases(8);
     let run = (rates::rates(), any::<bool>(), rates::steps(60));
     proptest!(config, |((rates, grouped, steps) in run)| {
         let name = format!("q{}", queues.fetch_add(1, Ordering::Relaxed));

@@ -7,8 +7,8 @@ use super::*;
 use crate::tests::BoxFuture;
 use crate::tests::cancelling::{check_cancels, check_workers};
 use crate::tests::conformance::{
-    PATTERN, Rig, check, check_bulk, check_grouped, check_jitter, check_queues, grouped_steps,
-    groupings, groups, rates, schedules, steps, unclaimed_and_cancelled,
+    PATTERN, Rig, cases, check, check_bulk, check_grouped, check_jitter, check_queues,
+    grouped_steps, groupings, groups, rates, schedules, steps, unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
@@ -79,8 +79,7 @@ impl Rig for Fixture {
 fn conforms(url: &str, shards: u16, readd_policy: ReaddPolicy) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("the runtime is built");
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
-    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
+    let config = cases(8);
     let check = |steps: &[_]| {
         runtime.block_on(async {
             let rig = Fixture::new(url, shards).await;
@@ -95,9 +94,7 @@ fn groups_conform(url: &str, shards: u16, group_by: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("the runtime is built");
     let default = if shards == 1 { 30 } else { 10 };
-    let cases =
-        std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(default);
-    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
+    let config = cases(default);
     proptest!(config, |(steps in grouped_steps(60), (policy, _) in groupings())| {
         runtime.block_on(async {
             let rig = Fixture::new(url, shards).await;
@@ -126,8 +123,7 @@ fn schedules_fire_once_for_each_time() {
     let Some(server) = Server::shared() else { return };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("the runtime is built");
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
-    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
+    let config = cases(8);
     for shards in [1, 3] {
         proptest!(config.clone(), |(steps in schedules::steps(60), has_groups: bool)| {
             runtime.block_on(async {
@@ -144,8 +140,7 @@ fn schedules_fire_once_for_each_time() {
 fn rates_conform(url: &str, shards: u16, group_by: Option<&str>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("the runtime is built");
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
-    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
+    let config = cases(8);
     proptest!(config, |((rates, steps) in (rates::rates(), rates::steps(80)))| {
         runtime.block_on(async {
             let rig = Fixture::new(url, shards).await;
