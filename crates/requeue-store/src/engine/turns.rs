@@ -9,8 +9,9 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
+use super::time::Micros;
+#[cfg(feature = "redis")]
+use super::time::{after, until};
 use crate::types::add::Priority;
 
 /// The number of groups of the ring that a claim visits. Fewer visits with more keys each cost less.
@@ -56,7 +57,7 @@ pub(crate) struct Turns {
     /// True if any claim was.
     has_rates: bool,
     /// The earliest next time that the claims of this search have answered.
-    next_at: Option<Instant>,
+    next_at: Option<Micros>,
 }
 
 /// A group in the ring.
@@ -245,30 +246,26 @@ impl Turns {
         self.has_rates
     }
 
-    /// Returns the time until the next claim, after one that has found `count` keys and answered `next`. Each claim of a
-    /// search knows only the rates of the groups that it has visited.
+    /// Returns the time until the next claim, after one at the time `at` of the engine that has found `count` keys and
+    /// answered `next`. Each claim of a search knows only the rates of the groups that it has visited.
     #[cfg(feature = "redis")]
     pub(crate) fn next_claim(
         &mut self,
         is_searching: bool,
         count: usize,
+        at: Micros,
         next: Option<Duration>,
     ) -> Option<Duration> {
-        let now = Instant::now();
-        let earliest = self
-            .next_at
-            .take()
-            .into_iter()
-            .chain(next.and_then(|next| now.checked_add(next)))
-            .min();
+        let before = self.next_at.take();
         if count > 0 {
-            next
-        } else if is_searching {
-            self.next_at = earliest;
-            Some(Duration::ZERO)
-        } else {
-            earliest.map(|at| at.saturating_duration_since(now))
+            return next;
         }
+        let earliest = before.into_iter().chain(next.map(|next| after(at, next))).min();
+        if is_searching {
+            self.next_at = earliest;
+            return Some(Duration::ZERO);
+        }
+        earliest.map(|earliest| until(at, earliest))
     }
 
     /// Returns the groups that the next claim visits. They leave the ring until the claim has answered. If it does
@@ -480,6 +477,22 @@ mod tests {
         turns.name_group(Priority::Normal, "x");
         assert_eq!(first(&mut turns), ["x0"]);
         assert!(turns.note_visited(open(&[], Some("a")), 0, 9), "a rate may permit other groups");
+    }
+
+    #[test]
+    #[cfg(feature = "redis")]
+    fn the_end_of_a_search_knows_the_earliest_time_of_its_claims() {
+        let mut turns = Turns::default();
+        let ms = Duration::from_millis;
+        let zero = Some(Duration::ZERO);
+        assert_eq!(turns.next_claim(true, 0, 0, Some(ms(9))), zero);
+        assert_eq!(turns.next_claim(true, 0, 1000, None), zero);
+        assert_eq!(turns.next_claim(false, 0, 2000, Some(ms(20))), Some(ms(7)));
+        assert_eq!(turns.next_claim(false, 0, 2000, None), None);
+        // A claim with keys begins a new search.
+        assert_eq!(turns.next_claim(true, 0, 2000, Some(ms(1))), zero);
+        assert_eq!(turns.next_claim(false, 1, 2000, Some(ms(20))), Some(ms(20)));
+        assert_eq!(turns.next_claim(false, 0, 2000, Some(ms(20))), Some(ms(20)));
     }
 
     #[test]

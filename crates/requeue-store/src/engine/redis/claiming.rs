@@ -51,7 +51,8 @@ impl Redis {
                 queue.note_failure(Part::Shard(number), fault);
             })?;
         queue.note_answer(|| Part::Shard(number));
-        let ShardClaim { mut claimed, health, visited } = values::read_claimed(answer, has_groups)?;
+        let ShardClaim { mut claimed, at, health, visited } =
+            values::read_claimed(answer, has_groups)?;
         if let Some(rounds) = rounds {
             let mut turns = lock(&shards[number].turns);
             if claimed.is_rated {
@@ -61,7 +62,7 @@ impl Redis {
             if let Some(visited) = visited {
                 let count = claimed.items.len();
                 let is_searching = turns.note_visited(visited, count, max);
-                claimed.next = turns.next_claim(is_searching, count, claimed.next);
+                claimed.next = turns.next_claim(is_searching, count, at, claimed.next);
             } else {
                 turns.return_rounds(rounds);
             }

@@ -213,6 +213,8 @@ pub(super) const fn name_of(state: Option<State>) -> &'static str {
 /// The answer of claim.lua. The fencing tokens are those of the shard.
 pub(super) struct ShardClaim {
     pub(super) claimed: Claimed,
+    /// The time of the claim.
+    pub(super) at: Micros,
     pub(super) health: Health,
     /// The groups that the claim has visited. `None`: the queue has no groups, or none was visited.
     pub(super) visited: Option<Bands<Visited>>,
@@ -221,7 +223,7 @@ pub(super) struct ShardClaim {
 /// Decodes the answer of claim.lua.
 pub(super) fn read_claimed(value: Value, has_groups: bool) -> Answer<ShardClaim> {
     let mut values = Values::from_array(value)?;
-    let next = values.time_if_any()?;
+    let (at, next) = (values.number()?, values.time_if_any()?);
     let (is_damaged, dropped) = (values.is_true()?, values.number()?);
     let flags: u8 = values.number()?;
     let claimed = Claimed {
@@ -235,7 +237,7 @@ pub(super) fn read_claimed(value: Value, has_groups: bool) -> Answer<ShardClaim>
     };
     let health = if is_damaged { Health::Damaged(dropped) } else { Health::Good };
     let visited = if values.is_empty() { None } else { Some(read_visited(values.next_value()?)?) };
-    Ok(ShardClaim { claimed, health, visited })
+    Ok(ShardClaim { claimed, at, health, visited })
 }
 
 /// Decodes the visited groups of all priorities.

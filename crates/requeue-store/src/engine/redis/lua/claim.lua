@@ -2,11 +2,11 @@
 -- re-adds are held, the failure parameters for expired leases, the number of shards of the queue, the
 -- name of the worker, and in a queue with groups the rounds: see turns.lua. If the queue is paused, only handles
 -- expired leases.
--- Answers, in this order: the time until the next key may be ready, or false if that is unknown or never; 1 if the
--- shard is damaged; the number of places without a row that were dropped; 1 if the queue is paused, or 2 if it or a
--- visited group has a rate; the time until a schedule is due, or false; the keys that were set aside, each with the
--- reason; the keys that were parked, each with its failures; and the claimed keys,
--- each with a packed string: epoch, adds, reasons, priority, failures, and the time for which it was ready.
+-- Answers, in this order: the time of the claim; the time until the next key may be ready, or false if that is unknown
+-- or never; 1 if the shard is damaged; the number of places without a row that were dropped; 1 if the queue is paused,
+-- or 2 if it or a visited group has a rate; the time until a schedule is due, or false; the keys that were set aside,
+-- each with the reason; the keys that were parked, each with its failures; and the claimed keys, each with a packed
+-- string: epoch, adds, reasons, priority, failures, and the time for which it was ready.
 -- In a queue with groups, each claimed key is followed by its group, and the answer by the visited groups, unless no
 -- group was visited. values.rs reads the answer.
 local HAND_OUT = '>dI4I4bI4d'
@@ -290,4 +290,4 @@ end
 local damaged = is_odd or #delivered == 0 and is_damaged()
 local schedule_in = schedule_at and math.max(schedule_at - at, 0) or false
 local flags = (is_paused and 1 or 0) + (is_rated and 2 or 0)
-return { next_in, damaged and 1 or 0, removed, flags, schedule_in, aside, parked, delivered, visited }
+return { at, next_in, damaged and 1 or 0, removed, flags, schedule_in, aside, parked, delivered, visited }
