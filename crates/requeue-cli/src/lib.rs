@@ -61,7 +61,7 @@ pub fn main() -> ExitCode {
         Subcommand::Watch(flags) => watch::run(*flags),
         Subcommand::Add(flags) => store::adder::add(*flags),
         Subcommand::Work(flags) => store::work::work(*flags),
-        Subcommand::Queues(flags) => store::look::queues(&flags),
+        Subcommand::Queues(flags) => store::look::queues(flags),
         Subcommand::Drop(flags) => store::look::drop_queue(&flags),
         Subcommand::Pause(flags) => store::look::set_paused(flags, true),
         Subcommand::Resume(flags) => store::look::set_paused(flags, false),

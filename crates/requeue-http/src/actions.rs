@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use crate::admin::Remote;
 use crate::api::{
     Action, AddResults, AddedKey, Adds, Change, Changed, GroupAction, Matched, Matching, Named,
-    NamedKey, NewStatus, State as RowState,
+    NamedKey, NewRate, NewStatus, State as RowState,
 };
 use crate::keys::from_base64;
 use crate::params::{Params, Problem, json};
@@ -106,6 +106,7 @@ pub(crate) async fn authenticate(State(site): Site, request: Request) -> Result<
     check_token(&site, &request)?;
     let mut actions: Vec<_> = Action::names().collect();
     actions.extend(["add", "pause", "resume"]);
+    actions.extend(site.source.has_rate().then_some("rate"));
     if site.source.has_groups() {
         actions.extend(GroupAction::names());
     }
@@ -122,6 +123,15 @@ pub(crate) async fn set_paused(
     site.source.set_paused(paused).await?;
     tracing::info!(%remote, "{action}");
     Ok(json(&NewStatus { status: site.status() }))
+}
+
+/// Sets or removes the rate of the queue.
+pub(crate) async fn set_rate(State(site): Site, request: Request) -> Result<Response, Problem> {
+    let remote = check_token(&site, &request)?;
+    let NewRate { rate } = read_body(request).await?;
+    site.source.set_rate(rate).await?;
+    tracing::info!(%remote, ?rate, "rate");
+    Ok(json(&NewRate { rate }))
 }
 
 /// The log of an action on keys. If the request is dropped or fails, the drop logs the keys that were changed by then.

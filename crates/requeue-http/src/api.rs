@@ -280,7 +280,7 @@ impl Action {
 /// The paths of the actions: those of [`Action`] and [`GroupAction`], and the others.
 pub(crate) fn is_action(path: &str) -> bool {
     let Some(name) = path.strip_prefix("/api/v1/") else { return false };
-    ["add", "authenticate", "pause", "resume"].contains(&name)
+    ["add", "authenticate", "pause", "rate", "resume"].contains(&name)
         || Action::named(name).is_some()
         || GroupAction::named(name).is_some()
 }
@@ -394,6 +394,27 @@ pub struct NewStatus {
     pub status: Status,
 }
 
+/// The body and the response of `/api/v1/rate`.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewRate {
+    /// `None` removes the rate. A request must have the field.
+    #[serde(deserialize_with = "Option::deserialize")]
+    pub rate: Option<StartRate>,
+}
+
+/// A limit on the rate of starts: at most `starts` in each time `per`, and a burst.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StartRate {
+    pub starts: u32,
+    /// In seconds.
+    pub per: f64,
+    /// The number of starts that may follow each other immediately. In a request, `None` is the number of starts in
+    /// 200 ms.
+    pub burst: Option<u32>,
+}
+
 // --- Groups ------------------------------------------------------------------------------------
 
 /// A group of a queue in a store, with its settings.
@@ -432,6 +453,7 @@ pub enum GroupAction {
     Resume,
     /// Sets the limit of the group, or of all groups without another one.
     Limit,
+    Rate,
     Weight,
     /// Removes the pending runs of its keys. Runs in flight continue.
     Cancel,
@@ -442,6 +464,7 @@ impl Named for GroupAction {
         ("group-pause", Self::Pause),
         ("group-resume", Self::Resume),
         ("group-limit", Self::Limit),
+        ("group-rate", Self::Rate),
         ("group-weight", Self::Weight),
         ("group-cancel", Self::Cancel),
     ];
@@ -459,6 +482,9 @@ pub struct GroupChange {
     /// For `group-weight`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
+    /// For `group-rate`; `None` removes the rate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<StartRate>,
     /// For `group-cancel`: only keys in this state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<State>,

@@ -93,7 +93,7 @@ pub(crate) async fn change_group(
 
 /// Refuses fields that the action would ignore, and a missing one.
 fn check_change(action: GroupAction, change: &GroupChange) -> Result<(), Problem> {
-    let GroupChange { group, limit, weight, state } = change;
+    let GroupChange { group, limit, weight, rate, state } = change;
     if group.is_none() && action != GroupAction::Limit {
         return Err(Problem::parameter("group", "missing; pass the name of a group"));
     }
@@ -103,6 +103,7 @@ fn check_change(action: GroupAction, change: &GroupChange) -> Result<(), Problem
     for (name, is_there, of) in [
         ("limit", limit.is_some(), GroupAction::Limit),
         ("weight", weight.is_some(), GroupAction::Weight),
+        ("rate", rate.is_some(), GroupAction::Rate),
         ("state", state.is_some(), GroupAction::Cancel),
     ] {
         if is_there && action != of {
@@ -119,7 +120,8 @@ mod tests {
     #[test]
     fn a_change_has_the_fields_of_its_action_only() {
         let group = || Some("acme".to_owned());
-        let of = |group, limit, weight| GroupChange { group, limit, weight, state: None };
+        let of =
+            |group, limit, weight| GroupChange { group, limit, weight, ..GroupChange::default() };
         for (action, change, is_valid) in [
             (GroupAction::Pause, of(group(), None, None), true),
             (GroupAction::Pause, of(None, None, None), false),
@@ -127,6 +129,9 @@ mod tests {
             (GroupAction::Limit, of(None, Some(1), None), true),
             (GroupAction::Limit, of(group(), None, None), true),
             (GroupAction::Limit, of(group(), None, Some(1)), false),
+            (GroupAction::Rate, of(group(), None, None), true),
+            (GroupAction::Rate, of(None, None, None), false),
+            (GroupAction::Rate, of(group(), None, Some(1)), false),
             (GroupAction::Weight, of(group(), None, Some(1)), true),
             (GroupAction::Weight, of(group(), None, None), false),
         ] {

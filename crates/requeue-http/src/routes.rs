@@ -31,6 +31,7 @@ fn action_routes() -> Router<Arc<SiteState>> {
         .route("/api/v1/count", get(actions::count_keys))
         .route("/api/v1/authenticate", post(actions::authenticate))
         .route("/api/v1/add", post(actions::add_keys))
+        .route("/api/v1/rate", post(actions::set_rate))
         .route("/api/v1/pause", post(|site, request| actions::set_paused(site, request, true)))
         .route("/api/v1/resume", post(|site, request| actions::set_paused(site, request, false)));
     for &(name, action) in Action::NAMES {

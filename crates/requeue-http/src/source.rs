@@ -8,7 +8,8 @@ use async_trait::async_trait;
 use axum::http::StatusCode;
 
 use crate::api::{
-    Action, AddResult, Group, GroupAction, GroupChange, KeyPage, Named, Row, Sample, State, Status,
+    Action, AddResult, Group, GroupAction, GroupChange, KeyPage, Named, Row, Sample, StartRate,
+    State, Status,
 };
 use crate::control::Control;
 use crate::history::History;
@@ -45,6 +46,14 @@ pub(crate) trait Source: Send + Sync {
     async fn add_keys(&self, keys: Vec<NewKey>) -> Result<Vec<AddResult>, Problem>;
     /// Pauses or resumes deliveries.
     async fn set_paused(&self, paused: bool) -> Result<(), Problem>;
+    /// Returns true if the queue can have a rate. This does not change after it is built.
+    fn has_rate(&self) -> bool {
+        false
+    }
+    async fn set_rate(&self, _: Option<StartRate>) -> Result<(), Problem> {
+        let error = "this queue has no rate that can be changed; only a queue in a store has one";
+        Err(Problem::new(StatusCode::NOT_FOUND, error))
+    }
     /// Returns true if the keys have groups that can be listed. This does not change after it is built.
     fn has_groups(&self) -> bool {
         false

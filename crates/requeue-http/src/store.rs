@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use requeue_store::{
-    Add, Added, CancelledRun, Entry, ErrorKind, GroupInfo, Key, Priority, Queue, State,
+    Add, Added, CancelledRun, Entry, ErrorKind, GroupInfo, Key, Priority, Queue, Rate, State,
     StateCounts, UpdateError,
 };
 use tokio::sync::Semaphore;
@@ -17,8 +17,8 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::api::{
-    Action, AddResult, Group, GroupAction, GroupChange, KeyPage, Row, Sample, State as RowState,
-    Status,
+    Action, AddResult, Group, GroupAction, GroupChange, KeyPage, Row, Sample, StartRate,
+    State as RowState, Status,
 };
 use crate::history::History;
 use crate::keys::{escape_key, from_base64, to_base64};
@@ -360,6 +360,15 @@ impl Source for Stored {
         Ok(())
     }
 
+    fn has_rate(&self) -> bool {
+        true
+    }
+
+    async fn set_rate(&self, rate: Option<StartRate>) -> Result<(), Problem> {
+        let rate = rate.map(rate_of_store).transpose()?;
+        self.queue.set_rate(rate).await.map_err(update_failure)
+    }
+
     fn has_groups(&self) -> bool {
         self.queue.has_groups()
     }
@@ -376,12 +385,12 @@ impl Source for Stored {
         if !self.queue.has_groups() {
             return Err(no_groups());
         }
-        let GroupChange { group: name, limit, weight, state } = change;
+        let GroupChange { group: name, limit, weight, rate, state } = change;
         let group = self.queue.group(name.clone().unwrap_or_default());
         let changed = match (action, weight) {
             (GroupAction::Cancel, _) => {
                 let state = state.map(stored_state).transpose()?;
-                return group.cancel_all(state).await.map_err(group_failure);
+                return group.cancel_all(state).await.map_err(update_failure);
             }
             (GroupAction::Pause, _) => group.pause().await,
             (GroupAction::Resume, _) => group.resume().await,
@@ -390,8 +399,9 @@ impl Source for Stored {
             (GroupAction::Weight, None) => Ok(()),
             (GroupAction::Limit, _) if name.is_none() => self.queue.set_group_limit(limit).await,
             (GroupAction::Limit, _) => group.set_limit(limit).await,
+            (GroupAction::Rate, _) => group.set_rate(rate.map(rate_of_store).transpose()?).await,
         };
-        changed.map(|()| 0).map_err(group_failure)
+        changed.map(|()| 0).map_err(update_failure)
     }
 }
 
@@ -430,8 +440,25 @@ fn stored_state(state: RowState) -> Result<State, Problem> {
     }
 }
 
-/// Returns the response for a change of a group that failed.
-fn group_failure(error: UpdateError) -> Problem {
+impl From<Rate> for StartRate {
+    fn from(rate: Rate) -> Self {
+        let burst = Some(rate.burst_size());
+        Self { starts: rate.starts(), per: seconds(rate.per()), burst }
+    }
+}
+
+/// Returns the rate that a request names.
+fn rate_of_store(rate: StartRate) -> Result<Rate, Problem> {
+    let StartRate { starts, per, burst } = rate;
+    let per = Duration::try_from_secs_f64(per).map_err(|_| {
+        Problem::parameter("rate", &format!("invalid time {per}: use a number of seconds above 0"))
+    })?;
+    let rate = Rate::new(starts, per);
+    Ok(burst.map_or(rate, |burst| rate.burst(burst)))
+}
+
+/// Returns the response for a change of settings that failed.
+fn update_failure(error: UpdateError) -> Problem {
     match error.kind() {
         ErrorKind::Invalid => Problem::new(StatusCode::BAD_REQUEST, error.to_string()),
         _ => store_failure(error),

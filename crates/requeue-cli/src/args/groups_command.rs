@@ -5,7 +5,7 @@
 use clap::{Args, Subcommand};
 use requeue_store::State;
 
-use crate::args::store::{Place, STATES, ServerFlags};
+use crate::args::store::{Place, RateFlags, STATES, ServerFlags};
 use crate::args::values::{
     GroupLimit, named_values, parse_default_limit, parse_limit, parse_weight,
 };
@@ -67,6 +67,16 @@ pub(crate) enum GroupsCommand {
 
         #[command(flatten)]
         queue: GroupQueue,
+    },
+    /// Set the rate at which keys of a group start, over all workers
+    ///
+    /// The rate applies to later claims. `none` removes it: then only the rate of the queue applies.
+    Rate {
+        #[command(flatten)]
+        group: NamedGroup,
+
+        #[command(flatten)]
+        rate: RateFlags,
     },
     /// Set the number of keys that a group gets in one turn
     Weight {

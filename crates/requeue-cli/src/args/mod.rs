@@ -90,7 +90,7 @@ pub(crate) enum Subcommand {
     /// Run a command for each key of a queue in a store
     #[command(long_about = help::WORK)]
     Work(Box<store::WorkFlags>),
-    /// List the queues of a store
+    /// List the queues of a store, and set their rates
     ///
     /// Prints a line for each queue: its name, `empty` or `keys`, `paused` if it is, and its groups if it has any. With
     /// --json, prints objects with `queue`, `is_empty`, `is_paused`, and the settings `re_add`, `parked_add`, `group_by` and

@@ -83,7 +83,7 @@ impl Pacing {
                 debounce: flags.debounce.filter(|debounce| !debounce.quiet.is_zero()),
             },
             pace: flags.pace.or(some(flags.min_interval).map(Pace::min_interval)),
-            rate: common.rate.map(|rate| (rate.every, common.burst.unwrap_or(1))),
+            rate: common.rate.as_ref().map(|rate| (rate.every, common.burst.unwrap_or(1))),
             rerun: flags.on_readd.unwrap_or_default(),
             order: flags.order.unwrap_or(match has_priorities {
                 false => args::Order::Fifo,

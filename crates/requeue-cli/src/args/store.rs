@@ -9,14 +9,14 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use requeue::ReaddPolicy;
-use requeue_store::{ParkedAdd, Priority, State};
+use requeue_store::{ParkedAdd, Priority, Rate, State};
 
 use crate::args::groups::GroupFlags;
 use crate::args::help::Sections;
 use crate::args::run::{
     AdminFlags, Common, Dashboard, Passwords, RE_ADD, Read, STORE_VARIABLE, Stdin, Summary,
 };
-use crate::args::values::{ServerUrl, named_values, parse_server};
+use crate::args::values::{ServerUrl, StoreRate, named_values, parse_server, parse_store_rate};
 use crate::duration::{Debounce, parse_debounce, parse_duration};
 use crate::exit::Refusal;
 use crate::serve::{Address, parse_address};
@@ -190,13 +190,67 @@ pub(crate) const PRIORITIES: [(&str, Priority); 3] =
     [("low", Priority::Low), ("normal", Priority::Normal), ("high", Priority::High)];
 
 #[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 pub(crate) struct QueuesFlags {
+    #[command(subcommand)]
+    pub(crate) command: Option<QueuesCommand>,
+
     #[command(flatten)]
     pub(crate) store: StoreUrl,
 
     /// Print a JSON object for each queue
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(clap::Subcommand, Debug)]
+pub(crate) enum QueuesCommand {
+    /// Set the rate at which keys of a queue start, over all workers
+    ///
+    /// The rate is stored, and applies to later claims. It is the rate of `requeue work --rate`. `none` removes it. On Redis,
+    /// the queue must have one shard.
+    ///
+    /// Exits with 0 if the queue has the rate now, with 2 if the rate is not valid, and with 125 if there is no such queue or
+    /// the store cannot be reached.
+    Rate {
+        /// Name of the queue; with --server, that of the process
+        #[arg(value_name = "QUEUE")]
+        queue: String,
+
+        #[command(flatten)]
+        rate: RateFlags,
+
+        #[command(flatten)]
+        store: StoreUrl,
+
+        #[command(flatten)]
+        server: ServerFlags,
+    },
+}
+
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct RateFlags {
+    /// The rate, as in 10/s, 90/m or 1000/h; none removes it
+    #[arg(value_name = "RATE", value_parser = parse_store_rate)]
+    rate: StoreRate,
+
+    /// Keys that may start together after a pause
+    ///
+    /// The default is the number of starts in 200 ms, rounded up.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    burst: Option<u32>,
+}
+
+impl RateFlags {
+    pub(crate) fn rate(self) -> Result<Option<Rate>, Refusal> {
+        match (self.rate.0, self.burst) {
+            (rate, None) => Ok(rate),
+            (Some(rate), Some(burst)) => Ok(Some(rate.burst(burst))),
+            (None, Some(burst)) => Err(Refusal::usage(format!(
+                "--burst {burst} requires a rate; `none` removes the rate"
+            ))),
+        }
+    }
 }
 
 #[derive(Args, Debug)]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use requeue::{InFlightPolicy, Pace};
+use requeue_store::{ParseRateError, Rate};
 
 use crate::duration::parse_duration;
 use crate::process::command;
@@ -70,16 +71,31 @@ pub fn parse_rate(text: &str) -> Result<Duration, &'static str> {
 }
 
 /// The value of `--rate`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct StartRate {
     /// The interval between two starts of this process.
     pub(crate) every: Duration,
     /// The rate of a queue in a store, unless it is out of range there.
-    pub(crate) of_store: Option<requeue_store::Rate>,
+    pub(crate) of_store: Result<Rate, ParseRateError>,
 }
 
 pub(crate) fn parse_start_rate(text: &str) -> Result<StartRate, &'static str> {
-    parse_rate(text).map(|every| StartRate { every, of_store: text.parse().ok() })
+    parse_rate(text).map(|every| StartRate { every, of_store: text.parse() })
+}
+
+/// The rate of a queue in a store, or of a group; `None`: no rate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct StoreRate(pub(crate) Option<Rate>);
+
+/// Parses the rate of a queue in a store or of a group, or `none`.
+pub(crate) fn parse_store_rate(text: &str) -> Result<StoreRate, &'static str> {
+    if text == "none" {
+        return Ok(StoreRate(None));
+    }
+    let wrong =
+        |_| "expected a number above 0 per second, or one like 10/s, 90/m or 1000/h, or `none`";
+    let rate = parse_start_rate(text).map_err(wrong)?.of_store;
+    rate.map(|rate| StoreRate(Some(rate))).map_err(|_| "too high or too low for a queue in a store")
 }
 
 /// Parses "10/1m": the most starts of a key in a time.
@@ -274,8 +290,12 @@ mod tests {
             assert_eq!(parsed, Ok(every), "{text}");
         }
         for text in ["", "0", "-1", "NaN", "inf", "/s", "1/d", "1/", "1/s/s", "x"] {
-            assert!(parse_rate(text).is_err(), "{text}");
+            assert!(parse_rate(text).is_err() && parse_store_rate(text).is_err(), "{text}");
         }
+        let rate = Rate::new(90, Duration::from_secs(60));
+        assert_eq!(parse_store_rate("90/m"), Ok(StoreRate(Some(rate))));
+        assert_eq!(parse_store_rate("none"), Ok(StoreRate(None)));
+        assert!(parse_rate("1e-9/h").is_ok() && parse_store_rate("1e-9/h").is_err());
     }
 
     #[test]

@@ -9,9 +9,9 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::{SignedDuration, Timestamp};
 use requeue_http::api::{
     self, Action, Change, Changed, KeyList, KeyPage, Matched, Matching, NOT_IN_QUEUE, Named,
-    NamedKey, NewStatus, Row, Summary,
+    NamedKey, NewRate, NewStatus, Row, StartRate, Summary,
 };
-use requeue_store::{State, StateCounts};
+use requeue_store::{Rate, State, StateCounts};
 
 use super::server::{Part, Server};
 use super::text::{Times, key_line, report_each, status_json, status_text};
@@ -168,23 +168,39 @@ pub(super) async fn explain(server: &Server, flags: &ExplainFlags) -> Result<End
     Ok(Ended::Exit(exit))
 }
 
+/// Returns the name of the queue of the server. Fails without a token, or if the user names another queue.
+async fn name_of_queue(server: &Server, queue: Option<&str>) -> Result<String, Refusal> {
+    server.check_token()?;
+    let Summary { queue: own, title, .. } = server.get("summary", &[]).await?;
+    let name = own.unwrap_or(title);
+    if queue.is_some_and(|queue| queue != name) {
+        let error = format!("--server: the queue of that process is {name:?}; name that one");
+        return Err(Refusal::usage(error));
+    }
+    Ok(name)
+}
+
 /// Pauses or resumes the queue of the server, which must have the given name, if any. Returns the name.
 pub(super) async fn set_paused(
     server: &Server,
     queue: Option<&str>,
     paused: bool,
 ) -> Result<String, Refusal> {
-    server.check_token()?;
-    let Summary { queue: own, title, .. } = server.get("summary", &[]).await?;
-    let name = own.unwrap_or(title);
-    if queue.is_some_and(|queue| queue != name) {
-        let error =
-            format!("--server: the queue of that process is {name:?}; omit QUEUE, or name it");
-        return Err(Refusal::usage(error));
-    }
+    let name = name_of_queue(server, queue).await?;
     let path = if paused { "pause" } else { "resume" };
     let NewStatus { .. } = server.post(path, &Change::default()).await?;
     Ok(name)
+}
+
+pub(super) async fn set_rate(
+    server: &Server,
+    queue: &str,
+    rate: Option<Rate>,
+) -> Result<(), Refusal> {
+    name_of_queue(server, Some(queue)).await?;
+    let rate = rate.map(StartRate::from);
+    let NewRate { .. } = server.post("rate", &NewRate { rate }).await?;
+    Ok(())
 }
 
 pub(super) async fn revive(server: &Server, flags: &ReviveFlags) -> Result<Ended, Refusal> {

@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use requeue_http::api::{
-    Group, GroupAction, GroupChange, GroupChanged, GroupList, Named, State as ApiState,
+    Group, GroupAction, GroupChange, GroupChanged, GroupList, Named, StartRate, State as ApiState,
 };
-use requeue_store::{ErrorKind, GroupInfo, Queue, ReadError, State, UpdateError};
+use requeue_store::{ErrorKind, GroupInfo, Queue, Rate, ReadError, State};
 use serde::Serialize;
 
 use super::look::change_all;
 use super::server::Server;
-use super::{block_on, store_refusal};
+use super::text::rate_text;
+use super::{block_on, store_refusal, update_refusal};
 use crate::args::groups_command::{GroupQueue, GroupsCommand, NamedGroup};
 use crate::duration;
 use crate::exit::{Ended, Exit, Refusal, complain, error_chain, print_output};
@@ -26,12 +27,13 @@ struct Change {
     group: Option<String>,
     limit: Option<u32>,
     weight: Option<u32>,
+    rate: Option<Rate>,
     state: Option<State>,
 }
 
 impl Change {
     const fn new(action: GroupAction, group: Option<String>) -> Self {
-        Self { action, group, limit: None, weight: None, state: None }
+        Self { action, group, limit: None, weight: None, rate: None, state: None }
     }
 }
 
@@ -49,6 +51,10 @@ pub(crate) fn run(command: GroupsCommand) -> Result<Ended, Refusal> {
         GroupsCommand::DefaultLimit { limit, queue } => {
             let change = Change::new(GroupAction::Limit, None);
             (Change { limit: limit.0, ..change }, queue)
+        }
+        GroupsCommand::Rate { group, rate } => {
+            let (change, queue) = named(GroupAction::Rate, group);
+            (Change { rate: rate.rate()?, ..change }, queue)
         }
         GroupsCommand::Weight { group, weight } => {
             let (change, queue) = named(GroupAction::Weight, group);
@@ -82,6 +88,7 @@ fn report_change(change: &Change) -> Ended {
         GroupAction::Pause => "paused".to_owned(),
         GroupAction::Resume => "resumed".to_owned(),
         GroupAction::Limit => limit(),
+        GroupAction::Rate => rate_text(change.rate),
         GroupAction::Weight => format!("weight {}", change.weight.unwrap_or_default()),
         GroupAction::Cancel => "cancelled".to_owned(),
     };
@@ -96,6 +103,7 @@ async fn change_in_store(queue: &Queue, change: &Change) -> Result<Ended, Refusa
         GroupAction::Resume => group.resume().await,
         GroupAction::Limit if change.group.is_none() => queue.set_group_limit(change.limit).await,
         GroupAction::Limit => group.set_limit(change.limit).await,
+        GroupAction::Rate => group.set_rate(change.rate).await,
         GroupAction::Weight => group.set_weight(change.weight.unwrap_or(1)).await,
         GroupAction::Cancel => {
             // This reports an invalid name by the right exit code.
@@ -112,6 +120,7 @@ async fn change_by_server(server: &Server, change: Change) -> Result<Ended, Refu
         group: change.group.clone(),
         limit: change.limit,
         weight: change.weight,
+        rate: change.rate.map(StartRate::from),
         state: change.state.map(ApiState::stored),
     };
     let GroupChanged { cancelled } = server.post(change.action.name(), &body).await?;
@@ -120,13 +129,6 @@ async fn change_by_server(server: &Server, change: Change) -> Result<Ended, Refu
         return Ok(Ended::Exit(Exit::Done));
     }
     Ok(report_change(&change))
-}
-
-fn update_refusal(error: UpdateError) -> Refusal {
-    match error.kind() {
-        ErrorKind::Invalid => Refusal::usage(error_chain(&error)),
-        _ => store_refusal(error),
-    }
 }
 
 fn read_refusal(error: ReadError) -> Refusal {

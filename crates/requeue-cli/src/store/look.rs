@@ -7,17 +7,18 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use requeue_store::{
-    Bulk, CancelledRun, Entry, ErrorKind, GroupBy, Key, ParkedAdd, Queue, QueueInfo, ReaddPolicy,
-    State, StateCounts,
+    Bulk, CancelledRun, Entry, ErrorKind, GroupBy, Key, ParkedAdd, Queue, QueueInfo, Rate,
+    ReaddPolicy, State, StateCounts,
 };
 use serde::Serialize;
 use tokio::time::timeout;
 
 use super::keys::next_page;
-use super::text::{group_column, report_each, status_json, status_text};
-use super::{block_on, by_server, store_refusal};
+use super::text::{group_column, rate_text, report_each, status_json, status_text};
+use super::{block_on, by_server, store_refusal, update_refusal};
 use crate::args::store::{
-    CancelFlags, DropFlags, PauseFlags, Place, QueuesFlags, ReviveFlags, StatusFlags, state_name,
+    CancelFlags, DropFlags, PauseFlags, Place, QueuesCommand, QueuesFlags, ReviveFlags,
+    ServerFlags, StatusFlags, StoreUrl, state_name,
 };
 use crate::duration;
 use crate::exit::{Ended, Exit, Refusal, complain, print_output};
@@ -33,7 +34,31 @@ const PROGRESS: Duration = Duration::from_secs(2);
 const LAST_STEP: Duration = Duration::from_secs(5);
 
 /// `requeue queues`.
-pub(crate) fn queues(flags: &QueuesFlags) -> Result<Ended, Refusal> {
+pub(crate) fn queues(flags: QueuesFlags) -> Result<Ended, Refusal> {
+    match flags.command {
+        Some(QueuesCommand::Rate { queue, rate, store, server }) => {
+            set_rate(Place { store, queue }, rate.rate()?, &server)
+        }
+        None => list_queues(&flags.store, flags.json),
+    }
+}
+
+/// `requeue queues rate`.
+fn set_rate(place: Place, rate: Option<Rate>, server: &ServerFlags) -> Result<Ended, Refusal> {
+    block_on(async {
+        match server.open_server()? {
+            Some(server) => by_server::set_rate(&server, &place.queue, rate).await?,
+            None => {
+                let queue = place.to_look_at().await?;
+                queue.set_rate(rate).await.map_err(update_refusal)?;
+            }
+        }
+        complain(&format!("{}: {}", escaped(place.queue.as_bytes()), rate_text(rate)));
+        Ok(Ended::Exit(Exit::Done))
+    })
+}
+
+fn list_queues(store: &StoreUrl, is_json: bool) -> Result<Ended, Refusal> {
     #[derive(Serialize)]
     struct Listed<'a> {
         queue: &'a str,
@@ -45,12 +70,12 @@ pub(crate) fn queues(flags: &QueuesFlags) -> Result<Ended, Refusal> {
         group_limit: Option<u32>,
     }
     block_on(async {
-        let store = flags.store.to_look_at().await?;
+        let store = store.to_look_at().await?;
         let mut text = String::new();
         for found in store.queues().await.map_err(store_refusal)? {
             let QueueInfo { name: queue, is_empty, is_paused, group_by, group_limit, .. } = &found;
             let (is_empty, is_paused, group_limit) = (*is_empty, *is_paused, *group_limit);
-            text += &if flags.json {
+            text += &if is_json {
                 let re_add =
                     if found.readd_policy == ReaddPolicy::Hold { "hold" } else { "replace" };
                 let parked_add =

@@ -18,7 +18,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use os_display::Quotable;
-use requeue_store::{ErrorKind, OpenOptions, ParkedAdd, Queue, Rate, ReaddPolicy, Store};
+use requeue_store::{
+    ErrorKind, OpenOptions, ParkedAdd, Queue, Rate, ReaddPolicy, Store, UpdateError,
+};
 use tokio::sync::mpsc;
 
 use self::reaching::{Unopened, open_patiently};
@@ -229,14 +231,18 @@ fn store_refusal(error: impl Error + 'static) -> Refusal {
     Refusal::failure(error_chain(&error))
 }
 
+/// As [`store_refusal`]. A value that is not valid is a mistake of the command line.
+fn update_refusal(error: UpdateError) -> Refusal {
+    match error.kind() {
+        ErrorKind::Invalid => Refusal::usage(error_chain(&error)),
+        _ => store_refusal(error),
+    }
+}
+
 /// Takes the rate from the flags, because it is that of the queue: this process must not apply it a second time.
 fn take_rate(flags: &mut Common) -> Result<Option<Rate>, Refusal> {
     let Some(rate) = flags.rate.take() else { return Ok(None) };
-    let rate = rate.of_store.ok_or_else(|| {
-        Refusal::usage(
-            "--rate: too high or too low for a queue in a store; use a rate such as 10/s, 90/m or 1000/h",
-        )
-    })?;
+    let rate = rate.of_store.map_err(|error| Refusal::usage(format!("--rate: {error}")))?;
     Ok(Some(flags.burst.take().map_or(rate, |burst| rate.burst(burst))))
 }
 

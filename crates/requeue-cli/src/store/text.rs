@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use jiff::{Timestamp, Unit};
-use requeue_store::{Entry, State, StateCounts};
+use requeue_store::{Entry, Rate, State, StateCounts};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -111,6 +111,11 @@ pub(super) fn key_line(key: &str, record: &Written<'_>, is_json: bool) -> Vec<u8
     let why = shown(record.why.unwrap_or_default().as_bytes());
     let group = group_column(record.group);
     format!("{key}\t{state}\t{at}\t{failures}\t{why}{group}").into_bytes()
+}
+
+/// Returns what a message says of a new rate.
+pub(super) fn rate_text(rate: Option<Rate>) -> String {
+    rate.map_or_else(|| "no rate".to_owned(), |rate| format!("rate {rate}"))
 }
 
 /// Returns the last column of a line about a key: its group, if the queue has groups.

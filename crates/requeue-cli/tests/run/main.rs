@@ -31,6 +31,8 @@ mod store_groups;
 #[cfg(feature = "sqlite")]
 mod store_keys;
 #[cfg(feature = "sqlite")]
+mod store_rates;
+#[cfg(feature = "sqlite")]
 mod store_schedules;
 #[cfg(all(feature = "postgres", feature = "redis"))]
 mod store_server;

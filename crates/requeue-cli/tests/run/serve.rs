@@ -535,7 +535,7 @@ fn the_subcommands_of_stores_work_on_a_run_by_its_server() {
     assert_eq!(ask(&["resume"], "").code(), Some(0));
     run.wait_for("held");
     let other = ask(&["pause", "another"], "");
-    assert!(other.code() == Some(2) && other.stderr.contains("omit QUEUE"), "{}", other.stderr);
+    assert!(other.code() == Some(2) && other.stderr.contains("name that one"), "{}", other.stderr);
     let cancelled = ask(&["cancel", "late", "none"], "");
     assert_eq!(cancelled.code(), Some(1), "{}", cancelled.stderr);
     assert!(cancelled.stderr.contains("1 cancelled"), "{}", cancelled.stderr);

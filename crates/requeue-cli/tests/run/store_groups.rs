@@ -129,6 +129,10 @@ fn flags_of_groups_that_do_not_fit_are_refused() {
         (&["limit", "a", "0"][..], "'0' for '<N>': expected a number from 1"),
         (&["default-limit", "0"], "`requeue pause` stops a queue"),
         (&["weight", "a", "0"], "`requeue groups pause` stops a group"),
+        (&["rate", "a", "0"], "'0' for '<RATE>': expected a number above 0 per second"),
+        (&["rate", "a", "1e-9/h"], "'1e-9/h' for '<RATE>': too high or too low"),
+        (&["rate", "a", "1/s", "--burst", "0"], "'0' for '--burst <N>'"),
+        (&["rate", "a", "none", "--burst", "2"], "--burst 2 requires a rate"),
     ] {
         let ended = groups(&dir, args);
         assert_eq!(ended.code(), Some(2), "{args:?}: {}", ended.stderr);
@@ -177,6 +181,9 @@ fn groups_are_listed_and_changed() {
     assert_eq!(listed(&dir, &[]), ["1 0 0 2 1 - \"\"", "2 1 0 2 1 - a", "1 0 0 2 1 - b"]);
     change(&["limit", "a", "1"], "group \"a\": limit 1");
     change(&["weight", "b", "3"], "group \"b\": weight 3");
+    change(&["rate", "b", "10/s"], "group \"b\": rate 10/s with a burst of 2");
+    change(&["rate", "b", "none"], "group \"b\": no rate");
+    change(&["rate", "b", "90/m", "--burst", "7"], "group \"b\": rate 90/m with a burst of 7");
     change(&["pause", ""], "group \"\": paused");
     change(&["default-limit", "none"], "groups without another limit: no limit");
     assert_eq!(listed(&dir, &[]), ["1 0 0 - 1 paused \"\"", "2 1 0 1 1 - a", "1 0 0 - 3 - b"]);
@@ -203,6 +210,10 @@ fn groups_are_listed_and_changed() {
         (&["pause", &*long][..], "has 10000 bytes; at most 100 are allowed"),
         (&["cancel", &long], "has 10000 bytes; at most 100 are allowed"),
         (&["weight", "a\nb", "2"], "has control characters"),
+        (
+            &["rate", "a", "1/h", "--burst", "4294967295"],
+            "invalid rate 1/h with a burst of 4294967295: use a smaller burst",
+        ),
     ] {
         let ended = groups(&dir, args);
         assert_eq!(ended.code(), Some(2), "{}", ended.stderr);
@@ -296,6 +307,7 @@ fn groups_are_listed_and_changed_by_a_server() {
     for (args, said) in [
         (&["weight", "a", "4"][..], "group \"a\": weight 4"),
         (&["limit", "b", "3"], "group \"b\": limit 3"),
+        (&["rate", "b", "1/h", "--burst", "5"], "group \"b\": rate 1/h with a burst of 5"),
         (&["pause", "b"], "group \"b\": paused"),
         (&["default-limit", "2"], "groups without another limit: limit 2"),
         (&["cancel", "b", "--state", "ready"], "1 cancelled"),

@@ -64,12 +64,20 @@ fn a_client_without_the_token_changes_nothing() {
         let head = format!("{method} /api/v1/{path} HTTP/1.1\r\nHost: {server}\r\n{headers}");
         send(server, &head, &body)
     };
-    let groups = ["group-pause", "group-resume", "group-limit", "group-weight", "group-cancel"];
-    for path in
-        ["authenticate", "add", "cancel", "cancel-run", "run-now", "revive", "pause", "resume"]
-            .into_iter()
-            .chain(groups)
-    {
+    let groups = ["pause", "resume", "limit", "rate", "weight", "cancel"];
+    let groups = groups.map(|action| format!("group-{action}"));
+    let others = [
+        "authenticate",
+        "add",
+        "cancel",
+        "cancel-run",
+        "run-now",
+        "revive",
+        "pause",
+        "rate",
+        "resume",
+    ];
+    for path in others.into_iter().chain(groups.iter().map(|path| &**path)) {
         let without = sent("POST", path, json);
         assert_eq!((without.status, without.header("www-authenticate")), (401, "Bearer"), "{path}");
         // A token is not read from the address.

@@ -86,7 +86,7 @@ fn groups_are_listed_by_name_or_by_a_number() {
         |value: &Value| value.as_object().expect("fields").keys().cloned().collect::<Vec<_>>();
     assert_eq!(fields(&schema("Groups")), fields(&list));
     assert_eq!(fields(&schema("Group")), fields(&first));
-    assert_eq!(fields(&schema("GroupChange")), ["group", "limit", "state", "weight"]);
+    assert_eq!(fields(&schema("GroupChange")), ["group", "limit", "rate", "state", "weight"]);
 }
 
 #[test]
@@ -117,9 +117,10 @@ fn each_action_changes_a_group() {
     assert_eq!(cancel("ready"), json!({ "cancelled": 2 }));
     assert_eq!(served.runtime.block_on(queue.counts()).expect("counted").ready, 1);
     let allowed = act(&served, "authenticate", json!({}))["actions"].clone();
-    let allowed: Vec<_> = allowed.as_array().expect("a list").iter().skip(7).collect();
-    let actions = ["group-pause", "group-resume", "group-limit", "group-weight", "group-cancel"];
-    assert_eq!(allowed, actions);
+    let allowed: Vec<_> = allowed.as_array().expect("a list").iter().skip(8).collect();
+    let actions = ["pause", "resume", "limit", "rate", "weight", "cancel"];
+    let actions = actions.map(|action| json!(format!("group-{action}")));
+    assert_eq!(allowed, actions.each_ref());
 }
 
 #[test]
@@ -135,6 +136,25 @@ fn a_change_of_a_group_that_is_not_valid_names_the_value_and_changes_nothing() {
         ("group-limit", json!({ "limit": 0 }), "invalid limit 0"),
         ("group-limit", json!({ "group": "a", "limit": -1 }), "integer `-1`"),
         ("group-weight", json!({ "group": "a", "weight": 0 }), "invalid weight 0 of a group"),
+        (
+            "group-rate",
+            json!({ "group": "a", "rate": { "starts": 0, "per": 1 } }),
+            "invalid rate 0/s with a burst of 1: use at least 1 start",
+        ),
+        (
+            "group-rate",
+            json!({ "group": "a", "rate": { "starts": 1, "per": -1 } }),
+            "rate: invalid time -1: use a number of seconds above 0",
+        ),
+        (
+            "group-rate",
+            json!({ "group": "a", "rate": { "starts": 2, "per": 60, "burst": 0 } }),
+            "invalid rate 2/m with a burst of 0",
+        ),
+        ("group-rate", json!({ "rate": { "starts": 1, "per": 1 } }), "group: missing"),
+        ("group-rate", json!({ "group": "a", "rate": "10/s" }), "\"10/s\""),
+        ("rate", json!({}), "missing field `rate`"),
+        ("rate", json!({ "rate": { "starts": 1, "per": 0 } }), "invalid rate 1/0ns with a burst"),
         ("group-weight", json!({ "group": "a" }), "weight: missing"),
         ("group-pause", json!({}), "group: missing"),
         ("group-pause", json!({ "group": "a", "limit": 2 }), "limit: only for group-limit"),

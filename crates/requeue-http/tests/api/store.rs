@@ -6,14 +6,14 @@ use std::time::Duration;
 use prometheus_client::registry::Registry;
 use requeue::metrics::Metrics;
 use requeue_http::Site;
-use requeue_store::{Add, CancelledRun, Priority, Queue, Store};
+use requeue_store::{Add, CancelledRun, Priority, Queue, Rate, Store};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use crate::admin::{act, post, token};
 use crate::client::{Events, get};
-use crate::{Served, check_both_formats};
+use crate::{Keys, Served, check_both_formats};
 
 /// A queue in a file, with a key in each state.
 async fn queue(dir: &TempDir) -> (Queue, requeue_store::Item) {
@@ -230,8 +230,44 @@ fn each_action_changes_keys_of_a_store() {
     let counts = served.runtime.block_on(queue.counts()).expect("counted");
     assert_eq!((counts.ready, counts.waiting), (111, 189));
     let allowed = act(&served, "authenticate", json!({}));
-    let all = json!(["cancel", "cancel-run", "run-now", "revive", "add", "pause", "resume"]);
+    let all =
+        json!(["cancel", "cancel-run", "run-now", "revive", "add", "pause", "resume", "rate"]);
     assert_eq!(allowed["actions"], all);
+}
+
+#[test]
+fn the_rate_of_a_queue_and_of_a_group_is_set_for_all_workers() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let runtime = Runtime::new().expect("a runtime");
+    let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    let (store, queue) = runtime.block_on(async {
+        let store = Store::connect(&url).await.expect("the store opens");
+        store.migrate().await.expect("the schema is made");
+        let queue = store.queue("orders").group_by("^[^/]*").open().await;
+        (store, queue.expect("the queue opens"))
+    });
+    let served = Served::within(runtime, Site::of_store(queue.clone()).admin(token()));
+    let of_queue = || served.runtime.block_on(store.queues()).expect("listed")[0].rate;
+    let of_group = || {
+        let info = served.runtime.block_on(queue.group("acme").info()).expect("read");
+        info.expect("it has settings").rate
+    };
+    let minute = Duration::from_secs(60);
+    let rate = json!({ "starts": 90, "per": 60.0, "burst": 4 });
+    let answer = json!({ "rate": &rate });
+    assert_eq!(act(&served, "rate", answer.clone()), answer);
+    assert_eq!(of_queue(), Some(Rate::new(90, minute).burst(4)));
+    let change = json!({ "group": "acme", "rate": { "starts": 7, "per": 0.001 } });
+    act(&served, "group-rate", change);
+    assert_eq!(of_group(), Some(Rate::new(7, minute / 60_000)));
+    act(&served, "rate", json!({ "rate": null }));
+    act(&served, "group-rate", json!({ "group": "acme", "rate": null }));
+    assert_eq!((of_queue(), of_group()), (None, None));
+
+    let served = Served::new(Site::builder(Keys::new()).admin(token()));
+    let refused = post(&served, "rate", &answer);
+    assert_eq!(refused.status, 404);
+    assert!(refused.text().contains("only a queue in a store has one"), "{}", refused.text());
 }
 
 #[test]

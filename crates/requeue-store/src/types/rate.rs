@@ -34,6 +34,7 @@ const MOST: u128 = 1 << 50;
 /// let rate = Rate::new(10, Duration::from_secs(1)).burst(3);
 /// assert_eq!("10/s".parse(), Ok(rate.burst(2)));
 /// assert_eq!(rate.to_string(), "10/s with a burst of 3");
+/// assert_eq!((rate.starts(), rate.per(), rate.burst_size()), (10, Duration::from_secs(1), 3));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Rate {
@@ -61,6 +62,24 @@ impl Rate {
     pub const fn burst(mut self, burst: u32) -> Self {
         self.burst = burst;
         self
+    }
+
+    /// Returns the number of starts in each time [`per`](Self::per).
+    #[must_use]
+    pub const fn starts(&self) -> u32 {
+        self.starts
+    }
+
+    /// Returns the time, in whole microseconds.
+    #[must_use]
+    pub const fn per(&self) -> Duration {
+        Duration::from_micros(self.per.unsigned_abs())
+    }
+
+    /// Returns the number of starts that may follow each other immediately.
+    #[must_use]
+    pub const fn burst_size(&self) -> u32 {
+        self.burst
     }
 
     /// Returns the reason if the rate is invalid.
@@ -112,25 +131,31 @@ impl FromStr for Rate {
     type Err = ParseRateError;
 
     fn from_str(text: &str) -> Result<Self, ParseRateError> {
-        let wrong = || ParseRateError(text.to_owned());
+        const RANGE: &str = "it is too high or too low; use one such as 10/s, 90/m or 1000/h";
+        const SYNTAX: &str = "use a number above 0 per second, or one such as 10/s, 90/m or 1000/h";
+        let wrong = |why| ParseRateError { text: text.to_owned(), why };
         let (number, unit) = text.split_once('/').unwrap_or((text, "s"));
         let unit = Duration::from_secs(match unit {
             "s" => 1,
             "m" => 60,
             "h" => 3600,
-            _ => return Err(wrong()),
+            _ => return Err(wrong(SYNTAX)),
         });
-        if let Ok(starts) = number.parse() {
-            let rate = Self::new(starts, unit);
-            return rate.check().map(|()| rate).map_err(|_| wrong());
-        }
-        let number: f64 = number.parse().map_err(|_| wrong())?;
-        let per = Duration::try_from_secs_f64(unit.as_secs_f64() / number).map_err(|_| wrong())?;
-        let rate = Self::new(1, per);
-        rate.check().map(|()| rate).map_err(|_| wrong())
+        let positive = number.parse().ok().filter(|number: &f64| *number > 0.0);
+        let number_of_unit =
+            positive.filter(|number| number.is_finite()).ok_or_else(|| wrong(SYNTAX))?;
+        let rate = match number.parse() {
+            Ok(starts) => Self::new(starts, unit),
+            Err(_) => {
+                let per = Duration::try_from_secs_f64(unit.as_secs_f64() / number_of_unit);
+                Self::new(1, per.map_err(|_| wrong(RANGE))?)
+            }
+        };
+        rate.check().map(|()| rate).map_err(|_| wrong(RANGE))
     }
 }
 
+/// The alternate form, `{:#}`, omits the burst.
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { starts, per, burst } = self;
@@ -138,16 +163,19 @@ impl fmt::Display for Rate {
             1_000_000 => write!(f, "{starts}/s"),
             60_000_000 => write!(f, "{starts}/m"),
             3_600_000_000 => write!(f, "{starts}/h"),
-            _ => write!(f, "{starts} per {:?}", Duration::from_micros(per.unsigned_abs())),
+            _ => write!(f, "{starts}/{:?}", self.per()),
         }?;
-        write!(f, " with a burst of {burst}")
+        if f.alternate() { Ok(()) } else { write!(f, " with a burst of {burst}") }
     }
 }
 
 /// The error of a text that is not a [`Rate`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("invalid rate {0:?}: use a number above 0 per second, or one such as 10/s, 90/m or 1000/h")]
-pub struct ParseRateError(String);
+#[error("invalid rate {text:?}: {why}")]
+pub struct ParseRateError {
+    text: String,
+    why: &'static str,
+}
 
 impl Rate {
     /// Returns the time in microseconds of this many starts, rounded up.
@@ -184,6 +212,21 @@ mod tests {
         for text in ["", "0/s", "-1/s", "10/d", "x/s", "inf/s", "nan", "0.0/s", "1e-9/h"] {
             let error = text.parse::<Rate>().expect_err(text);
             assert!(error.to_string().contains(&format!("{text:?}")), "{error}");
+        }
+        for text in ["5000000000/s", "1e300", "1e-9/h"] {
+            let error = text.parse::<Rate>().expect_err(text).to_string();
+            assert!(
+                error.ends_with("too high or too low; use one such as 10/s, 90/m or 1000/h"),
+                "{error}"
+            );
+        }
+        for (rate, shown) in [
+            (Rate::new(90, 60 * SECOND), "90/m with a burst of 1"),
+            (Rate::new(7, 13 * SECOND).burst(2), "7/13s with a burst of 2"),
+            (Rate::new(1, SECOND / 3), "1/333.334ms with a burst of 1"),
+        ] {
+            assert_eq!(rate.to_string(), shown);
+            assert_eq!(format!("{rate:#}"), shown.split(' ').next().expect("a word"));
         }
         for (rate, why) in [
             (Rate::new(0, SECOND), "0/s with a burst of 1: use at least 1 start"),
