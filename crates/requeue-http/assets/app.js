@@ -1,7 +1,7 @@
 // The dashboard: shows the summary of each second, and the state of the connection.
 
 import { Admin } from "./admin.js";
-import { amount, duration, power, rate } from "./format.js";
+import { amount, duration, limit, power, rate } from "./format.js";
 import { Groups } from "./groups.js";
 import { KeyPage } from "./key.js";
 import { Plot, spark } from "./plot.js";
@@ -101,6 +101,7 @@ function takeSummary(summary) {
     // Without a limit, the total has no meaning.
     facts.push(`${amount(busy)}${total < 1e6 ? ` of ${amount(total)}` : ""} jobs busy`);
   }
+  if (summary.rate) facts.push(`rate ${limit(summary.rate)}`);
   facts.push(`${amount(now.runs)} runs`);
   if (now.failures) facts.push(`${amount(now.failures)} failed`);
   if (summary.given_up) facts.push(`${amount(summary.given_up)} given up`);

@@ -30,6 +30,12 @@ export function power(seconds) {
   return seconds > 0.0009 ? `${Math.round(seconds * 1e3)} ms` : `${Math.round(seconds * 1e6)} µs`;
 }
 
+/** Formats a limit on the rate of starts. */
+export function limit({ starts, per, burst }) {
+  const unit = { 1: "s", 60: "min", 3600: "h" }[per] ?? duration(per);
+  return `${amount(starts)}/${unit}, burst ${amount(burst)}`;
+}
+
 /** Formats a rate in events per second. */
 export function rate(number) {
   return number < 99.95 ? number.toFixed(1) : amount(Math.round(number));

@@ -1,7 +1,7 @@
 // The groups of a queue in a store: a table, and the actions on a group.
 
 import { get, post } from "./api.js";
-import { amount, duration } from "./format.js";
+import { amount, duration, limit } from "./format.js";
 
 const $ = (selector) => document.querySelector(selector);
 const SHOWN = 100;
@@ -145,7 +145,7 @@ class Row {
     this.name = cell("th", "key");
     this.name.scope = "row";
     this.name.textContent = named(name);
-    this.cells = ["ready", "waiting", "running", "limit", "weight", "oldest"].map((column) => (
+    this.cells = ["ready", "waiting", "running", "limit", "rate", "weight", "oldest"].map((column) => (
       [column, cell("td", "amount")]
     ));
     const actions = cell("td", "admin open");
@@ -165,6 +165,7 @@ class Row {
     };
     const texts = {
       limit: group.paused ? "paused" : group.limit === null ? "–" : amount(group.limit),
+      rate: group.rate === null ? "–" : limit(group.rate),
       oldest: group.oldest === null ? "–" : duration(group.oldest),
     };
     for (const [column, cell] of this.cells) set(cell, texts[column] ?? amount(group[column]));

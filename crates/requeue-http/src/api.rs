@@ -146,6 +146,9 @@ pub struct Summary {
     pub started: f64,
     pub now: Sample,
     pub rates: Rates,
+    /// The limit on the rate of starts. Only queues in a store have one.
+    #[serde(default)]
+    pub rate: Option<StartRate>,
     pub given_up: u64,
     pub panics: u64,
     /// Times are kept. Otherwise the two fields below are `None`.
@@ -432,6 +435,7 @@ pub struct Group {
     pub oldest: Option<f64>,
     /// The most running keys; `None` if there is no limit.
     pub limit: Option<u32>,
+    pub rate: Option<StartRate>,
     pub weight: u32,
     pub paused: bool,
 }

@@ -50,6 +50,10 @@ pub(crate) trait Source: Send + Sync {
     fn has_rate(&self) -> bool {
         false
     }
+    /// Returns the last rate that was read.
+    fn rate(&self) -> Option<StartRate> {
+        None
+    }
     async fn set_rate(&self, _: Option<StartRate>) -> Result<(), Problem> {
         let error = "this queue has no rate that can be changed; only a queue in a store has one";
         Err(Problem::new(StatusCode::NOT_FOUND, error))

@@ -85,6 +85,7 @@ impl SiteState {
             started: self.started,
             now: Sample::new(&gauges, self.samples.last_minute(&gauges)),
             rates: self.samples.rates(),
+            rate: self.source.rate(),
             given_up: gauges.process.given_up,
             panics: gauges.process.panics,
             times: gauges.keeps_times,

@@ -9,8 +9,8 @@ use axum::http::StatusCode;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use requeue_store::{
-    Add, Added, CancelledRun, Entry, ErrorKind, GroupInfo, Key, Priority, Queue, Rate, State,
-    StateCounts, UpdateError,
+    Add, Added, CancelledRun, Entry, ErrorKind, GroupInfo, Key, Priority, Queue, Rate, ReadError,
+    State, StateCounts, UpdateError,
 };
 use tokio::sync::Semaphore;
 use tokio::task::yield_now;
@@ -32,7 +32,7 @@ use crate::time::seconds;
 const EVERY: Duration = Duration::from_secs(1);
 /// The time limit of a request to the store.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The time limit of a request for the state of the queue, which reads one row. A store that takes longer is not
+/// The time limit of the requests for the state of the queue, which read a few rows. A store that takes longer is not
 /// reachable for `/readyz`.
 const PATIENCE_FOR_STATE: Duration = Duration::from_secs(5);
 /// The time limit of a page of keys, for which some engines scan all keys.
@@ -51,24 +51,37 @@ pub(crate) struct Stored {
 #[derive(Default)]
 struct Seen {
     is_away: bool,
-    is_paused: bool,
-    /// The number of pauses and resumes of this site. A read that began before one of them is out of date.
-    pauses: u64,
+    state: QueueState,
+    /// The number of changes of the state by this site. A read that began before one of them is out of date.
+    changes: u64,
     /// The last counts, and their time; `None` before the first.
     counts: Option<(StateCounts, Instant)>,
     /// The keys that have run the longest, the longest first, and the time of the read.
     longest: Option<(Vec<Entry>, Instant)>,
 }
 
+/// The settings that apply to all deliveries.
+#[derive(Clone, Copy, Default)]
+struct QueueState {
+    is_paused: bool,
+    rate: Option<Rate>,
+}
+
+impl QueueState {
+    async fn read(queue: &Queue) -> Result<Self, ReadError> {
+        Ok(Self { is_paused: queue.is_paused().await?, rate: queue.rate().await? })
+    }
+}
+
 impl Seen {
     /// Records the state that the store has returned; `None` if it has not answered in time, or with an error. The
     /// counts have no part in it: those of a large queue may take long.
-    fn take_state(&mut self, is_paused: Option<bool>, pauses: u64) {
+    fn take_state(&mut self, state: Option<QueueState>, changes: u64) {
         // A store that answers with an error is as unreachable for workers as one that is silent.
-        self.is_away = is_paused.is_none();
-        // A read that began before a pause of this site must not undo what the dashboard shows.
-        if let Some(is_paused) = is_paused.filter(|_| self.pauses == pauses) {
-            self.is_paused = is_paused;
+        self.is_away = state.is_none();
+        // A read that began before a change by this site must not undo what the dashboard shows.
+        if let Some(state) = state.filter(|_| self.changes == changes) {
+            self.state = state;
         }
     }
 
@@ -202,7 +215,7 @@ impl Source for Stored {
         match () {
             () if self.queue.shutting_down() => Status::ShutDown,
             () if self.seen.lock().is_away => Status::Unreachable,
-            () if self.seen.lock().is_paused => Status::Paused,
+            () if self.seen.lock().state.is_paused => Status::Paused,
             () => Status::Open,
         }
     }
@@ -356,7 +369,7 @@ impl Source for Stored {
             async { if paused { self.queue.pause().await } else { self.queue.resume().await } };
         await_answer(PATIENCE, set).await?;
         let mut seen = self.seen.lock();
-        (seen.is_paused, seen.pauses) = (paused, seen.pauses + 1);
+        (seen.state.is_paused, seen.changes) = (paused, seen.changes + 1);
         Ok(())
     }
 
@@ -364,9 +377,16 @@ impl Source for Stored {
         true
     }
 
+    fn rate(&self) -> Option<StartRate> {
+        self.seen.lock().state.rate.map(StartRate::from)
+    }
+
     async fn set_rate(&self, rate: Option<StartRate>) -> Result<(), Problem> {
-        let rate = rate.map(rate_of_store).transpose()?;
-        self.queue.set_rate(rate).await.map_err(update_failure)
+        let rate = rate_of_request(rate)?;
+        self.queue.set_rate(rate).await.map_err(update_failure)?;
+        let mut seen = self.seen.lock();
+        (seen.state.rate, seen.changes) = (rate, seen.changes + 1);
+        Ok(())
     }
 
     fn has_groups(&self) -> bool {
@@ -399,7 +419,7 @@ impl Source for Stored {
             (GroupAction::Weight, None) => Ok(()),
             (GroupAction::Limit, _) if name.is_none() => self.queue.set_group_limit(limit).await,
             (GroupAction::Limit, _) => group.set_limit(limit).await,
-            (GroupAction::Rate, _) => group.set_rate(rate.map(rate_of_store).transpose()?).await,
+            (GroupAction::Rate, _) => group.set_rate(rate_of_request(rate)?).await,
         };
         changed.map(|()| 0).map_err(update_failure)
     }
@@ -418,6 +438,7 @@ impl From<GroupInfo> for Group {
             parked,
             oldest: (ready > 0).then(|| seconds(oldest_ready)),
             limit: info.limit,
+            rate: info.rate.map(StartRate::from),
             weight: info.weight,
             paused: info.is_paused,
         }
@@ -447,14 +468,22 @@ impl From<Rate> for StartRate {
     }
 }
 
+impl TryFrom<StartRate> for Rate {
+    type Error = String;
+
+    fn try_from(rate: StartRate) -> Result<Self, String> {
+        let StartRate { starts, per, burst } = rate;
+        let per = Duration::try_from_secs_f64(per)
+            .map_err(|_| format!("invalid time {per}: use a number of seconds above 0"))?;
+        let rate = Self::new(starts, per);
+        Ok(burst.map_or(rate, |burst| rate.burst(burst)))
+    }
+}
+
 /// Returns the rate that a request names.
-fn rate_of_store(rate: StartRate) -> Result<Rate, Problem> {
-    let StartRate { starts, per, burst } = rate;
-    let per = Duration::try_from_secs_f64(per).map_err(|_| {
-        Problem::parameter("rate", &format!("invalid time {per}: use a number of seconds above 0"))
-    })?;
-    let rate = Rate::new(starts, per);
-    Ok(burst.map_or(rate, |burst| rate.burst(burst)))
+fn rate_of_request(rate: Option<StartRate>) -> Result<Option<Rate>, Problem> {
+    let rate = rate.map(Rate::try_from).transpose();
+    rate.map_err(|why| Problem::parameter("rate", &why))
 }
 
 /// Returns the response for a change of settings that failed.
@@ -509,11 +538,11 @@ async fn await_answer<T, E: Error>(
 /// Reads the state of the queue each second, until no source is left. This takes no longer than its time limit, so
 /// that `/readyz` and `status` follow the store within seconds, and cost it the same for any number of clients.
 async fn keep_asking(queue: Queue, seen: Weak<Mutex<Seen>>) {
-    while let Some(pauses) = seen.upgrade().map(|seen| seen.lock().pauses) {
-        let is_paused = timeout(PATIENCE_FOR_STATE, queue.is_paused()).await;
-        let is_paused = is_paused.ok().and_then(Result::ok);
+    while let Some(changes) = seen.upgrade().map(|seen| seen.lock().changes) {
+        let state = timeout(PATIENCE_FOR_STATE, QueueState::read(&queue)).await;
+        let state = state.ok().and_then(Result::ok);
         let Some(seen) = seen.upgrade() else { return };
-        seen.lock().take_state(is_paused, pauses);
+        seen.lock().take_state(state, changes);
         drop(seen);
         sleep(EVERY).await;
     }
@@ -558,12 +587,13 @@ mod tests {
         // An error or a timeout, and then an answer. The counts remain.
         seen.take_state(None, 0);
         assert!(seen.is_away && seen.counts.is_some());
-        seen.take_state(Some(true), 0);
-        assert_eq!((seen.is_away, seen.is_paused), (false, true));
+        let paused = QueueState { is_paused: true, rate: None };
+        seen.take_state(Some(paused), 0);
+        assert_eq!((seen.is_away, seen.state.is_paused), (false, true));
         // A read that began before a pause or a resume of this site.
-        (seen.is_paused, seen.pauses) = (false, 1);
-        seen.take_state(Some(true), 0);
-        assert_eq!((seen.is_away, seen.is_paused), (false, false));
+        (seen.state, seen.changes) = (QueueState::default(), 1);
+        seen.take_state(Some(paused), 0);
+        assert_eq!((seen.is_away, seen.state.is_paused), (false, false));
         // Counts that were read some time ago.
         seen.take_counts(counts, EVERY);
         assert_eq!(seen.counts.map(|(_, at)| at.elapsed()), Some(EVERY));

@@ -34,9 +34,10 @@ pub(crate) enum GroupsCommand {
     /// List the groups that have keys or settings
     ///
     /// Prints a line for each group, sorted by name. Its columns are the numbers of ready keys, waiting keys and keys in
-    /// flight, the limit, the weight, the age of the oldest ready key, the pause, and the name. With --json, prints objects with
-    /// `group`, `ready`, `waiting`, `in_flight`, `dirty`, `parked`, `oldest_ready` in seconds, `limit`, `weight` and
-    /// `is_paused`. The store reads all keys of the queue.
+    /// flight, the limit, the weight, the rate with its burst, the age of the oldest ready key, the pause, and the name. With
+    /// --json, prints objects with `group`, `ready`, `waiting`, `in_flight`, `dirty`, `parked`, `oldest_ready` in seconds,
+    /// `limit`, `weight`, `rate` and `is_paused`. `rate` is null, or has `starts`, `per` in seconds, and `burst`. The store
+    /// reads all keys of the queue.
     List {
         #[command(flatten)]
         queue: GroupQueue,

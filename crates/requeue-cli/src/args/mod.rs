@@ -92,9 +92,10 @@ pub(crate) enum Subcommand {
     Work(Box<store::WorkFlags>),
     /// List the queues of a store, and set their rates
     ///
-    /// Prints a line for each queue: its name, `empty` or `keys`, `paused` if it is, and its groups if it has any. With
-    /// --json, prints objects with `queue`, `is_empty`, `is_paused`, and the settings `re_add`, `parked_add`, `group_by` and
-    /// `group_limit`. `group_by` is null without groups, and empty if each add names the group.
+    /// Prints a line for each queue: its name, `empty` or `keys`, `paused` if it is, and its rate and groups if it has
+    /// any. With --json, prints objects with `queue`, `is_empty`, `is_paused`, and the settings `re_add`, `parked_add`,
+    /// `rate`, `group_by` and `group_limit`. `rate` is null, or has `starts`, `per` in seconds, and `burst`. `group_by` is
+    /// null without groups, and empty if each add names the group.
     Queues(store::QueuesFlags),
     /// Remove a queue without keys from a store
     ///

@@ -166,7 +166,8 @@ fn list(queue: &GroupQueue, is_json: bool) -> Result<Ended, Refusal> {
     })
 }
 
-const HEADER: &str = "   READY  WAITING  IN FLIGHT    LIMIT   WEIGHT     OLDEST  STATE   GROUP\n";
+const HEADER: &str =
+    "   READY  WAITING  IN FLIGHT    LIMIT   WEIGHT     RATE  BURST     OLDEST  STATE   GROUP\n";
 
 /// A group, with the fields of the JSON object.
 #[derive(Serialize)]
@@ -181,6 +182,7 @@ struct Line<'a> {
     oldest_ready: Option<f64>,
     limit: Option<u32>,
     weight: u32,
+    rate: Option<StartRate>,
     is_paused: bool,
 }
 
@@ -197,6 +199,7 @@ impl<'a> Line<'a> {
             oldest_ready: (counts.ready > 0).then_some(counts.oldest_ready.as_secs_f64()),
             limit: info.limit,
             weight: info.weight,
+            rate: info.rate.map(StartRate::from),
             is_paused: info.is_paused,
         }
     }
@@ -212,17 +215,21 @@ impl<'a> Line<'a> {
             oldest_ready: group.oldest,
             limit: group.limit,
             weight: group.weight,
+            rate: group.rate,
             is_paused: group.paused,
         }
     }
 
     fn to_text(&self) -> String {
         let Self { ready, waiting, in_flight, weight, .. } = self;
-        let limit = self.limit.map_or_else(|| "-".to_owned(), |limit| limit.to_string());
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        let limit = or_dash(self.limit.map(|limit| limit.to_string()));
+        let rate = self.rate.and_then(|rate| Rate::try_from(rate).ok());
+        let burst = or_dash(rate.map(|rate| rate.burst_size().to_string()));
+        let rate = or_dash(rate.map(|rate| format!("{rate:#}")));
         let oldest = self.oldest_ready.and_then(|age| Duration::try_from_secs_f64(age).ok());
         // The columns are separated by spaces.
-        let oldest =
-            oldest.map_or_else(|| "-".to_owned(), |age| duration::shown(age).replace(' ', ""));
+        let oldest = or_dash(oldest.map(|age| duration::shown(age).replace(' ', "")));
         let state = if self.is_paused { "paused" } else { "-" };
         // Another process has written the name.
         let name = match self.group {
@@ -230,7 +237,8 @@ impl<'a> Line<'a> {
             name => shown(name.as_bytes()),
         };
         format!(
-            "{ready:>8} {waiting:>8} {in_flight:>10} {limit:>8} {weight:>8} {oldest:>10}  {state:6}  {name}"
+            "{ready:>8} {waiting:>8} {in_flight:>10} {limit:>8} {weight:>8} {rate:>8} {burst:>6} {oldest:>10}  \
+             {state:6}  {name}"
         )
     }
 }

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
+use requeue_http::api::StartRate;
 use requeue_store::{
     Bulk, CancelledRun, Entry, ErrorKind, GroupBy, Key, ParkedAdd, Queue, QueueInfo, Rate,
     ReaddPolicy, State, StateCounts,
@@ -59,6 +60,19 @@ fn set_rate(place: Place, rate: Option<Rate>, server: &ServerFlags) -> Result<En
 }
 
 fn list_queues(store: &StoreUrl, is_json: bool) -> Result<Ended, Refusal> {
+    block_on(async {
+        let store = store.to_look_at().await?;
+        let mut text = String::new();
+        for info in store.queues().await.map_err(store_refusal)? {
+            text += &if is_json { queue_json(&info) } else { queue_text(&info) };
+            text.push('\n');
+        }
+        print_output(text.as_bytes())?;
+        Ok(Ended::Exit(Exit::Done))
+    })
+}
+
+fn queue_json(info: &QueueInfo) -> String {
     #[derive(Serialize)]
     struct Listed<'a> {
         queue: &'a str,
@@ -66,46 +80,33 @@ fn list_queues(store: &StoreUrl, is_json: bool) -> Result<Ended, Refusal> {
         is_paused: bool,
         re_add: &'static str,
         parked_add: &'static str,
+        rate: Option<StartRate>,
         group_by: Option<&'a str>,
         group_limit: Option<u32>,
     }
-    block_on(async {
-        let store = store.to_look_at().await?;
-        let mut text = String::new();
-        for found in store.queues().await.map_err(store_refusal)? {
-            let QueueInfo { name: queue, is_empty, is_paused, group_by, group_limit, .. } = &found;
-            let (is_empty, is_paused, group_limit) = (*is_empty, *is_paused, *group_limit);
-            text += &if is_json {
-                let re_add =
-                    if found.readd_policy == ReaddPolicy::Hold { "hold" } else { "replace" };
-                let parked_add =
-                    if found.parked_add == ParkedAdd::Keep { "keep" } else { "revive" };
-                let group_by = group_by.as_ref().map(|by| match by {
-                    GroupBy::Pattern(pattern) => &**pattern,
-                    _ => "",
-                });
-                let listed = Listed {
-                    queue,
-                    is_empty,
-                    is_paused,
-                    re_add,
-                    parked_add,
-                    group_by,
-                    group_limit,
-                };
-                // Serializing texts does not fail.
-                serde_json::to_string(&listed).unwrap_or_default()
-            } else {
-                let what = if is_empty { "empty" } else { "keys" };
-                let paused = if is_paused { "\tpaused" } else { "" };
-                let groups = groups_text(group_by.as_ref(), group_limit);
-                format!("{}\t{what}{paused}{groups}", shown(queue.as_bytes()))
-            };
-            text.push('\n');
-        }
-        print_output(text.as_bytes())?;
-        Ok(Ended::Exit(Exit::Done))
-    })
+    let listed = Listed {
+        queue: &info.name,
+        is_empty: info.is_empty,
+        is_paused: info.is_paused,
+        re_add: if info.readd_policy == ReaddPolicy::Hold { "hold" } else { "replace" },
+        parked_add: if info.parked_add == ParkedAdd::Keep { "keep" } else { "revive" },
+        rate: info.rate.map(StartRate::from),
+        group_by: info.group_by.as_ref().map(|by| match by {
+            GroupBy::Pattern(pattern) => &**pattern,
+            _ => "",
+        }),
+        group_limit: info.group_limit,
+    };
+    // Serializing texts and numbers does not fail.
+    serde_json::to_string(&listed).unwrap_or_default()
+}
+
+fn queue_text(info: &QueueInfo) -> String {
+    let what = if info.is_empty { "empty" } else { "keys" };
+    let paused = if info.is_paused { "\tpaused" } else { "" };
+    let rate = info.rate.map(|rate| format!("\trate {rate}")).unwrap_or_default();
+    let groups = groups_text(info.group_by.as_ref(), info.group_limit);
+    format!("{}\t{what}{paused}{rate}{groups}", shown(info.name.as_bytes()))
 }
 
 /// Returns the last column of a queue that has groups.

@@ -365,7 +365,7 @@ fn queues_in_a_store_are_apart() {
     let first: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
     let four = serde_json::json!({
         "queue": "four", "is_empty": false, "is_paused": false, "re_add": "hold",
-        "parked_add": "keep", "group_by": null, "group_limit": null,
+        "parked_add": "keep", "rate": null, "group_by": null, "group_limit": null,
     });
     assert_eq!(first, four);
 }

@@ -162,7 +162,7 @@ fn listed(dir: &Path, args: &[&str]) -> Vec<String> {
     let text = groups(dir, &[&["list"], args].concat()).text();
     let lines = text.lines().skip(1).map(|line| {
         let mut words: Vec<_> = line.split_whitespace().collect();
-        words.remove(5);
+        words.remove(7);
         words.join(" ")
     });
     lines.collect()
@@ -178,7 +178,10 @@ fn groups_are_listed_and_changed() {
         assert_eq!(ended.code(), Some(0), "{args:?}: {}", ended.stderr);
         assert_eq!(ended.stderr, format!("requeue: {said}\n"), "{args:?}");
     };
-    assert_eq!(listed(&dir, &[]), ["1 0 0 2 1 - \"\"", "2 1 0 2 1 - a", "1 0 0 2 1 - b"]);
+    assert_eq!(
+        listed(&dir, &[]),
+        ["1 0 0 2 1 - - - \"\"", "2 1 0 2 1 - - - a", "1 0 0 2 1 - - - b"]
+    );
     change(&["limit", "a", "1"], "group \"a\": limit 1");
     change(&["weight", "b", "3"], "group \"b\": weight 3");
     change(&["rate", "b", "10/s"], "group \"b\": rate 10/s with a burst of 2");
@@ -186,13 +189,16 @@ fn groups_are_listed_and_changed() {
     change(&["rate", "b", "90/m", "--burst", "7"], "group \"b\": rate 90/m with a burst of 7");
     change(&["pause", ""], "group \"\": paused");
     change(&["default-limit", "none"], "groups without another limit: no limit");
-    assert_eq!(listed(&dir, &[]), ["1 0 0 - 1 paused \"\"", "2 1 0 1 1 - a", "1 0 0 - 3 - b"]);
+    assert_eq!(
+        listed(&dir, &[]),
+        ["1 0 0 - 1 - - paused \"\"", "2 1 0 1 1 - - - a", "1 0 0 - 3 90/m 7 - b"]
+    );
     let json = groups(&dir, &["list", "--json"]).text();
     let mut group: Value = serde_json::from_str(json.lines().nth(1).unwrap()).unwrap();
     assert!(group["oldest_ready"].take().is_f64(), "{json}");
     let expected = json!({
         "group": "a", "ready": 2, "waiting": 1, "in_flight": 0, "dirty": 0, "parked": 0,
-        "oldest_ready": null, "limit": 1, "weight": 1, "is_paused": false,
+        "oldest_ready": null, "limit": 1, "weight": 1, "rate": null, "is_paused": false,
     });
     assert_eq!(group, expected);
     let text = call(&dir, "explain", &["/"]).text();
@@ -203,7 +209,10 @@ fn groups_are_listed_and_changed() {
     change(&["resume", ""], "group \"\": resumed");
     change(&["cancel", "a", "--state", "waiting"], "1 cancelled");
     change(&["cancel", "b"], "1 cancelled");
-    assert_eq!(listed(&dir, &[]), ["1 0 0 7 1 - \"\"", "2 0 0 7 1 - a", "0 0 0 7 3 - b"]);
+    assert_eq!(
+        listed(&dir, &[]),
+        ["1 0 0 7 1 - - - \"\"", "2 0 0 7 1 - - - a", "0 0 0 7 3 90/m 7 - b"]
+    );
 
     let long = "x".repeat(10_000);
     for (args, why) in [
@@ -279,7 +288,7 @@ fn a_pattern_that_no_key_matches_is_named() {
     assert!(ended.stderr.starts_with(said), "{}", ended.stderr);
     let ended = add(&dir, &["--group-by", "^z", "a", "zeta"]);
     assert!(!ended.stderr.contains("no key matches"), "{}", ended.stderr);
-    assert_eq!(listed(&dir, &[]), ["2 0 0 - 1 - \"\"", "1 0 0 - 1 - z"]);
+    assert_eq!(listed(&dir, &[]), ["2 0 0 - 1 - - - \"\"", "1 0 0 - 1 - - - z"]);
 }
 
 /// The same with the server of a worker.
@@ -318,7 +327,7 @@ fn groups_are_listed_and_changed_by_a_server() {
     let text = by_server("groups", &["list"]).text();
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     assert_eq!(text.lines().count(), 3, "{text}");
-    let state = ["0", "0", "0", "3", "1", "-", "paused", "b"];
+    let state = ["0", "0", "0", "3", "1", "1/h", "5", "-", "paused", "b"];
     assert_eq!(words(text.lines().nth(2).unwrap()), state, "{text}");
     gate.open(2);
     let ended = live.end();

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
+use serde_json::{Value, json};
+
 use crate::store::{add, call, requeue, status};
 use crate::support::{Ended, Live, directory, end, until};
 
@@ -24,6 +26,10 @@ fn the_rate_of_a_queue_changes_while_a_worker_waits() {
     let ended = set(&["default", "1/h", "--burst", "1"]);
     let said = "requeue: \"default\": rate 1/h with a burst of 1\n";
     assert_eq!((ended.code(), &*ended.stderr), (Some(0), said));
+    let listed = call(&dir, "queues", &[]).text();
+    assert_eq!(listed, "default\tkeys\trate 1/h with a burst of 1\n");
+    let listed: Value = serde_json::from_str(&call(&dir, "queues", &["--json"]).text()).unwrap();
+    assert_eq!(listed["rate"], json!({ "starts": 1, "per": 3600.0, "burst": 1 }));
     let serve = ["--serve", "unix:page", "--serve-admin", "--until-empty", "--rate", "1/h"];
     let mut command = requeue(&dir, "work", &[&serve[..], &["--burst", "1", "echo"]].concat());
     let live = Live::spawn(command.env("REQUEUE_TOKEN", TOKEN));

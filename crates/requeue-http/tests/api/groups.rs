@@ -1,7 +1,7 @@
 //! The groups of a queue in a store.
 
 use requeue_http::Site;
-use requeue_store::{GroupBy, OpenOptions, Queue, Store};
+use requeue_store::{GroupBy, OpenOptions, Queue, Rate, Store};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -44,6 +44,8 @@ fn groups_are_listed_by_name_or_by_a_number() {
         queue.add_all(["b/1", "a/1", "a/2", "a/3", "c/1", "c/2"]).await.expect("added");
         queue.add_after("d/1", std::time::Duration::from_secs(3600)).await.expect("added");
         queue.group("settings only").set_weight(7).await.expect("set");
+        let rate = Rate::new(7, std::time::Duration::from_secs(60)).burst(9);
+        queue.group("a").set_rate(Some(rate)).await.expect("set");
     });
     let items = runtime.block_on(queue.get_many(1));
     assert_eq!(items[0].group(), Some("a"));
@@ -65,7 +67,8 @@ fn groups_are_listed_by_name_or_by_a_number() {
     assert!(list["groups"][0]["oldest"].take().is_f64(), "{list}");
     let first = json!({
         "name": "a", "ready": 2, "waiting": 0, "running": 1, "dirty": 0, "parked": 0,
-        "oldest": null, "limit": 2, "weight": 1, "paused": false,
+        "oldest": null, "limit": 2, "rate": { "starts": 7, "per": 60.0, "burst": 9 }, "weight": 1,
+        "paused": false,
     });
     assert_eq!(list["groups"][0], first);
     for (query, parameter) in [
@@ -86,6 +89,7 @@ fn groups_are_listed_by_name_or_by_a_number() {
         |value: &Value| value.as_object().expect("fields").keys().cloned().collect::<Vec<_>>();
     assert_eq!(fields(&schema("Groups")), fields(&list));
     assert_eq!(fields(&schema("Group")), fields(&first));
+    assert_eq!(fields(&schema("StartRate")), fields(&first["rate"]));
     assert_eq!(fields(&schema("GroupChange")), ["group", "limit", "rate", "state", "weight"]);
 }
 

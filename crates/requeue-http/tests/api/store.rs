@@ -260,7 +260,16 @@ fn the_rate_of_a_queue_and_of_a_group_is_set_for_all_workers() {
     let change = json!({ "group": "acme", "rate": { "starts": 7, "per": 0.001 } });
     act(&served, "group-rate", change);
     assert_eq!(of_group(), Some(Rate::new(7, minute / 60_000)));
+    assert_eq!(get(served.address, "/api/v1/summary").json()["rate"], rate);
     act(&served, "rate", json!({ "rate": null }));
+    assert_eq!(get(served.address, "/api/v1/summary").json()["rate"], json!(null));
+    // Another process sets it.
+    let set = queue.set_rate(Some(Rate::new(90, minute).burst(4)));
+    served.runtime.block_on(set).expect("set");
+    while get(served.address, "/api/v1/summary").json()["rate"] != rate {
+        std::thread::yield_now();
+    }
+    served.runtime.block_on(queue.set_rate(None)).expect("set");
     act(&served, "group-rate", json!({ "group": "acme", "rate": null }));
     assert_eq!((of_queue(), of_group()), (None, None));
 

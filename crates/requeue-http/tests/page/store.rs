@@ -2,7 +2,7 @@
 
 use requeue_http::{AdminToken, Site};
 use requeue_servers::Redis;
-use requeue_store::Store;
+use requeue_store::{Rate, Store};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -45,7 +45,7 @@ fn shows_groups(rows: &[&str]) -> String {
     let rows = json!(rows).to_string();
     format!(
         "JSON.stringify([...document.querySelectorAll('#groups tbody tr')].map((row) => \
-         [...row.children].slice(0, 6).map((cell) => cell.textContent).join(' '))) === '{rows}'"
+         [...row.children].slice(0, 7).map((cell) => cell.textContent).join(' '))) === '{rows}'"
     )
 }
 
@@ -62,6 +62,9 @@ fn groups_are_shown_and_changed() {
         let queue = opening.open().await.expect("the queue opens");
         queue.add_all(["<b>/1", "<b>/2", "<b>/3", "/"]).await.expect("added");
         queue.group("zeta").set_weight(3).await.expect("set");
+        let rate = Rate::new(90, std::time::Duration::from_secs(60)).burst(4);
+        queue.group("zeta").set_rate(Some(rate)).await.expect("set");
+        queue.set_rate(Some("1000".parse().expect("a rate"))).await.expect("set");
         queue
     });
     let items = runtime.block_on(queue.get_many(1));
@@ -75,13 +78,15 @@ fn groups_are_shown_and_changed() {
     page.wait_for("document.querySelectorAll('#groups tbody tr').length === 3");
     let click =
         |selector: &str| page.eval(&format!("document.querySelector('{selector}').click()"));
+    let facts = "document.querySelector('#facts').textContent";
+    page.wait_for(&format!("{facts}.includes(' · rate 1,000/s, burst 200 · ')"));
     click("[data-group=name]");
     let first = if items[0].group() == Some("") { 3 } else { 2 };
-    let no_group = if first == 3 { "(no group) 0 0 1 2 1" } else { "(no group) 1 0 0 2 1" };
-    let b = if first == 3 { "<b> 3 0 0 2 1" } else { "<b> 2 0 1 2 1" };
-    page.wait_for(&shows_groups(&[no_group, b, "zeta 0 0 0 2 3"]));
+    let no_group = if first == 3 { "(no group) 0 0 1 2 – 1" } else { "(no group) 1 0 0 2 – 1" };
+    let b = if first == 3 { "<b> 3 0 0 2 – 1" } else { "<b> 2 0 1 2 – 1" };
+    page.wait_for(&shows_groups(&[no_group, b, "zeta 0 0 0 2 90/min, burst 4 3"]));
     click("[data-group=name]");
-    page.wait_for(&shows_groups(&["zeta 0 0 0 2 3", b, no_group]));
+    page.wait_for(&shows_groups(&["zeta 0 0 0 2 90/min, burst 4 3", b, no_group]));
     let sorted = "document.querySelector('#groups th[aria-sort]').ariaSort";
     assert_eq!(page.eval(sorted), json!("descending"));
     let note = "document.querySelector('#groups-shown').textContent";
@@ -97,8 +102,8 @@ fn groups_are_shown_and_changed() {
     let done = |text: &str| format!("document.querySelector('#done').textContent === '{text}'");
     click("#groups tbody tr:nth-child(2) button");
     page.wait_for(&done("The group <b> is paused."));
-    let paused = b.replace(" 2 1", " paused 1");
-    page.wait_for(&shows_groups(&["zeta 0 0 0 2 3", &paused, no_group]));
+    let paused = b.replace(" 2 – 1", " paused – 1");
+    page.wait_for(&shows_groups(&["zeta 0 0 0 2 90/min, burst 4 3", &paused, no_group]));
     click("#groups tbody tr:nth-child(2) button");
     page.wait_for(&done("The group <b> is resumed."));
     for (text, limit, said) in [("5", "5", "5"), ("", "2", "that of the queue")] {
@@ -111,7 +116,11 @@ fn groups_are_shown_and_changed() {
         }
         page.press("Enter");
         page.wait_for(&done(&format!("The limit of the group zeta is {said}.")));
-        page.wait_for(&shows_groups(&[&format!("zeta 0 0 0 {limit} 3"), b, no_group]));
+        page.wait_for(&shows_groups(&[
+            &format!("zeta 0 0 0 {limit} 90/min, burst 4 3"),
+            b,
+            no_group,
+        ]));
     }
     assert_eq!(page.complaints(), [""; 0]);
 }

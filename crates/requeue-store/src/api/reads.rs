@@ -10,6 +10,7 @@ use crate::client::shared::Shared;
 use crate::types::error::ReadError;
 use crate::types::inspect::{Entry, Standing, State, StateCounts};
 use crate::types::key::Key;
+use crate::types::rate::{Rate, Throttle};
 
 /// The maximum number of keys in flight that one read returns, and that are searched for the longest runs.
 const RUNNING: usize = 256;
@@ -66,6 +67,41 @@ impl Queue {
         let is_paused = engine.is_paused(place).await;
         is_paused
             .map_err(|fault| ReadError::from_engine("the state of the queue was not read", fault))
+    }
+
+    /// Returns the [rate](crate::OpenOptions::rate) of all starts of the queue. `None`: there is no limit.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store cannot be reached, or the queue was dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped: the call changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("mail").rate("10/s".parse()?).open().await?;
+    /// assert_eq!(queue.rate().await?, Some("10/s".parse()?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn rate(&self) -> Result<Option<Rate>, ReadError> {
+        Ok(self.read_rate().await?.map(|throttle| throttle.rate))
+    }
+
+    async fn read_rate(&self) -> Result<Option<Throttle>, ReadError> {
+        let Shared { engine, place, .. } = &*self.shared;
+        let throttle = engine.read_rate(place).await;
+        throttle.map_err(|fault| ReadError::from_engine("the rate was not read", fault))
     }
 
     async fn note_pause(&self, entries: &mut [Entry]) -> Result<(), ReadError> {

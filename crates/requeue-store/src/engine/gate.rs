@@ -1,7 +1,7 @@
 //! The starts that a rate permits: the generic cell rate algorithm (GCRA) of ITU-T I.371, in whole microseconds.
 
-use crate::engine::time::Micros;
-use crate::types::rate::{Rate, as_wide};
+use crate::engine::time::{Micros, until};
+use crate::types::rate::{Rate, Throttle, as_wide};
 
 /// A rate, and how much of it is used.
 ///
@@ -21,6 +21,18 @@ impl Gate {
     pub(crate) fn new(rate: Rate, next_at: Micros, now: Micros) -> Self {
         // Roundings may have put the time one microsecond further ahead.
         Self { rate, next_at: next_at.min(now.saturating_add(rate.time_of(1)).saturating_add(1)) }
+    }
+
+    /// Parses the text of a rate and of the time `next_at`, with a space between them.
+    #[cfg(feature = "redis")]
+    pub(crate) fn from_stored(text: &str, now: Micros) -> Option<Self> {
+        let (rate, next_at) = text.rsplit_once(' ')?;
+        Some(Self::new(Rate::from_stored(rate)?, next_at.parse().ok()?, now))
+    }
+
+    /// Returns the rate, with the time from `now` to the next start.
+    pub(crate) fn throttle(self, now: Micros) -> Throttle {
+        Throttle { rate: self.rate, next_start: until(now, self.next_at) }
     }
 
     /// Returns how many of `wanted` starts the rate permits at the time `now`.

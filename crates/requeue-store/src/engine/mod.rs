@@ -43,7 +43,7 @@ use crate::types::error::{Answer, EngineError};
 use crate::types::group::GroupBy;
 use crate::types::inspect::{Entry, GroupInfo, ParkedKey, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
-use crate::types::rate::Rate;
+use crate::types::rate::{Rate, Throttle};
 
 /// An open queue, as its engine knows it.
 #[derive(Clone, Debug)]
@@ -463,6 +463,11 @@ pub(crate) trait Engine: Debug + Send + Sync {
     async fn set_paused(&self, queue: &Place, paused: bool) -> Answer<()>;
 
     async fn is_paused(&self, queue: &Place) -> Answer<bool>;
+
+    /// Returns the rate of all starts of the queue, with the time until the next start.
+    async fn read_rate(&self, _queue: &Place) -> Answer<Option<Throttle>> {
+        Ok(None)
+    }
 
     /// Sets the rate of all starts of the queue, in all processes, and wakes waiting processes. The starts before count.
     async fn set_rate(&self, _queue: &Place, _rate: Option<Rate>) -> Answer<()> {

@@ -177,6 +177,13 @@ pub struct ParseRateError {
     why: &'static str,
 }
 
+/// A rate, and the time until it permits the next start. The time is zero if it permits one now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Throttle {
+    pub(crate) rate: Rate,
+    pub(crate) next_start: Duration,
+}
+
 impl Rate {
     /// Returns the time in microseconds of this many starts, rounded up.
     pub(crate) fn time_of(self, starts: usize) -> i64 {

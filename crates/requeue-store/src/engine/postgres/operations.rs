@@ -31,7 +31,7 @@ use crate::types::error::{Answer, EngineError, Kind};
 use crate::types::inspect::GroupInfo;
 use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
-use crate::types::rate::Rate;
+use crate::types::rate::{Rate, Throttle};
 
 /// The SQL row of all parameters of completions.
 macro_rules! ends {
@@ -217,6 +217,16 @@ impl Engine for Postgres {
         let sql = "select q.paused from requeue.queues q where q.id = $1";
         match self.query_rows(queue, sql, &[&number(queue)]).await?.first() {
             Some(row) => Ok(row.get(0)),
+            None => Err(EngineError::dropped(&queue.name)),
+        }
+    }
+
+    async fn read_rate(&self, queue: &Place) -> Answer<Option<Throttle>> {
+        let sql = "select q.rate, requeue.next_start(q.rate, r.next_at, n.t) - n.t \
+                   from requeue.queues q cross join (select requeue.now() as t) n \
+                   left join requeue.rates r on r.queue = q.id and r.name = e'\\u0001' where q.id = $1";
+        match self.query_rows(queue, sql, &[&number(queue)]).await?.first() {
+            Some(row) => Ok(read_throttle(row, 0)),
             None => Err(EngineError::dropped(&queue.name)),
         }
     }
@@ -664,6 +674,12 @@ fn read_group(row: &SqlRow) -> Answer<GroupInfo> {
         is_paused: row.get(9),
         rate: read_rate(row, 10),
     })
+}
+
+/// Reads a rate and the time until its next start from two columns.
+fn read_throttle(row: &SqlRow, column: usize) -> Option<Throttle> {
+    let rate = read_rate(row, column)?;
+    Some(Throttle { rate, next_start: until(0, row.get(column + 1)) })
 }
 
 /// Returns the query of a page. Its parameters `$1` to `$3` are the queue, the limit, and the key before

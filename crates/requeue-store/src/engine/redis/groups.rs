@@ -11,12 +11,13 @@ use std::sync::Arc;
 
 use super::values::{self, Values};
 use super::{Redis, dropping};
+use crate::engine::gate::Gate;
 use crate::engine::{GroupChange, Place};
 use crate::types::error::{Answer, EngineError};
 use crate::types::inspect::GroupInfo;
 use crate::types::inspect::{Entry, State, StateCounts};
 use crate::types::key::Key;
-use crate::types::rate::Rate;
+use crate::types::rate::{Rate, Throttle};
 
 /// The name in the scripts of the group that has the settings of the queue.
 const DEFAULT: &[u8] = b"\x01";
@@ -57,6 +58,17 @@ impl Redis {
             dropping::record(&self.nodes, &shards[0].queue, &["group_limit".to_owned(), limit])
                 .await;
         recorded.map_err(|fault| fault.after_a_part())
+    }
+
+    pub(super) async fn read_queue_rate(&self, queue: &Place) -> Answer<Option<Throttle>> {
+        let shards = self.shards_of(queue)?;
+        // A queue with several shards has no rate.
+        let [shard] = &shards[..] else { return Ok(None) };
+        let read = self.run_script(shard, &self.nodes.scripts.read_rate.on(shard)).await?;
+        let mut read = Values::from_array(read)?;
+        let (now, stored) = (read.number()?, read.text_if_any()?);
+        let gate = stored.and_then(|stored| Gate::from_stored(&stored, now));
+        Ok(gate.map(|gate| gate.throttle(now)))
     }
 
     /// Sets the rate of a queue with one shard: the starts of several shards could not be counted exactly. The record of

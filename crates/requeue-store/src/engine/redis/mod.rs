@@ -115,7 +115,7 @@ use crate::types::error::{Answer, EngineError, Kind};
 use crate::types::inspect::GroupInfo;
 use crate::types::inspect::{Entry, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
-use crate::types::rate::Rate;
+use crate::types::rate::{Rate, Throttle};
 
 /// The default number of shards of a queue on a cluster.
 const SHARDS: u16 = 16;
@@ -328,6 +328,10 @@ impl Engine for Redis {
 
     async fn set_group_limit(&self, queue: &Place, limit: Option<u32>) -> Answer<()> {
         self.set_default_limit(queue, limit).await
+    }
+
+    async fn read_rate(&self, queue: &Place) -> Answer<Option<Throttle>> {
+        self.read_queue_rate(queue).await
     }
 
     async fn set_rate(&self, queue: &Place, rate: Option<Rate>) -> Answer<()> {

@@ -132,7 +132,7 @@ scripts! { clock:
     [EVEN_IF_FULL, ALIVE, clock, SHARD, SCHEDULES] => change_schedule;
     [UNLESS_FULL, ALIVE, clock, SHARD, ROWS, ADD_KEYS, SCHEDULES] => fire_schedule;
     // These scripts only read.
-    [ALIVE, clock, SHARD] => peek look_up walk parked counts is_paused list_settings;
+    [ALIVE, clock, SHARD] => peek look_up walk parked counts is_paused read_rate list_settings;
     [ALIVE, clock, SHARD, SCHEDULES] => next_schedules scan_schedules;
 }
 

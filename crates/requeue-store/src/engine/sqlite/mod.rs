@@ -37,7 +37,7 @@ use crate::types::add::Added;
 use crate::types::error::{Answer, EngineError};
 use crate::types::inspect::{Entry, GroupInfo, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
-use crate::types::rate::Rate;
+use crate::types::rate::{Rate, Throttle};
 
 /// The number of keys of a dropped queue that one transaction removes.
 const SWEPT: usize = 10_000;
@@ -333,6 +333,13 @@ impl Engine for Sqlite {
     async fn is_paused(&self, queue: &Place) -> Answer<bool> {
         let is_paused = |_: &Work<'_>, _, standing: Standing| Ok(standing.is_paused);
         self.call(self.quick_reader(), Kind::Plain, queue, is_paused).await
+    }
+
+    async fn read_rate(&self, queue: &Place) -> Answer<Option<Throttle>> {
+        let throttle = |at: &Work<'_>, _, standing: Standing| {
+            Ok(standing.gate.map(|gate| gate.throttle(at.now)))
+        };
+        self.call(self.quick_reader(), Kind::Plain, queue, throttle).await
     }
 
     async fn set_rate(&self, queue: &Place, rate: Option<Rate>) -> Answer<()> {
