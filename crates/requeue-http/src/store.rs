@@ -120,18 +120,19 @@ impl Stored {
         Row::of_stored(entry, None, detail_of(&self.detail, &entry.key))
     }
 
-    /// Returns the row of one key. A ready key names the keys in flight that keep its group at its limit.
+    /// Returns the row of one key. A ready key names what holds it back, such as the keys in flight that keep its group at
+    /// its limit.
     async fn explained_row(&self, entry: &Entry) -> Row {
-        let why = match (&entry.group, entry.state) {
-            (Some(_), State::Ready) => self.explain_group(entry).await,
+        let why = match entry.state {
+            State::Ready => self.explain_ready(entry).await,
             _ => None,
         };
         Row::of_stored(entry, why, detail_of(&self.detail, &entry.key))
     }
 
-    /// Explains an entry by the settings of its group. Returns `None` if the store does not answer soon: the entry itself
+    /// Explains an entry by the settings of its queue and its group. Returns `None` if the store does not answer soon: the entry itself
     /// has a shorter explanation.
-    async fn explain_group(&self, entry: &Entry) -> Option<String> {
+    async fn explain_ready(&self, entry: &Entry) -> Option<String> {
         // The error is a separate property.
         let mut entry = entry.clone();
         entry.error = None;

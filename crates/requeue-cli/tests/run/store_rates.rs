@@ -35,6 +35,14 @@ fn the_rate_of_a_queue_changes_while_a_worker_waits() {
     let live = Live::spawn(command.env("REQUEUE_TOKEN", TOKEN));
     until(|| status(&dir) == [3, 0, 0, 0]);
     let server = ["--server", "unix:page"];
+    let held = call(&dir, "keys", &["--state", "ready"]).text();
+    let key = held.split('\t').next().unwrap();
+    for from in [&[][..], &server] {
+        let said = call(&dir, "explain", &[&[key], from].concat()).text();
+        let why =
+            "throttled by the queue: its rate of 1/h with a burst of 1 permits the next start in ";
+        assert!(said.contains(why), "{said}");
+    }
     let ended = set_rate(&dir, &[&["other", "none"], &server[..]].concat());
     assert_eq!(ended.code(), Some(2), "{}", ended.stderr);
     assert!(ended.stderr.contains("that process is \"default\""), "{}", ended.stderr);

@@ -161,8 +161,9 @@ impl Queue {
         Ok(page)
     }
 
-    /// Returns one line of text that explains the state of a key: see [`Entry::explain`]. If the limit or a pause of its
-    /// group holds a ready key back, the text says so, with up to ten keys of the group in flight and their workers.
+    /// Returns one line of text that explains the state of a key: see [`Entry::explain`]. If a rate, or the limit or a pause
+    /// of its group holds a ready key back, the text says so. For a rate, it has the time until the next start. For a
+    /// limit, it has up to ten keys of the group in flight and their workers.
     ///
     /// For a ready key of a queue with groups, the engine reads all keys of the group.
     ///
@@ -192,25 +193,36 @@ impl Queue {
     /// The future can be dropped: the call changes nothing.
     #[doc(hidden)] // For `requeue-cli`, which also shows the times of the entry.
     pub async fn explain_entry(&self, entry: &Entry) -> Result<String, ReadError> {
-        let standing = match &entry.group {
-            Some(group) if entry.state == State::Ready && !entry.paused => {
-                self.read_standing(group).await?
-            }
-            _ => None,
+        let standing = match entry.state == State::Ready && !entry.paused {
+            true => self.read_standing(entry.group.as_deref()).await?,
+            false => None,
         };
         Ok(entry.explain_in_group(standing.as_ref()))
     }
 
-    /// Returns the settings of a group, and the first of its keys in flight if it is at its limit. Returns `None` if it
-    /// has no keys any longer.
-    async fn read_standing(&self, group: &str) -> Result<Option<Standing>, ReadError> {
+    /// Returns what holds back the ready keys of a group. If that is the limit, also returns the first keys of the group in
+    /// flight. Returns `None` if the queue has no groups and no rate holds its keys back, or if the group has no keys any
+    /// longer.
+    async fn read_standing(&self, group: Option<&str>) -> Result<Option<Standing>, ReadError> {
+        let of_queue = self.read_rate().await?.filter(Throttle::permits_none);
+        let Some(group) = group else { return Ok(of_queue.map(Standing::AtRate)) };
         let Some(info) = self.group(group).info().await? else { return Ok(None) };
         if info.is_paused {
             return Ok(Some(Standing::Paused));
         }
         let in_flight = info.counts.in_flight;
         let Some(limit) = info.limit.filter(|&limit| in_flight >= limit.into()) else {
-            return Ok(Some(Standing::Eligible { limit: info.limit, in_flight }));
+            let of_group = info.rate.zip(info.next_start);
+            let of_group = of_group.map(|(rate, next_start)| Throttle { rate, next_start });
+            let of_group = of_group.filter(Throttle::permits_none);
+            return Ok(Some(match (of_group, of_queue) {
+                (None, None) => Standing::Eligible { limit: info.limit, in_flight },
+                (Some(of_group), Some(of_queue)) if of_group.next_start < of_queue.next_start => {
+                    Standing::AtRate(of_queue)
+                }
+                (Some(of_group), _) => Standing::AtGroupRate(of_group),
+                (None, Some(of_queue)) => Standing::AtRate(of_queue),
+            }));
         };
         let (mut first, mut after) = (Vec::new(), None);
         let most = usize::try_from(in_flight).unwrap_or(EXPLAINED).min(EXPLAINED);

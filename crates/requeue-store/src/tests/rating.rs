@@ -5,8 +5,10 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::time::timeout;
 
+use crate::api::queue::Queue;
 use crate::api::store::{OpenOptions, Store};
 use crate::types::error::{ErrorKind, chain};
+use crate::types::inspect::State;
 use crate::types::rate::Rate;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -64,6 +66,50 @@ async fn an_invalid_rate_is_refused() {
             "{said}"
         );
     }
+}
+
+#[tokio::test]
+async fn an_explanation_names_the_rate_that_permits_the_next_start_last() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let store = store_in(&dir).await;
+    let hour = Rate::new(1, HOUR);
+    let queue = options(&store).rate(hour).open().await.expect("the queue opens");
+    queue.add_all(["a", "b"]).await.expect("added");
+    let held = queue.get_many(9).await;
+    assert_eq!(held.len(), 1);
+    let explain = async |queue: &Queue, key: &str| queue.explain(key).await.expect("explained");
+    let other = if held[0].as_str() == Some("a") { "b" } else { "a" };
+    let of_queue = ", but throttled by the queue: its rate of 1/h with a burst of 1 permits the next start in ";
+    let said = explain(&queue, other).await;
+    assert!(said.contains(of_queue) && said.ends_with('s'), "{said}");
+    queue.set_rate(None).await.expect("set");
+    assert!(!explain(&queue, other).await.contains("throttled"));
+
+    let queue = store.queue("g").claim_ahead(0).group_by("^.").group_limit(5);
+    let queue = queue.open().await.expect("the queue opens");
+    queue.add_all(["a1", "a2", "b1"]).await.expect("added");
+    queue.group("a").set_rate(Some(hour)).await.expect("set");
+    let held = queue.get_many(1).await;
+    let of_group = ", but throttled by group \"a\": its rate of 1/h with a burst of 1 permits the next start in ";
+    let explain = async |queue: &Queue| {
+        let waits = queue.snapshot(State::Ready, None, 9).await.expect("listed");
+        let key = waits.into_iter().find(|entry| entry.group.as_deref() == Some("a"));
+        queue.explain(key.expect("a key of the group is ready").key).await.expect("explained")
+    };
+    assert_eq!(held[0].group(), Some("a"));
+    let said = explain(&queue).await;
+    assert!(said.contains(of_group) && said.ends_with('s'), "{said}");
+    // The rate of the queue is slower.
+    queue.set_rate(Some(Rate::new(1, 2 * HOUR))).await.expect("set");
+    assert_eq!(timeout(LATEST, queue.get_many(1)).await.expect("claimed").len(), 1);
+    let said = explain(&queue).await;
+    assert!(said.contains("throttled by the queue: its rate of 1/7200s with"), "{said}");
+    queue.set_rate(Some(hour)).await.expect("set");
+    queue.group("a").set_rate(Some(Rate::new(1, 2 * HOUR))).await.expect("set");
+    queue.group("a").set_limit(Some(1)).await.expect("set");
+    assert!(explain(&queue).await.contains("throttled by group \"a\": 1 of 1 in flight"));
+    queue.group("a").pause().await.expect("paused");
+    assert!(explain(&queue).await.ends_with("which is paused"));
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use requeue::CancelReason;
 use crate::types::add::{ParkedAdd, Priority, ReaddPolicy};
 use crate::types::group::GroupBy;
 use crate::types::key::Key;
-use crate::types::rate::Rate;
+use crate::types::rate::{Rate, Throttle};
 
 /// The state of a key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -126,6 +126,8 @@ pub struct GroupInfo {
     pub weight: u32,
     /// The [rate](crate::GroupHandle::set_rate) of its starts. `None`: only that of the queue applies.
     pub rate: Option<Rate>,
+    /// The time until its rate permits the next start. Zero if the rate permits one now; `None` if there is no rate.
+    pub next_start: Option<Duration>,
     /// True if the group is [paused](crate::GroupHandle::pause).
     pub is_paused: bool,
 }
@@ -153,7 +155,7 @@ pub struct StateCounts {
 /// A longer time is never reached: 100 years. Engines differ in the latest time that they store.
 pub(crate) const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// The settings of the group of a ready key, and its keys in flight.
+/// The settings that apply to a ready key, and the keys of its group in flight.
 #[derive(Clone, Debug)]
 pub(crate) enum Standing {
     /// Keys of the group may be delivered.
@@ -162,6 +164,10 @@ pub(crate) enum Standing {
         in_flight: u64,
     },
     Paused,
+    /// The rate of the queue permits no start now.
+    AtRate(Throttle),
+    /// The rate of the group permits no start now.
+    AtGroupRate(Throttle),
     /// As many keys are in flight as the limit permits. Has the first of them.
     AtLimit {
         limit: u32,
@@ -180,6 +186,12 @@ impl Standing {
             Self::Eligible { limit: None, .. } if group.is_empty() => String::new(),
             Self::Eligible { limit: None, .. } => format!(" in group {group:?}"),
             Self::Paused => format!(", but throttled by group {group:?}, which is paused"),
+            Self::AtRate(throttle) => {
+                format!(", but throttled by the queue: {}", throttle.explain())
+            }
+            Self::AtGroupRate(throttle) => {
+                format!(", but throttled by group {group:?}: {}", throttle.explain())
+            }
             Self::AtLimit { limit, in_flight, first } => {
                 let holders = holders_text(first, *in_flight);
                 format!(
@@ -216,7 +228,7 @@ fn holders_text(first: &[Entry], in_flight: u64) -> String {
 impl Entry {
     /// Returns one line of text that explains the state of the key.
     ///
-    /// It does not say whether the limit or a pause of the group holds a ready key back:
+    /// It does not say whether a rate, or the limit or a pause of the group holds a ready key back:
     /// [`Queue::explain`](crate::Queue::explain) reads that, too.
     #[must_use]
     pub fn explain(&self) -> String {
@@ -266,10 +278,10 @@ impl Entry {
             (State::Ready, _) => {
                 // The limit of the group is unknown.
                 let unread = Standing::Eligible { limit: None, in_flight: 0 };
-                let but = match &self.group {
-                    _ if self.paused => ", but the queue is paused".to_owned(),
-                    Some(group) => standing.unwrap_or(&unread).explain(group),
-                    None => String::new(),
+                let group = self.group.as_deref().unwrap_or_default();
+                let but = match self.paused {
+                    true => ", but the queue is paused".to_owned(),
+                    false => standing.unwrap_or(&unread).explain(group),
                 };
                 format!("{key}: ready for {since:.1?}{but}{failed}{why}")
             }

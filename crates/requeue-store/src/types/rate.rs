@@ -184,6 +184,18 @@ pub(crate) struct Throttle {
     pub(crate) next_start: Duration,
 }
 
+impl Throttle {
+    pub(crate) const fn permits_none(&self) -> bool {
+        !self.next_start.is_zero()
+    }
+
+    /// Returns when the next start is permitted.
+    pub(crate) fn explain(&self) -> String {
+        let Self { rate, next_start } = self;
+        format!("its rate of {rate} permits the next start in {next_start:.1?}")
+    }
+}
+
 impl Rate {
     /// Returns the time in microseconds of this many starts, rounded up.
     pub(crate) fn time_of(self, starts: usize) -> i64 {

@@ -648,7 +648,8 @@ fn groups_sql(is_next: bool) -> String {
     let after_this = if is_next { "name > $3 collate \"C\"" } else { "$3::text is null" };
     format!(
         "select {}, max(n.t - k.since) filter (where k.state = 0 and k.at <= n.t), \
-             g.name, coalesce(g.most, q.group_limit), g.weight, g.paused, g.rate \
+             g.name, coalesce(g.most, q.group_limit), g.weight, g.paused, g.rate, \
+             max(requeue.next_start(g.rate, r.next_at, n.t) - n.t) \
          from ( \
              select * from ( \
                  select name, most, weight, paused, rate from requeue.groups where queue = $1 \
@@ -658,6 +659,7 @@ fn groups_sql(is_next: bool) -> String {
                      select from requeue.groups s where s.queue = $1 and s.name = grp) \
              ) a where {after_this} order by name limit $2 \
          ) g cross join (select requeue.now() as t) n join requeue.queues q on q.id = $1 \
+         left join requeue.rates r on r.queue = $1 and r.name = g.name \
          left join requeue.keys k on k.queue = $1 and k.grp = g.name \
          group by g.name, g.most, g.weight, g.paused, g.rate, q.group_limit order by g.name",
         StateCounts::columns("n.t")
@@ -666,13 +668,15 @@ fn groups_sql(is_next: bool) -> String {
 
 fn read_group(row: &SqlRow) -> Answer<GroupInfo> {
     let oldest_ready = until(0, row.get::<_, Option<i64>>(5).unwrap_or(0));
+    let throttle = read_throttle(row, 10);
     Ok(GroupInfo {
         counts: StateCounts { oldest_ready, ..read_counts(row)? },
         name: row.get(6),
         limit: row.get::<_, Option<i32>>(7).map(from_count),
         weight: from_count(row.get(8)),
         is_paused: row.get(9),
-        rate: read_rate(row, 10),
+        rate: throttle.map(|throttle| throttle.rate),
+        next_start: throttle.map(|throttle| throttle.next_start),
     })
 }
 

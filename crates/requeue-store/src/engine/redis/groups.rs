@@ -12,6 +12,7 @@ use std::sync::Arc;
 use super::values::{self, Values};
 use super::{Redis, dropping};
 use crate::engine::gate::Gate;
+use crate::engine::time::Micros;
 use crate::engine::{GroupChange, Place};
 use crate::types::error::{Answer, EngineError};
 use crate::types::inspect::GroupInfo;
@@ -103,6 +104,7 @@ impl Redis {
         let shards = self.shards_of(queue)?;
         let mut listing = Listing { after, limit, found: BTreeMap::new() };
         let mut settings = BTreeMap::new();
+        let mut at = 0;
         for shard in &*shards {
             let mut cursor = b"0".to_vec();
             loop {
@@ -113,30 +115,40 @@ impl Redis {
                         group.note_key(&entry);
                     }
                 }
-                cursor = next;
+                (cursor, at) = (next, now);
                 if cursor == b"0" {
                     break;
                 }
             }
-            // All shards have the same settings, but for a change that is in progress.
-            self.read_settings(shard, &mut settings).await?;
+            self.read_settings(shard, at, &mut settings).await?;
         }
         let default = settings.remove(DEFAULT).unwrap_or_default().limit;
         for group in settings.keys() {
             listing.group(&String::from_utf8_lossy(group));
         }
         let infos = listing.found.into_iter().map(|(name, Group { counts, .. })| {
-            let Setting { limit, weight, is_paused, rate } =
+            let Setting { limit, weight, is_paused, gate } =
                 settings.get(name.as_bytes()).copied().unwrap_or_default();
-            let limit = limit.or(default);
-            GroupInfo { name: name.to_string(), counts, limit, weight, is_paused, rate }
+            let throttle = gate.map(|gate| gate.throttle(at));
+            GroupInfo {
+                name: name.to_string(),
+                counts,
+                limit: limit.or(default),
+                weight,
+                is_paused,
+                rate: throttle.map(|throttle| throttle.rate),
+                next_start: throttle.map(|throttle| throttle.next_start),
+            }
         });
         Ok(infos.collect())
     }
 
+    /// Reads the settings of all groups. All shards have the same, but for a change that is in progress, and for the times
+    /// of the next starts: only the shard of a group knows that of its rate.
     async fn read_settings(
         &self,
         shard: &super::Shard,
+        now: Micros,
         settings: &mut BTreeMap<Vec<u8>, Setting>,
     ) -> Answer<()> {
         let mut cursor = b"0".to_vec();
@@ -148,7 +160,11 @@ impl Redis {
             let mut found = Values::from_array(step.next_value()?)?;
             while !found.is_empty() {
                 let (group, text) = (found.bytes()?, found.bytes()?);
-                settings.insert(group, Setting::parse(&String::from_utf8_lossy(&text)));
+                let mut setting = Setting::parse(&String::from_utf8_lossy(&text), now);
+                let known = settings.get(&group).and_then(|known| known.gate);
+                let known = known.filter(|known| Some(known.next_at) > setting.next_start());
+                setting.gate = known.or(setting.gate);
+                settings.insert(group, setting);
             }
             if cursor == b"0" {
                 return Ok(());
@@ -163,24 +179,29 @@ struct Setting {
     limit: Option<u32>,
     weight: u32,
     is_paused: bool,
-    rate: Option<Rate>,
+    /// Its rate.
+    gate: Option<Gate>,
 }
 
 impl Setting {
     /// Parses the settings as the scripts do: an invalid one has its default value.
-    fn parse(text: &str) -> Self {
-        let mut words = text.split(' ');
+    fn parse(text: &str, now: Micros) -> Self {
+        let mut words = text.splitn(4, ' ');
         let limit = words.next().and_then(|limit| limit.parse().ok());
         let weight = words.next().and_then(|weight| weight.parse().ok()).unwrap_or(1);
         let is_paused = words.next() == Some("1");
-        let parts: Vec<i64> = words.take(3).filter_map(|word| word.parse().ok()).collect();
-        Self { limit, weight, is_paused, rate: Rate::from_parts(&parts) }
+        let gate = words.next().and_then(|gate| Gate::from_stored(gate, now));
+        Self { limit, weight, is_paused, gate }
+    }
+
+    fn next_start(&self) -> Option<Micros> {
+        self.gate.map(|gate| gate.next_at)
     }
 }
 
 impl Default for Setting {
     fn default() -> Self {
-        Self { limit: None, weight: 1, is_paused: false, rate: None }
+        Self { limit: None, weight: 1, is_paused: false, gate: None }
     }
 }
 

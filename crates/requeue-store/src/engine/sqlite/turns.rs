@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use rusqlite::{OptionalExtension, Result, named_params, params};
 
-use super::rates::read_rate;
 use super::rows::{COLUMNS, read_row};
 use super::thread::Work;
 use crate::engine::row::Row;
@@ -318,7 +317,7 @@ impl Work<'_> {
              ) \
              select coalesce(ready, 0), coalesce(waiting, 0), coalesce(in_flight, 0), coalesce(dirty, 0), \
                  coalesce(parked, 0), coalesce(oldest, 0), names.name, coalesce(most, group_limit), \
-                 coalesce(weight, 1), coalesce(groups.paused, 0), groups.rate \
+                 coalesce(weight, 1), coalesce(groups.paused, 0), groups.rate, groups.next_at \
              from names join queues on queues.id = :queue \
              left join counted on counted.name = names.name \
              left join groups on groups.queue = :queue and groups.name = names.name \
@@ -334,13 +333,15 @@ impl Work<'_> {
         };
         let groups = statement.query_map(params, |row| {
             let oldest_ready = until(0, row.get(5)?);
+            let throttle = self.read_gate(row, 10)?.map(|gate| gate.throttle(self.now));
             Ok(GroupInfo {
                 counts: StateCounts { oldest_ready, ..StateCounts::read(row)? },
                 name: row.get(6)?,
                 limit: row.get(7)?,
                 weight: row.get(8)?,
                 is_paused: row.get(9)?,
-                rate: read_rate(row, 10)?,
+                rate: throttle.map(|throttle| throttle.rate),
+                next_start: throttle.map(|throttle| throttle.next_start),
             })
         })?;
         groups.collect()

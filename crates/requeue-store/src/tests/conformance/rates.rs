@@ -18,7 +18,7 @@ use crate::tests::Batches as _;
 use crate::types::add::Add;
 use crate::types::inspect::State;
 use crate::types::key::Key;
-use crate::types::rate::Rate;
+use crate::types::rate::{Rate, Throttle};
 
 const WORKERS: usize = 3;
 const KEYS_PER_GROUP: u32 = 8;
@@ -414,12 +414,27 @@ pub(crate) async fn check_changes(rig: &dyn Rig, queue: &str) {
                 engine.change_group(&place, "g0", change).await.expect("changed");
             }
         };
+        let throttle = async || match is_group {
+            false => engine.read_rate(&place).await.expect("read"),
+            true => {
+                let infos = engine.list_groups(&place, None, 9).await.expect("listed");
+                let of_group = infos[0].rate.zip(infos[0].next_start);
+                of_group.map(|(rate, next_start)| Throttle { rate, next_start })
+            }
+        };
         assert_eq!(count().await, 9, "no rate");
-        set(Some(Rate::new(1, day).burst(4))).await;
+        assert_eq!(throttle().await, None);
+        let rate = Rate::new(1, day).burst(4);
+        set(Some(rate)).await;
+        assert_eq!(throttle().await, Some(Throttle { rate, next_start: Duration::ZERO }));
         assert_eq!((count().await, count().await), (4, 0), "the burst");
+        assert_eq!(throttle().await, Some(Throttle { rate, next_start: day }));
         // A faster rate does not wait for the slower one.
-        set(Some(Rate::new(1, second).burst(3))).await;
+        let rate = Rate::new(1, second).burst(3);
+        set(Some(rate)).await;
         assert_eq!(count().await, 0);
+        let next_start = second + Duration::from_micros(1);
+        assert_eq!(throttle().await, Some(Throttle { rate, next_start }));
         now += 1_000_001;
         rig.set_time(now).await;
         assert_eq!((count().await, count().await), (1, 0));
