@@ -423,8 +423,12 @@ impl OpenOptions {
     /// Sets the rate of all starts of the queue, over all processes, if the queue has none. By default there is no such
     /// limit.
     ///
-    /// The rate is stored. If the queue has another rate, [`open`](Self::open) fails. [`Queue::set_rate`] changes the
-    /// rate, and [`GroupHandle::set_rate`](crate::GroupHandle::set_rate) sets a further one for a group.
+    /// The first process that opens the queue with a rate chooses it, and the rate is stored. If a later process asks for
+    /// another rate, [`open`](Self::open) fails, also if both open the queue at the same time. A process without this
+    /// option uses the stored rate. [`Queue::set_rate`] changes or removes the rate. After a removal, the next process
+    /// with this option sets the rate again. [`GroupHandle::set_rate`](crate::GroupHandle::set_rate) sets a further rate
+    /// for a group.
+    ///
     /// [`Rate`] has the promise. While there is a rate, no process [claims ahead](Self::claim_ahead).
     ///
     /// # Examples
@@ -736,9 +740,11 @@ impl OpenOptions {
         let grouping = opening.check_stored(&place, grouping.as_ref()).map_err(|why| bad(&why))?;
         if let Some(rate) = opening.rate.filter(|_| place.rate.is_none()) {
             // A producer may have created the queue, and it need not know the rate.
-            let set = store.engine.set_rate(&place, Some(rate)).await;
+            let set = store.engine.set_first_rate(&place, rate).await;
             let said = || format!("queue {name:?}: its rate was not set");
-            set.map_err(|fault| OpenError::from_engine(said(), fault))?;
+            let first = set.map_err(|fault| OpenError::from_engine(said(), fault))?;
+            // Another process may have set its rate since the queue was read.
+            opening.check_rate(Some(first)).map_err(|why| bad(&why))?;
         }
         place.worker = opening.worker.unwrap_or_else(this_process).into();
         place.on_parked = opening.on_parked;

@@ -98,14 +98,18 @@ impl Opening {
                 "{has}; omit the option, or call `Queue::set_group_limit` or `requeue groups default-limit {wanted}`"
             ));
         }
-        if let (Some(wanted), Some(rate)) = (self.rate, place.rate)
-            && wanted != rate
-        {
-            return Err(format!(
-                "its rate is {rate}, not {wanted}; omit the option, or call `Queue::set_rate`"
-            ));
-        }
+        self.check_rate(place.rate)?;
         Ok(stored)
+    }
+
+    /// Returns the reason if the queue has another rate than the option says.
+    pub(crate) fn check_rate(&self, stored: Option<Rate>) -> Result<(), String> {
+        match (self.rate, stored) {
+            (Some(wanted), Some(rate)) if wanted != rate => Err(format!(
+                "its rate is {rate}, not {wanted}; omit the option, or call `Queue::set_rate` or `requeue queues rate`"
+            )),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::types::rate::{Rate, Throttle, as_wide};
 /// by more than the interval times the burst less one. So it permits at most the burst.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Gate {
-    rate: Rate,
+    pub(crate) rate: Rate,
     pub(crate) next_at: Micros,
 }
 

@@ -474,6 +474,11 @@ pub(crate) trait Engine: Debug + Send + Sync {
         Err(EngineError::refused(NO_RATES))
     }
 
+    /// Sets the rate as [`set_rate`](Self::set_rate), if the queue has none. Returns the rate that it has then.
+    async fn set_first_rate(&self, _queue: &Place, _rate: Rate) -> Answer<Rate> {
+        Err(EngineError::refused(NO_RATES))
+    }
+
     /// Changes a setting of a group, in all processes, and wakes waiting processes. Runs in flight continue.
     async fn change_group(&self, _queue: &Place, _group: &str, _change: GroupChange) -> Answer<()> {
         Err(EngineError::refused(NO_GROUPS))

@@ -237,6 +237,13 @@ impl Engine for Postgres {
         self.query_row(queue, sql, &[&number(queue), &rate]).await.map(drop)
     }
 
+    async fn set_first_rate(&self, queue: &Place, rate: Rate) -> Answer<Rate> {
+        let sql = "select requeue.set_first_rate($1, $2)";
+        let parts = rate_parts(Some(rate));
+        let row = self.query_row(queue, sql, &[&number(queue), &parts]).await?;
+        Ok(read_rate(&row, 0).unwrap_or(rate))
+    }
+
     async fn send_completions(&self, queue: &Place, ends: Vec<End>, tried: Tried) -> Answers<bool> {
         let sql = match tried {
             Tried::No => {

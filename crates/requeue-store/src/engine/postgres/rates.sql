@@ -199,6 +199,17 @@ begin
     perform requeue.wake(in_queue);
 end $$;
 
+-- Sets the rate of a queue that has none, and wakes the waiting processes. Returns the rate of the queue.
+create or replace function requeue.set_first_rate(in_queue integer, in_rate bigint[]) returns bigint[]
+language plpgsql {definer} set lock_timeout = '5s' as $$
+begin
+    -- Of two processes, the second waits here for the first, and then finds its rate.
+    update requeue.queues q set rate = in_rate where q.id = in_queue and q.rate is null;
+    perform requeue.check_queue(in_queue);
+    perform requeue.wake(in_queue);
+    return (select q.rate from requeue.queues q where q.id = in_queue);
+end $$;
+
 -- Sets the rate of a group, and wakes the waiting processes.
 create or replace function requeue.set_group_rate(in_queue integer, in_name text, in_rate bigint[]) returns void
 language plpgsql {definer} set lock_timeout = '5s' as $$

@@ -73,8 +73,14 @@ impl Redis {
     }
 
     /// Sets the rate of a queue with one shard: the starts of several shards could not be counted exactly. The record of
-    /// the queue has it, too, as the limit of its groups.
-    pub(super) async fn set_queue_rate(&self, queue: &Place, rate: Option<Rate>) -> Answer<()> {
+    /// the queue has it, too, as the limit of its groups. With `when` "first", the queue keeps the rate that it has.
+    /// Returns its rate.
+    pub(super) async fn set_queue_rate(
+        &self,
+        queue: &Place,
+        rate: Option<Rate>,
+        when: &str,
+    ) -> Answer<Option<Rate>> {
         let shards = self.shards_of(queue)?;
         let [shard] = &shards[..] else {
             return Err(EngineError::refused(format!(
@@ -84,13 +90,13 @@ impl Redis {
                 shards.len()
             )));
         };
-        let rate = values::rate_word(rate);
         let mut command = self.nodes.scripts.set_rate.on(shard);
-        command.arg(&rate);
-        self.run_script(shard, &command).await?;
-        let change = ["rate".to_owned(), rate];
+        command.arg(values::rate_word(rate)).arg(when);
+        let stored = values::to_text(self.run_script(shard, &command).await?)?;
+        let change = ["rate".to_owned(), stored.clone()];
         let recorded = dropping::record(&self.nodes, &shard.queue, &change);
-        recorded.await.map_err(|fault| fault.after_a_part())
+        recorded.await.map_err(|fault| fault.after_a_part())?;
+        Ok(Rate::from_stored(&stored))
     }
 
     /// Lists groups with the numbers of their keys. The shards do not keep their keys by group, so this reads all keys

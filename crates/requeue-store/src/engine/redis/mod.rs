@@ -335,7 +335,12 @@ impl Engine for Redis {
     }
 
     async fn set_rate(&self, queue: &Place, rate: Option<Rate>) -> Answer<()> {
-        self.set_queue_rate(queue, rate).await
+        self.set_queue_rate(queue, rate, "always").await.map(drop)
+    }
+
+    async fn set_first_rate(&self, queue: &Place, rate: Rate) -> Answer<Rate> {
+        let stored = self.set_queue_rate(queue, Some(rate), "first").await?;
+        Ok(stored.unwrap_or(rate))
     }
 
     async fn list_groups(

@@ -137,7 +137,7 @@ impl Values {
     pub(super) fn text_if_any(&mut self) -> Answer<Option<String>> {
         match self.next_value()? {
             Value::Nil => Ok(None),
-            value => String::from_utf8(bytes(value)?).map(Some).map_err(|_| unknown_format()),
+            value => to_text(value).map(Some),
         }
     }
 
@@ -158,6 +158,10 @@ fn bytes(value: Value) -> Answer<Vec<u8>> {
         Value::BulkString(bytes) => Ok(bytes),
         _ => Err(unknown_format()),
     }
+}
+
+pub(super) fn to_text(value: Value) -> Answer<String> {
+    String::from_utf8(bytes(value)?).map_err(|_| unknown_format())
 }
 
 pub(super) fn number(value: Value) -> Answer<i64> {

@@ -348,6 +348,12 @@ impl Engine for Sqlite {
         Ok(())
     }
 
+    async fn set_first_rate(&self, queue: &Place, rate: Rate) -> Answer<Rate> {
+        let rate = self.update_rows(queue, move |at, queue| at.set_first_rate(&queue, rate)).await;
+        self.wake_getters(queue.id);
+        rate
+    }
+
     async fn send_completions(&self, queue: &Place, ends: Vec<End>, _: Tried) -> Answers<bool> {
         let (held, freed) = self
             .with_rows(&self.thread, queue, move |at, queue| at.finish_deliveries(&queue, ends))

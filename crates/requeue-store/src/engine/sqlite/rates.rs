@@ -100,6 +100,15 @@ impl Work<'_> {
         self.connection.execute(sql, params![queue.id, rate.map(Rate::to_stored)]).map(drop)
     }
 
+    /// Sets the rate of a queue that has none. Returns its rate.
+    pub(super) fn set_first_rate(&self, queue: &Place, rate: Rate) -> Result<Rate> {
+        let gate = self.read_standing(queue)?.and_then(|standing| standing.gate);
+        match gate {
+            Some(gate) => Ok(gate.rate),
+            None => self.set_rate(queue, Some(rate)).map(|()| rate),
+        }
+    }
+
     pub(super) fn set_group_rate(
         &self,
         queue: &Place,

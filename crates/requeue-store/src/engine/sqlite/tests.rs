@@ -128,6 +128,11 @@ async fn slow_claims_reach_a_rate() {
 }
 
 #[tokio::test]
+async fn the_first_rate_is_kept() {
+    rates::check_first(&Fixture::new().await, "q").await;
+}
+
+#[tokio::test]
 async fn a_rate_changes() {
     rates::check_changes(&Fixture::new().await, "q").await;
 }

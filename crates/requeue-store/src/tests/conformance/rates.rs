@@ -320,7 +320,7 @@ fn group_of_key(key: &Key) -> usize {
 }
 
 /// Returns the number of starts and the length of a window that ends with the last start, if it exceeds the rate.
-fn exceeded_by_last(rate: Rate, times: &[Micros]) -> Option<(usize, Micros)> {
+pub(crate) fn exceeded_by_last(rate: Rate, times: &[Micros]) -> Option<(usize, Micros)> {
     let [starts, per, burst] = rate.parts().map(i128::from);
     let last = *times.last()?;
     times.iter().enumerate().find_map(|(n, &first)| {
@@ -391,6 +391,26 @@ pub(crate) async fn check_share(rig: &dyn Rig, queue: &str) {
             assert!(100 * KEYS as i128 >= 95 * permitted, "{rate}: {KEYS} of {permitted} starts");
         }
     }
+}
+
+/// Checks that of several processes that set the first rate, one wins, and that all get its rate.
+pub(crate) async fn check_first(rig: &dyn Rig, queue: &str) {
+    let engine = rig.engine();
+    rig.set_time(BEGIN).await;
+    // Redis creates a queue whose adds name the groups with one shard.
+    let settings = Settings { group_by: Some("".into()), ..Settings::default() };
+    let place = engine.open_queue(queue, settings).await.expect("the queue opens");
+    let rate = |starts| Rate::new(starts, Duration::from_secs(1));
+    let first = async |starts| engine.set_first_rate(&place, rate(starts)).await.expect("set");
+    let (one, other) = tokio::join!(first(1), first(2));
+    assert_eq!(one, other);
+    assert_eq!(first(3).await, one);
+    let read = async || engine.read_rate(&place).await.expect("read").map(|found| found.rate);
+    assert_eq!(read().await, Some(one));
+    assert_eq!(engine.find_queue(queue).await.expect("found").expect("it exists").rate, Some(one));
+    engine.set_rate(&place, None).await.expect("set");
+    assert_eq!(read().await, None);
+    assert_eq!((first(4).await, read().await), (rate(4), Some(rate(4))));
 }
 
 /// Checks that a change of a rate applies to the next claim, and that its removal ends the limit.

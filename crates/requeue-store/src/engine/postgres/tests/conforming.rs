@@ -116,6 +116,12 @@ async fn slow_claims_reach_a_rate() {
 }
 
 #[tokio::test]
+async fn the_first_rate_is_kept() {
+    let Some(server) = Server::shared() else { return };
+    rates::check_first(&Fixture::new(server).await, "q").await;
+}
+
+#[tokio::test]
 async fn a_rate_changes() {
     let Some(server) = Server::shared() else { return };
     rates::check_changes(&Fixture::new(server).await, "q").await;

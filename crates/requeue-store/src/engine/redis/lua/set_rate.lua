@@ -1,6 +1,12 @@
--- Sets the rate of all starts of the queue, and wakes waiting processes. ARGV: the rate, or empty text. A removed rate is
--- stored as a dash, so that check.lua does not restore it.
+-- Sets the rate of all starts of the queue, and wakes waiting processes. ARGV: the rate, or empty text; and first if the
+-- queue keeps the rate that it has. A removed rate is stored as a dash, so that check.lua does not restore it. Answers the
+-- rate, or empty text.
 local is_paused, time, rate = standing()
+local has = string.match(rate or '', '^(%d+ %d+ %d+) %d+$')
+if ARGV[2] == 'first' and has then
+  return has
+end
 local next_at = string.match(rate or '', '(%d+)$') or 0
 keep_standing(is_paused, time, ARGV[1] ~= '' and ARGV[1] .. ' ' .. next_at or '-')
 wake()
+return ARGV[1]
