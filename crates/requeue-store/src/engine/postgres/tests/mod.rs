@@ -12,6 +12,7 @@ mod guarded;
 mod late;
 mod locked;
 mod pooled;
+mod rated;
 mod roles;
 mod sql;
 mod upgrading;
