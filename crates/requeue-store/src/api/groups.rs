@@ -100,6 +100,8 @@ impl Queue {
     /// Keys that were claimed ahead before the change start without it. In Redis, only a queue with one
     /// [shard](crate::Store::connect) can have a rate.
     ///
+    /// [`rate`](Self::rate) returns the rate, and [`explain`](Self::explain) says whether it holds a key back.
+    ///
     /// # Errors
     ///
     /// Returns an error if the rate is [invalid](Rate::new), the store cannot be reached, or the queue was dropped.
@@ -500,6 +502,7 @@ impl GroupHandle<'_> {
     /// [queue](Queue::set_rate) applies.
     ///
     /// The rate is stored, and applies to later claims. The starts before count, unless the group had no rate.
+    /// [`info`](Self::info) returns the rate, and [`Queue::explain`] says whether it holds a key back.
     ///
     /// # Errors
     ///
