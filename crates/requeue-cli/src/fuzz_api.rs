@@ -69,7 +69,7 @@ pub fn retries(text: &str) -> Result<Option<u32>, &'static str> {
     parse_retries(text).map(|retries| retries.0)
 }
 
-/// Parses a list of exit codes. Returns those from 0 to `among` - 1.
+/// Parses a list of exit codes. Returns the numbers from 0 to `among` - 1.
 pub fn codes(text: &str, among: i32) -> Result<Vec<i32>, &'static str> {
     let codes = parse_codes(text)?;
     Ok((0..among).filter(|&exit| codes.contain(exit)).collect())

@@ -26,14 +26,14 @@ pub fn shown(bytes: &[u8]) -> String {
     escape(bytes, &['\\'])
 }
 
-/// Formats text, which may be untrusted, as printable text on one line. Keys in it are escaped already, so backslashes
-/// and quotes stay as they are.
+/// Formats text, which may be untrusted, as printable text on one line. Keys in the text are already escaped, so
+/// backslashes and quotes stay unchanged.
 pub(crate) fn printable(text: &str) -> String {
     escape(text.as_bytes(), &[])
 }
 
-/// Escapes the characters that can change a terminal, except newlines and tabs. The escapes are those of JSON, so JSON
-/// keeps its meaning.
+/// Escapes the characters that can change a terminal, except newlines and tabs. JSON has the same escapes, so escaped
+/// JSON keeps its meaning.
 pub(crate) fn without_controls(bytes: &[u8]) -> Vec<u8> {
     let is_bidi = |char| matches!(char, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let mut text = Vec::with_capacity(bytes.len());

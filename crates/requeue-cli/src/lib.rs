@@ -43,7 +43,7 @@ use crate::exit::Ended;
 
 /// Runs the program with the arguments of this process, and returns its exit code.
 pub fn main() -> ExitCode {
-    // This comes before the arguments are parsed: those of the guardian are no flags.
+    // This comes before the arguments are parsed, because the guardian's arguments are no flags.
     if let Some(code) = process::guardian::guard_if_asked() {
         return code;
     }

@@ -115,10 +115,10 @@ impl<K> Builder<K> {
         self
     }
 
-    /// Adds a table to the dashboard and to `/api/v1/sections`, below those that were added before.
+    /// Adds a table to the dashboard and to `/api/v1/sections`, below the tables that were added before.
     ///
-    /// The function is called for each request for the tables. An open dashboard sends one every 2 s. The function
-    /// should be quick, and must not block. While it returns `None`, or if it panics, the table is not shown.
+    /// The function is called for each request for the tables. An open dashboard sends a request every 2 s. The
+    /// function should be quick, and must not block. While it returns `None`, or if it panics, the table is not shown.
     ///
     /// # Examples
     ///
@@ -148,7 +148,7 @@ impl<K> Builder<K> {
 
     /// Sets the history whose runs and parked keys are shown.
     ///
-    /// Without one, the site knows no past runs, and no keys that a queue in memory has given up.
+    /// Without a history, the site knows no past runs, and no keys that a queue in memory has given up.
     pub fn history(mut self, history: &History) -> Self {
         self.history = Some(history.clone());
         self
@@ -157,8 +157,8 @@ impl<K> Builder<K> {
     /// Allows clients that send this token to change the queue: add, cancel, run now, revive, pause and resume.
     ///
     /// Without a token, the site is read-only. The token must be in the header `Authorization: Bearer TOKEN` of a POST
-    /// request. Wrong tokens are limited to 10 per minute and address; all loopback addresses count as one. Each change is
-    /// an event of `tracing`, with the client's address and the number of keys.
+    /// request. Wrong tokens are limited to 10 per minute and address; all loopback addresses count as one address.
+    /// Each change is an event of `tracing`, with the client's address and the number of keys.
     ///
     /// A server that mounts the [router](Site::router) must provide addresses with axum's
     /// `into_make_service_with_connect_info::<SocketAddr>()`. Otherwise all clients share one limit.
@@ -259,8 +259,9 @@ impl<K> Builder<K> {
 
     /// Sets the number of connections that [`Site::serve`] accepts at the same time.
     ///
-    /// 64 by default, and at least 1. Up to half of them, rounded up, may be streams of `/api/v1/events`, and up to a
-    /// quarter, but at least one, may search for keys or wait for that. When all are in use, a new connection replaces an idle one.
+    /// 64 by default, and at least 1. Up to half of the connections, rounded up, may be streams of `/api/v1/events`. Up
+    /// to a quarter, but at least one, may search for keys or wait for a search. When all connections are in use, a new
+    /// connection replaces an idle connection.
     ///
     /// Eight more connections are reserved for probes. While no connection is idle, they answer `/healthz` and
     /// `/readyz`, and reply 503 to all other requests.

@@ -160,7 +160,7 @@ impl Row {
         if let Some(token) = entry.fencing_token {
             detail = detail.field("fencing_token", token);
         }
-        // These and the error are separate properties, and must not be repeated in the reason.
+        // Times and the error are separate properties, and must not be repeated in the reason.
         let mut unnamed = entry.clone();
         if let Some(worker) = unnamed.worker.take() {
             detail = detail.field("worker", escape_key(worker.as_bytes()));
@@ -190,7 +190,7 @@ impl Row {
     }
 }
 
-/// Returns the queue's reason why a key waits, followed by that of the program.
+/// Returns the queue's reason why a key waits, followed by the program's reason.
 fn with_reason(mut why: String, reason: Option<String>) -> String {
     if let Some(reason) = reason {
         why.push_str("; ");

@@ -39,12 +39,12 @@ const LOOK: Duration = Duration::from_millis(5);
 /// The number of looks in which a new connection must send a request. Afterwards, another connection may take its place.
 const SILENT_LOOKS: u64 = 4;
 
-/// Serves `router` on at most `most` connections at a time, until `ended`. A new connection replaces the oldest one that
-/// has sent no request, or else the oldest idle one.
+/// Serves `router` on at most `most` connections at a time, until `ended`. A new connection replaces the oldest
+/// connection that has sent no request, or else the oldest idle connection.
 ///
-/// If all of them are busy, the new connection gets one of [`RESERVED`] places, where `probes` answers one request. So
-/// clients that occupy all connections do not keep an orchestrator from its probes. While those are taken as well, new
-/// connections wait in the queue of the system.
+/// If all of them are busy, the new connection gets one of [`RESERVED`] places, where `probes` answers one request.
+/// Clients that occupy all connections therefore do not block the probes of an orchestrator. While the reserved places
+/// are also taken, new connections wait in the queue of the system.
 pub(crate) async fn serve<L: Listener<Addr: 'static>>(
     listener: L,
     router: Router,
@@ -93,7 +93,7 @@ pub(crate) async fn serve<L: Listener<Addr: 'static>>(
             ended.clone(),
         ));
     }
-    // Each task ends after its response, because it has seen the end as well.
+    // Each task ends after its response, because it has also seen the end.
     while tasks.join_next().await.is_some() {}
 }
 
@@ -129,13 +129,13 @@ impl Places {
     }
 
     fn find_replaceable(&self) -> Option<usize> {
-        // Silent connections are closed first: an idle one belongs to a client that has already
-        // sent a request.
+        // Silent connections are closed first, because an idle connection belongs to a client that has already sent a
+        // request.
         let silent = self.connections.iter().position(|connection| self.is_silent(connection));
         silent.or_else(|| self.connections.iter().position(|connection| connection.is_idle()))
     }
 
-    /// Returns a new connection. If no place is free for it, closes another one.
+    /// Returns a new connection. If no place is free, closes another connection.
     fn new_connection(&mut self) -> Arc<Connection> {
         if self.connections.len() >= self.most
             && let Some(other) = self.find_replaceable().and_then(|at| self.connections.remove(at))
@@ -287,7 +287,8 @@ mod tests {
         client
     }
 
-    /// Returns the status of the response, which is `None` if the connection was closed without one, and the last line.
+    /// Returns the status of the response and the last line. The status is `None` if the connection was closed without
+    /// a response.
     async fn answer(mut client: TcpStream) -> (Option<u16>, String) {
         let mut answer = Vec::new();
         let _ = client.read_to_end(&mut answer).await;

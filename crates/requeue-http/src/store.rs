@@ -1,4 +1,4 @@
-//! A queue in a store as a source. One task reads its numbers from the store, and one asks for its state.
+//! A queue in a store as a source. One task reads the queue's numbers from the store, and another task reads its state.
 
 use std::error::Error;
 use std::sync::{Arc, Weak};
@@ -52,7 +52,7 @@ pub(crate) struct Stored {
 struct Seen {
     is_away: bool,
     is_paused: bool,
-    /// The number of pauses and resumes of this site. A read that began before one of them is out of date.
+    /// The number of pauses and resumes of this site. A read that began before such a change is out of date.
     pauses: u64,
     /// The last counts, and their time; `None` before the first.
     counts: Option<(StateCounts, Instant)>,
@@ -62,11 +62,11 @@ struct Seen {
 
 impl Seen {
     /// Records the state that the store has returned; `None` if it has not answered in time, or with an error. The
-    /// counts have no part in it: those of a large queue may take long.
+    /// counts do not affect this, because counting a large queue may take long.
     fn take_state(&mut self, is_paused: Option<bool>, pauses: u64) {
-        // A store that answers with an error is as unreachable for workers as one that is silent.
+        // For workers, a store that answers with an error is as unreachable as a silent store.
         self.is_away = is_paused.is_none();
-        // A read that began before a pause of this site must not undo what the dashboard shows.
+        // A read that began before a pause of this site must not change the state that the dashboard shows.
         if let Some(is_paused) = is_paused.filter(|_| self.pauses == pauses) {
             self.is_paused = is_paused;
         }
@@ -155,7 +155,7 @@ impl Stored {
     }
 
     /// Calls `visit` for each selected key of up to `most`, until it returns false. Returns the number of keys that
-    /// were read, and the last one of them if there may be more.
+    /// were read, and the last of these keys if there may be more.
     async fn visit_keys(
         &self,
         selection: &Selection,
@@ -479,8 +479,9 @@ async fn await_answer<T, E: Error>(
     timeout(patience, answered).await.map_or_else(late, |answer| answer.map_err(store_failure))
 }
 
-/// Reads the state of the queue each second, until no source is left. This takes no longer than its time limit, so
-/// that `/readyz` and `status` follow the store within seconds, and cost it the same for any number of clients.
+/// Reads the state of the queue each second, until no source is left. The read takes no longer than its time limit, so
+/// that `/readyz` and `status` follow the store within seconds. The cost for the store does not depend on the number of
+/// clients.
 async fn keep_asking(queue: Queue, seen: Weak<Mutex<Seen>>) {
     while let Some(pauses) = seen.upgrade().map(|seen| seen.lock().pauses) {
         let is_paused = timeout(PATIENCE_FOR_STATE, queue.is_paused()).await;
@@ -496,10 +497,9 @@ async fn keep_asking(queue: Queue, seen: Weak<Mutex<Seen>>) {
 async fn keep_counting(queue: Queue, seen: Weak<Mutex<Seen>>) {
     while seen.strong_count() > 0 {
         if let Ok(Ok(counts)) = timeout(PATIENCE, queue.recent_counts()).await {
-            // The age of these counts, or of newer ones.
+            // The age of these counts, or of newer counts.
             let age = queue.sample().and_then(|sample| sample.counts_age);
-            // The reference is upgraded after the wait: a site that was dropped in the meantime
-            // ends this task.
+            // The reference is upgraded after the wait, so that this task ends when its site was dropped.
             let Some(source) = seen.upgrade() else { return };
             source.lock().take_counts(counts, age.unwrap_or_default());
             drop(source);

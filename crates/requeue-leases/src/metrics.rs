@@ -15,8 +15,8 @@ type ByReason = [(&'static str, String); 2];
 
 /// The elections and shard groups in a Prometheus registry.
 ///
-/// Create it once for a registry, and pass it to each elector and each group. The metrics of
-/// requeue-kube contain one, so a program with controllers passes those.
+/// Create it once for a registry, and pass it to each elector and each group. The metrics of requeue-kube contain these
+/// metrics, so a program with controllers passes the former.
 ///
 /// ```
 /// use prometheus_client::registry::Registry;

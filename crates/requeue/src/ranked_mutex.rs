@@ -1,12 +1,11 @@
 //! Mutexes that cannot deadlock although user code runs under them.
 //!
-//! The queue calls a key's `eq` and `clone` and a custom order while it holds its lock. The limiter
-//! has its own lock, and so does a scrape. All of this user code may call any queue again. Two
-//! threads that took two such locks in opposite order would wait for each other forever.
+//! The queue calls a key's `eq` and `clone` and a custom order while it holds its lock. The limiter and a scrape have
+//! separate locks. All of this user code may call any queue again. Two threads that took two such locks in opposite
+//! order would wait for each other forever.
 //!
-//! Therefore each mutex has a [`Rank`], and a thread that holds one may only lock a mutex of a
-//! higher rank. Any other attempt fails with [`Reentered`] immediately, even for a mutex of another
-//! queue.
+//! Therefore each mutex has a [`Rank`], and a thread that holds a mutex may only lock a mutex of a higher rank. Any
+//! other attempt fails with [`Reentered`] immediately, even for a mutex of another queue.
 
 use std::cell::Cell;
 
@@ -37,7 +36,7 @@ thread_local!(static HELD: Cell<Rank> = Cell::new(Rank::Nothing));
 /// the user code has returned.
 pub(crate) struct RankedMutex<T>(Mutex<Ranked<T>>);
 
-/// This thread holds a mutex of the same rank or of a higher one.
+/// This thread holds a mutex of the same rank or of a higher rank.
 #[derive(Debug)]
 pub(crate) struct Reentered;
 

@@ -35,7 +35,7 @@ impl Content {
         now: SystemTime,
     ) -> Option<Self> {
         let stamp = meta.stamp;
-        // A time in the future is not settled either.
+        // A time in the future also leaves the content unsettled.
         let is_settled = now.duration_since(changed_at(meta)).is_ok_and(|age| age > TICK);
         let hash = match stamp.size {
             ..=LARGEST => match hash_file(dir, name, secret) {

@@ -19,7 +19,7 @@ use crate::output::files::{Identity, identity};
 pub(super) struct Filter {
     /// One per root.
     builders: Vec<WalkBuilder>,
-    /// One per root. They keep the rules that they have read.
+    /// One per root. The matchers keep the rules that they have read.
     matchers: Vec<IncrementalIgnore>,
     /// The number of forgotten directories whose rules the matchers keep in vain.
     pub(super) forgotten: usize,

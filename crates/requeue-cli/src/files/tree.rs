@@ -1,7 +1,7 @@
 //! The watched files as they were last seen, and the changes since then.
 //!
-//! Events say only where to look. A change is a difference between the files and their last seen state. Thus a lost,
-//! late or repeated event makes no difference, as long as another one follows it or the whole tree is read again.
+//! Events say only where to look. A change is a difference between the files and their last seen state. A lost, late or
+//! repeated event therefore makes no difference if another event follows or the whole tree is read again.
 //!
 //! A directory is read after its watch was added. A file that appears in it is then either read, or causes an event.
 
@@ -39,7 +39,7 @@ pub(super) enum Kind {
     Deleted,
 }
 
-/// The system allows no more watches. The number is that of the watched directories.
+/// The system allows no more watches. The number counts the watched directories.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Full(pub(super) usize);
 
@@ -148,7 +148,7 @@ impl Tree {
             events.paths.extend(forgotten.map(|path| (path, true)));
         }
         if events.overflow {
-            // The events may have told of directories whose watches ended, or that took the place of others.
+            // The events may have named directories whose watches ended, or directories that replaced others.
             match (self.new_watcher)().map_err(NotWatched::from) {
                 // The drop of the old watcher ends its watches.
                 Ok(watcher) => self.watcher = watcher,
@@ -165,7 +165,7 @@ impl Tree {
         }
         let mut entered: Option<PathBuf> = None;
         for (path, is_replaced) in events.paths {
-            // The scan of a directory came after its events, and after those of its files.
+            // The directory was scanned after the events of the directory and of its files.
             if entered.as_ref().is_some_and(|entered| path.starts_with(entered)) {
                 continue;
             }
@@ -333,7 +333,7 @@ impl Tree {
 
     /// Watches a directory. Returns false if it cannot be watched, or is watched already at another path.
     fn claim_dir(&mut self, dir: &Path, root: usize, id: Id) -> Result<bool, Full> {
-        // Roots may contain each other. The first one that watches a directory keeps it.
+        // Roots may contain each other. The first watcher of a directory keeps the directory.
         if self.dirs.get(dir).is_some_and(|dir| dir.root != root) {
             return Ok(false);
         }
@@ -426,7 +426,8 @@ impl Tree {
                 }
             }
         }
-        // The filter keeps the rules of directories that are gone. Clearing it costs reads, and so happens rarely.
+        // The filter keeps the rules of directories that are gone. The filter is rarely cleared, because clearing costs
+        // reads.
         if self.filter.forgotten > self.dirs.len() + 1000 {
             self.filter.reload_rules();
         }
@@ -497,7 +498,7 @@ impl Tree {
         if is_wanted {
             self.compare_file(opened, name, meta, root, trust);
         } else {
-            // It is not deleted: it no longer counts.
+            // The file is not deleted, but no longer counts.
             self.remove_file(dir, name);
         }
     }

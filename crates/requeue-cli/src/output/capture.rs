@@ -82,7 +82,7 @@ impl<'a> Sink<'a> {
                 () = &mut grace_over => break,
             };
             self.received += new as u64;
-            // Only whole lines are written, so that those of two commands do not mix.
+            // Only whole lines are written, so that lines of two commands do not mix.
             if let Some(whole) = lines.take_whole(new)
                 && !self.put_bytes(whole).await?
             {
@@ -101,7 +101,7 @@ impl<'a> Sink<'a> {
     async fn put_bytes(&mut self, bytes: Vec<u8>) -> io::Result<bool> {
         if let Some(tail) = &mut self.tail {
             let all = tail.len() + bytes.len();
-            // Cutting only now and then copies each byte at most twice.
+            // The buffer is cut rarely, so that each byte is copied at most twice.
             if all > 2 * TAIL {
                 tail.drain(..tail.len().min(all - TAIL));
             }

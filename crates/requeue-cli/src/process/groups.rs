@@ -19,7 +19,7 @@ use crate::process::guardian::Guardian;
 /// The groups of the commands in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
-    /// The groups by slot. A group is removed when its leader is waited for. Until then, the process ID cannot be
+    /// The groups by slot. A group is removed when a wait returns its leader. Until then, the process ID cannot be
     /// reused.
     running: Mutex<Vec<Option<Group>>>,
     /// Read-locked from the start of a command until it is listed. Write-locked to reach all commands, because a
@@ -131,7 +131,7 @@ impl Groups {
     /// Kills the groups that have stopped because they tried to use the terminal. They would wait forever: no command
     /// gets the terminal.
     pub(crate) fn kill_starved(&self) {
-        // A command that is being started may have stopped already, and only one SIGCHLD reports that.
+        // A command may stop while it is being started, and only one SIGCHLD reports this.
         drop(self.starting.write());
         for group in self.running.lock().iter_mut().flatten() {
             let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
@@ -269,7 +269,7 @@ mod tests {
             let mut unlisted = Vec::new();
             for _ in 0..100 {
                 groups.stop_while(|| {
-                    // As long as the lock is held, none of these is waited for.
+                    // While the lock is held, no task waits for one of these processes.
                     let listed = groups.running.lock();
                     let leads = |pid: &Pid| listed.iter().flatten().any(|it| it.leader == *pid);
                     unlisted.extend(running(&line).into_iter().filter(|pid| !leads(pid)));

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use crate::exit::Refusal;
 use crate::process::mark::Marks;
 
-/// POSIX shells. They take a script as the argument after `-c`, and arguments of the script after it.
+/// POSIX shells. These shells take a script as the argument after `-c`, followed by arguments of the script.
 const POSIX: &str =
     "sh ash bash brush dash hush ksh lksh loksh mksh oksh osh pdksh posh rbash rksh yash zsh";
 /// Shells of other languages that take a script in the same way.
@@ -104,7 +104,7 @@ fn takes_script(arg: &OsStr) -> bool {
     }
 }
 
-/// Returns the value of the option at `at`: the word itself if the key is in it, or the next one.
+/// Returns the value of the option at `at`: the word itself if it contains the key, or the next word.
 fn option_value<'a>(args: &'a [OsString], at: usize, marks: Marks<'_>) -> &'a [OsString] {
     word_at(args, if marks.is_in(&args[at]) { at } else { at + 1 })
 }

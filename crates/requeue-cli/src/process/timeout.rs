@@ -80,7 +80,7 @@ impl<'a> Watchdog<'a> {
         }
     }
 
-    /// Sends signals when they are due, until SIGKILL is sent. Cancel safe.
+    /// Sends each signal when it is due, up to SIGKILL. Cancel safe.
     async fn send_due_signals(&mut self) {
         while self.phase != Phase::Killed {
             tokio::select! {

@@ -45,7 +45,7 @@ impl Runner {
             Outcome::Failed { exit: Some(exit), why, is_final: false } => {
                 self.tally.runs.failed.one_more();
                 if self.hooks.as_ref().is_some_and(|hooks| hooks.is_new(&item)) {
-                    // A newer request is in the queue, and must not wait for the retry of this one.
+                    // A newer request is in the queue, and must not wait for the retry of this run.
                     let (key, attempt) =
                         (item.key().clone(), self.keys.failing.past_of(&item).attempt);
                     self.keys.give_up(item);
@@ -181,7 +181,7 @@ impl Runner {
         // Nothing runs the key again in a run that stops.
         let remedy = if self.must_halt() || self.is_stopping() { "" } else { remedy };
         let letter = DeadLetter { attempts, exit, why, priority: item.priority() };
-        // The letter is written before the key leaves the queue, so that a kill in between does not lose the key.
+        // The dead letter is written before the key leaves the queue, so that a kill in between does not lose the key.
         let written = self.files.dead_letters.write_letter(&item, letter);
         let key = item.key().clone();
         self.keys.give_up(item);
@@ -232,7 +232,7 @@ impl Runner {
             let keys = tokio::task::block_in_place(|| self.keys.queue.shut_down().len());
             return self.tally.unfinished.add(keys);
         };
-        // The reader stops by itself. It may still be adding keys to the store.
+        // The reader stops by itself. The reader may still be adding keys to the store.
         let _ = reader_end.await;
         leases.release_all().await;
         if leases.remote.is_dropped() {

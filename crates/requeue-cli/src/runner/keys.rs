@@ -1,9 +1,9 @@
 //! The keys of a run: the queue, and the state per key that the queue does not have.
 //!
 //! The queue decides which key starts next, and when a certain key may start. The rate decides when any key may start.
-//! The keys of a queue in a store are leased one by one, and are in the local queue from their lease to
-//! the end of their run. Therefore, if the lease of a key is lost and the key is leased again, it waits until its
-//! command here has exited.
+//! The keys of a queue in a store are leased one by one, and are in the local queue from their lease to the end of
+//! their run. If a lease is lost and its key is leased again, the key therefore waits until its command in this process
+//! has exited.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,7 +52,7 @@ impl Keys {
         let (failures, pacing) = (&config.failures, &config.pacing);
         // A random seed.
         let seed = RandomState::new().build_hasher().finish();
-        // A queue in a store has its own metrics.
+        // A queue in a store has separate metrics.
         let metrics = metrics.filter(|_| remote.is_none());
         let queue = pacing.build_queue(config.name, failures.re_add, metrics);
         let queue = queue.map_err(|error| Refusal::failure(error.to_string()))?;
@@ -205,9 +205,9 @@ impl Keys {
         }
     }
 
-    /// Completes a key. It runs again only if it was re-added.
+    /// Completes a key. The key runs again only if it was re-added.
     pub(super) fn succeed(&self, item: Item<'static, Key>) {
-        // The state of the key is removed before the completion, after which the key may start again as a new one.
+        // The state of the key is removed before the completion, after which the key may start again as a new key.
         self.end_place(&item);
         self.failing.forget_key(&item);
         item.succeed();

@@ -42,7 +42,7 @@ pub(crate) fn run(source: &Source, config: Config) -> Result<Ended, Refusal> {
     })
 }
 
-/// Runs `future` on its own runtime.
+/// Runs `future` on a separate runtime.
 pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -192,7 +192,7 @@ impl Runner {
     }
 
     /// Starts the guardian after the first record of the input, and before the first delivery. During the start, the
-    /// reader adds the records that it has read together with the first one, so that their keys coalesce. Keys of a
+    /// reader adds the records that it has read together with the first record, so that their keys coalesce. Keys of a
     /// store or of events do not wait.
     async fn start_guardian(&self) {
         if self.hooks.is_some() || self.keys.leases.is_some() {

@@ -44,7 +44,7 @@ impl Runner {
         let site = match self.config.name {
             "run" => site.hint("Write keys to the input of this process, one per line."),
             "watch" => site.hint("Create or change an object that is watched."),
-            // The site of a store has its own hint.
+            // The site of a store has a separate hint.
             _ => site,
         };
         match &self.history {

@@ -36,7 +36,7 @@ impl Runner {
                             }
                             _ => level.next(),
                         };
-                        // The count is that of the commands that get the signal.
+                        // The number counts the commands that get the signal.
                         let running = self.keys.queue.states().in_flight;
                         self.stop(level);
                         if level > before && running > 0 {

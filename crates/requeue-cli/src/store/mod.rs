@@ -44,7 +44,7 @@ tokio::task_local! {
 /// log stays beside it.
 const CLOSING: Duration = Duration::from_secs(5);
 
-/// Runs `future` on its own runtime, and then closes the store that it opened. After that a SQLite file is
+/// Runs `future` on a separate runtime, and then closes the store that `future` opened. After that a SQLite file is
 /// complete without its log.
 fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
     launch::block_on(OPENED.scope(RefCell::default(), async {
@@ -129,7 +129,7 @@ impl Place {
     async fn to_change(&self, how: impl Fn(OpenOptions) -> OpenOptions) -> Result<Queue, Refusal> {
         let url = self.store.required_url()?;
         open_patiently(self.store.wait, async || {
-            // Each attempt connects again, because the connection itself may be what fails.
+            // Each attempt connects again, because the connection itself may fail.
             let store = connect_store(url).await?;
             if sqlite_file(url).is_some() {
                 store.migrate().await?;
@@ -194,7 +194,7 @@ impl QueueSettings {
 /// The name of a SQLite file in memory.
 const MEMORY: &str = ":memory:";
 
-/// Connects to a store. Refuses one in memory, which would end with this process.
+/// Connects to a store. Refuses a store in memory, which would end with this process.
 async fn connect_store(url: &str) -> Result<Store, Unopened> {
     if sqlite_file(url) == Some(Path::new(MEMORY)) {
         return Err(Refusal::usage(format!(
@@ -210,7 +210,7 @@ async fn connect_store(url: &str) -> Result<Store, Unopened> {
 
 /// Connects to a store without creating a file. `hint` ends the error message, and says how to create it.
 async fn connect_to_look(url: &str, hint: &str) -> Result<Store, Unopened> {
-    // An address with a wrong option must be reported first: its file name would be wrong too.
+    // An address with a wrong option must be reported first, because its file name would also be wrong.
     Store::check(url)?;
     if sqlite_file(url).is_some_and(|path| !path.exists() && path != Path::new(MEMORY)) {
         return Err(Refusal::failure(format!("{url}: no such file{hint}")).into());
@@ -229,7 +229,7 @@ fn store_refusal(error: impl Error + 'static) -> Refusal {
     Refusal::failure(error_chain(&error))
 }
 
-/// Takes the rate from the flags, because it is that of the queue: this process must not apply it a second time.
+/// Takes the rate out of the flags, because the queue applies it, and this process must not apply it a second time.
 fn take_rate(flags: &mut Common) -> Result<Option<Rate>, Refusal> {
     let Some(rate) = flags.rate.take() else { return Ok(None) };
     let rate = rate.of_store.ok_or_else(|| {

@@ -195,7 +195,8 @@ impl<T: Serialize> Part<T> {
         Self { keys: Vec::new(), bytes: 0 }
     }
 
-    /// Adds a key to the part. If the part is full, first returns its keys: it has `most` of them, or no space for this one.
+    /// Adds a key to the part. If the part has `most` keys, or no space for this key, first returns the keys of the
+    /// part.
     pub(super) fn push_key(&mut self, key: T, most: usize) -> Option<Vec<T>> {
         // The key and a comma.
         let bytes = serde_json::to_vec(&key).map_or(0, |json| json.len()) + 1;

@@ -87,7 +87,7 @@ impl Enqueuer {
         ) {
             objects.is_wanted_anew(&key);
         }
-        // A new generation must not wait for the backoff of an old one.
+        // A new generation must not wait for the backoff of an old generation.
         if objects.is_new(&key) {
             runner.end_backoff(&key);
         }

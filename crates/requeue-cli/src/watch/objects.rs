@@ -48,7 +48,7 @@ pub(crate) enum State {
     Leaving,
     /// It is gone.
     Gone,
-    /// It is gone, or no longer selected. In the second case it may still have the finalizer.
+    /// It is gone, or no longer selected. In the second case the object may still have the finalizer.
     Strayed,
 }
 

@@ -20,13 +20,11 @@ use crate::wait::JitterSource;
 /// where d = min(base · 2ⁿ, max), and for at least 1 ns. A failure before that wait is over does
 /// not count, and the key waits for the rest of it. A failure at the exact end of the wait counts.
 ///
-/// A key starts again at `base` if it has not failed in the time of twice `max` after its wait. The
-/// limiter needs no calls of `forget` to bound its memory: each call of [`delay`] checks two
-/// entries, in turn, and removes those that have expired.
+/// A key starts again at `base` if it has not failed for twice `max` after its wait. The limiter needs no calls of
+/// `forget` to bound its memory: each call of [`delay`] checks two entries, in turn, and removes expired entries.
 ///
-/// If the clock goes back, a key waits no longer than its last delay, and its failures do not count
-/// until the clock has caught up. A key that had already expired starts again only if its entry was
-/// checked before the clock went back.
+/// If the clock goes back, a key waits no longer than its last delay, and its failures do not count until the clock has
+/// caught up. An expired key starts again only if its entry was checked before the clock went back.
 ///
 /// Source of the jitter: M. Brooker, *Exponential backoff and jitter*, 2015 ("equal jitter").
 ///
@@ -98,8 +96,8 @@ struct Wait {
 pub const DEFAULT_BACKOFF: (Duration, Duration) =
     (Duration::from_secs(1), Duration::from_secs(300));
 
-/// The number of entries that a call of `delay` checks. It exceeds the one entry that the call can
-/// add, so that expired entries do not accumulate.
+/// The number of entries that a call of `delay` checks. The number exceeds the one entry that the call can add, so that
+/// expired entries do not accumulate.
 const LOOKS: usize = 2;
 
 impl<K> BackoffLimiter<K> {
@@ -170,7 +168,7 @@ impl<K, S> BackoffLimiter<K, S> {
         self
     }
 
-    /// Checks up to `looks` entries, in turn, and removes the expired ones.
+    /// Checks up to `looks` entries, in turn, and removes expired entries.
     fn sweep(&mut self, now: Time, looks: usize) {
         let max = self.max;
         self.hand = self.waits.sweep(self.hand, looks, |_, wait| !wait.is_expired(now, max));

@@ -65,10 +65,9 @@ impl Place {
 pub(crate) struct Fair {
     policy: Policy,
     places: Chunked<Place>,
-    /// Groups never move. They are in boxes, so that the gap that a removed group leaves is small.
+    /// Groups never move. Groups are in boxes, so that the gap that a removed group leaves is small.
     groups: Groups,
-    /// The groups by their public numbers. This is not a hash table, which would grow and shrink in
-    /// one long step.
+    /// The groups by their public numbers. A hash table would grow and shrink in one long step.
     by_id: BTreeMap<u64, GroupIndex>,
     eligible_lanes: EligibleLanes,
     /// For each [`Standing`], the groups that have it and ready keys, by the tick at which their oldest
@@ -209,8 +208,7 @@ impl Fair {
         if self.place(slot).priority == priority {
             return;
         }
-        // The new tick puts the key behind those of its new priority. Its age is in `ready`, and
-        // stays.
+        // The new tick puts the key behind the other keys of its new priority. Its age is in `ready`, and stays.
         self.leave_lane(slot);
         self.place_mut(slot).entered = self.next_tick();
         self.enter_lane(slot, priority);
@@ -422,7 +420,7 @@ impl Fair {
         self.eligible_lanes.update(&mut self.groups, id, was, since);
     }
 
-    /// Updates all lanes of a group that may deliver from now on, or no longer may.
+    /// Updates all lanes of a group that may deliver from now on, or may no longer deliver.
     fn update_lanes(&mut self, group: GroupIndex) {
         let mut last = None;
         while let Some(priority) = self.groups.get(group).priority_after(last) {
@@ -525,7 +523,7 @@ impl Fair {
         state.skipped.first_key_value().map(|(_, &slot)| slot)
     }
 
-    /// Counts that the key in `slot`, which is in flight, has become dirty or is dirty no longer.
+    /// Counts that the key in `slot`, which is in flight, has become dirty or is no longer dirty.
     // This and the next two functions are not inlined, so that queues without groups save no
     // registers for them.
     #[inline(never)]

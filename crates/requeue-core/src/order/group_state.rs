@@ -73,13 +73,13 @@ pub(super) struct GroupState {
     pub(super) by_age: List,
     /// The group's entry in the orders by age, while it has ready keys.
     pub(super) age: Option<Age>,
-    /// One of the lanes. Most groups have no other, so that a group is one allocation.
+    /// One of the lanes. Most groups have no other lane, so that a group is one allocation.
     lane: Option<Lane>,
     /// The other lanes, by priority.
     more: BTreeMap<i32, Lane>,
-    /// Keys that a custom order returned while the group was at its limit or paused, by age. The
-    /// order no longer has them. Each time a delivery of the group is completed, one of these keys is
-    /// pushed again; at the end of a pause, all of them are.
+    /// Keys that a custom order returned while the group was at its limit or paused, by age. The order no longer has
+    /// them. When a delivery of the group is completed, one of these keys is pushed again. At the end of a pause, all
+    /// of them are pushed again.
     pub(super) skipped: BTreeMap<u64, Slot>,
 }
 

@@ -2,8 +2,8 @@
 
 use alloc::collections::BTreeMap;
 
-/// Counts the keys of each priority that are dirty in client-go's sense: the ready ones, and those
-/// in flight that were added again.
+/// Counts the keys of each priority that are dirty in client-go's sense: the ready keys, and the keys in flight that
+/// were added again.
 pub(super) struct Depths {
     /// The keys of priority 0, which most keys have. They need no entry in a map.
     zero: usize,

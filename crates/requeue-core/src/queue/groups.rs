@@ -46,8 +46,8 @@ impl<K: Eq + Clone> Queue<K> {
         self.ready.groups().is_some_and(|groups| groups.is_paused(group))
     }
 
-    /// Gives up to `max` keys back to the custom order, which returned them while the group was
-    /// paused. Returns true if there may be more.
+    /// Pushes up to `max` keys that the custom order returned while the group was paused. Returns true if there may be
+    /// more.
     ///
     /// # Panics
     ///
@@ -58,8 +58,7 @@ impl<K: Eq + Clone> Queue<K> {
             let Ready::Custom(custom) = &mut self.ready else { return false };
             let Some(slot) = custom.by_age.skipped_of(group) else { return false };
             let key = self.records.get(slot).key.clone();
-            // The clone is made before the lists change: if it panics, the key stays among the
-            // skipped ones.
+            // The clone is made before the lists change: if it panics, the key stays among the skipped keys.
             custom.by_age.unskip_key(slot);
             custom.push(key);
         }
@@ -88,8 +87,8 @@ impl<K: Eq + Clone> Queue<K> {
     /// Examines up to `max` slots, and [cancels](Self::cancel) the keys of the groups for which
     /// `is_cancelled` returns true. Returns the number of keys that had a pending run.
     ///
-    /// Appends the keys to `keys`, so that the caller drops them: those that no longer have a record,
-    /// and copies of those in flight.
+    /// Appends the keys to `keys`, so that the caller drops them: keys that no longer have a record, and copies of keys
+    /// in flight.
     ///
     /// # Panics
     ///

@@ -18,7 +18,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// A queue never returns to an earlier state. After a shutdown, the caller drops pending keys
     /// with [`drop_some`](Self::drop_some).
     pub fn end(&mut self, ending: Ending) {
-        // A queue that was shut down does not become merely closed.
+        // A queue that was shut down stays shut down.
         self.ending = self.ending.max(ending);
     }
 
@@ -102,7 +102,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Returns all keys and all copies of keys, for a caller that drops them one by one.
+    /// Returns all keys and all copies of keys, for a caller that drops each of them separately.
     pub fn into_keys(self) -> impl Iterator<Item = K> {
         let paced = self.pace.into_iter().flat_map(|pace| pace.into_keys());
         self.records.into_values().map(|record| record.key).chain(paced)

@@ -18,7 +18,7 @@ const SWEEP: usize = 4;
 /// The starts of one key within the last window, at most as many as the pace permits.
 #[derive(Default)]
 struct Starts {
-    /// With a pace of one run, this is the only one, and takes no memory elsewhere.
+    /// With a pace of one run, this is the only start, and takes no memory elsewhere.
     last: Option<Time>,
     /// The starts before `last`, the oldest first.
     earlier: VecDeque<Time>,
@@ -59,8 +59,8 @@ impl Starts {
     }
 }
 
-/// The starts of the keys that ran within the last window. They are not in the records, because a
-/// record is removed when its key has no state.
+/// The starts of the keys that ran within the last window. The starts are not in the records, because a record is
+/// removed when its key has no state.
 pub(super) struct PaceTable<K> {
     pace: Pace,
     starts: KeyMap<K, Starts>,
@@ -155,8 +155,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Makes a delivery count toward the pace from `now` on, and not from the time of the delivery.
-    /// It has no effect after the completion.
+    /// Makes a delivery count toward the pace from `now` on, instead of from the time of the delivery. It has no effect
+    /// after the completion.
     ///
     /// # Panics
     ///
@@ -183,8 +183,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Examines a few keys that ran, and forgets the starts of those whose window is over. Appends
-    /// their copies to `keys`, for the caller to drop. A queue without a pace has none.
+    /// Examines a few keys that ran, and forgets the starts of keys whose window is over. Appends their copies to
+    /// `keys`, for the caller to drop. A queue without a pace has none.
     ///
     /// The caller calls this about as often as it takes keys. Otherwise the memory of keys that no
     /// longer run stays in use.
@@ -197,7 +197,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Returns the pace, if the queue has one.
+    /// Returns the pace of the queue, if any.
     #[must_use]
     pub fn pace(&self) -> Option<Pace> {
         self.pace.as_ref().map(|table| table.pace)

@@ -86,7 +86,7 @@ impl<K: Eq + Clone> Queue<K> {
         let mut next = self.index.visit_segments(from, limit, |slot| {
             slots.push((self.records.get(slot).hash.reverse_bits(), slot));
         });
-        // The first segment also has the keys of earlier pages.
+        // The first segment also contains the keys of earlier pages.
         slots.retain(|&(rank, _)| rank >= from);
         slots.sort_unstable();
         if slots.len() > limit {
@@ -209,8 +209,7 @@ impl<K: Eq + Clone> Queue<K> {
 impl<K> Entry<K> {
     /// Returns the pace and the time from which it permits the run, if the key waits for its pace.
     ///
-    /// As of `now`, the key would then be ready without the pace, or it becomes due before the pace
-    /// permits the run.
+    /// At `now`, such a key would be ready without the pace, or becomes due before the pace permits the run.
     ///
     /// # Examples
     ///

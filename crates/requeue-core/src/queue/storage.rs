@@ -22,8 +22,8 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// Returns a copy of the key for a custom order, if the key will become ready.
     ///
-    /// The copy is made before any change, because a key's `clone` may panic. It is made only if it
-    /// will be used, because its `drop` may panic, too.
+    /// The copy is made before any change, because a key's `clone` may panic. The copy is made only if it will be used,
+    /// because its `drop` may also panic.
     pub(super) fn key_if(&self, slot: Slot, is_ready: impl FnOnce() -> bool) -> Option<K> {
         match &self.ready {
             Ready::Custom(_) if is_ready() => Some(self.records.get(slot).key.clone()),
@@ -69,7 +69,7 @@ impl<K: Eq + Clone> Queue<K> {
     #[cold]
     fn compact(&mut self) {
         let Self { records, index, ready, timers, tracker, restarts, .. } = self;
-        // Everything that knows a slot follows each move, before the next record moves.
+        // All data that contains the slot is updated after each move, before the next record moves.
         records.compact(|records, from, to| {
             index.move_slot(records, from, to);
             timers.move_slot(from, to);

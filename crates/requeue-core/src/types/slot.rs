@@ -1,4 +1,4 @@
-//! Numbers of entries in containers. Each container has its own type of number.
+//! Numbers of entries in containers. Each container has a separate type of number.
 //!
 //! A number is stored as `2 index + 1`, so that an `Option` of it also takes four bytes. Encoding
 //! and decoding cost an instruction each.

@@ -37,9 +37,8 @@ pub struct Backoff {
     /// The factor by which each step multiplies the duration. If it is 0, negative or NaN, the
     /// duration does not change.
     pub factor: f64,
-    /// The maximum random part of a delay, as a multiple of its duration. It is added after the
-    /// cap, so that a delay may be longer than the cap. It never changes the duration itself. If it
-    /// is 0, negative or NaN, there is no jitter.
+    /// The maximum random part of a delay, as a multiple of its duration. Jitter is added after the cap, so a delay may
+    /// be longer than the cap. It never changes the duration itself. If it is 0, negative or NaN, there is no jitter.
     pub jitter: f64,
     /// The number of times that the duration may still change. At 0 and below, it does not change.
     pub steps: i32,
@@ -49,7 +48,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Returns the present delay, and advances the backoff to the next one.
+    /// Returns the present delay, and advances the backoff to the next delay.
     ///
     /// This is apimachinery's `Backoff.Step`. The delays do not end: when the steps are used up,
     /// each call returns the last duration.

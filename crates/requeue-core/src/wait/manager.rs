@@ -79,10 +79,9 @@ impl Backoff {
 
     /// Returns the delays, without end, and restarts them at intervals of more than `reset`.
     ///
-    /// The delays restart at the first call at which strictly more than `reset` has passed since
-    /// the last restart, or since `now` if there was none. With a `reset` of zero, every delay is a
-    /// first one. If the clock goes back, the next restart is delayed by the same time. This is
-    /// apimachinery's `Backoff.DelayWithReset`.
+    /// The delays restart at the first call after more than `reset` has passed since the last restart. Before the first
+    /// restart, the time since `now` counts. With a `reset` of zero, every delay is a first delay. If the clock goes
+    /// back, the next restart is delayed by the same time. This is apimachinery's `Backoff.DelayWithReset`.
     ///
     /// # Examples
     ///

@@ -57,8 +57,8 @@ impl JitterSource {
 
     /// Returns a number from 0 to `most`, both inclusive: (most + 1) · chance / 2⁶⁴.
     ///
-    /// `most` is a number of nanoseconds in a [`Duration`], and so below 2⁹⁴. It is multiplied in
-    /// two halves, so that nothing overflows.
+    /// `most` is a number of nanoseconds in a [`Duration`], and so below 2⁹⁴. The product is computed in two halves, so
+    /// that nothing overflows.
     fn up_to(&mut self, most: u128) -> u128 {
         const LOW: u128 = u64::MAX as u128;
         let chance = u128::from(self.next_number());
@@ -174,8 +174,7 @@ mod tests {
     }
 
     proptest! {
-        /// The oracle is the documented range, [d, d + f·d]. The results must not all be in one
-        /// half of it.
+        /// The oracle is the documented range, [d, d + f·d]. The results must not all be in one half of the range.
         #[test]
         fn jitter_stays_in_its_range(nanos in 0..u64::MAX >> 11, factor in 0.001..8.0_f64, seed: u64) {
             let duration = Duration::from_nanos(nanos);

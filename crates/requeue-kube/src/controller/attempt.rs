@@ -137,7 +137,7 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
             return Ok(workers::Action::succeed());
         };
         if self.held.has_expired(&key) {
-            // As above, for the membership in a group. The loss of the shard cancels this run.
+            // The same check, for the membership in a group. The loss of the shard cancels this run.
             return future::pending().await;
         }
         let attempt = match self.begin_attempt(&key, &run) {
@@ -203,7 +203,7 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
         let run_of_key =
             self.enqueuer.writes.record_during(key.clone(), self.call_reconciler(target));
         let ended = run_of_key.instrument(span.span.clone()).await;
-        // From here on, a cancellation no longer makes the run an interrupted one.
+        // From here on, a run that is cancelled no longer counts as interrupted.
         listed.is_over = true;
         drop(listed);
         drop(active);

@@ -147,9 +147,8 @@ impl Config {
     ///
     /// The default is no limit.
     ///
-    /// An object that has used its retries is given up until it changes. It then has the same
-    /// number of retries again. Its backoff continues where it was, until the object succeeds or
-    /// has a new generation.
+    /// An object that has used its retries is given up until it changes. It then has the same number of retries again.
+    /// Its backoff continues with the last delay, until the object succeeds or has a new generation.
     pub const fn max_retries(mut self, retries: u32) -> Self {
         self.max_retries = Some(retries);
         self
@@ -202,10 +201,10 @@ impl Config {
 
     /// Keeps the backoff of an object that gets a new generation.
     ///
-    /// By default the object then runs immediately, and its failures are cleared: the new generation may
-    /// have corrected the cause. Call this method if a reconciler creates generations of the objects that
-    /// it reconciles and can fail afterwards. Otherwise such an object backs off, too, but has [two runs
-    /// for each delay](crate::Controller#backoff-and-new-generations).
+    /// By default the object then runs immediately, and its failures are cleared: the new generation may have corrected
+    /// the cause. Call this method if a reconciler creates generations of the objects that it reconciles and can fail
+    /// afterwards. Otherwise such an object also backs off, but has [two runs for each
+    /// delay](crate::Controller#backoff-and-new-generations).
     pub const fn keep_backoff_on_new_generation(mut self) -> Self {
         self.clear_on_new_generation = false;
         self
@@ -214,11 +213,10 @@ impl Config {
     /// Runs every object of the controller's own kind, with [low priority](super::LOW_PRIORITY), when its
     /// watch lists it again. By default an unchanged object does not run then.
     ///
-    /// A watch lists all objects again when it cannot resume: after a long outage, or when the API
-    /// server answers `410 Gone`. The controller compares the uid and the resource version of each
-    /// object with those that it last saw. It therefore reconciles every change, creation and
-    /// deletion that it has missed, and nothing else. kube and controller-runtime reconcile every
-    /// object instead, once for each watch that lists again.
+    /// A watch lists all objects again when it cannot resume: after a long outage, or when the API server answers
+    /// `410 Gone`. The controller compares the uid and the resource version of each object with the values that it last
+    /// saw. It therefore reconciles every change, creation and deletion that it has missed, and nothing else. kube and
+    /// controller-runtime reconcile every object instead, once for each watch that lists again.
     ///
     /// Owned and watched objects that are unchanged never start a run.
     ///
@@ -244,17 +242,17 @@ impl Config {
 
     /// Starts no run for an event that only shows a [recorded](super::Writes) write of this controller.
     ///
-    /// An event that arrives during a run of the object that it concerns waits for the end of the run,
-    /// because the run may still record the write. With [`in_flight_policy`](Self::in_flight_policy), such an event
-    /// therefore restarts no run. Deletions, new generations, and objects in a list start runs as
-    /// usual. So does a write for the objects that it concerns besides that of the run.
+    /// An event that arrives during a run of the object that it concerns waits for the end of the run, because the run
+    /// may still record the write. With [`in_flight_policy`](Self::in_flight_policy), such an event therefore restarts
+    /// no run. Deletions, new generations, and objects in a list start runs as usual. A write to an object of the run
+    /// also starts runs of the other objects that it concerns.
     ///
-    /// A slow subscriber of a [`SharedWatch`](crate::shared::SharedWatch) receives several changes of an
-    /// object as one event. Such an event starts a run: one of the changes may be another client's.
+    /// A slow subscriber of a [`SharedWatch`](crate::shared::SharedWatch) receives several changes of an object as one
+    /// event. Such an event starts a run, because another client may have made one of the changes.
     ///
-    /// A write that changes nothing returns the current version, which may be another client's. Its
-    /// event then starts no run. If other clients write the same objects, record only writes that
-    /// changed the object, such as those with a resource version as a precondition.
+    /// A write that changes nothing returns the current version, which another client may have created. Its event then
+    /// starts no run. If other clients write the same objects, record only writes that changed the object, such as
+    /// those with a resource version as a precondition.
     pub const fn suppress_own_writes(mut self) -> Self {
         self.suppress_own_writes = true;
         self
@@ -264,9 +262,10 @@ impl Config {
     ///
     /// The default is [`InFlightPolicy::After`]: the run continues, and the object runs once more after it.
     ///
-    /// With [`InFlightPolicy::Restart`], the run is dropped at an `await`, and the object runs again immediately. A dropped run is
-    /// neither a success nor a failure, and no metric counts its result. Choose this for long runs whose result a change
-    /// makes useless. A reconciler that changes its own object causes such a change: filter these events, or write last.
+    /// With [`InFlightPolicy::Restart`], the run is dropped at an `await`, and the object runs again immediately. A
+    /// dropped run is neither a success nor a failure, and no metric counts its result. Choose this for long runs whose
+    /// result a change makes useless. A reconciler that changes the object of its run causes such a change: filter
+    /// these events, or write last.
     ///
     /// ```
     /// use requeue::InFlightPolicy;
@@ -298,8 +297,8 @@ impl Config {
 
     /// Sets the bound on how long low priorities wait.
     ///
-    /// At least one of every `deliveries` deliveries in a row is the object that has been ready
-    /// longest, at any priority.
+    /// At least one of any `deliveries` consecutive deliveries takes the object that has been ready longest, at any
+    /// priority.
     ///
     /// The default is 10. [`u32::MAX`] disables the bound.
     pub const fn oldest_every(mut self, deliveries: u32) -> Self {
@@ -358,8 +357,8 @@ impl Config {
             }
             Some(places) => queue = queue.group_by(move |key: &ObjectKey| places.group_of(key)),
             None if by_namespace => {
-                // With a random hasher, users cannot choose the name of a namespace so that it
-                // takes the turns of another.
+                // With a random hasher, users cannot choose a namespace whose name takes the turns of another
+                // namespace.
                 let hasher = RandomState::new();
                 queue = queue.group_by(move |key: &ObjectKey| {
                     GroupId::new(hasher.hash_one(key.namespace()))

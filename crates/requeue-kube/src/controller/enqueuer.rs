@@ -185,7 +185,7 @@ impl Enqueuer {
         if self.release_if_overtaken(&key) {
             self.add(key.clone(), ChangeKind::NewGeneration.priority(), Reason::Object, None);
         }
-        // The run can record no more writes. An event that no write explains is another client's.
+        // The run can record no more writes. An event that no write explains shows a change of another client.
         for held in self.writes.end_run(&key) {
             self.add(key.clone(), held.priority, held.reason, None);
         }
@@ -223,7 +223,7 @@ impl Enqueuer {
 
     /// Makes a waiting key ready now.
     fn make_ready(&self, key: ObjectKey) {
-        // The lowest priority, so that the key keeps the one it has.
+        // The lowest priority, so that the key keeps its priority.
         self.add_if_held(key, Add::now().priority(i32::MIN));
     }
 
@@ -341,7 +341,7 @@ impl Enqueuer {
         for (key, held) in held {
             self.add(key, held.priority, held.reason, None);
         }
-        // The order of a hash map is random, and must not be that of the runs.
+        // The runs must not have the random order of a hash map.
         keys.sort_unstable();
         for key in keys {
             self.make_ready(key);

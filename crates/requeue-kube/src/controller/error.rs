@@ -14,8 +14,7 @@ use crate::membership::MembershipError;
 
 /// An error in the stream of a [`Controller`](crate::Controller).
 ///
-/// The variants are kube's, and two more. Only [`RunnerError`](Self::RunnerError) ends the
-/// controller.
+/// The variants of kube's error, and two others. Only [`RunnerError`](Self::RunnerError) ends the controller.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error<ReconcilerErr, QueueErr> {
@@ -59,7 +58,7 @@ impl<R: fmt::Display, Q: fmt::Display> fmt::Display for Error<R, Q> {
 impl<R: StdError + 'static, Q: StdError + 'static> StdError for Error<R, Q> {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
-            // The message of the error itself is already part of ours.
+            // The message of this error already contains the message of the cause.
             Self::ReconcilerFailed(error, _) => error.source(),
             Self::QueueError(error) => error.source(),
             Self::ObjectNotFound(_)
@@ -136,7 +135,7 @@ impl RunnerError {
         ))
     }
 
-    /// Names the objects whose runs were dropped because a right was lost.
+    /// Names the objects whose runs were dropped when the process lost its right to run them.
     pub(super) fn with_interrupted(mut self, interrupted: Vec<ObjectKey>) -> Self {
         if let Self::Membership(_, keys) | Self::LeadershipLost(_, keys) = &mut self {
             *keys = interrupted;

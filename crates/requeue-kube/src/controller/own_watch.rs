@@ -166,7 +166,7 @@ struct ShardedWatch<E> {
     /// Starts the events again. `None` for a stream of the user.
     restart: Option<StartWatch<E>>,
     list: Listing,
-    /// The gains. `list.gains` are those that the list includes.
+    /// The gains. `list.gains` are the gains that the list includes.
     gains: watch::Receiver<u64>,
     drops: watch::Receiver<u64>,
     /// Keys of released shards were dropped, and their objects are in the store.
@@ -184,7 +184,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
         shards: ChangingShards,
         events: MakeEvents<E>,
     ) -> Self {
-        // These come first, so that the list of the watch includes the gains.
+        // The gains come first, so that the list of the watch includes them.
         let gains = shards.gains();
         let drops = shards.drops();
         let first_gains = *gains.borrow();
@@ -213,7 +213,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
             has_ended: false,
             list_by: None,
         };
-        // The first list has a time limit, too, if the shards were gained before the start.
+        // The first list also has a time limit, if the shards were gained before the start.
         watch.list_by = watch.list_deadline();
         watch
     }
@@ -382,7 +382,7 @@ impl Listing {
             change.kind = ChangeKind::Listed;
             return is_here;
         }
-        // The other objects did not leave with a shard: those were forgotten.
+        // The other objects did not leave with a shard, because objects of released shards were forgotten.
         !(self.is_restart && change.kind == ChangeKind::Unchanged)
     }
 }

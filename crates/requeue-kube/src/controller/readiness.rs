@@ -9,7 +9,7 @@ use tokio::sync::watch;
 /// Reports whether all watches of a [`Controller`](crate::Controller), or of all controllers of a
 /// [`Manager`](crate::Manager), have received their first list.
 ///
-/// Use it for a readiness probe. A process in standby is ready, too.
+/// Use it for a readiness probe. A process in standby is also ready.
 ///
 /// ```no_run
 /// use k8s_openapi::api::core::v1::ConfigMap;

@@ -22,7 +22,7 @@ pub(super) trait Reconcile<K: OwnKind>: Send + Sync + 'static {
     type Target: Send;
     type Error: std::error::Error + Send + 'static;
 
-    /// Returns true if deleted objects are reconciled, too.
+    /// Returns true if deleted objects are also reconciled.
     fn runs_gone(&self) -> bool;
 
     /// Returns the reconciler's argument, or `None` if there is nothing to reconcile. `found` is the

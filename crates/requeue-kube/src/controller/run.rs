@@ -227,10 +227,10 @@ async fn run_workers<K: OwnKind, R: Reconcile<K>>(
     let workers = Workers::new(enqueuer.queue.clone(), handler)
         .on_finish(move |key| finished.run_finished(key))
         .concurrency(config.worker_count())
-        // The time limit is that of the drain. After it, runs are dropped without a further wait.
+        // The drain has the same time limit. After it, runs are dropped without a further wait.
         .grace(Duration::ZERO)
         .drain_timeout(config.shutdown_timeout)
-        // Each attempt creates its own span.
+        // Each attempt creates a separate span.
         .span(|_, _| Span::none());
     let running = || attempts.running.lock().iter().cloned().collect::<Vec<_>>();
     let mut ended = Ok(());
@@ -284,8 +284,8 @@ async fn run_workers<K: OwnKind, R: Reconcile<K>>(
     }
 }
 
-/// Waits for a graceful shutdown, or for the end of all watches. After a shutdown, the queue is paused.
-/// Returns `None` at the end of all watches: the remaining keys still run.
+/// Waits for a graceful shutdown, or for the end of all watches. After a shutdown, the queue is paused. Returns `None`
+/// when all watches have ended, because the remaining keys still run.
 async fn until_stopped(
     enqueuer: &Enqueuer,
     graceful: impl Future<Output = ()>,
@@ -311,7 +311,7 @@ async fn until_stopped(
 struct Stops {
     /// No new run starts.
     graceful: BoxFuture<'static, ()>,
-    /// Runs in flight are dropped, too.
+    /// Runs in flight are also dropped.
     forced: Shared<BoxFuture<'static, ()>>,
 }
 

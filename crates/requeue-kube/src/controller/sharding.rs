@@ -25,9 +25,8 @@ use crate::membership::{
 
 /// The shards that a [sharded](crate::Controller::shard_group) controller holds.
 ///
-/// A reconciler uses it to protect its writes by the [fence](HeldShard::fence) of its object's
-/// shard. All clones show the same shards. It is empty while the controller is not a member of a
-/// group.
+/// A reconciler uses it to protect its writes by the [fence](HeldShard::fence) of its object's shard. All clones show
+/// the same shards. The handle is empty while the controller is not a member of a group.
 ///
 /// ```
 /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -152,7 +151,7 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Creates a group whose requests use its own client, or else `client`.
+    /// Creates a group whose requests use the client in its settings, or else `client`.
     ///
     /// # Errors
     ///

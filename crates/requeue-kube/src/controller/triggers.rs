@@ -231,9 +231,9 @@ where
     /// - **Shutdown.** During a [shutdown](Self::graceful_shutdown_on), the controller renews the lease while runs in
     ///   flight complete, for at most [`shutdown_timeout`](super::Config::shutdown_timeout). It then releases the
     ///   lease, so that another replica starts immediately. If runs were dropped, the lease is not released, but expires.
-    /// - **Loss of the lease.** All runs in flight are dropped immediately, each at an `await`. The
-    ///   stream ends with [`RunnerError::LeadershipLost`](super::RunnerError::LeadershipLost)
-    ///   before another replica leads. The process should then exit, too: an elector leads once.
+    /// - **Loss of the lease.** All runs in flight are dropped immediately, each at an `await`. The stream ends with
+    ///   [`RunnerError::LeadershipLost`](super::RunnerError::LeadershipLost) before another replica leads. The process
+    ///   should then also exit, because an elector leads only once.
     ///
     /// Work that blocks its thread cannot be dropped, and writes that were already sent cannot be recalled. A
     /// [`Fence`](crate::leader::Fence) protects against both. To use one, connect
@@ -270,7 +270,7 @@ where
     /// Starts watches and store only after [`start_on`](Self::start_on) has completed, or when this
     /// process leads.
     ///
-    /// By default they run in standby, too, so that a new leader starts immediately.
+    /// By default, watches and store also run in standby, so that a new leader starts immediately.
     pub fn without_warmup(mut self) -> Self {
         self.parts.start.is_cold = true;
         self

@@ -37,8 +37,8 @@ use crate::watch::{Observation, Watch, watch_name};
 /// | [`stream`](Self::stream) | those of your stream of raw events | [`filter`](Self::filter) |
 /// | [`shared`](Self::shared) | those of a [`SharedWatch`], each as an `Arc` | [`filter`](Self::filter), and [`SharedWatch::optional`] |
 ///
-/// Namespaces, labels and fields are those of the [`Api`] and the [`watcher::Config`]. A constructor
-/// whose name ends with `_with` is for a kind that is known only at run time.
+/// Namespaces, labels and fields come from the [`Api`] and the [`watcher::Config`]. A constructor whose name ends with
+/// `_with` is for a kind that is known only at run time.
 ///
 /// ```no_run
 /// use k8s_openapi::api::core::v1::{ConfigMap, Secret};
@@ -201,10 +201,10 @@ impl<O: Resource, S> Debug for Watched<O, S> {
     }
 }
 
-/// The relation of an object of the other kind to those of the controller.
+/// The relation of an object of the other kind to the objects of the controller.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// It names its owners, which are in its namespace or have none.
+    /// The object names its owners, which are in its namespace or have no namespace.
     Owned,
     /// A mapper names objects. It is not known whether they are in the shard.
     Mapped,
@@ -257,8 +257,7 @@ impl<O: Resource, S> Watched<O, S> {
     }
 }
 
-/// The origin of the events of a kind. It is private, so that only the constructors of [`Watched`] name
-/// sources.
+/// The origin of the events of a kind. This type is private, so that only the constructors of [`Watched`] name sources.
 pub(super) trait EventSource<O: Resource>: Send + 'static {
     /// An object as a mapper receives it.
     type Object;

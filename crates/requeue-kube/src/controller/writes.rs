@@ -219,8 +219,8 @@ fn numeric_version(meta: &ObjectMeta) -> Option<u64> {
 pub(super) struct Origin<'a> {
     kind: &'a Kind,
     progressed: Option<Progressed>,
-    /// The event stands for several changes. The last one may be an own write, and another one the
-    /// change of another client.
+    /// The event stands for several changes. The last change may be an own write, and an earlier change may come from
+    /// another client.
     is_merged: bool,
 }
 
@@ -440,13 +440,13 @@ impl Writes {
             state.open.remove(key);
         }
         if state.suppresses {
-            // The run before this one may not have been ended here yet.
+            // The end of the previous run may not be recorded here yet.
             state.in_flight.entry(key.clone()).or_default();
         }
         if timed_out { Freshness::TimedOut } else { Freshness::Fresh }
     }
 
-    /// Called after the run of `key`. Returns the adds that waited for its end.
+    /// Called after the run of `key`. Returns the adds that waited for the end of the run.
     pub(super) fn end_run(&self, key: &ObjectKey) -> Vec<Held> {
         self.0.lock().in_flight.remove(key).unwrap_or_default()
     }
@@ -460,7 +460,7 @@ impl Writes {
         own.is_some_and(|writes| writes.iter().any(is_by_key))
     }
 
-    /// Keeps an add until the end of the run of `key`, if there is one, and if its event may show a
+    /// Keeps an add until the end of the run of `key`, if there is such a run, and if the event of the add may show a
     /// write that the run has not recorded yet. Returns the add otherwise.
     pub(super) fn hold_add(
         &self,
@@ -525,7 +525,7 @@ impl State {
         let now = Instant::now();
         self.expire_writes(now);
         let Some(watched) = self.kinds.get_mut(kind) else { return };
-        // A timeout that is out of range is as good as none.
+        // A timeout that is out of range has no effect.
         let until = now.checked_add(self.timeout).unwrap_or(now + Duration::from_secs(1 << 30));
         if let (true, Some(version)) = (self.suppresses, write.version) {
             watched.own.entry(version).or_default().push(write.clone());
@@ -574,7 +574,7 @@ impl State {
         }
     }
 
-    /// Closes a write. Returns its object if that was the last one, and a run waits for it.
+    /// Closes a write. Returns its object if that was the last write, and a run waits for it.
     fn close_write(&mut self, write: &Write) -> Option<ObjectKey> {
         let open = self.open.get_mut(&write.key)?;
         open.writes.retain(|number| *number != write.number);
@@ -673,7 +673,7 @@ impl Watched {
         while let Some(entry) = self.versions.first_entry().filter(|it| *it.key() <= reached) {
             shown.extend(entry.remove());
         }
-        // The event of the version that was just reached may still be compared with these.
+        // The event of the version that was just reached may still be compared with these writes.
         while let Some(entry) = self.own.first_entry().filter(|it| *it.key() < reached) {
             entry.remove();
         }

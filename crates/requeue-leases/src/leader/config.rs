@@ -67,7 +67,7 @@ impl Config {
         name.clone_into(&mut self.name);
         self.metadata = json!({ "name": name, "labels": labels, "annotations": annotations });
         self.only_create = true;
-        // The Events of a group report takeovers, and not the terms of its members.
+        // The Events of a group report takeovers instead of the terms of its members.
         self.has_events = false;
         self
     }
@@ -83,7 +83,7 @@ impl Config {
     ///
     /// The default is 15 s.
     ///
-    /// For this time, other replicas wait for a leader that does not renew. It determines the time
+    /// For this time, other replicas wait for a leader that does not renew. The duration therefore determines the time
     /// to take over from a leader that has died.
     #[must_use]
     pub fn lease_duration(mut self, duration: Duration) -> Self {
@@ -144,9 +144,9 @@ impl Config {
         self
     }
 
-    /// Creates a client for the election only, with its own connections.
+    /// Creates a client only for the election, with separate connections.
     ///
-    /// Its timeouts are those of the election's requests. It does not retry: the election decides
+    /// The timeouts of the client are the timeouts of the election's requests. It does not retry: the election decides
     /// about retries.
     ///
     /// # Errors
@@ -155,12 +155,12 @@ impl Config {
     pub fn client(&self, config: kube::Config) -> Result<Client, kube::Error> {
         let mut config = self.limit_requests(config);
         config.read_timeout = config.write_timeout;
-        // The time limit begins with each request: a connection that was idle is not late.
+        // The time limit begins with each request, so an idle connection does not exceed it.
         config.reset_reader_on_write = true;
         Client::try_from(config)
     }
 
-    /// Sets the time limits of a client's requests, except for that of reading: a watch is silent for longer.
+    /// Sets the time limits of a client's requests, except for reads, because a watch is silent for longer.
     pub(crate) fn limit_requests(&self, mut config: kube::Config) -> kube::Config {
         config.connect_timeout = Some(self.request_limit());
         config.write_timeout = Some(self.request_limit());

@@ -84,7 +84,7 @@ impl Led {
 impl Shared {
     pub(super) fn is_leading(&self) -> bool {
         let view = self.view.borrow();
-        // The clock is read after the right. Otherwise a right that ends in between would look valid.
+        // The clock is read after the right. Otherwise a right that ends between the two reads would look valid.
         view.led.as_ref().is_some_and(|led| !led.is_over() && self.clock.now() < led.until)
     }
 
@@ -112,7 +112,7 @@ impl Shared {
         }
     }
 
-    /// Changes the state of the term, if there is one, and wakes the tasks that wait for a change.
+    /// Changes the state of the term, if any, and wakes the tasks that wait for a change.
     pub(super) fn change_term(&self, change: impl FnOnce(&mut Led)) {
         self.view.send_modify(|view| {
             if let Some(led) = &mut view.led {

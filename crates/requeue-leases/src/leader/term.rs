@@ -47,7 +47,7 @@ impl Term {
     /// Asks the work to stop, unless that was done before, and returns its deadline.
     pub(super) fn drained_by(&self) -> Time {
         let mut stopping_since = self.shared.clock.now();
-        // The first request counts: a second one must not extend the time.
+        // The first request counts, because a second request must not extend the time.
         self.shared.change_term(|led| stopping_since = *led.stopping.get_or_insert(stopping_since));
         stopping_since + self.shared.config.drain_timeout
     }
@@ -57,9 +57,9 @@ impl Term {
     ///
     /// # Errors
     ///
-    /// The lease was lost in the meantime, or a [`Leadership`] still existed when the
-    /// [`drain_timeout`](super::Config::drain_timeout) was over. That time counts from the first
-    /// request to stop. The lease is not released, but expires.
+    /// The lease was lost during the wait, or a [`Leadership`] still existed when the
+    /// [`drain_timeout`](super::Config::drain_timeout) was over. That time counts from the first request to stop. The
+    /// lease is not released, but expires.
     ///
     /// # Cancel safety
     ///
@@ -101,7 +101,7 @@ impl Term {
     /// If the lease is lost, waits until that has been reported.
     pub(super) async fn wait_until_over(mut self) {
         if self.shared.view.borrow().led.as_ref().is_some_and(|led| led.lost.is_some()) {
-            // It fails only if the runtime is shutting down.
+            // The wait fails only if the runtime is shutting down.
             let _ = (&mut self.task).await;
         }
     }

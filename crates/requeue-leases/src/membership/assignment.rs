@@ -32,7 +32,7 @@ pub(super) struct Layout {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Slot {
     pub(super) holder: Option<Arc<str>>,
-    /// The fencing token: greater with each new holder, and 0 before the first one.
+    /// The fencing token: greater with each new holder, and 0 before the first holder.
     pub(super) number: i32,
 }
 

@@ -23,14 +23,13 @@ pub enum Change {
     /// A shard that was drained can be gained again, with the same token, if its handover is no
     /// longer necessary.
     Gained(Vec<HeldShard>),
-    /// Start no more runs for these shards, wait for those in flight, and call
+    /// Start no more runs for these shards, wait for the runs in flight, and call
     /// [`Membership::drained`](super::Membership::drained).
     Release(Vec<u32>),
     /// The [time limit](super::ShardGroup::handover_timeout) of the release has passed. Cancel the runs that are
     /// left, and call [`Membership::drained`](super::Membership::drained) when they have ended.
     Cancel(Vec<u32>),
-    /// Another process has changed the holder of these shards, which no member does. Cancel their
-    /// runs now.
+    /// Another process, which is no member, has changed the holder of these shards. Cancel their runs now.
     Lost(Vec<u32>),
 }
 

@@ -20,7 +20,7 @@ use super::held::{Change, HeldShard};
 /// The time that a member has to leave its group if no run of it is in flight.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The work on the objects of shards, such as that of controllers.
+/// The work on the objects of shards, such as the work of controllers.
 pub trait ShardedWork: Send + Sync {
     /// Takes these shards over: their objects may run from now on.
     fn gain(&self, gained: &[HeldShard]);
@@ -174,7 +174,7 @@ impl Driver {
         let lost = self.work.cancel(&shards);
         self.work.forget(&shards);
         self.releasing.retain(|shard, _| !shards.contains(shard));
-        // Its end drops the keys, and is not reported.
+        // The end of the future drops the keys, and is not reported.
         self.releases.push(lost.map(|()| (Vec::new(), 0)).boxed());
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use requeue::limiter::RateLimiter;
 use requeue_core::Time;
 
-/// The last answer of the limiter, and the state that determines the next one.
+/// The last answer of the limiter, and the state that determines the next answer.
 pub(super) struct Said {
     pub(super) delay: Duration,
     rng: fastrand::Rng,

@@ -46,8 +46,8 @@ pub fn run(seed: u64) -> Result<Report, String> {
         pace: (rng.u8(..4) == 0)
             .then(|| Pace::new(rng.u32(1..4), Duration::from_secs(rng.u64(1..20)))),
     };
-    // Many keys of a crowd fall due at the same time. With the other rules, their order depends on how many
-    // of them are ready when a getter asks for one.
+    // Many keys of a crowd fall due at the same time. With the other rules, their order depends on the number of keys
+    // that are ready when a getter asks for a key.
     let crowds = if rng.u8(..8) == 0 { rng.u8(1..3) } else { 0 };
     let rules = match crowds {
         0 => rules,
@@ -229,7 +229,7 @@ impl Simulation {
         }
     }
 
-    /// Polls a random task that was woken. It may be the same one each time.
+    /// Polls a random task that was woken. The choice may be the same task each time.
     fn poll_one(&mut self) {
         let woken: Vec<usize> =
             (0..self.tasks.len()).filter(|&at| self.tasks[at].is_woken()).collect();

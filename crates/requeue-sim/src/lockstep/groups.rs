@@ -47,7 +47,7 @@ impl Lockstep {
         }
     }
 
-    /// Compares what is visible of each team.
+    /// Compares the visible state of each team.
     pub(super) fn compare_teams(&self) {
         if !self.queue.has_groups() || self.dropping {
             return;

@@ -48,14 +48,14 @@ impl<K: Ord + Clone> Model<K> {
         teams.map(|(key, _)| key.clone()).collect()
     }
 
-    /// Withdraws all pending runs of the keys of a team. Returns the number of keys that had one.
+    /// Withdraws all pending runs of the keys of a team. Returns the number of keys that had a pending run.
     pub fn cancel_team(&mut self, team: u64) -> usize {
         let keys = self.members(team).into_iter();
         keys.filter_map(|key| self.cancel(&key)).filter(|cancelled| cancelled.any()).count()
     }
 
-    /// Cancels the runs in flight of the keys of a team. Returns the numbers of those that this call
-    /// has cancelled, in ascending order.
+    /// Cancels the runs in flight of the keys of a team. Returns the numbers of the deliveries that this call has
+    /// cancelled, in ascending order.
     pub fn cancel_running_team(&mut self, team: u64) -> Vec<u64> {
         let mut epochs = Vec::new();
         for key in self.members(team) {

@@ -9,7 +9,7 @@ pub enum Ranking {
     Fifo,
     /// The highest priority, with aging.
     Priority {
-        /// At least one of this many deliveries in a row is of the key that has been ready longest.
+        /// At least one of this number of consecutive deliveries takes the key that has been ready longest.
         oldest_every: u32,
     },
     /// A custom order: the key that was pushed or touched last. It loses every `lossy`-th key that
@@ -62,7 +62,7 @@ pub struct ReadyKeys<K> {
     turns: Vec<Turn>,
     in_work: BTreeMap<u64, u32>,
     paused: BTreeSet<u64>,
-    /// The number of deliveries in a row that were not of the key that had been ready longest.
+    /// The number of consecutive deliveries that did not take the key that had been ready longest.
     passed_over: u32,
     placed: u64,
     stack: Stack<K>,
@@ -188,8 +188,8 @@ impl<K: Clone + Ord> ReadyKeys<K> {
         !self.paused.is_empty()
     }
 
-    /// Pauses or resumes a team. At the end of a pause, a custom order gets the keys again that it
-    /// has returned in the meantime.
+    /// Pauses or resumes a team. At the end of a pause, a custom order gets the keys again that it returned during the
+    /// pause.
     pub fn pause(&mut self, team: u64, paused: bool) {
         if paused {
             self.paused.insert(team);
@@ -244,13 +244,13 @@ impl<K: Clone + Ord> ReadyKeys<K> {
         self.see_to_turns();
     }
 
-    /// Returns the key that has been ready longest, among those that may be delivered.
+    /// Returns the key that has been ready longest, among the keys that may be delivered.
     #[must_use]
     pub fn oldest(&self) -> Option<K> {
         self.by_age().next().cloned()
     }
 
-    /// Returns the keys that may be delivered, the one that has been ready longest first.
+    /// Returns the keys that may be delivered, first the key that has been ready longest.
     pub fn by_age(&self) -> impl Iterator<Item = &K> {
         self.eligible_keys().map(|candidate| &candidate.key)
     }

@@ -60,8 +60,8 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Returns the same state without a pace whose time has passed at `now`: the queue forgets such
-    /// times when it likes.
+    /// Returns the same state without a pace whose time has passed at `now`: the queue forgets such times at any
+    /// moment.
     #[must_use]
     pub fn at(self, now: Time) -> Self {
         let paced_until = if self.paced_until > now { self.paced_until } else { Time::ZERO };

@@ -1,4 +1,4 @@
-//! An open queue. All its handles share one task that claims keys, and one that renews leases.
+//! An open queue. All its handles share a task that claims keys, and a task that renews leases.
 
 use std::fmt;
 use std::sync::Arc;
@@ -57,8 +57,8 @@ impl Queue {
     ///
     /// - The key is longer than 2,048 bytes.
     /// - The [pattern](crate::OpenOptions::group_by) of the queue extracts a group whose name has more than 100 bytes.
-    /// - During the whole [time of an add](crate::OpenOptions::add_timeout), the store could not be reached,
-    ///   or, in PostgreSQL, other transactions had the key locked.
+    /// - During the whole [time of an add](crate::OpenOptions::add_timeout), the store could not be reached, or other
+    ///   transactions of PostgreSQL had the key locked.
     /// - The store refuses the add, or the queue was [dropped](crate::ErrorKind::Dropped).
     ///
     /// [`AddError::may_have_happened`] returns true if the key may have been added nevertheless.
@@ -253,7 +253,7 @@ impl Queue {
     ///
     /// As [`get`](Self::get).
     pub async fn get_many(&self, max: usize) -> Vec<Item> {
-        // A getter may be answered without a key: the leases of its keys were lost on the way.
+        // A getter may be answered without a key, because the leases of its keys were lost before the answer.
         while max > 0 && !self.shutting_down() {
             let (reply, passed) = oneshot::channel();
             if self.getters.send(Waiter { max, reply }).is_err() {
@@ -330,8 +330,8 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// Returns an error if the store cannot be reached, or the queue was dropped. On Redis, some shards of
-    /// the queue may have been paused, and the others still deliver their keys: repeat the call.
+    /// Returns an error if the store cannot be reached, or the queue was dropped. On Redis, some shards of the queue
+    /// may have been paused, while the other shards still deliver their keys: repeat the call.
     ///
     /// # Cancel safety
     ///
@@ -438,7 +438,7 @@ impl Queue {
     /// A getter that waits for keys detects the drop within the [poll interval](crate::OpenOptions::poll).
     /// Then the queue is shut down in this process, each `get` returns `None`, and `Workers` stop.
     ///
-    /// A queue that is created again with the same name is another queue. This handle never changes it: open
+    /// A queue that is created again with the same name is another queue. This handle never changes the new queue: open
     /// it again.
     ///
     /// # Examples
@@ -504,8 +504,8 @@ impl Queue {
         self.shared.leases.settled().await;
     }
 
-    /// Returns the number of keys that this process holds, including those that are
-    /// [claimed ahead](crate::OpenOptions::claim_ahead).
+    /// Returns the number of keys that this process holds, including keys that are [claimed
+    /// ahead](crate::OpenOptions::claim_ahead).
     pub(crate) fn leased(&self) -> usize {
         self.shared.leases.len()
     }

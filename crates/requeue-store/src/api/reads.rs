@@ -11,7 +11,7 @@ use crate::types::error::ReadError;
 use crate::types::inspect::{Entry, Standing, State, StateCounts};
 use crate::types::key::Key;
 
-/// The maximum number of keys in flight that one read returns, and that are searched for the longest runs.
+/// The maximum number of keys in flight that one read returns, and among which the longest runs are searched.
 const RUNNING: usize = 256;
 /// The maximum number of keys in flight that an explanation names.
 const EXPLAINED: usize = 10;
@@ -165,8 +165,8 @@ impl Queue {
         Ok(entry.explain_in_group(standing.as_ref()))
     }
 
-    /// Returns the settings of a group, and the first of its keys in flight if it is at its limit. Returns `None` if it
-    /// has no keys any longer.
+    /// Returns the settings of a group, and the first of its keys in flight if it is at its limit. Returns `None` if
+    /// the group no longer has keys.
     async fn read_standing(&self, group: &str) -> Result<Option<Standing>, ReadError> {
         let Some(info) = self.group(group).info().await? else { return Ok(None) };
         if info.is_paused {
@@ -189,16 +189,16 @@ impl Queue {
         }
     }
 
-    /// Returns recent [counts](Self::counts). The engine counts again after a pause, which depends on the duration
-    /// of the last two counts. The shorter count decides, so that a stall of the store causes no long pause:
+    /// Returns recent [counts](Self::counts). The engine counts again after a pause, which depends on the duration of
+    /// the last two counts. The shorter count determines the pause, so that a stall of the store causes no long pause:
     ///
     /// - Up to 0.6 s: the pause is fifty times the duration, and at least 1 s.
     /// - Up to 7.5 s: the pause is 30 s.
     /// - Over 7.5 s: the pause is four times the duration.
     ///
-    /// So counts that take a similar time take at most a fifth of the time of the engine, and at most a fiftieth if
-    /// they take up to 0.6 s. The number of callers does not matter. Counts whose durations differ much, or that
-    /// reach their time limit, can take more.
+    /// Counts of similar duration therefore take at most a fifth of the engine's time, and at most a fiftieth if they
+    /// take up to 0.6 s. The number of callers does not matter. Counts whose durations differ much, or that reach their
+    /// time limit, can take more.
     ///
     /// Callers that arrive during a count wait for it. [`sample`](Self::sample) returns the last counts
     /// without waiting, and their age.
@@ -255,12 +255,12 @@ impl Queue {
     /// Returns the values of the queue's metrics, or `None` before the first
     /// [`recent_counts`](Self::recent_counts).
     ///
-    /// The numbers of keys are those of all processes, as of the last `recent_counts`: `counts_age` is their
-    /// age. The other values describe this process:
+    /// The numbers of keys cover all processes, as of the last `recent_counts`: `counts_age` is their age. The other
+    /// values describe this process:
     ///
-    /// - A completion counts when the worker makes it, even if the store does not accept it. A success after
-    ///   the lease has expired counts as a failure, as in the store. A worker that was killed counts nothing.
-    /// - Adds are those of this process, including delayed ones.
+    /// - A completion counts when the worker makes it, even if the store does not accept it. As in the store, a success
+    ///   after the lease has expired counts as a failure. A worker that was killed counts nothing.
+    /// - Adds are counted in this process, including delayed adds.
     /// - `enqueued` counts the adds that gave a key its pending run. A delayed add counts immediately, and a retry
     ///   or a requeue does not count: another process may deliver the key. In a queue in memory, a key counts when
     ///   it becomes ready.

@@ -89,7 +89,7 @@ impl Item {
         }
     }
 
-    /// Returns the key. The item dereferences to it, too.
+    /// Returns the key. The item also dereferences to the key.
     #[must_use]
     pub const fn key(&self) -> &Key {
         &self.out.key
@@ -120,7 +120,7 @@ impl Item {
         self.out.group.as_deref()
     }
 
-    /// Returns the number of this attempt: 1 plus the number of failures in a row before it.
+    /// Returns the number of this attempt: 1 plus the number of consecutive failures before this run.
     #[must_use]
     pub const fn attempt(&self) -> u32 {
         self.out.failures.saturating_add(1)
@@ -150,8 +150,8 @@ impl Item {
         self.out.asked.priority = priority;
     }
 
-    /// Returns the fencing token: a number that is greater for each later delivery of the key. That also
-    /// holds after a failover to a replica that lags, and after a restore from a backup.
+    /// Returns the fencing token: a number that is greater for each later delivery of the key. This also holds after a
+    /// failover to a replica that lags, and after a restore from a backup.
     ///
     /// No two deliveries of a queue have the same token. The token is approximately the time of the delivery
     /// in microseconds since 1970. Until the year 2255 it is below 2⁵³, the limit up to which JavaScript and

@@ -15,8 +15,8 @@ use crate::engine::{Engine, Place, Renewed, by_shard, lock};
 use crate::types::error::{EngineError, Kind};
 use crate::types::key::Key;
 
-/// The interval of polls for cancelled runs. With the renewal after it, a worker learns of a cancelled run within a
-/// second.
+/// The interval of polls for cancelled runs. Because a renewal follows each poll, a worker learns of a cancelled run
+/// within a second.
 const POLL: Duration = Duration::from_millis(500);
 /// The timeout of such a poll.
 const ANSWERING: Duration = Duration::from_secs(2);
@@ -134,7 +134,7 @@ impl Leases {
 
     /// Begins the completion of a delivery. Returns `None` if the lease is lost.
     pub(crate) fn begin_completion(self: &Arc<Self>, epoch: i64) -> Option<Ending> {
-        // From here on, a lost lease does not signal the worker: its run is over.
+        // From here on, a lost lease does not signal the worker, because its run is over.
         lock(&self.held).get_mut(&epoch)?.is_ending = true;
         let ending = Ending { leases: Arc::clone(self), epoch };
         ending.send_deadline().is_some().then_some(ending)
@@ -287,7 +287,7 @@ impl Cancels {
         Self { next: Instant::now() + POLL, last: 0 }
     }
 
-    /// Delays the next poll: most runs complete before it.
+    /// Delays the next poll, because most runs complete before it.
     fn delay_poll(&mut self) {
         self.next = Instant::now() + POLL;
     }

@@ -29,11 +29,10 @@ use crate::sync::{quietly, waker_fn};
 /// resolution of one millisecond and never go off early. They go off only while the runtime runs: a
 /// current-thread runtime outside of `block_on` stands still.
 ///
-/// If there is no timer driver, because the runtime has shut down or was built without one,
-/// [`SystemClock`]'s thread wakes instead, so waiting callers are not forgotten. If the time was
-/// paused when its runtime shut down, it stays where it was. Alarms that were armed at that moment
-/// detect the shutdown without a panic. Otherwise the first alarm detects it by a panic in tokio,
-/// which is caught; only the message of the panic hook is visible.
+/// If there is no timer driver, because the runtime has shut down or was built without one, [`SystemClock`]'s thread
+/// wakes instead, so waiting callers are not forgotten. If the time was paused when its runtime shut down, the time no
+/// longer changes. Alarms that were armed at that moment detect the shutdown without a panic. Otherwise the first alarm
+/// detects it by a panic in tokio, which is caught; only the message of the panic hook is visible.
 ///
 /// # Examples
 ///
@@ -141,9 +140,8 @@ impl TokioClock {
     /// Arms a timer of the runtime. Panics if there is no timer driver, or it has shut down.
     fn arm_driver(&self, at: Time, waker: &Waker) -> Alarm {
         let (clock, relayed) = (Arc::clone(&self.0), waker.clone());
-        // A driver that shuts down fires all of its timers, and panics if it is asked for a new one.
-        // Before that, its timers never fire early. An early wake therefore shows that the driver
-        // has gone.
+        // A driver that shuts down fires all of its timers, and panics if it is asked for a new timer. Before that, its
+        // timers never fire early. An early wake therefore shows that the driver has gone.
         let relay = waker_fn(move || {
             if clock.current_time() < at {
                 clock.driverless.store(true, Ordering::Relaxed);

@@ -57,9 +57,9 @@ use crate::{BuildError, Key};
 ///
 /// # Series
 ///
-/// All series have the label `name`, which is the queue's name. The first seven are client-go's,
-/// with the names, help texts and buckets that Kubernetes gives them, so its dashboards and alerts
-/// work unchanged. A prefix or labels of the registry are added to them.
+/// All series have the label `name`, which is the queue's name. The first seven families come from client-go, with the
+/// names, help texts and buckets of Kubernetes. Dashboards and alerts for Kubernetes therefore work unchanged. A prefix
+/// or labels of the registry are added to them.
 ///
 /// | series | type | meaning |
 /// |---|---|---|
@@ -88,9 +88,9 @@ pub struct Metrics {
 
 /// The upper bounds of the histograms' buckets.
 ///
-/// They are the same numbers as in Kubernetes, so buckets of Go and Rust programs can be added up.
-/// Some are written differently (`0.000001` for `1e-06`). Prometheus parses them as numbers, and
-/// since version 3.0 stores them all in one form.
+/// The bounds are the same numbers as in Kubernetes, so buckets of Go and Rust programs can be added up. Some are
+/// written differently (`0.000001` for `1e-06`). Prometheus parses them as numbers, and since version 3.0 stores them
+/// all in one form.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 #[non_exhaustive]
 pub enum Buckets {
@@ -218,7 +218,7 @@ struct Queues {
 
 struct ByName {
     queues: BTreeMap<Arc<str>, Weak<dyn Scrape>>,
-    /// At this number of entries, dead ones are removed, if no scrape has removed them.
+    /// At this number of entries, dead entries are removed, if no scrape has removed them.
     sweep_at: usize,
 }
 
@@ -291,8 +291,8 @@ impl Collector for Queues {
     }
 }
 
-/// The name, the help text and the value of a family of metrics. The name has the unit, but not the
-/// `_total` suffix of counters.
+/// The name, the help text and the value of a family of metrics. The name contains the unit, but no `_total` suffix of
+/// counters.
 type Family = (&'static str, &'static str, Value<Sample>);
 
 /// The function that reads the value of a family from a sample, by the kind of the value.
@@ -349,7 +349,7 @@ fn encode_histogram(times: &Histogram, buckets: Buckets, mut to: MetricEncoder<'
 }
 
 const FAMILIES: [Family; 18] = [
-    // The same as in Kubernetes' component-base, without its prefix on the stability.
+    // The text is the same as in Kubernetes' component-base, without its prefix about stability.
     ("workqueue_depth", "Current depth of workqueue", Keys(|of| Some(of.depth))),
     ("workqueue_adds", "Total number of adds handled by workqueue", Count(|of| of.totals.enqueued)),
     (

@@ -85,7 +85,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         // `own` is user code, so it is not called under the lock.
         let known = state.core.add_known(key, hash, &add, now);
         self.shared.release_lock(state);
-        // Another thread may add the key in between. This is then one more add for the same run.
+        // Another thread may add the key between the two calls. This add is then one more add for the same run.
         known.unwrap_or_else(|| self.add_with(own(key), add))
     }
 
@@ -127,7 +127,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
             if state.core.refuses(&key, hash) {
                 return Added::Refused;
             }
-            // The memory is fetched while the limiter reads its own table.
+            // The memory is fetched while the limiter reads its table.
             state.core.prefetch(hash);
         }
         let now = self.shared.clock.now();

@@ -17,16 +17,15 @@ use crate::ranked_mutex::RankedGuard;
 use crate::sync::{Arc, Weak, drop_quietly, waker_fn};
 
 impl<K: Key, S: BuildHasher> Queue<K, S> {
-    /// Cancels the run in flight of `key`, and returns whether there was one.
+    /// Cancels the run in flight of `key`, and returns whether there was such a run.
     ///
-    /// Its [`Item`](super::Item) is notified, and [workers](crate::workers) cancel the context of
-    /// their handler with [`CancelReason::Cancelled`]. The key stays in flight until the delivery is
-    /// completed. A run that stops with [`Completion::Cancelled`](crate::Completion::Cancelled)
-    /// counts neither as a success nor as a failure. So does a run whose item is dropped, or whose
-    /// handler panics. Any other completion has its usual effect.
+    /// Its [`Item`](super::Item) is notified, and [workers](crate::workers) cancel the context of their handler with
+    /// [`CancelReason::Cancelled`]. The key stays in flight until the delivery is completed. A run that stops with
+    /// [`Completion::Cancelled`](crate::Completion::Cancelled) counts neither as a success nor as a failure. The same
+    /// applies to a run whose item is dropped, or whose handler panics. Any other completion has its usual effect.
     ///
-    /// The call affects neither pending runs of the key nor its failures. To stop all work on a
-    /// key, call [`cancel`](Self::cancel), too, which removes its pending runs.
+    /// The call affects neither pending runs of the key nor its failures. To stop all work on a key, also call
+    /// [`cancel`](Self::cancel), which removes its pending runs.
     ///
     /// # Examples
     ///
@@ -49,7 +48,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         Q: Hash + Eq + ?Sized,
     {
         let hash = self.hash_key(key);
-        // Due keys first: an add that is due may restart the run.
+        // Due keys become ready first, because an add that is due may restart the run.
         let Some((mut state, _)) = self.shared.lock_settled() else {
             return CancelledRun::NotInFlight;
         };

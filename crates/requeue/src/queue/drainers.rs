@@ -41,8 +41,7 @@ impl Until {
 struct Drainer {
     number: u64,
     until: Until,
-    /// True once the drain has completed. It stays true, even if other keys are delivered
-    /// afterwards.
+    /// True once the drain has completed. The value stays true, even if other keys are delivered afterwards.
     finished: bool,
     waker: Option<Waker>,
 }

@@ -48,7 +48,7 @@ impl<K: Key> Shared<K> {
         let mut state = self.lock().ok()?;
         let now = state.time_for(Operation::Get, read)?;
         let taken = state.core.get(now);
-        // More keys may be due than one call makes ready.
+        // The number of due keys may exceed the number that one call makes ready.
         if read.is_some() && taken.is_none() {
             return None;
         }
@@ -58,7 +58,7 @@ impl<K: Key> Shared<K> {
 }
 
 impl<K: Key, S: BuildHasher> Queue<K, S> {
-    /// Takes the next ready key, if there is one, and returns it with the lock.
+    /// Takes the next ready key, if any, and returns it with the lock.
     pub(super) fn lock_and_take(&self) -> Result<Taken<'_, K>, Reentered> {
         let shared = &self.shared;
         let (mut state, mut now) = shared.lock_for(Operation::Get, None)?;
@@ -86,7 +86,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
             } else {
                 state.core.get(now)
             };
-            // More keys were due than one call makes ready, and none of them could be delivered.
+            // The number of due keys exceeded the number that one call makes ready, and none of the ready keys could be
+            // delivered.
             let more_due =
                 || !state.core.is_paused() && state.core.next_due().is_some_and(|due| due <= now);
             if taken.is_some() || !(again || more_due()) {
@@ -199,8 +200,8 @@ impl<K: Key> Shared<K> {
         };
         let (unused, worked) = state.keep_dropped(finished);
         completed.take_contents(&mut item, unused);
-        // If not every operation needs the time, the clock may have been read for the completion, but not for the
-        // get. A drain must see the moment in which no key is in flight.
+        // Unless every operation needs the time, the clock may have been read only for the completion. A drain must see
+        // the moment in which no key is in flight.
         let next = state.time_for(Operation::Get, self.facts.always_needs_now.then_some(now));
         let taken = match next.filter(|_| state.drainers.is_empty()) {
             Some(now) => state.core.get(now),
@@ -291,7 +292,8 @@ impl<'q, K: Key, S: BuildHasher> Getter<'q, K, S> {
             }
             Some(deadline) => {
                 let keeps_deadline = shared.facts.is_real_time && self.kind == Kind::Thread;
-                // Each check arms again, because an alarm may go off early, and wakes only its own waker.
+                // Each check arms again, because an alarm may go off early, and wakes only the waker with which it was
+                // armed.
                 if !keeps_deadline {
                     self.alarm = quietly(|| shared.clock.arm(deadline, waker));
                 }
@@ -411,13 +413,12 @@ impl<K: Key> Shared<K> {
         if until == Time::NEVER {
             return park();
         }
-        // The limit is for steps of the clock and suspended machines, so that the thread does not
-        // oversleep.
+        // The limit prevents the thread from oversleeping after a step of the clock or a suspension of the machine.
         let left = until.since(self.clock.now()).min(Duration::from_secs(3600));
         if self.facts.is_real_time {
             park_timeout(left);
         } else {
-            // If time is not the machine's, the alarm wakes this thread. Nothing may be driving the
+            // If the clock does not follow the machine's time, the alarm wakes this thread. Nothing may be driving the
             // alarm's runtime at the moment, so the thread also checks from time to time.
             park_warily(left.max(CHECK_INTERVAL));
         }

@@ -159,7 +159,7 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// Its keys keep their age. In a fair order, the group returns at the end of the round. A custom
     /// order gets the keys again that it has returned during the pause.
     pub fn resume(&self) {
-        // Due keys first: groups that are due take their turns before this one.
+        // Due keys become ready first, because their groups take turns before this group.
         let Some((mut state, _)) = self.queue.shared.lock_settled() else { return };
         state.core.resume_group(self.group);
         loop {
@@ -189,8 +189,8 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// Runs in flight continue. [`cancel_running`](Self::cancel_running) cancels them. Keys that are
     /// added during the call may stay.
     ///
-    /// The call examines every key of the queue, 256 under one hold of the lock, so that its cost
-    /// grows with the size of the queue.
+    /// The call examines every key of the queue, 256 under one hold of the lock, so its cost grows with the size of the
+    /// queue.
     ///
     /// # Examples
     ///
@@ -267,8 +267,8 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
 
     /// Waits until no key of the group is in flight.
     ///
-    /// It is ready at the first moment at which none is, even if another key of the group is
-    /// delivered immediately. [Pause](Self::pause) the group first, so that none follows.
+    /// The future is ready at the first such moment, even if another key of the group is delivered immediately.
+    /// [Pause](Self::pause) the group first, so that no delivery follows.
     ///
     /// # Cancel safety
     ///

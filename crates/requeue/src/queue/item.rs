@@ -1,7 +1,7 @@
 //! A key in flight, and the completion of its delivery.
 //!
-//! Each delivery is completed exactly once: by a method that takes the item, by its drop, or, after
-//! it was detached, by its ticket or key.
+//! Each delivery is completed exactly once: by a method that takes the item, or by the item's drop. A detached delivery
+//! is completed by its ticket or key.
 
 use std::fmt;
 use std::future::Future;
@@ -98,7 +98,7 @@ impl<'q, K: Key> Item<'q, K> {
         }
     }
 
-    /// Returns the attempt of this run: 1, plus the number of failures in a row before it.
+    /// Returns the attempt of this run: 1, plus the number of consecutive failures before this run.
     #[must_use]
     pub const fn attempt(&self) -> u32 {
         self.failures.saturating_add(1)
@@ -110,13 +110,13 @@ impl<'q, K: Key> Item<'q, K> {
         self.asked.adds
     }
 
-    /// Returns the reasons of those adds, combined by bitwise or.
+    /// Returns the reasons of these adds, combined by bitwise or.
     #[must_use]
     pub const fn reasons(&self) -> u32 {
         self.asked.reasons
     }
 
-    /// Returns the highest priority of those adds.
+    /// Returns the highest priority of these adds.
     #[must_use]
     pub const fn priority(&self) -> i32 {
         self.asked.priority
@@ -193,8 +193,8 @@ impl<'q, K: Key> Item<'q, K> {
 
     /// Waits until the run is cancelled, and returns the reason.
     ///
-    /// The future does not borrow the item, so that another task can wait. It does not keep the queue
-    /// alive. Once the delivery is completed, or the queue is dropped, it is never ready.
+    /// The future does not borrow the item, so another task can wait for it. It does not keep the queue alive. Once the
+    /// delivery is completed, or the queue is dropped, it is never ready.
     ///
     /// # Cancel safety
     ///
@@ -272,8 +272,8 @@ impl<'q, K: Key> Item<'q, K> {
         }
     }
 
-    /// Makes this run count toward the queue's [pace](crate::Builder::pace) from now on, and not
-    /// from its delivery, for a worker that begins some time after it has taken the key.
+    /// Makes this run count toward the queue's [pace](crate::Builder::pace) from now on instead of from its delivery,
+    /// for a worker that begins some time after it has taken the key.
     ///
     /// It has no effect in a queue without a pace.
     // Only the program `requeue` needs this method, so it is hidden.
@@ -358,7 +358,7 @@ impl<'q, K: Key> Item<'q, K> {
         }
     }
 
-    /// Converts the item into one that can be sent to other threads and tasks.
+    /// Converts the item into an item that can be sent to other threads and tasks.
     ///
     /// It keeps the queue alive.
     ///
@@ -407,7 +407,7 @@ impl<'q, K: Key> Item<'q, K> {
         self.live.as_ref().is_some_and(|(owner, _)| std::ptr::eq(&**owner, shared))
     }
 
-    // Inlined, so that a shorthand has no more instructions than its own completion needs.
+    // Inlined, so that a shorthand has only the instructions of its completion.
     #[inline(always)]
     fn complete_with(&mut self, completion: Completion) {
         let Some((owner, key)) = &self.live else { return };
@@ -450,7 +450,7 @@ impl<K: Key> Item<'_, K> {
         // This may run while unwinding, so no panic of user code may leave it.
         let Some((owner, key)) = &self.live else { return };
         let now = quietly(|| owner.clock.now()).unwrap_or_default();
-        // The limiter is called without the lock, and nothing may cancel the run in the meantime.
+        // The limiter is called without the lock, and nothing may cancel the run during this call.
         let is_cancelled = quietly(|| owner.seal_run(&self.ticket)).flatten().is_some();
         let completion = if is_cancelled { Completion::Cancelled } else { Completion::Retry };
         let (how, _) = owner.resolve_completion(completion, key, self.asked, Some(now));
@@ -635,7 +635,7 @@ impl<K: Key> Shared<K> {
     /// effect, if it was completed before.
     pub(super) fn finish_detached(&self, ticket: &core::Ticket) -> bool {
         let how = Finish::Done;
-        // Declared before the guard of the lock, so that a panic releases the lock first.
+        // This value is declared before the guard of the lock, so that a panic releases the lock first.
         let mut copy = None;
         let locked = self.lock_for(Operation::Finish(ticket, &how), None);
         let Ok((mut state, now)) = locked else { return false };
@@ -677,7 +677,7 @@ impl<K: Key> Shared<K> {
         let (unused, worked) = state.keep_dropped(finished);
         self.release_lock(state);
         if is_dropped && let Some(key) = delivered {
-            // The record has forgotten the failures of the key, so the limiter does, too.
+            // The record has forgotten the failures of the key, so the limiter must also forget them.
             self.limiter.forget_key(key);
         }
         if worked.is_some() {

@@ -99,8 +99,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Call it when no more adds are expected: at the end of the input, or before a graceful shutdown,
     /// which would drop the waiting keys. The keys become due in no particular order.
     ///
-    /// If a key was ever debounced, the call examines every key of the queue, 256 under one hold of
-    /// the lock, so that its cost grows with the size of the queue.
+    /// If a key was ever debounced, the call examines every key of the queue, 256 under one hold of the lock, so its
+    /// cost grows with the size of the queue.
     ///
     /// # Examples
     ///
@@ -128,10 +128,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// Returns the dropped keys, in no particular order.
     ///
-    /// Ready keys are still delivered; then `get` returns `None`. This is client-go's `ShutDown`. The
-    /// failures of a dropped key are forgotten, also by the limiter.
-    /// As in client-go, `None` is not final while a dirty key is in flight. If the queue is paused,
-    /// ready keys are dropped, too; if a [group](Self::group) is paused, its ready keys are.
+    /// Ready keys are still delivered; then `get` returns `None`. This is client-go's `ShutDown`. The failures of a
+    /// dropped key are forgotten, also by the limiter. As in client-go, `None` is not final while a dirty key is in
+    /// flight. If the queue is paused, ready keys are also dropped; if a [group](Self::group) is paused, its ready keys
+    /// are.
     ///
     /// It may be called several times, and from anywhere. Every earlier drain stops waiting.
     ///
@@ -247,8 +247,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.shared.lock().is_ok_and(|state| state.core.ending() != Ending::Open)
     }
 
-    /// Returns the keys that were dropped since the queue was shut down: those that failed, and
-    /// those that were requeued.
+    /// Returns the keys that were dropped since the queue was shut down: keys that failed, and keys that were requeued.
     ///
     /// Each key is returned once. The report of a drain already contains them.
     #[must_use = "each dropped key is returned only once"]

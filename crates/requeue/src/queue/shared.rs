@@ -148,7 +148,7 @@ impl<K: Key> Shared<K> {
         let has_fast_gets = !has_order && config.pace.is_none();
         let core = core::Queue::new(config);
         let restarts = core.restarts();
-        // An empty queue has no deadlines. If it needs the time even so, then every operation does.
+        // An empty queue has no deadlines. If such an add nevertheless needs the time, every operation needs it.
         let always_needs_now = core.needs_now(Operation::Promote);
         let facts = Facts {
             rank,
@@ -353,9 +353,9 @@ impl<K: Key> Shared<K> {
     /// Arms the alarm for the earliest due time, if getters wait for it and no thread keeps the
     /// time.
     ///
-    /// The clock arms outside the lock. If several threads want to arm, or an alarm goes off while
-    /// it is being armed, one thread arms and checks once more. If alarms keep going off while they
-    /// are armed, the waiting getters poll the clock, not this thread.
+    /// The clock arms outside the lock. If several threads want to arm, or an alarm goes off while it is being armed,
+    /// one thread arms and checks once more. If alarms keep going off while they are armed, the waiting getters poll
+    /// the clock instead of this thread.
     fn arm_alarm(&self) {
         for _ in 0..8 {
             let Ok(mut state) = self.lock() else { return };
@@ -477,8 +477,8 @@ impl<K: Key> Drop for Shared<K> {
         if !std::mem::needs_drop::<K>() {
             return;
         }
-        // The keys are dropped one by one. If a key panics, the next must still be dropped; if two
-        // keys panicked while a collection was dropped, the process would abort.
+        // Each key is dropped separately. If a key panics, the next must still be dropped; if two keys panicked while a
+        // collection was dropped, the process would abort.
         let state = self.state.get_mut();
         let core = std::mem::replace(&mut state.core, core::Queue::new(core::Config::default()));
         let dropped = std::mem::replace(&mut state.dropped, DroppedKeys::new());

@@ -47,8 +47,8 @@ pub(crate) struct Waiters {
     threads: u32,
     /// The number of wakes given so far.
     given: u64,
-    /// The latest wake that was returned. Earlier wakes that are still held no longer count: a
-    /// getter that was overtaken may never check, and must not block the others.
+    /// The latest wake that was returned. Earlier wakes that are still held no longer count, because a getter that was
+    /// overtaken may never check, and must not block other getters.
     returned: u64,
     /// The latest wake that was given to a task.
     to_task: u64,
@@ -179,7 +179,7 @@ impl Waiters {
             State::Vacant => None,
         };
         self.vacant.push(at);
-        // The memory of many getters is returned when the last one has gone.
+        // The memory of many getters is returned when the last getter has gone.
         if self.vacant.len() == self.all.len() && self.all.capacity() > 64 {
             self.all = Vec::new();
             self.vacant = Vec::new();
@@ -195,8 +195,8 @@ impl Waiters {
             // A woken task may be polled late or never. One more wake keeps it from blocking a key.
             let spare = u64::from(self.to_task > self.returned);
             let enough = match self.all[self.head as usize].kind {
-                // Waking a thread costs more than adding a key, so threads form a chain: each
-                // thread that takes a key wakes the next one, if more keys are left.
+                // Waking a thread costs more than adding a key, so threads form a chain: each thread that takes a key
+                // wakes the next thread, if more keys are left.
                 Kind::Thread => 1,
                 // A chain of tasks would be slow, because each of them waits until it is polled.
                 Kind::Task => keys as u64,
@@ -206,8 +206,8 @@ impl Waiters {
             }
             self.wake_at(self.head, wakes);
         }
-        // A woken thread always checks. If all woken getters are tasks, which may never check, and
-        // a thread waits behind them, that thread is woken as well.
+        // A woken thread always checks. If all woken getters are tasks, which may never check, and a thread waits
+        // behind them, that thread is also woken.
         if keys > 0 && self.has_threads() && self.to_thread <= self.returned {
             let first = self.first_thread();
             self.wake_at(first, wakes);
@@ -232,7 +232,7 @@ impl Waiters {
         at
     }
 
-    /// Wakes all getters, or only those that do not wait for a final `None`.
+    /// Wakes all getters, or only getters that do not wait for a final `None`.
     pub(crate) fn wake_all(&mut self, until_final_too: bool, wakes: &mut Wakes) {
         let mut at = self.head;
         while at != NONE {
@@ -257,7 +257,7 @@ impl Waiters {
         }
     }
 
-    /// Returns this wake and all earlier ones: they no longer count.
+    /// Returns this wake and all earlier wakes, which then no longer count.
     pub(crate) fn give_back(&mut self, wake: u64) {
         self.returned = self.returned.max(wake);
     }
@@ -393,8 +393,7 @@ mod tests {
         assert!(!waiters.start_spinning(&mut third, Kind::Thread, false));
         assert_eq!(woken(&mut waiters, 1), 0);
 
-        // The spinning thread has taken the key and processes it, so another getter is needed for
-        // the next one.
+        // The spinning thread has taken the key and processes it, so another getter is needed for the next key.
         waiters.remove_waiter(&mut spinner);
         assert!(!waiters.is_spinning());
         assert_eq!(woken(&mut waiters, 1), 1);

@@ -45,8 +45,8 @@ where
                 Err(error) => {
                     self.workers.queue.note_panic();
                     quietly(|| tracing::error!(%error, "a worker panicked"));
-                    // If there was an item, its key is retried with backoff. If there was none,
-                    // taking a key has panicked. The worker tries again, but not continuously.
+                    // If there was an item, its key is retried with backoff. If there was no item, taking a key has
+                    // panicked. The worker tries again after a pause.
                     tokio::task::yield_now().await;
                     let mut pause = pin!(Some(self.pause_after_panic(panics)));
                     _ = poll_fn(|cx| poll_caught(pause.as_mut(), cx)).await;
@@ -166,7 +166,7 @@ where
         }
     }
 
-    /// Waits after a panic of the worker. The wait grows with the number of panics in a row.
+    /// Waits after a panic of the worker. The wait grows with the number of consecutive panics.
     async fn pause_after_panic(&self, panics: u32) {
         let delay = panic_pause(panics);
         tokio::select! {

@@ -81,13 +81,13 @@ impl Context {
         self.delivery.adds
     }
 
-    /// Returns the reasons of those adds, combined by bitwise or.
+    /// Returns the reasons of these adds, combined by bitwise or.
     #[must_use]
     pub const fn reasons(&self) -> u32 {
         self.delivery.reasons
     }
 
-    /// Returns the highest priority of those adds.
+    /// Returns the highest priority of these adds.
     #[must_use]
     pub const fn priority(&self) -> i32 {
         self.delivery.priority

@@ -104,8 +104,8 @@ where
 
     /// Fails an attempt that takes longer than `timeout`, by the queue's clock.
     ///
-    /// Its [cancellation token](Context::cancelled) is cancelled first. When the [grace
-    /// period](Self::grace) has passed as well, its future is dropped. The default is no timeout.
+    /// Its [cancellation token](Context::cancelled) is cancelled first. When the [grace period](Self::grace) has also
+    /// passed, its future is dropped. The default is no timeout.
     ///
     /// The result of an attempt that returns within the grace period counts. If it is an error, its
     /// text becomes, for example, `timed out after 3s`, its `source` is the handler's error, and
@@ -153,9 +153,9 @@ where
 
     /// Calls `f` for the key of each run, after the completion of its delivery.
     ///
-    /// A key that failed is backing off by then. If the failed work is out of date, `f` can
-    /// [`forget`](crate::Queue::forget) and [`add`](crate::Queue::add) the key. An add before the
-    /// completion becomes part of the retry.
+    /// At that time, a key that failed is already backing off. If the failed work is out of date, `f` can
+    /// [`forget`](crate::Queue::forget) and [`add`](crate::Queue::add) the key. An add before the completion becomes
+    /// part of the retry.
     ///
     /// It is called on the worker's task, as [`on_give_up`](Self::on_give_up) is. At that time, the
     /// key may already be in flight with another worker. A panic in it is ignored.

@@ -40,10 +40,10 @@
 //!
 //! # Locks
 //!
-//! The order is: the shards to forget, the states of the shards, a part of the known shards, the
-//! keys that have moved or the runs, the queue. With another of these locks, the store is read
-//! only under the first one. The queue determines the group of a key before it takes its own lock.
-//! The lock of the requested shards is never held together with another one.
+//! The order is: the shards to forget, the states of the shards, a part of the known shards, the keys that have moved
+//! or the runs, the queue. If the store is read under one of these locks, the first lock is also held. The queue
+//! determines the group of a key before it locks itself. The lock of the requested shards is never held together with
+//! another lock.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -111,7 +111,7 @@ struct Shards {
 pub(crate) struct Attached {
     pub(crate) queue: ObjectQueue,
     pub(crate) forget: Forget,
-    /// Moves a key from the group of its former shard to that of its shard.
+    /// Moves a key from the group of its former shard to the group of its present shard.
     pub(crate) regroup: Box<dyn Fn(&ObjectKey) + Send + Sync>,
 }
 
@@ -122,7 +122,7 @@ type Forget = Box<dyn Fn(&dyn Fn(&ObjectKey) -> bool) + Send + Sync>;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Free,
-    /// Gained by the gain with this number, and not listed since.
+    /// The shard was gained, by the gain with this number, and has not been listed since.
     Gained(u64),
     Held,
     Leaving,
@@ -303,7 +303,7 @@ impl ChangingShards {
     fn mark_left(&self, left: &[u32]) {
         let mut shards = self.0.shards.write();
         for &shard in left {
-            // The shard may have been gained and released again in the meantime, with new runs.
+            // The shard may have been gained and released again since then, with new runs.
             if shards.states[shard as usize] == State::Leaving && self.is_idle(shard) {
                 shards.states[shard as usize] = State::Left;
             }
@@ -329,8 +329,8 @@ impl ChangingShards {
             for &shard in &left {
                 shards.states[shard as usize] = State::Dropping { gained: false };
             }
-            // The walk runs without the lock. `Dropping` records a gain that arrives meanwhile, and
-            // the gain takes effect after the walk.
+            // The walk runs without the lock. `Dropping` records a gain that arrives during the walk, and the gain
+            // takes effect after the walk.
             drop(shards);
             // The rate limiter may be user code.
             if catch_unwind(AssertUnwindSafe(|| self.drop_keys(&left))).is_err() {
@@ -411,8 +411,8 @@ impl Ownership for ChangingShards {
         self.learn_shard(&ObjectKey::from_meta(meta), meta.uid.as_deref().unwrap_or_default())
     }
 
-    /// Remembers the shard of the owner, if the shard is held. The shards may change meanwhile, so
-    /// the owner counts. [`hold`](Ownership::hold) excludes those in other shards.
+    /// Remembers the shard of the owner, if the shard is held. The shards may change during this time, so the owner
+    /// counts. [`hold`](Ownership::hold) excludes those in other shards.
     fn learn_owner(&self, owner: &ObjectKey, uid: &str, _owned: &ObjectMeta) -> bool {
         self.learn_with(&self.0.shards.read(), owner, uid, Access::Reference);
         true
@@ -437,7 +437,7 @@ impl Ownership for ChangingShards {
         let held = self.held();
         let is_outdated = {
             let Requested { shards, .. } = &*self.0.requested.lock();
-            // If all of its shards were released, another watch replaces this one.
+            // If all of its shards were released, another watch replaces this watch.
             !shards.is_disjoint(&held) && !shards.is_subset(&held)
         };
         if is_outdated {
@@ -591,7 +591,7 @@ impl ChangingShards {
     }
 }
 
-/// The shards that a watch selects: those that were held when it started.
+/// The shards that a watch selects: the shards that were held when it started.
 pub(crate) struct Selection {
     holder: ChangingShards,
     shards: BTreeSet<u32>,
@@ -603,14 +603,14 @@ impl Selection {
         self.holder.selectable_field()
     }
 
-    /// Returns the selector for the next request of the watch, and a future that completes when the
-    /// watch should continue with another one. The selector omits the shards that were released
-    /// since the start of the watch, so that a release requires no list.
+    /// Returns the selector for the next request of the watch, and a future that completes when the watch should
+    /// continue with another selector. The selector omits the shards that were released since the start of the watch,
+    /// so that a release requires no list.
     ///
     /// The selector has no shard that was gained after the start of the watch, because the watch has not
     /// listed such a shard. A gain starts another watch.
     pub(crate) fn next_selector(&self, by: ShardBy) -> (String, BoxFuture<'static, ()>) {
-        // It is created first, so that it notices each narrowing after the choice of the shards.
+        // The future is created first, so that it notices each narrowing after the choice of the shards.
         let mut narrowed = self.holder.0.narrowed.subscribe();
         let held: BTreeSet<_> = self.shards.intersection(&self.holder.held()).copied().collect();
         let requested = Requested::new(if held.is_empty() { self.shards.clone() } else { held });

@@ -35,19 +35,18 @@ pub(crate) struct Places {
     pub(super) count: u32,
     pub(super) rule: Rule,
     known: Known,
-    /// The keys whose objects were replaced by those of another shard. Such a key may still be in the
-    /// queue in the group of the former shard. This lock is taken after that of a part of `known`.
+    /// The keys whose objects were replaced by objects of another shard. Such a key may still be in the queue in the
+    /// group of the former shard. This lock is taken after the lock of a part of `known`.
     moved: Mutex<BTreeSet<ObjectKey>>,
     forgetting: Mutex<Forgetting>,
     /// The first error of the function.
     failure: Mutex<Option<(ObjectKey, String)>>,
 }
 
-/// The shards of objects, if they follow from the uid, which the keys do not contain. The objects
-/// are those in held shards that were seen, and owners that an owned object names.
+/// The shards of objects, if they follow from the uid, which the keys do not contain. The table contains seen objects
+/// in held shards, and owners that an owned object names.
 ///
-/// Each part has its own lock, so that a walk through all objects blocks other operations only
-/// briefly.
+/// Each part has a separate lock, so that a walk through all objects blocks other operations only briefly.
 struct Known {
     parts: Vec<Mutex<HashMap<ObjectKey, u32>>>,
     hasher: RandomState,
@@ -74,10 +73,10 @@ struct Forgetting {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Access {
     Shared,
-    /// As `Shared`, and the uid is that of a reference. The object may be an earlier one of the same
-    /// name, so a shard that is known does not change.
+    /// As `Shared`, with the uid of a reference. The object may be an earlier object of the same name, so a shard that
+    /// is known does not change.
     Reference,
-    /// No add to a group is in progress, so an object may move to another one.
+    /// No add to a group is in progress, so an object may move to another group.
     Exclusive,
 }
 
@@ -143,8 +142,8 @@ impl Places {
         )))
     }
 
-    /// Calls `then` with the shard of `key`, if that is the shard of the object with this uid, too.
-    /// Without a uid, the key has no object. The shard does not change during the call.
+    /// Calls `then` with the shard of `key`, if the object with this uid has the same shard. Without a uid, the key has
+    /// no object. The shard does not change during the call.
     pub(super) fn with_shard_of<T>(
         &self,
         key: &ObjectKey,
@@ -200,7 +199,7 @@ impl Places {
             (false, None) => Some(Learned::NotHeld),
             (false, Some(_)) => {
                 known.remove(key);
-                // The key leaves its group, so that it is not there when this shard is gained.
+                // The key leaves its group, so that the group does not contain it when this shard is gained.
                 self.moved.lock().insert(key.clone());
                 Some(Learned::Left)
             }
