@@ -192,7 +192,7 @@ impl<K> Builder<K> {
 
     /// Shows how many of `total` workers are busy.
     ///
-    /// `busy` is called each second and for each summary. It must not block.
+    /// `busy` is called each second and for each summary. The function must not block.
     ///
     /// # Examples
     ///

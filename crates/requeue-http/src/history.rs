@@ -73,7 +73,7 @@ impl Run {
         self
     }
 
-    /// Sets the error. The history keeps 512 bytes of it.
+    /// Sets the error. The history keeps 512 bytes of the error.
     pub fn error(mut self, error: impl fmt::Display) -> Self {
         self.error = error.to_string();
         self
@@ -232,7 +232,7 @@ impl History {
         self.0.lock().parked.values().cloned().collect()
     }
 
-    /// Returns true if the key was parked, and no longer is. Its runs are kept.
+    /// Returns true if the key was parked, and no longer is. The runs of the key are kept.
     pub(crate) fn unpark(&self, key: &[u8]) -> bool {
         let mut inner = self.0.lock();
         match inner.keys.get(key) {

@@ -32,13 +32,14 @@ impl Detail {
         Self { attempt: None, why: None, fields: Vec::new() }
     }
 
-    /// Sets the number of the attempt, from 1. It replaces the count of the queue.
+    /// Sets the number of the attempt, from 1. This number replaces the count of the queue.
     pub const fn attempt(mut self, attempt: u32) -> Self {
         self.attempt = Some(attempt);
         self
     }
 
-    /// Sets a reason why the key waits, if the queue does not know it. It is shown after the queue's reason.
+    /// Sets a reason why the key waits, if the queue does not know it. The dashboard shows this reason after the
+    /// queue's reason.
     ///
     /// ```
     /// use requeue_http::Detail;

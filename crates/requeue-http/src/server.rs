@@ -157,7 +157,7 @@ impl Places {
 struct Connection {
     /// The number of looks before it was accepted.
     looks: u64,
-    /// It has sent a request.
+    /// The connection has sent a request.
     asked: AtomicBool,
     /// The number of requests whose responses are incomplete.
     requests: AtomicUsize,

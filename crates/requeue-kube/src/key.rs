@@ -12,8 +12,8 @@ use kube::runtime::reflector::{Lookup, ObjectRef};
 
 /// The key of an object: its name, and its namespace, if any.
 ///
-/// It contains no other part of the object, so one object always has the same key. It is cheap to clone. Keys have the
-/// order in which Kubernetes lists objects: by namespace, then by name. The text of a key is `namespace/name`, both
+/// It contains no other part of the object, so one object always has the same key. A key is cheap to clone. Keys have
+/// the order in which Kubernetes lists objects: by namespace, then by name. The text of a key is `namespace/name`, both
 /// when it is displayed and when it is parsed. Kubernetes allows no slash in either part.
 ///
 /// ```
@@ -41,14 +41,14 @@ impl<K> ObjectKind for K where
 
 /// The queue of a [`Controller`](crate::Controller).
 ///
-/// It hashes keys with SipHash. Users who can create objects choose their names. With a weaker hash
-/// they could choose names with equal hashes, which would slow the queue down for all objects.
+/// This queue hashes keys with SipHash. Users who can create objects choose their names. With a weaker hash they could
+/// choose names with equal hashes, which would slow the queue down for all objects.
 pub type ObjectQueue = requeue::Queue<ObjectKey, RandomState>;
 
 impl ObjectKey {
     /// Creates the key of an object.
     ///
-    /// An empty namespace counts as none.
+    /// An empty namespace counts as a missing namespace.
     #[must_use]
     pub fn new(namespace: Option<&str>, name: &str) -> Self {
         Self(match namespace {

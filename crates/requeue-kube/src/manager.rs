@@ -404,8 +404,8 @@ where
     Ok(())
 }
 
-/// Waits for all controllers. The first that fails stops the others. Also returns true if runs were
-/// dropped.
+/// Waits for all controllers. The first controller that fails stops the other controllers. Also returns true if runs
+/// were dropped.
 async fn run_controllers(
     mut tasks: JoinSet<(String, Result<(), RunnerError>)>,
     stop: &CancellationToken,
@@ -469,11 +469,11 @@ impl fmt::Debug for Manager {
 #[error("{}{error}", name_controller(controller.as_deref()))]
 #[non_exhaustive]
 pub struct ManagerError {
-    /// The [name](Controller::name) of the controller that could not continue. The others were shut
-    /// down. `None` if the manager lost its lease or its membership, or could not join its shard
-    /// group: all runs in flight were then dropped at an `await`.
+    /// The [name](Controller::name) of the controller that could not continue. The other controllers were shut down.
+    /// `None` if the manager lost its lease or its membership, or could not join its shard group: all runs in flight
+    /// were then dropped at an `await`.
     pub controller: Option<String>,
-    /// The reason. The message of this error contains it.
+    /// The reason. The message of this error contains the reason.
     pub error: RunnerError,
 }
 

@@ -68,7 +68,7 @@ impl Lease {
         json
     }
 
-    /// Returns the holder. Empty if there is none.
+    /// Returns the holder. The text is empty if there is no holder.
     pub(crate) fn holder(&self) -> &str {
         self.record.holder_identity.as_deref().unwrap_or_default()
     }

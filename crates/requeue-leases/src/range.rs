@@ -152,7 +152,7 @@ impl Shard {
 #[must_use]
 pub fn index_of(value: &str, count: u32) -> u32 {
     let hash = fnv1a(value.as_bytes());
-    // It is below `count`.
+    // The index is below `count`.
     ((u128::from(hash) * u128::from(count)) >> 64) as u32
 }
 

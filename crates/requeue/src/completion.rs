@@ -25,8 +25,8 @@ use std::time::Duration;
 pub enum Completion {
     /// The run succeeded. The key's failures are forgotten.
     Succeed,
-    /// The run succeeded, and the key is added again after this delay, with the priority of the
-    /// run. Its failures are forgotten.
+    /// The run succeeded, and the key is added again after this delay, with the priority of the run. The key's failures
+    /// are forgotten.
     RequeueAfter(Duration),
     /// The run failed. The failure is counted, and the run is retried after the backoff that the
     /// limiter computes. A key in a store is parked if it has reached the limit of failures.

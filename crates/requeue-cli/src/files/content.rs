@@ -64,7 +64,7 @@ impl Content {
     }
 }
 
-/// Returns the time at which the content or the metadata of a file changed last. Programs cannot set it.
+/// Returns the time at which the content or the metadata of a file changed last. Programs cannot set this time.
 pub(super) fn changed_at(meta: &Meta) -> SystemTime {
     UNIX_EPOCH + Duration::from_nanos(u64::try_from(meta.stamp.changed).unwrap_or(0))
 }

@@ -106,7 +106,7 @@ pub(super) enum NotWatched {
 /// Creates a watcher, which watches nothing yet.
 pub(super) type NewWatcher = Box<dyn Fn() -> Result<Box<dyn Watcher + Send>, Error> + Send>;
 
-/// Returns a watcher of the system, which is inotify on Linux. Its events go to the inbox.
+/// Returns a watcher of the system, which is inotify on Linux. The watcher's events go to the inbox.
 pub(super) fn system_watcher(inbox: &Arc<Inbox>) -> Result<Box<dyn Watcher + Send>, Error> {
     let inbox = Arc::clone(inbox);
     Ok(Box::new(notify::recommended_watcher(move |event| inbox.push_event(event))?))

@@ -180,7 +180,7 @@ mod tests {
         paths.add_path(b"a");
         paths.add_path(b"b");
         assert_eq!(stdin(&paths).as_deref(), Some(&b"a\nb\n"[..]));
-        // That run failed, and was given up.
+        // The last run failed, and its paths were given up.
         paths.add_path(b"c");
         assert_eq!(stdin(&paths).as_deref(), Some(&b"a\nb\nc\n"[..]));
         paths.add_path(b"a");

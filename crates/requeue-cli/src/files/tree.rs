@@ -32,7 +32,7 @@ pub(super) struct Change {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// The file has another content than before. It had none if it is new.
+    /// The file has another content than before. A new file had no content before.
     Changed {
         before: Option<Content>,
     },
@@ -210,7 +210,7 @@ impl Tree {
         })
     }
 
-    /// Looks for roots that were missing. Returns the files in them.
+    /// Looks for roots that were missing. Returns the files in these roots.
     pub(super) fn find_missing(&mut self) -> Result<Vec<Change>, Full> {
         for root in 0..self.roots.len() {
             let Root { path, is_missing, .. } = self.roots[root].clone();
@@ -454,7 +454,7 @@ impl Tree {
             && known.id == meta.stamp.id
             && known.is_read
         {
-            // Its entries have their own events.
+            // The directory's entries have separate events.
             return;
         }
         self.place_entry(&opened, name, &meta, root, Trust::Nothing, stack);

@@ -95,7 +95,7 @@ pub(crate) struct Runs {
     pub(crate) failed: Count,
     /// Exceeded `--timeout`. These runs have also failed.
     pub(crate) timed_out: Count,
-    /// Were terminated because their key was added again. They have neither succeeded nor failed.
+    /// Were terminated because their key was added again. These runs have neither succeeded nor failed.
     pub(crate) restarted: Count,
     #[serde(rename = "run_seconds")]
     pub(crate) durations: Durations,

@@ -224,7 +224,7 @@ mod tests {
         let group = Pid::from_child(&child);
         assert!(!only_dead(group));
         kill_process_group(group, Signal::KILL).unwrap();
-        // It is a zombie now.
+        // The process is a zombie now.
         let unseen = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         waitid(WaitId::Pid(group), unseen).unwrap();
         assert_eq!(test_kill_process_group(group), Ok(()));

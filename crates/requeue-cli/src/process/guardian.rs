@@ -202,7 +202,7 @@ pub(crate) fn guard_if_asked() -> Option<ExitCode> {
 }
 
 fn guard_parent(parent: Option<OsString>) -> io::Result<()> {
-    // A service manager sends these signals to all its processes. Only the parent acts on them.
+    // A service manager sends these signals to all its processes. Only the parent acts on these signals.
     for signal in [SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2] {
         let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
     }

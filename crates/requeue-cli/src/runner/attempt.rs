@@ -155,7 +155,7 @@ impl Runner {
             return hooks.prepare_run(item).await;
         }
         let env = match lease {
-            // The drop of the lease completes it.
+            // The drop of the lease completes the run.
             Some(lease) if lease.is_lost() || lease.cancel_reason().is_some() => return Ok(None),
             Some(lease) => {
                 vec![("REQUEUE_FENCING_TOKEN", lease.fencing_token().to_string().into())]
@@ -231,8 +231,8 @@ impl Runner {
         (outcome, record)
     }
 
-    /// Ends a run whose program does not exist or cannot be executed. It is not retried. If the program does not depend
-    /// on the key, every other key would also fail. The run therefore stops, and gives up no key.
+    /// Ends a run whose program does not exist or cannot be executed. The run is not retried. If the program does not
+    /// depend on the key, every other key would also fail. The run therefore stops, and gives up no key.
     async fn without_program(&self, key: &Key, exit: Exit) -> Outcome {
         let template = &self.config.commands.template;
         let program = template.program_for(key);

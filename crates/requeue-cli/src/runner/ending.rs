@@ -161,7 +161,7 @@ impl Runner {
         self.report_given_up(key, fate, letter, written).await;
     }
 
-    /// Records a run for the dashboard. Its key is no longer in flight.
+    /// Records a run for the dashboard. The run's key is no longer in flight.
     fn record_run(&self, record: impl FnOnce(&History)) {
         if let Some(history) = &self.history {
             record(history);
@@ -216,7 +216,7 @@ impl Runner {
     async fn halt_if_reached(&self) {
         let Some(halt) = self.config.failures.halt else { return };
         let (done, given_up) = (self.tally.runs.succeeded.get(), self.tally.given_up.get());
-        // Several slots may reach the limit at the same time. One of them reports it.
+        // Several slots may reach the limit at the same time. One of the slots reports the limit.
         if self.must_halt() && !self.tally.halted.swap(true, Ordering::Relaxed) {
             self.stop(halt.level);
             self.output

@@ -8,7 +8,7 @@ use crate::process::run_input::RunInput;
 /// The future of a trait's method.
 pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Callbacks for each run. Those of one key do not overlap.
+/// Callbacks for each run. The callbacks of one key do not overlap.
 pub(crate) trait Hooks: Debug + Send + Sync {
     /// Checks a key that a client of the dashboard adds. Returns the reason why there is no such key.
     fn check_key(&self, key: &[u8]) -> Result<(), String> {

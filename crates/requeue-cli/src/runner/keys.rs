@@ -31,7 +31,7 @@ pub(super) struct Keys {
     pub(super) queue: KeyQueue,
     pub(super) failing: FailingKeys,
     times: Times,
-    /// True after the end of the input. Then no key waits for `times`.
+    /// True after the end of the input. At the end of the input, no key waits for `times`.
     input_ended: AtomicBool,
     rate: Option<Rate>,
     /// The leases, if the keys come from a queue in a store.
@@ -122,7 +122,7 @@ impl Keys {
         cancelled
     }
 
-    /// Makes a waiting key ready. Its failures still count. Returns false if that is refused.
+    /// Makes a waiting key ready. The key's failures still count. Returns false if that is refused.
     pub(super) fn run_now(&self, key: &[u8], priority: i32) -> bool {
         self.queue_add(key, Add::now().merge(requeue::Merge::Exactly).priority(priority))
             .is_accepted()

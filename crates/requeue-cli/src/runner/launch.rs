@@ -55,7 +55,7 @@ pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> R
 }
 
 impl Files {
-    /// Opens the files before any input is read. None of them may be the input.
+    /// Opens the files before any input is read. No output file may be the input.
     pub(crate) fn open_files(config: &Config, input: Option<Identity>) -> Result<Self, Refusal> {
         let dead_letter = config.dead_letter.as_deref();
         let dead_letters = DeadLetters::open(config.input.format, dead_letter, input)?;

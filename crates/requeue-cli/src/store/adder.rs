@@ -98,7 +98,7 @@ impl Adder {
         }
     }
 
-    /// Takes a change whose key was checked. It is applied now or by [`apply_pending`](Self::apply_pending).
+    /// Takes a change whose key was checked. The change is applied now or by [`apply_pending`](Self::apply_pending).
     async fn take_change(&mut self, change: Change<'_>) -> Result<(), String> {
         match change {
             Change::Add(key, options) => {

@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn the_token_is_for_this_user_for_root_and_from_root_for_a_user_whose_path_is_safe() {
-        // For root, the directory is examined. It does not exist.
+        // For root, the directory is examined. The directory does not exist.
         let path = Path::new("/no-such-directory/page");
         for (peer, own) in [(0, 0), (0, 1000), (1000, 1000)] {
             assert_eq!(check_peer(path, peer, own), Ok(()), "{peer} {own}");

@@ -34,8 +34,8 @@ impl<'de, K: DeserializeOwned + Resource> Deserialize<'de> for Decoded<K> {
     }
 }
 
-/// The fields that name an object, and its version, without which kube's watcher would list all objects again. Its
-/// other metadata may also be nested.
+/// The fields that name an object, and its version, without which kube's watcher would list all objects again. Other
+/// metadata of the object may also be nested.
 #[derive(Deserialize)]
 struct Named {
     metadata: Names,

@@ -40,7 +40,7 @@ pub(crate) enum State {
     There,
     /// It exists, and must get the finalizer before its first run.
     Bare,
-    /// It exists, and has the finalizer.
+    /// The object exists, and has the finalizer.
     Kept,
     /// It is being deleted, and our finalizer keeps it.
     Ending,
@@ -48,7 +48,7 @@ pub(crate) enum State {
     Leaving,
     /// It is gone.
     Gone,
-    /// It is gone, or no longer selected. In the second case the object may still have the finalizer.
+    /// The object is gone, or is no longer selected. In the second case the object may still have the finalizer.
     Strayed,
 }
 

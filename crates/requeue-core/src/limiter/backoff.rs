@@ -149,7 +149,7 @@ impl<K, S> BackoffLimiter<K, S> {
         Self { waits, base, max, source, hand: 0, now: Time::ZERO }
     }
 
-    /// Sets the seed of the jitter, so that all delays are reproducible. It is random by default.
+    /// Sets the seed of the jitter, so that all delays are reproducible. The default seed is random.
     ///
     /// # Examples
     ///

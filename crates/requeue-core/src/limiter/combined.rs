@@ -162,7 +162,7 @@ mod tests {
             Box::new(ExponentialFailure::new(MILLI, SECOND)),
             Box::new(Bucket::new(1_000.0, 1)),
         ]);
-        // At first, the first member has the longest delay. The others count the same failures.
+        // At first, the first member has the longest delay. The other members count the same failures.
         let delays = [(); 4].map(|()| delay(&mut limiter, 1));
         assert_eq!(delays, [SECOND, SECOND, 4 * MILLI, 8 * MILLI]);
         limiter.forget(&1);

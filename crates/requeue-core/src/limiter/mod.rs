@@ -15,9 +15,9 @@
 //! No parameters make a limiter panic or overflow: sums and products saturate. If the clock goes
 //! back, a limiter acts as if the clock stood still, unless the limiter's docs say otherwise.
 //!
-//! [`ExponentialFailure`] and [`FastSlow`] remember every failed key until the key is forgotten.
-//! [`BackoffLimiter`] removes expired keys itself. The others remember no key. No limiter keeps memory
-//! for many more keys than it remembers.
+//! [`ExponentialFailure`] and [`FastSlow`] remember every failed key until the key is forgotten. [`BackoffLimiter`]
+//! removes expired keys itself. The other limiters remember no key. No limiter keeps memory for many more keys than it
+//! remembers.
 
 mod backoff;
 mod bucket;

@@ -61,7 +61,7 @@ impl<I: Id> List<I> {
         self.head = Some(id);
     }
 
-    /// Removes the first entry. `next` is the entry after it.
+    /// Removes the first entry. `next` is the second entry.
     #[inline]
     pub(crate) const fn pop_front(&mut self, next: Option<I>) {
         self.head = next;

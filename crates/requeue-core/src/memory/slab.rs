@@ -33,7 +33,7 @@ enum Entry<T, I> {
 
 struct Chunk<T, I> {
     entries: Vec<Entry<T, I>>,
-    /// The first vacant slot of this chunk. `Entry::Vacant::next` links the others.
+    /// The first vacant slot of this chunk. `Entry::Vacant::next` links the other vacant slots.
     vacant: Option<I>,
     live: u32,
     /// The neighbours in the list of chunks with vacant slots.
@@ -77,7 +77,7 @@ pub(crate) struct Slab<T, I = Slot> {
     /// slots as live, so that a queue with as many inserts as removals updates no chunk.
     spare: Option<I>,
     spares: u32,
-    /// The chunk that compaction is emptying. It is kept out of `roomy`.
+    /// The chunk that compaction is emptying. `roomy` does not contain this chunk.
     source: Option<ChunkId>,
     /// The number of slots of `source` that compaction has yet to examine.
     unexamined: u32,
@@ -328,8 +328,7 @@ impl<T, I: Id> Slab<T, I> {
     /// Moves up to [`MAX_MOVES`] records of the last chunk to lower slots. After each move, calls
     /// `moved` with the old and the new slot.
     pub(crate) fn compact(&mut self, mut moved: impl FnMut(&mut Self, I, I)) {
-        // Chunks count their spare slots as live, so the spare slots are given back first. Then the
-        // counts are exact.
+        // Chunks count their spare slots as live, so the spare slots are given back first. The counts are then exact.
         while let Some(slot) = self.spare {
             let (chunk, at) = split_slot(slot);
             let Entry::Vacant { next } = self.chunks[chunk].entries[at] else { break };

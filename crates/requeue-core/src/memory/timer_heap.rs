@@ -26,8 +26,8 @@ ids! {
 #[derive(Clone, Copy)]
 struct Entry {
     at: Time,
-    /// The order of arrival among equal deadlines. It may wrap around. The order of two keys can be wrong only if they
-    /// are due in the same nanosecond and two billion delays were added between them.
+    /// The order of arrival among equal deadlines. The number may wrap around. The order of two keys can be wrong only
+    /// if they are due in the same nanosecond and two billion delays were added between them.
     seq: u32,
     slot: Slot,
 }

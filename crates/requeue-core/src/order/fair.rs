@@ -26,7 +26,7 @@ pub(crate) struct Policy {
     pub(crate) oldest_every: u32,
     /// True if the lanes of a priority take turns.
     pub(crate) fair: bool,
-    /// The maximum number of keys of a group in flight. It is at least 1.
+    /// The maximum number of keys of a group in flight. The maximum is at least 1.
     pub(crate) limit: u32,
 }
 
@@ -192,7 +192,7 @@ impl Fair {
         let state = self.groups.get_mut(group);
         state.counts.ready += 1;
         state.by_age.push_back(&mut ByAge(&mut self.places), slot);
-        // A throttled key is ready, but no getter can take it. It does not count as eligible.
+        // A throttled key is ready, but no getter can take it. A throttled key does not count as eligible.
         if state.is_eligible() {
             self.eligible += 1;
         } else if state.is_paused() {
@@ -202,13 +202,14 @@ impl Fair {
         self.update_group(group);
     }
 
-    /// Moves a ready key whose priority was raised to the end of its new lane. It keeps its age.
+    /// Moves a ready key whose priority was raised to the end of its new lane. The key keeps its age.
     pub(crate) fn lift_ready(&mut self, slot: Slot, priority: i32) {
         let priority = self.policy.lane_priority(priority);
         if self.place(slot).priority == priority {
             return;
         }
-        // The new tick puts the key behind the other keys of its new priority. Its age is in `ready`, and stays.
+        // The new tick puts the key behind the other keys of its new priority. The age of the key is in `ready`, and
+        // stays.
         self.leave_lane(slot);
         self.place_mut(slot).entered = self.next_tick();
         self.enter_lane(slot, priority);
@@ -326,7 +327,7 @@ impl Fair {
     pub(crate) fn end_delivery(&mut self, slot: Slot) {
         let group = self.place(slot).group;
         let state = self.groups.get_mut(group);
-        // A paused group has the limit 0. Its completions therefore make no key eligible.
+        // A paused group has the limit 0. Completions of a paused group therefore make no key eligible.
         let was_full = state.counts.in_flight == state.limit;
         state.counts.in_flight -= 1;
         if was_full {

@@ -77,9 +77,9 @@ pub(super) struct GroupState {
     lane: Option<Lane>,
     /// The other lanes, by priority.
     more: BTreeMap<i32, Lane>,
-    /// Keys that a custom order returned while the group was at its limit or paused, by age. The order no longer has
-    /// them. When a delivery of the group is completed, one of these keys is pushed again. At the end of a pause, all
-    /// of them are pushed again.
+    /// Keys that a custom order returned while the group was at its limit or paused, by age. The order no longer
+    /// contains these keys. When a delivery of the group is completed, one of these keys is pushed again. At the end of
+    /// a pause, all of them are pushed again.
     pub(super) skipped: BTreeMap<u64, Slot>,
 }
 

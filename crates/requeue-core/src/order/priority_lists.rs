@@ -19,7 +19,7 @@ pub(super) struct PriorityLists<I: Id = Slot> {
     near: Vec<(i32, List<I>)>,
     /// One bit for each list of `near` that is not empty.
     occupied: u32,
-    /// The lists that did not fit into `near`. None of them is empty.
+    /// The lists that did not fit into `near`. None of these lists is empty.
     far: BTreeMap<i32, List<I>>,
 }
 

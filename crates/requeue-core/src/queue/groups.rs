@@ -1,7 +1,7 @@
 //! Pauses, cancels and counts the keys of one group.
 //!
-//! A paused group is a group whose limit of keys in flight is 0, so the order does the work. The
-//! records of a group are not linked to each other. A walk through all records finds them.
+//! A paused group is a group whose limit of keys in flight is 0, so the order does the work. The records of a group are
+//! not linked to each other. A walk through all records finds the records of a group.
 
 use alloc::vec::Vec;
 

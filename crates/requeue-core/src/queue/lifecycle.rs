@@ -28,12 +28,12 @@ impl<K: Eq + Clone> Queue<K> {
         self.paused
     }
 
-    /// Pauses deliveries. It has no effect after a shutdown.
+    /// Pauses deliveries. The call has no effect after a shutdown.
     pub fn pause(&mut self) {
         self.paused |= self.ending != Ending::ShutDown;
     }
 
-    /// Starts deliveries again. It has no effect after a shutdown.
+    /// Starts deliveries again. The call has no effect after a shutdown.
     pub fn resume(&mut self) {
         // After a shutdown, the pause decides which keys are dropped.
         self.paused &= self.ending == Ending::ShutDown;
@@ -90,7 +90,7 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// Returns up to `max` keys that a custom order still has although no key is ready.
     ///
-    /// They were cancelled or dropped. The caller drops them.
+    /// The keys were cancelled or dropped, and the caller drops these values.
     #[must_use]
     pub fn drain_order(&mut self, max: usize) -> Vec<K> {
         let is_empty = self.is_empty();

@@ -171,8 +171,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Makes the processor fetch the data that the next call for a key with `hash` will read. It
-    /// has no other effect.
+    /// Makes the processor fetch the data that the next call for a key with `hash` will read. The call has no other
+    /// effect.
     #[doc(hidden)]
     #[inline]
     pub fn prefetch(&self, hash: u64) {

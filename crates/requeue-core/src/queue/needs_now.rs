@@ -1,4 +1,4 @@
-//! The operations that need the current time. Only this module knows them.
+//! The operations that need the current time. Only this module knows these operations.
 //!
 //! Reading a clock takes a large part of the time of an operation. A clock may also be user code,
 //! which must not run under a lock. The caller therefore asks first, and passes [`Time::ZERO`] if

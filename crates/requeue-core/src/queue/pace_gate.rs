@@ -147,16 +147,16 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Makes a delivery not count toward the pace, although its key stays in flight. It has no effect
-    /// after the completion.
+    /// Makes a delivery not count toward the pace, although its key stays in flight. The call has no effect after the
+    /// completion.
     pub fn uncount_start(&mut self, ticket: &Ticket) {
         if let Some(slot) = self.slot_of(ticket) {
             self.take_back_start(slot);
         }
     }
 
-    /// Makes a delivery count toward the pace from `now` on, instead of from the time of the delivery. It has no effect
-    /// after the completion.
+    /// Makes a delivery count toward the pace from `now` on, instead of from the time of the delivery. The call has no
+    /// effect after the completion.
     ///
     /// # Panics
     ///
@@ -184,7 +184,7 @@ impl<K: Eq + Clone> Queue<K> {
     }
 
     /// Examines a few keys that ran, and forgets the starts of keys whose window is over. Appends their copies to
-    /// `keys`, for the caller to drop. A queue without a pace has none.
+    /// `keys`, for the caller to drop. A queue without a pace has no copies.
     ///
     /// The caller calls this about as often as it takes keys. Otherwise the memory of keys that no
     /// longer run stays in use.

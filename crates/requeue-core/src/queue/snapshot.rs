@@ -47,7 +47,7 @@ pub struct Entry<K> {
 /// The state of the queue and of the group of a key, as far as it decides when the key runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Circumstances {
-    /// The queue's pace, if it has one.
+    /// The queue's pace, if any.
     pub pace: Option<Pace>,
     /// The time from which the queue's pace permits the next start of the key. `Time::ZERO` means
     /// any time, and `None` that the queue has no pace.
@@ -94,7 +94,7 @@ impl<K: Eq + Clone> Queue<K> {
             // hash.
             let mut end = slots.partition_point(|&(rank, _)| rank < slots[limit].0);
             if end == 0 {
-                // More than `limit` keys have this hash. The page gets all of them.
+                // More than `limit` keys have this hash. The page contains all keys with this hash.
                 end = slots.partition_point(|&(rank, _)| rank == slots[0].0);
             }
             if let Some(&(rank, _)) = slots.get(end) {

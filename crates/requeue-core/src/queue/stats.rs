@@ -41,7 +41,7 @@ pub struct StateCounts {
     pub backing_off: usize,
     /// Keys in flight.
     pub in_flight: usize,
-    /// Keys in flight that are dirty. They are a part of `in_flight`.
+    /// Keys in flight that are dirty. `in_flight` includes these keys.
     pub dirty: usize,
 }
 

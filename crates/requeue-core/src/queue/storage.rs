@@ -65,7 +65,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Moves a few records to lower slots. The slab frees the memory above them.
+    /// Moves a few records to lower slots. The slab then frees the memory of higher slots.
     #[cold]
     fn compact(&mut self) {
         let Self { records, index, ready, timers, tracker, restarts, .. } = self;

@@ -42,7 +42,7 @@ pub enum Failures {
 pub enum Adds {
     /// The run served them, or they are dropped with it.
     End,
-    /// They go to the next run.
+    /// The adds and reasons go to the next run.
     PassOn,
 }
 
@@ -89,7 +89,7 @@ impl<T> Plan<T> {
     }
 }
 
-/// Returns the effect of a completion. `key` has the state before it.
+/// Returns the effect of a completion. `key` has the state before the completion.
 ///
 /// | completion | failures | adds | backoff | next run |
 /// |---|---|---|---|---|

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use super::slot::Slot;
 
-/// Identifies one delivery of one key. It becomes invalid with the completion.
+/// Identifies one delivery of one key. The ticket becomes invalid with the completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Ticket {
     /// The slot of the record at the time of the delivery. The record may have moved since.

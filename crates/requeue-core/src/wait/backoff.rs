@@ -4,12 +4,11 @@ use core::time::Duration;
 
 use super::source::{JitterSource, jitter, scale_duration};
 
-/// Delays that grow by a factor for a number of steps, up to a cap. Jitter is added to each of
-/// them.
+/// Delays that grow by a factor for a number of steps, up to a cap. Jitter is added to each delay.
 ///
-/// This is apimachinery's `Backoff`, with the same delays except on overflow. There, a delay that
-/// is too long to represent becomes negative. Here, it stays at [`Duration::MAX`]. All fields of
-/// the default are zero: it gives no delay, like a nil `Backoff` in apimachinery.
+/// This is apimachinery's `Backoff`, with the same delays except on overflow. There, a delay that is too long to
+/// represent becomes negative. In this crate, such a delay stays at [`Duration::MAX`]. All fields of the default are
+/// zero: it gives no delay, like a nil `Backoff` in apimachinery.
 ///
 /// No value of a field makes a method panic.
 ///
@@ -38,7 +37,8 @@ pub struct Backoff {
     /// duration does not change.
     pub factor: f64,
     /// The maximum random part of a delay, as a multiple of its duration. Jitter is added after the cap, so a delay may
-    /// be longer than the cap. It never changes the duration itself. If it is 0, negative or NaN, there is no jitter.
+    /// be longer than the cap. Jitter never changes the duration itself. If it is 0, negative or NaN, there is no
+    /// jitter.
     pub jitter: f64,
     /// The number of times that the duration may still change. At 0 and below, it does not change.
     pub steps: i32,

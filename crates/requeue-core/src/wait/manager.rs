@@ -10,8 +10,7 @@ use crate::types::Time;
 
 /// Computes how long a loop waits before each of its rounds.
 ///
-/// This is apimachinery's `BackoffManager`. The original returns a timer. Here, the caller has the
-/// timer.
+/// This is apimachinery's `BackoffManager`. The original returns a timer. In this crate, the caller has the timer.
 ///
 /// # Examples
 ///

@@ -72,7 +72,7 @@ impl Action {
 
     /// Gives the object up, because another run would also fail.
     ///
-    /// It runs again when something changes.
+    /// The object runs again when something changes.
     ///
     /// The failure counts. A change runs the object after the delay of [`backoff`](Self::backoff)
     /// at the earliest.

@@ -46,7 +46,7 @@ use crate::{ObjectKey, ObjectQueue, relist};
 /// It has the methods of kube's [`Controller`](kube::runtime::Controller), and a queue with
 /// backoff, priorities and metrics.
 ///
-/// It differs from kube's in these points:
+/// It differs from kube's controller in these points:
 ///
 /// - **Failures back off.** Each object has its own backoff, with
 ///   [`policy::backoff`](crate::policy::backoff) as the error policy. Only a new generation runs a
@@ -80,9 +80,9 @@ use crate::{ObjectKey, ObjectQueue, relist};
 /// run fails, no change of the object shortens its next delay. Its backoff starts again only once
 /// until the object succeeds.
 ///
-/// An object can be given up: by [`max_retries`](Config::max_retries), by [`Action::terminal`], or
-/// by an error policy's [`Action::await_change`]. Its failure counts like any other. A reconciler's
-/// own writes do not run it immediately: before its delay has passed, only a new generation does.
+/// An object can be given up: by [`max_retries`](Config::max_retries), by [`Action::terminal`], or by an error policy's
+/// [`Action::await_change`]. The failure of such an object counts like any other failure. A reconciler's own writes do
+/// not run it immediately: before its delay has passed, only a new generation does.
 ///
 /// # Examples
 ///
@@ -362,9 +362,9 @@ where
     ///   priority](crate::controller::LOW_PRIORITY), as after a start. Until the first shard, nothing runs.
     /// - **Handover.** Before another replica takes over a shard, the shard's runs in flight complete. A run that
     ///   exceeds [`handover_timeout`](ShardGroup::handover_timeout) is dropped at an `await`. The keys of the shard
-    ///   leave the queue, and its objects leave a store that the controller maintains. That is no deletion of the
-    ///   objects. With [`run_refs`](Self::run_refs), the pending run of an object that was deleted is also dropped. Use
-    ///   a finalizer if a deletion must be handled.
+    ///   leave the queue, and its objects leave a store that the controller maintains. The controller does not report
+    ///   this as a deletion of the objects. With [`run_refs`](Self::run_refs), the pending run of an object that was
+    ///   deleted is also dropped. Use a finalizer if a deletion must be handled.
     /// - **Shutdown.** A [graceful shutdown](Self::graceful_shutdown_on) hands all shards over when their runs in
     ///   flight have completed, and the other replicas continue immediately. After a forced shutdown, or if the stream
     ///   is dropped, the shards have no holder until the member Lease has expired.
@@ -494,8 +494,8 @@ where
 
     /// Sets the backoff of failed watches.
     ///
-    /// It is shared by all watches of the controller. A [shared watch](crate::shared::SharedWatch) does not
-    /// use it.
+    /// It is shared by all watches of the controller. A [shared watch](crate::shared::SharedWatch) does not use this
+    /// backoff.
     ///
     /// By default, each watch has a separate backoff, from 0.8 s to 30 s with jitter. With an election or a shard
     /// group, a list that the controller awaits before it can take part is repeated at least once per retry period of

@@ -250,9 +250,9 @@ impl Config {
     /// A slow subscriber of a [`SharedWatch`](crate::shared::SharedWatch) receives several changes of an object as one
     /// event. Such an event starts a run, because another client may have made one of the changes.
     ///
-    /// A write that changes nothing returns the current version, which another client may have created. Its event then
-    /// starts no run. If other clients write the same objects, record only writes that changed the object, such as
-    /// those with a resource version as a precondition.
+    /// A write that changes nothing returns the current version, which another client may have created. The event of
+    /// that version then starts no run. If other clients write the same objects, record only writes that changed the
+    /// object, such as those with a resource version as a precondition.
     pub const fn suppress_own_writes(mut self) -> Self {
         self.suppress_own_writes = true;
         self

@@ -70,8 +70,8 @@ pub(super) struct Enqueuer {
     store: OwnStore,
     /// New generations end a backoff.
     generations: bool,
-    /// `Some` in standby. Then nothing is added to the queue. It contains the keys to add at the
-    /// end of the standby that are not in the store.
+    /// `Some` in standby. In standby, no key is added to the queue. It contains the keys to add at the end of the
+    /// standby that are not in the store.
     standby: Mutex<Option<BTreeSet<ObjectKey>>>,
 }
 

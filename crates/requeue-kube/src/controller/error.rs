@@ -28,7 +28,7 @@ pub enum Error<ReconcilerErr, QueueErr> {
     ReconcilerPanicked(String, Box<ObjectRef<DynamicObject>>),
     /// The reconciler exceeded this time limit. The object is retried with backoff.
     ReconcilerTimedOut(Duration, Box<ObjectRef<DynamicObject>>),
-    /// A watch failed. It is restarted with backoff.
+    /// A watch failed. The watch is restarted with backoff.
     QueueError(QueueErr),
     /// The controller could not continue, and has ended.
     RunnerError(RunnerError),

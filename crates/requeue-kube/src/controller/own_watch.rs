@@ -97,7 +97,7 @@ impl<E: Resource> OwnWatch<E> {
         changes.into_iter().for_each(|change| enqueuer.own_changed(change, origin));
     }
 
-    /// Removes the objects of released shards from the store. Their keys were dropped.
+    /// Removes the objects of released shards from the store. The keys of these objects were dropped.
     fn drop_released(&mut self) {
         let ownership = &self.enqueuer.ownership;
         let has_left = |key: &ObjectKey| !ownership.is_held(key);
@@ -155,9 +155,8 @@ impl KeyFilter {
 /// watchers have no other way to list objects. After a release, it continues. A stream of the user
 /// cannot start again, so its objects are listed from its store.
 ///
-/// A controller that has not joined its group yet holds no shards. It first lists one object. If
-/// this list fails, the controller does not join, and so receives no shards whose objects it cannot
-/// list.
+/// A controller that has not joined its group yet holds no shards. Such a controller first lists one object. If this
+/// list fails, the controller does not join, and so receives no shards whose objects it cannot list.
 struct ShardedWatch<E> {
     following: Following,
     own: OwnWatch<E>,
@@ -323,7 +322,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
     fn end_list(&mut self) {
         debug_assert!(!self.is_listing, "a list that is in progress is not complete");
         self.shards.mark_listed(self.list.gains);
-        // A later list of this watch follows an outage. Its unchanged objects count as usual.
+        // A later list of this watch follows an outage. The unchanged objects of this list count as usual.
         self.list.is_restart = false;
         self.list_by = None;
         self.list_by = self.list_deadline();

@@ -1,4 +1,4 @@
-//! The keys that a controller owns. It reconciles no others.
+//! The keys that a controller owns. The controller reconciles no other keys.
 //!
 //! The rest of the controller asks an [`Ownership`], and does not know whether there are shards:
 //!
@@ -29,8 +29,8 @@ use crate::range::Shard;
 /// Returns true if an object is in the store, and satisfies the condition.
 type InStore<'a> = &'a dyn Fn(&dyn Fn(&ObjectKey, &ObjectMeta) -> bool) -> bool;
 
-/// The keys that a controller owns. The default methods are for a controller that owns every key.
-/// They allocate nothing, and take no lock.
+/// The keys that a controller owns. The default methods are for a controller that owns every key. These methods
+/// allocate nothing, and take no lock.
 pub(super) trait Ownership: Send + Sync {
     /// Connects the keys with the controller that starts.
     fn attach_controller(&self, _controller: Attached) {}

@@ -67,7 +67,7 @@ impl Readiness {
     ///
     /// # Cancel safety
     ///
-    /// It can be dropped and called again.
+    /// The future can be dropped, and the method called again.
     pub async fn ready(&self) {
         for (_, lists) in self.lists() {
             // The wait cannot fail: the sender is in `lists`.

@@ -332,7 +332,7 @@ impl Stops {
     }
 }
 
-/// The tasks that detect changes. They stop when this is dropped.
+/// The tasks that detect changes. The tasks stop when this value is dropped.
 struct Watches {
     watches: JoinSet<Result<(), RunnerError>>,
     /// Triggers, which may end at any time.
@@ -429,7 +429,7 @@ pub(crate) fn pass_on<T>(ended: Result<T, JoinError>) -> Option<T> {
     }
 }
 
-/// Completes when one of the futures does.
+/// Completes when one of the futures completes.
 pub(crate) fn any_of(mut futures: Vec<BoxFuture<'static, ()>>) -> BoxFuture<'static, ()> {
     futures.push(future::pending().boxed());
     select_all(futures).map(|_| ()).boxed()

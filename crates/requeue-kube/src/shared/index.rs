@@ -14,9 +14,8 @@ use crate::ObjectKey;
 
 /// The objects of a [`SharedWatch`](super::SharedWatch) by the values of a function of them.
 ///
-/// It is created by [`SharedWatch::by_index`](super::SharedWatch::by_index), and has the objects of the
-/// watch's store. It is updated just after the store, and before the subscribers receive the event. It
-/// is cheap to clone.
+/// It is created by [`SharedWatch::by_index`](super::SharedWatch::by_index), and has the objects of the watch's store.
+/// It is updated just after the store, and before the subscribers receive the event. The index is cheap to clone.
 ///
 /// A look-up takes constant time, plus the time for its result. It does not wait for the watch, except while an update
 /// is being written. For each object and value, the index keeps two copies of the object's key, which share their text,

@@ -74,9 +74,9 @@ use crate::{ObjectKey, optional, relist};
 ///
 /// - **Deletions are delivered**, also deletions that the watch has missed. kube's shared streams deliver none.
 /// - **Each subscriber is a queue.** A slow subscriber delays no other subscriber, and takes memory only for the keys
-///   of objects that have changed since it last read. It then reads their latest state. Several changes of an object
-///   are then one event, which [`suppress_own_writes`](crate::controller::Config::suppress_own_writes) never
-///   suppresses.
+///   of objects that have changed since it last read. The subscriber then reads the latest state of these objects.
+///   Several changes of an object are then one event, which
+///   [`suppress_own_writes`](crate::controller::Config::suppress_own_writes) never suppresses.
 /// - **A late subscriber** first receives the current state, as a first list.
 /// - **After an outage**, the API server is asked for one list. Each controller reconciles only the
 ///   objects that have changed.
@@ -133,7 +133,7 @@ enum End {
 
 /// The changes that a subscriber has not read.
 struct Subscriber<K> {
-    /// It reads the whole store first. The other changes come after that.
+    /// The subscriber reads the whole store first, and then the other changes.
     lists: bool,
     order: VecDeque<ObjectKey>,
     changed: HashMap<ObjectKey, Changed<K>>,

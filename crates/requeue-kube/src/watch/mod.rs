@@ -6,8 +6,7 @@
 //! deleted. It also remembers which other objects each object concerns, so that an owner is
 //! notified when an owned object is deleted.
 //!
-//! A watch has no I/O: it takes events, and returns [`Change`]s. It reads no clock, and never
-//! waits.
+//! A watch has no I/O: it takes events, and returns [`Change`]s. A watch reads no clock, and never waits.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};

@@ -24,7 +24,7 @@ impl Driver {
     ///
     /// # Cancel safety
     ///
-    /// It can be dropped. A request that was in flight then counts as failed.
+    /// The future can be dropped. A request that was in flight then counts as failed.
     pub(super) async fn acquire(&mut self) -> Option<FencingToken> {
         loop {
             let ended = self.take_step().await.is_some();

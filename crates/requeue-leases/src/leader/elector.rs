@@ -124,7 +124,7 @@ impl LeaderElector {
     pub async fn acquire(self) -> Term {
         match self.try_acquire().await {
             Some(term) => term,
-            // Only an elector with a single attempt gives up. It is not public.
+            // Only an elector with a single attempt gives up. Such an elector is not public.
             None => pending().await,
         }
     }

@@ -123,8 +123,8 @@ impl Fence {
     /// Returns the patch to send before the first write to an object that was just read, or `None`
     /// if this term has already claimed it.
     ///
-    /// It sends no request in most cases. If the object was claimed under another Lease, or the annotation is not a
-    /// term, it first renews the lease. This ensures that the term in the annotation is not a later term.
+    /// The call sends no request in most cases. If the object was claimed under another Lease, or the annotation is not
+    /// a term, it first renews the lease. This ensures that the term in the annotation is not a later term.
     ///
     /// The patch fails with code 422 if the object has changed since it was read. Read it again in
     /// that case.
@@ -136,7 +136,7 @@ impl Fence {
     ///
     /// # Cancel safety
     ///
-    /// It can be dropped at any point. At most, the lease has been renewed.
+    /// The future can be dropped at any point. At most, the lease has been renewed.
     ///
     /// # Examples
     ///

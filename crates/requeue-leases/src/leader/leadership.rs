@@ -14,8 +14,8 @@ use crate::token::FencingToken;
 
 /// The right to lead, for one term.
 ///
-/// It is cheap to clone. Each clone means that some work still runs: the lease is released only
-/// when all clones are dropped. For read access only, use a [`Status`](super::Status).
+/// The handle is cheap to clone. Each clone means that some work still runs: the lease is released only when all clones
+/// are dropped. For read access only, use a [`Status`](super::Status).
 ///
 /// ```no_run
 /// # use requeue_leases::leader::Leadership;
@@ -191,7 +191,7 @@ impl Leadership {
     ///
     /// # Cancel safety
     ///
-    /// It can be dropped and called again.
+    /// The future can be dropped, and the method called again.
     ///
     /// # Examples
     ///
@@ -215,7 +215,7 @@ impl Leadership {
     ///
     /// # Cancel safety
     ///
-    /// It can be dropped and called again.
+    /// The future can be dropped, and the method called again.
     ///
     /// # Examples
     ///

@@ -39,7 +39,7 @@ impl Term {
     ///
     /// # Cancel safety
     ///
-    /// It can be dropped and called again.
+    /// The future can be dropped, and the method called again.
     pub async fn lost(&self) -> LeadershipLost {
         self.shared.wait_for(|led| led.lost.clone()).await
     }

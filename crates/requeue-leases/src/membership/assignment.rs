@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::lease::{ASSIGNMENT, Lease};
 
-/// The label of all Leases of a group. Its value is the group's name.
+/// The label of all Leases of a group. The value of the label is the group's name.
 pub(super) const LABEL: &str = "requeue/shard-group";
 /// In a member Lease: the uid of the group object that the member has joined.
 pub(super) const JOINED: &str = "requeue/shard-group-uid";

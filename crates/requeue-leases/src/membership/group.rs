@@ -23,9 +23,9 @@
 //! the ratio of lease to renew deadline. A machine that was suspended may believe that all members have expired when it
 //! resumes. It then reads their Leases before it acts on that.
 //!
-//! A group object that is deleted ends the membership of all its members. They may notice it late.
-//! Each member Lease names the uid of the group object. As long as a Lease with another uid belongs
-//! to a member that may be alive, no shard of the new object is taken.
+//! A group object that is deleted ends the membership of all its members. The members may notice the deletion late.
+//! Each member Lease names the uid of the group object. As long as a Lease with another uid belongs to a member that
+//! may be alive, no shard of the new object is taken.
 //!
 //! # Progress
 //!

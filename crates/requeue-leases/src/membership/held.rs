@@ -118,7 +118,7 @@ impl HeldShard {
 
     /// Returns a fence, with which the API server rejects late writes of former holders.
     ///
-    /// Its annotation is `requeue/shard-term`.
+    /// The annotation of the fence is `requeue/shard-term`.
     #[must_use]
     pub fn fence(&self) -> Fence {
         Fence::new(Arc::new(self.clone()), Arc::clone(&self.token), ANNOTATION)

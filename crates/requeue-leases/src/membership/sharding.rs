@@ -89,7 +89,7 @@ impl Sharding {
         self.leave_now().await;
     }
 
-    /// Hands all shards over. Their runs have ended, or are cancelled.
+    /// Hands all shards over. The runs of these shards have ended, or are cancelled.
     pub async fn leave_now(&self) {
         if !self.leave(LEAVE_TIMEOUT).await {
             tracing::warn!("the shards were not handed over, and the member Lease expires");

@@ -26,8 +26,7 @@ pub struct Report {
 ///
 /// # Errors
 ///
-/// Returns an error if the queue and the model differ, or if the run does not end. It names the
-/// step.
+/// Returns an error if the queue and the model differ, or if the run does not end. The error names the step.
 pub fn run(seed: u64) -> Result<Report, String> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let rules = Rules {

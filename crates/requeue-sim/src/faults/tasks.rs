@@ -23,7 +23,7 @@ use crate::model::AddRequest;
 pub(super) struct Task {
     future: Pin<Box<dyn Future<Output = ()>>>,
     woken: Arc<Flag>,
-    /// The activity of a worker. A drain has none.
+    /// The activity of a worker. A drain has no activity.
     does: Option<Rc<Cell<Does>>>,
     /// The team that the task waits for, until none of its keys is in flight.
     team: Option<u32>,

@@ -76,8 +76,8 @@ pub struct AddRequest {
     pub reasons: u32,
     /// True if the add is the retry of a failure.
     pub failed: bool,
-    /// The longest wait of a debounced add, whose quiet time is the delay of `when`. It has no
-    /// effect without a delay.
+    /// The longest wait of a debounced add, whose quiet time is the delay of `when`. This time has no effect without a
+    /// delay.
     pub debounce: Option<Duration>,
 }
 

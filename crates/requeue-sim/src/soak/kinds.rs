@@ -67,7 +67,7 @@ fn client_go() -> MaxOf<Name> {
     MaxOf::new(vec![Box::new(each), Box::new(Bucket::new(10.0, 100))])
 }
 
-/// Returns the name of the `number`th object. It shares its namespace with 49 others.
+/// Returns the name of the `number`th object. The object shares its namespace with 49 other objects.
 pub(super) fn name(number: u64) -> Name {
     format!("namespace-{:08}/name-{number:010}", number / 50)
 }

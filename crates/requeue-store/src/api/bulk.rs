@@ -373,9 +373,8 @@ impl Bulk {
     ///
     /// Returns an error if the keys belong to a group, and the queue has no groups or the name is not valid.
     ///
-    /// Returns an error if the store cannot be reached; the next call continues with the same keys. In
-    /// PostgreSQL, the last step fails if other transactions keep some of the keys locked for 5 s. Those keys
-    /// are unchanged.
+    /// Returns an error if the store cannot be reached; the next call continues with the same keys. In PostgreSQL, the
+    /// last step fails if other transactions keep some of the keys locked for 5 s. The locked keys are unchanged.
     ///
     /// # Cancel safety
     ///

@@ -129,7 +129,8 @@ impl Queue {
         Ok(infos)
     }
 
-    /// Removes the schedule of a key. Returns false if the key has none. The key itself and its runs are not affected.
+    /// Removes the schedule of a key. Returns false if the key has no schedule. The key itself and its runs are not
+    /// affected.
     ///
     /// # Errors
     ///

@@ -386,8 +386,8 @@ impl OpenOptions {
         self
     }
 
-    /// Sets the limit of keys in flight of each group, over all processes, when this creates the queue. By default there
-    /// is none. The option needs [`group_by`](Self::group_by).
+    /// Sets the limit of keys in flight of each group, over all processes, when this creates the queue. By default
+    /// there is no limit. The option needs [`group_by`](Self::group_by).
     ///
     /// The limit is stored. If the queue exists and has another limit, [`open`](Self::open) fails.
     /// [`Queue::set_group_limit`] changes the limit, and [`GroupHandle::set_limit`] sets a separate limit for a group.
@@ -503,8 +503,8 @@ impl OpenOptions {
     ///
     /// The limit of the process that completes the last of these runs, or finds its lease expired, applies.
     ///
-    /// [`Context::is_last_attempt`](requeue::workers::Context::is_last_attempt) ignores this limit. It respects
-    /// [`Workers::max_retries`](requeue::workers::Workers::max_retries), which also parks keys.
+    /// [`Context::is_last_attempt`](requeue::workers::Context::is_last_attempt) ignores this limit. That method
+    /// respects [`Workers::max_retries`](requeue::workers::Workers::max_retries), which also parks keys.
     pub fn max_failures(mut self, most: u32) -> Self {
         self.options.max_failures = Some(most.max(1));
         self
@@ -592,8 +592,8 @@ impl OpenOptions {
     /// There are two cases:
     ///
     /// - A run of this process was the last failure of its key.
-    /// - A claim of this process finds that the lease of a key has expired, because its worker died, and that
-    ///   this was the last failure. Then [`ParkedKey::lease_expired`] is true.
+    /// - A claim of this process finds that the lease of a key has expired, because its worker died, and that this was
+    ///   the last failure. In this case, [`ParkedKey::lease_expired`] is true.
     ///
     /// Each report is also a [`tracing`] event with the target `requeue_store::parked`. If the answer to a claim is
     /// lost, its reports are also lost.

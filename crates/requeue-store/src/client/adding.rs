@@ -60,7 +60,7 @@ impl Wish for Adding {
             let mut left = Vec::new();
             let mut deadline = None;
             for adding in batch {
-                // The request lasts as long as its most patient caller waits. The others stop waiting by
+                // The request lasts as long as its most patient caller waits. The other callers stop waiting by
                 // themselves.
                 deadline = deadline.max(Some(adding.deadline));
                 match found.get(&adding.ask.key) {
@@ -126,7 +126,7 @@ fn answer(added: Answer<Free>, askers: Vec<Vec<Adding>>) -> Vec<Adding> {
     left
 }
 
-/// The answers to adds. Adds of locked keys have none.
+/// The answers to adds. Adds of locked keys have no answer.
 struct Free {
     answers: Vec<Option<Added>>,
     /// True if an earlier attempt may have added the keys nevertheless.

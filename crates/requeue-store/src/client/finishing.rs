@@ -130,8 +130,8 @@ impl Wish for Finishing {
             let wait = delay.wait();
             let again = Instant::now() + wait;
             let is_refused = why.kind.is_final();
-            // A completion whose lease expires before the next attempt would be refused. Its caller gets the
-            // reason now.
+            // A completion whose lease expires before the next attempt would be refused. The caller of such a
+            // completion gets the reason now.
             let over = |finishing: &mut Self| {
                 is_refused
                     || finishing.lease.send_deadline().is_none_or(|deadline| deadline <= again)

@@ -153,9 +153,9 @@ impl Item {
     /// Returns the fencing token: a number that is greater for each later delivery of the key. This also holds after a
     /// failover to a replica that lags, and after a restore from a backup.
     ///
-    /// No two deliveries of a queue have the same token. The token is approximately the time of the delivery
-    /// in microseconds since 1970. Until the year 2255 it is below 2⁵³, the limit up to which JavaScript and
-    /// JSON represent integers exactly. It fits a `bigint` column. [`Context::fencing_token`] has the same type.
+    /// No two deliveries of a queue have the same token. The token is approximately the time of the delivery in
+    /// microseconds since 1970. Until the year 2255 it is below 2⁵³, the limit up to which JavaScript and JSON
+    /// represent integers exactly. The token fits a `bigint` column. [`Context::fencing_token`] has the same type.
     ///
     /// [`Context::fencing_token`]: requeue::workers::Context::fencing_token
     #[must_use]
@@ -209,7 +209,8 @@ impl Item {
         &self.signals
     }
 
-    /// Sets the error of a failure. Its first 4 KiB are kept. A completion that is not a failure ignores it.
+    /// Sets the error of a failure. The store keeps the first 4 KiB of the error. A completion that is not a failure
+    /// ignores it.
     pub fn set_error(&mut self, error: impl fmt::Display) {
         let mut error = error.to_string();
         error.truncate(prefix(&error, MAX_ERROR).len());

@@ -258,7 +258,7 @@ async fn keep_leases(
         }
         // A shard that does not answer delays neither the other shards nor the report of a lost lease.
         loop {
-            // A lease can expire while a shard is silent. Its worker learns of that in time.
+            // A lease can expire while a shard is silent. The worker learns of the loss in time.
             let next = leases.upgrade().and_then(|leases| leases.expire_leases());
             tokio::select! {
                 renewed = parts.join_next() => match renewed {

@@ -69,7 +69,7 @@ async fn fire_due(shared: &Shared) -> Option<Duration> {
     let fired = timeout(options.lease, fire_page(shared)).await;
     match fired.unwrap_or_else(|_| Err(EngineError::late())) {
         Ok(next) => next,
-        // The next claim reports it.
+        // The next claim reports the drop.
         Err(fault) if fault.kind == Kind::Dropped => None,
         Err(fault) => {
             place.note_failure(Part::all_shards(&**engine, place), &fault);

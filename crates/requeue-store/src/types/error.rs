@@ -1,4 +1,4 @@
-//! Errors, one type for each kind of operation. None of them prints its source.
+//! Errors, one type for each kind of operation. No error prints its source.
 
 use std::error::Error;
 use std::{fmt, iter};
@@ -17,8 +17,8 @@ pub(crate) fn newer_schema(found: impl fmt::Display, supported: impl fmt::Displa
     ))
 }
 
-/// Returns the error of an engine about a schema that this program does not upgrade by itself. `next` says
-/// how to upgrade it.
+/// Returns the error of an engine about a schema that this program does not upgrade by itself. `next` says how to
+/// upgrade the schema.
 #[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) fn older_schema(
     found: impl fmt::Display,
@@ -53,7 +53,7 @@ pub(crate) enum Kind {
     /// The store has made the change, but it has not confirmed that the change is as durable as requested. A
     /// retry may succeed.
     Unconfirmed,
-    /// Nothing was changed: another transaction has locked a key. It is unknown for how long.
+    /// Nothing was changed: another transaction has locked a key. The duration of the lock is unknown.
     Locked,
     /// Nothing was changed. A retry gets the same answer.
     Refused,
@@ -317,8 +317,8 @@ macro_rules! error {
 error! {
     /// The error of [`Store::connect`](crate::Store::connect).
     ///
-    /// Its [kind](Self::kind) tells you how to react. Its source is the report of the engine, the server or the system;
-    /// the error about an invalid address has none. Neither contains a password.
+    /// The [kind](Self::kind) of the error tells you how to react. Its source is the report of the engine, the server
+    /// or the system; the error about an invalid address has none. Neither contains a password.
     ConnectError, "", {}
 }
 

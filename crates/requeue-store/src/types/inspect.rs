@@ -162,7 +162,7 @@ pub(crate) enum Standing {
         in_flight: u64,
     },
     Paused,
-    /// As many keys are in flight as the limit permits. Has the first of them.
+    /// As many keys are in flight as the limit permits. Contains the first of these keys.
     AtLimit {
         limit: u32,
         in_flight: u64,
@@ -217,7 +217,7 @@ impl Entry {
     /// Returns one line of text that explains the state of the key.
     ///
     /// It does not say whether the limit or a pause of the group holds a ready key back:
-    /// [`Queue::explain`](crate::Queue::explain) also reads it.
+    /// [`Queue::explain`](crate::Queue::explain) also reads this state.
     #[must_use]
     pub fn explain(&self) -> String {
         self.explain_in_group(None)

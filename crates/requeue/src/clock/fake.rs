@@ -78,7 +78,7 @@ impl FakeClock {
     ///
     /// # Panics
     ///
-    /// Panics if a waker does. The later wakers are woken at the next move of the clock.
+    /// Panics if a waker panics. The later wakers are woken at the next move of the clock.
     pub fn advance(&self, by: Duration) {
         let mut state = self.lock();
         state.now = state.now + by;
@@ -91,7 +91,7 @@ impl FakeClock {
     ///
     /// # Panics
     ///
-    /// Panics if a waker does.
+    /// Panics if a waker panics.
     pub fn set(&self, now: Time) {
         self.lock().now = now;
         self.wake_due();
@@ -114,7 +114,7 @@ impl FakeClock {
         self.lock().timers.first_deadline().map(|(at, _)| at)
     }
 
-    /// Blocks this thread until at least `n` alarms are armed. Other threads arm them.
+    /// Blocks this thread until at least `n` alarms are armed. Other threads arm the alarms.
     ///
     /// A test calls this to wait, without a sleep, until the threads or tasks that it started are
     /// waiting.

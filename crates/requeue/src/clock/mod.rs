@@ -123,7 +123,7 @@ pub struct Alarm(Option<Pin<Box<dyn Send + Sync>>>);
 impl Alarm {
     /// Returns an alarm that is disarmed by dropping `guard`.
     ///
-    /// It is for implementations of [`Clock`].
+    /// This function is for implementations of [`Clock`].
     ///
     /// # Examples
     ///

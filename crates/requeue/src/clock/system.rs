@@ -17,9 +17,9 @@ use crate::sync::quietly;
 ///
 /// Alarms are kept by **one thread for the whole process**, called `requeue-timer`. It starts with the first alarm
 /// whose time has not come yet, holds absolute deadlines, and never stops. The thread sleeps for at most an hour at a
-/// time, so that it notices a suspension of the machine. It survives wakers that panic. Wakers run on this thread, so
-/// they must be quick. If the system refuses to start the thread, alarms go off immediately: a waiting caller then
-/// polls the clock continuously, but is not forgotten.
+/// time, so that it notices a suspension of the machine. The thread survives wakers that panic. Wakers run on this
+/// thread, so they must be quick. If the system refuses to start the thread, alarms go off immediately: a waiting
+/// caller then polls the clock continuously, but is not forgotten.
 ///
 /// # Examples
 ///

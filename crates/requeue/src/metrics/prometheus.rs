@@ -21,10 +21,9 @@ use crate::{BuildError, Key};
 
 /// The queues of a Prometheus registry.
 ///
-/// Create it once for a registry, and pass it to each
-/// [`Builder::metrics`](crate::Builder::metrics). The queues are read only when the registry is
-/// encoded. The series of a queue disappear when its last handle and its last item are dropped. Its
-/// name can then be used again.
+/// Create it once for a registry, and pass it to each [`Builder::metrics`](crate::Builder::metrics). The queues are
+/// read only when the registry is encoded. The series of a queue disappear when its last handle and its last item are
+/// dropped. The name of the queue can then be used again.
 ///
 /// # Examples
 ///
@@ -48,12 +47,11 @@ use crate::{BuildError, Key};
 ///
 /// # Serving metrics
 ///
-/// [`text::encode`](prometheus_client::encoding::text::encode) writes OpenMetrics text. Serve it
-/// with the header `Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8`, to
-/// clients whose `Accept` names that type. It is not valid `text/plain`: OpenMetrics names families
-/// of counters without the `_total` suffix of their samples, so clients would find neither the type
-/// nor the help text of these families. The `/metrics` endpoint of requeue-http writes both
-/// formats.
+/// [`text::encode`](prometheus_client::encoding::text::encode) writes OpenMetrics text. Serve it with the header
+/// `Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8`, to clients whose `Accept` names that
+/// type. The encoded text is not valid `text/plain`: OpenMetrics names families of counters without the `_total` suffix
+/// of their samples, so clients would find neither the type nor the help text of these families. The `/metrics`
+/// endpoint of requeue-http writes both formats.
 ///
 /// # Series
 ///

@@ -452,8 +452,7 @@ impl<K: Key, S> fmt::Debug for Builder<K, S> {
     }
 }
 
-/// A custom order that is not called again after it has panicked. Its keys are then delivered by
-/// age.
+/// A custom order that is not called again after it has panicked. The order's keys are then delivered by age.
 struct Fused<K> {
     order: Option<Box<dyn CustomOrder<K>>>,
     broken: bool,

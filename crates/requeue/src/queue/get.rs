@@ -227,7 +227,7 @@ impl<'q, K: Key, S: BuildHasher> Get<'q, K, S> {
         self
     }
 
-    /// Waits for the key, and blocks this thread. It needs no runtime.
+    /// Waits for the key, and blocks this thread. The call needs no runtime.
     ///
     /// This call, like the other methods named `blocking`, blocks the thread while it waits. In async code await the
     /// future, or call this in `tokio::task::spawn_blocking`: on a runtime with one thread, this call blocks all tasks,

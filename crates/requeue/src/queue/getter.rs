@@ -310,8 +310,7 @@ impl<'q, K: Key, S: BuildHasher> Getter<'q, K, S> {
         let mut fresh = None;
         let (mut state, old) = loop {
             let Ok((mut state, taken)) = self.queue.lock_and_take() else {
-                // The caller is the code of a key, which runs under the lock. It could wait
-                // forever.
+                // The caller is the code of a key, which runs under the lock. Such a caller could wait forever.
                 return Ok(None);
             };
             let core = &state.core;

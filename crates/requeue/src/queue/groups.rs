@@ -156,8 +156,8 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
 
     /// Starts the deliveries of the group again.
     ///
-    /// Its keys keep their age. In a fair order, the group returns at the end of the round. A custom
-    /// order gets the keys again that it has returned during the pause.
+    /// The group's keys keep their age. In a fair order, the group returns at the end of the round. A custom order gets
+    /// the keys again that it has returned during the pause.
     pub fn resume(&self) {
         // Due keys become ready first, because their groups take turns before this group.
         let Some((mut state, _)) = self.queue.shared.lock_settled() else { return };
@@ -169,7 +169,7 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
             match more {
                 Ok(true) => {}
                 Ok(false) => return,
-                // A key's `clone` has panicked. That key is delivered by age.
+                // A key's `clone` has panicked. The key is then delivered by age.
                 Err(panic) => resume_unwind(panic),
             }
             let Ok(next) = self.queue.shared.lock() else { return };

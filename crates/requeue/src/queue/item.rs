@@ -87,7 +87,7 @@ impl<'q, K: Key> Item<'q, K> {
         }
     }
 
-    /// Returns the key. The item also derefs to it.
+    /// Returns the key. The item also dereferences to the key.
     #[must_use]
     pub fn key(&self) -> &K {
         match &self.live {
@@ -193,8 +193,8 @@ impl<'q, K: Key> Item<'q, K> {
 
     /// Waits until the run is cancelled, and returns the reason.
     ///
-    /// The future does not borrow the item, so another task can wait for it. It does not keep the queue alive. Once the
-    /// delivery is completed, or the queue is dropped, it is never ready.
+    /// The future does not borrow the item, so another task can wait for it. The future does not keep the queue alive.
+    /// Once the delivery is completed, or the queue is dropped, it is never ready.
     ///
     /// # Cancel safety
     ///
@@ -360,7 +360,7 @@ impl<'q, K: Key> Item<'q, K> {
 
     /// Converts the item into an item that can be sent to other threads and tasks.
     ///
-    /// It keeps the queue alive.
+    /// The new item keeps the queue alive.
     ///
     /// # Examples
     ///

@@ -16,9 +16,9 @@ pub(crate) struct LockedLimiter<K> {
     limiter: RankedMutex<Box<dyn RateLimiter<K>>>,
     /// The delay to use if the limiter panics or cannot be called.
     longest: Duration,
-    /// True if the limiter has nothing to forget. A success then need not take its lock. It is written under that lock.
-    /// A thread that may forget a failure has received the key after the failure was counted, so it sees the value that
-    /// was written then.
+    /// True if the limiter has nothing to forget. A success then need not take its lock. The flag is written under the
+    /// limiter's lock. A thread that may forget a failure has received the key after the failure was counted, so it
+    /// sees the value that was written then.
     idle: AtomicBool,
 }
 

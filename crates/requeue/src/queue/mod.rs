@@ -41,8 +41,8 @@ use crate::sync::{Arc, drop_quietly};
 
 /// A type whose values can be keys: they can be hashed, compared, cloned and sent.
 ///
-/// It is implemented for every such type. Each delivery clones its key once, so use a type such as
-/// `Arc<str>` if a clone is expensive.
+/// The trait is implemented for every such type. Each delivery clones its key once, so use a type such as `Arc<str>` if
+/// a clone is expensive.
 ///
 /// A key's hash must not change while the queue has the key: with another hash it is another key.
 /// Good hashes matter, because an operation compares its key with all others of the same hash. If

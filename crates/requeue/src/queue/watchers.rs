@@ -75,7 +75,7 @@ impl Watchers {
         }
     }
 
-    /// Removes the futures of the delivery `epoch`, which is completed. They are never ready.
+    /// Removes the futures of the delivery `epoch`, which is completed. These futures are never ready.
     #[inline(always)]
     pub(super) fn end_delivery(&mut self, epoch: u64) {
         if self.0.is_some() {

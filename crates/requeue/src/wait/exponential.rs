@@ -1,4 +1,4 @@
-//! Tries of a condition with growing delays. Their number is limited.
+//! Tries of a condition with growing delays. The number of tries is limited.
 
 use std::future;
 use std::ops::ControlFlow;

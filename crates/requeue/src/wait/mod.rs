@@ -14,8 +14,8 @@
 //!
 //! All loops have these properties:
 //!
-//! - They read the time from the clock that is passed to them, so tests of hours of waiting take no
-//!   time: see [`FakeClock::run`](crate::clock::FakeClock::run). They need no runtime.
+//! - They read the time from the clock that is passed to them, so tests of hours of waiting take no time: see
+//!   [`FakeClock::run`](crate::clock::FakeClock::run). The loops need no runtime.
 //! - A *stop* is any future; its output does not matter. Examples are a token's `cancelled()`, a
 //!   receiver, and a task's handle. [`pending`](std::future::pending) never stops. The stop is
 //!   checked before every run, so it wins a race with the timer. It does not interrupt a run that

@@ -41,7 +41,7 @@ impl Polling {
 impl<M: BackoffManager> Polling<M> {
     /// Tries after each delay that `manager` gives, without a timeout.
     ///
-    /// It replaces apimachinery's `Backoff.Timer` and `DelayFunc.Until`.
+    /// This function replaces apimachinery's `Backoff.Timer` and `DelayFunc.Until`.
     ///
     /// # Examples
     ///

@@ -34,7 +34,7 @@ where
     H: Fn(Q::Key, Context) -> F + Send + Sync + 'static,
     F: Future<Output = Result<Action, Error>> + Send + 'static,
 {
-    /// Takes keys until no more will come. It continues after panics.
+    /// Takes keys until no more will come. The worker continues after panics.
     pub(super) async fn run_worker(self) {
         let mut panics = 0u32;
         loop {

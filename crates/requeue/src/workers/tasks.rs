@@ -220,9 +220,8 @@ where
     ///
     /// # Cancel safety
     ///
-    /// A future that is dropped aborts its workers. Their keys are retried with backoff.
-    /// [`take_dropped`](crate::Queue::take_dropped) returns the keys that the report would have
-    /// contained.
+    /// A future that is dropped aborts its workers. The keys of these workers are retried with backoff.
+    /// [`take_dropped`](crate::Queue::take_dropped) returns the keys that the report would have contained.
     pub async fn run(self) -> Drained<Q::Key> {
         self.run_until(std::future::pending()).await
     }

@@ -259,7 +259,7 @@ where
     S: BuildHasher + Send + Sync + 'static,
     H: Fn(K, Context) -> Result<Action, Error>,
 {
-    /// Takes keys until no more will come. It continues after panics.
+    /// Takes keys until no more will come. The worker continues after panics.
     fn run_worker(&self) {
         let mut panics = 0u32;
         loop {

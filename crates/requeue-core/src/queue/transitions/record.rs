@@ -184,7 +184,7 @@ impl<K> Record<K> {
         self.link = to_link(at.as_nanos());
     }
 
-    /// → Ready, behind `tail` in the order. The caller then links `tail` to it.
+    /// → Ready, behind `tail` in the order. The caller then links `tail` to this record.
     pub(super) fn make_ready(&mut self, tail: Option<Slot>) {
         self.phase = Phase::Ready;
         self.link = [tail, None];

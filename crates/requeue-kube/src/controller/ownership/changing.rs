@@ -9,10 +9,10 @@
 //! **A key runs only while its replica holds the shard of the object that the run sees. A shard is
 //! released only when none of its objects has a run in flight.** Two functions ensure this:
 //!
-//! - [`begin_run`](Ownership::begin_run) permits a run only if the shard is held and listed, and if the
-//!   known shard is that of the object in the store. It counts the run for that shard. It holds the
-//!   lock under which the states of shards change. If the object is replaced during the run by one
-//!   in another shard, the run counts for both shards.
+//! - [`begin_run`](Ownership::begin_run) permits a run only if the shard is held and listed, and if the known shard is
+//!   that of the object in the store. `begin_run` counts the run for this shard. It holds the lock under which the
+//!   states of shards change. If the object is replaced during the run by one in another shard, the run counts for both
+//!   shards.
 //! - [`release`](ChangingShards::release) permits no further run of the shard, and then waits until no
 //!   run counts for it.
 //!
@@ -91,7 +91,7 @@ struct Inner {
 #[derive(Default)]
 struct Requested {
     shards: BTreeSet<u32>,
-    /// They may include other shards.
+    /// The ranges may include other shards.
     ranges: Vec<(u32, u32)>,
 }
 
@@ -353,7 +353,7 @@ impl ChangingShards {
         let Some(controller) = self.0.controller.get() else {
             return self.0.places.forget_shards(left);
         };
-        // It fails only without groups.
+        // The call fails only without groups.
         _ = controller.queue.cancel_groups(left.iter().map(|&shard| GroupId::new(shard.into())));
         (controller.forget)(&|key| {
             self.0.places.shard_of(key).is_some_and(|shard| left.contains(&shard))
@@ -616,7 +616,7 @@ impl Selection {
         let requested = Requested::new(if held.is_empty() { self.shards.clone() } else { held });
         let selector = ranges::selector_of_ranges(by, self.holder.count(), &requested.ranges);
         *self.holder.0.requested.lock() = requested;
-        // It fails when the controller has ended.
+        // The wait fails when the controller has ended.
         let is_outdated = async move { drop(narrowed.changed().await) };
         (selector, is_outdated.boxed())
     }

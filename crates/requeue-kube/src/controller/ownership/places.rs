@@ -26,8 +26,8 @@ type ShardOf = Box<dyn Fn(&ObjectKey) -> u32 + Send + Sync>;
 /// within about a millisecond.
 const PARTS: usize = 64;
 
-/// The group of keys without a shard. Such a key is added only if its shard is forgotten at that
-/// moment. It then does not run.
+/// The group of keys without a shard. Such a key is added only if its shard is forgotten at that moment. Such a key
+/// then does not run.
 const NO_SHARD: GroupId = GroupId::new(u64::MAX);
 
 /// The shards of objects, whether they are held or not.

@@ -16,7 +16,7 @@ pub(super) enum Local {
     Held {
         number: i32,
     },
-    /// Its runs are draining.
+    /// The runs of the shard are draining.
     Releasing {
         number: i32,
         since: Time,
