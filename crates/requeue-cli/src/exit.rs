@@ -96,7 +96,7 @@ pub(crate) fn complain(message: &str) {
     let _ = std::io::stderr().write_all(&message_line(message));
 }
 
-/// Returns a message as a line of standard error. It may contain text of a server or of another user, so it is
+/// Returns a message as a line of standard error. The message may contain text of a server or of another user, so it is
 /// escaped here, for all messages.
 pub(crate) fn message_line(message: &str) -> Vec<u8> {
     format!("requeue: {}\n", printable(message)).into_bytes()

@@ -1,5 +1,5 @@
-//! The program `requeue`: runs a command per key of a stream, of a queue in a store, or per file or Kubernetes
-//! object that changes. It is a library only for its tests and fuzz targets, and has no public interface.
+//! The program `requeue`: runs a command per key of a stream, of a queue in a store, or per file or Kubernetes object
+//! that changes. The crate is a library only for its tests and fuzz targets, and has no public interface.
 //!
 //! A module imports only modules of the lines above it, or of the same folder, and there are no import
 //! cycles:

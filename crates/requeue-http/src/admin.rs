@@ -23,7 +23,7 @@ const MOST_LINES: u32 = 20;
 
 /// The secret that allows a client to [change the queue](crate::Builder::admin).
 ///
-/// It has 16 to 1,024 visible ASCII characters. Make one with `openssl rand -hex 32`.
+/// The token has 16 to 1,024 visible ASCII characters. Make one with `openssl rand -hex 32`.
 #[derive(Clone)]
 pub struct AdminToken(Box<str>);
 

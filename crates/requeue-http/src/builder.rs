@@ -89,8 +89,8 @@ impl<K> Builder<K> {
 
     /// Sets the function that returns more properties of a key.
     ///
-    /// It is called for each key of a response. It should be quick, and must not block. If it panics, the key is shown
-    /// without more properties.
+    /// The function is called for each key of a response. It should be quick, and must not block. If it panics, the key
+    /// is shown without more properties.
     ///
     /// # Examples
     ///
@@ -183,7 +183,7 @@ impl<K> Builder<K> {
 
     /// Sets the control that changes a queue in memory, instead of the queue itself.
     ///
-    /// It has no effect on a queue in a store.
+    /// The control has no effect on a queue in a store.
     #[doc(hidden)]
     pub fn control(mut self, control: impl Control<K> + 'static) -> Self {
         self.control = Some(Box::new(control));

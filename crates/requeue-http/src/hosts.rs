@@ -1,7 +1,7 @@
 //! The host names for which requests are answered.
 //!
-//! Another site can let its name resolve to this machine (DNS rebinding). Its scripts could then read the responses,
-//! unless that name is refused. An address cannot be redirected in this way.
+//! Another site can let its name resolve to this machine (DNS rebinding). Scripts of the other site could then read the
+//! responses, unless its name is refused. An address cannot be redirected in this way.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

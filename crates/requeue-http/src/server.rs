@@ -30,7 +30,7 @@ use tokio_io_timeout::TimeoutStream;
 const HEAD: Duration = Duration::from_secs(if cfg!(test) { 3600 } else { 10 });
 /// The longest time in which a client may read nothing of a response.
 const STALL: Duration = Duration::from_secs(30);
-/// The size limit of the head of a request. It has space for a key whose bytes take four bytes each.
+/// The size limit of the head of a request. The limit leaves space for a key whose bytes take four bytes each.
 const HEAD_BYTES: usize = 32 << 10;
 /// The number of connections that are reserved for probes.
 const RESERVED: usize = 8;

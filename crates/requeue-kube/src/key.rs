@@ -12,9 +12,9 @@ use kube::runtime::reflector::{Lookup, ObjectRef};
 
 /// The key of an object: its name, and its namespace, if any.
 ///
-/// It contains no other part of the object, so one object always has the same key. A key is cheap to clone. Keys have
-/// the order in which Kubernetes lists objects: by namespace, then by name. The text of a key is `namespace/name`, both
-/// when it is displayed and when it is parsed. Kubernetes allows no slash in either part.
+/// The key contains no other part of the object, so one object always has the same key. A key is cheap to clone. Keys
+/// have the order in which Kubernetes lists objects: by namespace, then by name. The text of a key is `namespace/name`,
+/// both when it is displayed and when it is parsed. Kubernetes allows no slash in either part.
 ///
 /// ```
 /// use requeue_kube::ObjectKey;

@@ -65,10 +65,9 @@
 //! by [`policy::backoff`]. `Action::requeue` is [`requeue_after`](controller::Action::requeue_after)
 //! here.
 //!
-//! The reconciler, its policy and their context run on tasks. They must therefore be `'static`, and
-//! a closure that borrows must `move`. `docs/kube/migration.md` lists all differences from kube and from
-//! controller-runtime. `examples/website` is a complete controller with leader election, metrics,
-//! dashboard and manifests.
+//! The reconciler, its policy and their context run on tasks. All three must therefore be `'static`, and a closure that
+//! borrows must `move`. `docs/kube/migration.md` lists all differences from kube and from controller-runtime.
+//! `examples/website` is a complete controller with leader election, metrics, dashboard and manifests.
 //!
 //! # Permissions
 //!
@@ -104,7 +103,7 @@ mod relist;
 pub mod shared;
 #[cfg(test)]
 mod tests;
-// `requeue watch` of the program uses it. It is no part of the stable interface.
+// `requeue watch` of the program uses it. This module is no part of the stable interface.
 #[doc(hidden)]
 pub mod watch;
 

@@ -136,7 +136,7 @@ impl Manager {
     }
 
     /// Returns the shared watch of the objects that `api` and `wc` select: the same watch each time, for the same kind,
-    /// namespace and configuration. It uses the client of the first call.
+    /// namespace and configuration. The watch uses the client of the first call.
     ///
     /// For a kind that is known only at run time, share clones of one [`SharedWatch`].
     ///
@@ -171,7 +171,7 @@ impl Manager {
     /// Runs the controllers only while this process leads: of several replicas, one works, and the
     /// others stand by with their stores up to date.
     ///
-    /// It works as for [one controller](Controller::leader_election): the lease is renewed until all
+    /// The election works as for [one controller](Controller::leader_election): the lease is renewed until all
     /// controllers have shut down, and then released. If the lease is lost, all runs are dropped.
     pub fn leader_election(mut self, elector: LeaderElector) -> Self {
         self.elector = Some(elector);
@@ -181,8 +181,8 @@ impl Manager {
     /// Shares the objects of all controllers with the other replicas of a [group](crate::membership),
     /// in place of a leader election: all replicas work, each on an equal part of the shards.
     ///
-    /// It works as for [one controller](Controller::shard_group), with one membership, one assignment
-    /// and one set of Leases for all controllers:
+    /// The group works as for [one controller](Controller::shard_group), with one membership, one assignment and one
+    /// set of Leases for all controllers:
     ///
     /// - The process joins the group when all controllers are ready.
     /// - Each controller reconciles the objects of its kind in the shards that the process holds.
@@ -270,8 +270,8 @@ impl Manager {
         self
     }
 
-    /// Returns a handle for `/readyz`, which reports whether every controller has received the first
-    /// lists of its watches. It also reports controllers that are added later.
+    /// Returns a handle for `/readyz`, which reports whether every controller has received the first lists of its
+    /// watches. The handle also reports controllers that are added later.
     pub fn readiness(&self) -> Readiness {
         self.readiness.clone()
     }

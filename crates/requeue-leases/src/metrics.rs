@@ -55,7 +55,7 @@ impl LeaseMetrics {
 
     /// Returns the gauge `leader_election_master_status` of the lease named `lease`.
     ///
-    /// Its value is 0 until it is set. The gauge remains in the registry permanently.
+    /// The gauge is 0 until it is set. The gauge remains in the registry permanently.
     pub(crate) fn leader_gauge(&self, lease: &str) -> Gauge {
         self.leaders.get_or_create_owned(&[("name", lease.to_owned())])
     }

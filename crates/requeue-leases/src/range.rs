@@ -156,8 +156,8 @@ pub fn index_of(value: &str, count: u32) -> u32 {
     ((u128::from(hash) * u128::from(count)) >> 64) as u32
 }
 
-/// Returns a term of the parameter `shardSelector` of a list or watch. It selects the shards from
-/// `start` up to `end`, which is excluded, of `count` shards. ` || ` combines several terms.
+/// Returns a term of the parameter `shardSelector` of a list or watch. The term selects the shards from `start` up to
+/// `end`, which is excluded, of `count` shards. ` || ` combines several terms.
 #[doc(hidden)]
 #[must_use]
 pub fn selector_of(by: ShardBy, count: u32, start: u32, end: u32) -> String {

@@ -1,10 +1,10 @@
 //! The [`requeue`] work queue with its keys in SQLite, PostgreSQL or Redis: durable, and shared by
 //! processes and machines.
 //!
-//! - **Coalesced, exclusive, never lost, delayed and retried**, as in memory. A key that is added ten
-//!   times before a worker takes it is delivered once. It is in flight with one worker at a time, on
-//!   any machine. A key that is added again in flight is delivered once more. Failures back off.
-//! - **Durable**: an add that has returned survives a crash of all your processes. It also survives a crash of the
+//! - **Coalesced, exclusive, never lost, delayed and retried**, as in memory. A key that is added ten times before a
+//!   worker takes it is delivered once. A key is in flight with one worker at a time, on any machine. A key that is
+//!   added again in flight is delivered once more. Failures back off.
+//! - **Durable**: an add that has returned survives a crash of all your processes. The add also survives a crash of the
 //!   engine, as far as the engine promises durability.
 //! - **Leased and fenced**: a worker that dies or is cut off loses its key when the lease expires. After that, nothing
 //!   that it does changes the store. [`Item::fencing_token`] is the fencing token by which other systems can also
@@ -171,8 +171,8 @@
 //!
 //! All times are measured by the engine. A client with a wrong clock adds, claims and loses keys like any other. With a
 //! file on Linux, time follows the uptime of the machine, so setting its clock expires no lease. A client measures a
-//! lease by its monotonic clock, from before it sent the request. It therefore never relies on a lease for longer than
-//! the engine grants.
+//! lease by its monotonic clock, from before it sent the request. A client therefore never relies on a lease for longer
+//! than the engine grants.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 // Code that only some engines use is compiled for all of them.
 #![cfg_attr(

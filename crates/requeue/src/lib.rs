@@ -41,8 +41,8 @@
 //!
 //! - [`Queue`] adds and delivers keys. [`Builder`] configures a queue. An [`Item`] is a delivered
 //!   key, and completes its delivery.
-//! - [`workers`] runs a handler for each key, on tasks or on threads. It is the loop above, with
-//!   retries, panics and shutdown.
+//! - [`workers`] runs a handler for each key, on tasks or on threads. Workers are the loop above, with retries, panics
+//!   and shutdown.
 //! - [`clock`] has the sources of time: the system, a tokio runtime, the processor, or a test.
 //! - [`limiter`] has the limiters, which compute how long a key waits after a failure.
 //! - [`metrics`] has hooks and collectors for metrics backends.
@@ -180,11 +180,10 @@
 //!
 //! # Limiters
 //!
-//! [`BackoffLimiter`](limiter::BackoffLimiter) is the default, and suits most programs. It backs
-//! off per key, from 1 s to 5 min, with jitter, and counts one failure for each wait.
-//! [`Builder::backoff`] sets other delays.
-//! [`default_controller`](limiter::default_controller) is client-go's limiter, which also limits
-//! all retries together to ten per second.
+//! [`BackoffLimiter`](limiter::BackoffLimiter) is the default, and suits most programs. This limiter backs off per key,
+//! from 1 s to 5 min, with jitter, and counts one failure for each wait. [`Builder::backoff`] sets other delays.
+//! [`default_controller`](limiter::default_controller) is client-go's limiter, which also limits all retries together
+//! to ten per second.
 //!
 //! # Features
 //!

@@ -57,7 +57,7 @@ impl Filter {
         self.own.extend(file.filter(Metadata::is_file).as_ref().and_then(identity));
     }
 
-    /// Forgets the rules. They are read again when they are needed.
+    /// Forgets the rules. The rules are read again when they are needed.
     pub(super) fn reload_rules(&mut self) {
         self.forgotten = 0;
         self.matchers = self.builders.iter().flat_map(WalkBuilder::build_matchers).collect();

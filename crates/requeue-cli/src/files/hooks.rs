@@ -101,7 +101,7 @@ impl FileHooks {
     fn compare_file(&self, path: &[u8]) -> (Begun, bool) {
         let begun = self.ran.begin_run(path);
         if begun == Begun::Gone {
-            // It may be replaced at this moment, by a file with the content that was seen last.
+            // The file may be replaced at this moment, by a file with the content that was seen last.
             self.inbox.report_skipped(OsStr::from_bytes(path).into());
         }
         (begun, begun == Begun::Changed || (begun == Begun::Gone && self.runs_deleted))

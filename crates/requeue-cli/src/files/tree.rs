@@ -343,7 +343,8 @@ impl Tree {
             if meta.is_ok_and(|meta| meta.stamp.id == id) {
                 return Ok(false);
             }
-            // It was renamed. Its watch must end before it is watched again: the two would be the same watch.
+            // The directory was renamed. Its old watch must end before the new watch begins, because the two would be
+            // the same watch.
             self.forget_dir(&other, true);
         }
         let known = self.dirs.get(dir).map(|dir| dir.id);

@@ -1,5 +1,5 @@
-//! Files that the program writes. Their directories may be open to other users. Therefore links of other users are not
-//! followed, files that other users planted are refused, and new files are readable only by their owner.
+//! Files that the program writes. The directories of these files may be open to other users. Therefore links of other
+//! users are not followed, files that other users planted are refused, and new files are readable only by their owner.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};

@@ -128,8 +128,8 @@ impl Groups {
         }
     }
 
-    /// Kills the groups that have stopped because they tried to use the terminal. They would wait forever: no command
-    /// gets the terminal.
+    /// Kills the groups that have stopped because they tried to use the terminal. Such groups would wait forever,
+    /// because no command gets the terminal.
     pub(crate) fn kill_starved(&self) {
         // A command may stop while it is being started, and only one SIGCHLD reports this.
         drop(self.starting.write());

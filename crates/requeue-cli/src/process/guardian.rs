@@ -2,9 +2,9 @@
 //! never runs a key beside them.
 //!
 //! SIGKILL cannot be caught. `requeue` therefore starts a second process of this program, the guardian, before the
-//! first command of a run. A run without keys does not start it, and so takes half the time. The guardian waits for
-//! the end of a pipe that only its parent holds open. Then it sends SIGKILL to the process groups of the commands in
-//! flight. Both processes share a table of these groups in memory. A command costs three writes of 16 bytes, and the
+//! first command of a run. A run without keys does not start it, and so takes half the time. The guardian waits for the
+//! end of a pipe that only its parent holds open. The guardian then sends SIGKILL to the process groups of the commands
+//! in flight. Both processes share a table of these groups in memory. A command costs three writes of 16 bytes, and the
 //! guardian sleeps until its parent has exited.
 //!
 //! The parent can be killed after it starts a command and before it writes the command's process ID to the table. The
@@ -14,7 +14,7 @@
 //!
 //! The alternative was `PR_SET_PDEATHSIG`. Without `unsafe`, a helper program would have to make this setting and then
 //! execute the command: one more exec of a large program for each command. The setting belongs to the thread that
-//! forked, not to the process. It reaches neither children of the command nor set-uid programs.
+//! forked, not to the process. The setting reaches neither children of the command nor set-uid programs.
 //!
 //! If the guardian is killed, its parent starts another guardian. Only a kill of both at the same time leaves commands
 //! behind. `kill -9 %1`, `pkill` and `killall` do not do that, because the guardian has another process group and
@@ -38,8 +38,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use crate::exit::Exit;
 
-/// The name of the guardian in lists of processes. It does not contain "requeue", so that `pkill -9 -f requeue` does
-/// not kill both processes.
+/// The name of the guardian in lists of processes. The name does not contain "requeue", so that `pkill -9 -f requeue`
+/// does not kill both processes.
 const NAME: &str = "kills-commands-left-by";
 
 /// The variable with the process ID of `requeue`, in the environment of commands.

@@ -59,7 +59,7 @@ fn program_name(word: &OsStr) -> &[u8] {
     &name[..end]
 }
 
-/// Returns the script among the arguments of a shell. It is empty if `-c` is the last argument.
+/// Returns the script among the arguments of a shell. The script is empty if `-c` is the last argument.
 fn script_argument<'a>(args: &'a [OsString], marks: Marks<'_>) -> Option<&'a [OsString]> {
     let mut has_script = false;
     let mut at = 0;
@@ -109,7 +109,7 @@ fn option_value<'a>(args: &'a [OsString], at: usize, marks: Marks<'_>) -> &'a [O
     word_at(args, if marks.is_in(&args[at]) { at } else { at + 1 })
 }
 
-/// Returns the number of the first arguments among which flock looks for `-c`. It follows the file; any later option
+/// Returns the number of the first arguments among which flock looks for `-c`. `-c` follows the file; any later option
 /// belongs to a command.
 fn options_of_flock(args: &[OsString]) -> usize {
     let is_operand = |arg: &OsString| !matches!(arg.as_bytes(), [b'-' | b'0'..=b'9', ..]);

@@ -130,7 +130,8 @@ async fn wait_for_signal(signal: &mut Option<Signal>) {
     }
 }
 
-/// Returns the mask of ignored signals. It is 0 on systems other than Linux, which reveal it only to unsafe code.
+/// Returns the mask of ignored signals. The mask is 0 on systems other than Linux, which reveal the mask only to unsafe
+/// code.
 fn ignored_mask() -> u64 {
     let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return 0 };
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

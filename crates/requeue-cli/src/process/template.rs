@@ -15,7 +15,7 @@ pub(crate) struct Template {
     given: OsString,
     program: Word,
     args: Vec<Word>,
-    /// Variables that hold a password of this process. They are removed from the environment of commands.
+    /// Variables that hold a password of this process. These variables are removed from the environment of commands.
     pub(crate) hidden: Vec<&'static str>,
 }
 

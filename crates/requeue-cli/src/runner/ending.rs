@@ -241,8 +241,8 @@ impl Runner {
         self.keys.queue.shut_down();
     }
 
-    /// Returns true if standard output is closed. That explains why a command died of SIGPIPE. Stops the run in that
-    /// case.
+    /// Returns true if standard output is closed. A closed output explains why a command died of SIGPIPE. Stops the run
+    /// in that case.
     pub(super) fn finds_stdout_closed(&self) -> bool {
         let inherits = self.config.commands.output == args::Output::Inherit;
         let closed = self.output.is_closed().is_some() || (inherits && is_broken(&io::stdout()));

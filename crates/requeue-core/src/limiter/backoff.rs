@@ -14,11 +14,11 @@ use crate::wait::JitterSource;
 
 /// Backs off per key, with jitter, and counts one failure per wait.
 ///
-/// With [`ExponentialFailure`](super::ExponentialFailure), every failed run counts. Events that run
-/// a failing key before its time therefore drive its delay to the maximum within seconds. Here,
-/// after the n-th failure that *counts* (n from 0), the key waits for a random time from d/2 to d,
-/// where d = min(base · 2ⁿ, max), and for at least 1 ns. A failure before that wait is over does
-/// not count, and the key waits for the rest of it. A failure at the exact end of the wait counts.
+/// With [`ExponentialFailure`](super::ExponentialFailure), every failed run counts. Events that run a failing key
+/// before its time therefore drive its delay to the maximum within seconds. With this limiter, after the n-th failure
+/// that *counts* (n from 0), the key waits for a random time from d/2 to d, where d = min(base · 2ⁿ, max), and for at
+/// least 1 ns. A failure before that wait is over does not count, and the key waits for the rest of it. A failure at
+/// the exact end of the wait counts.
 ///
 /// A key starts again at `base` if it has not failed for twice `max` after its wait. The limiter needs no calls of
 /// `forget` to bound its memory: each call of [`delay`] checks two entries, in turn, and removes expired entries.
@@ -74,7 +74,7 @@ pub struct BackoffLimiter<K, S = RandomState> {
 struct Wait {
     until: Time,
     last: Duration,
-    /// The number of failures that counted. It is 0 only before the first failure.
+    /// The number of failures that counted. The number is 0 only before the first failure.
     failures: u32,
 }
 
@@ -91,7 +91,7 @@ struct Wait {
 /// let shortest = |n: u32| (base * (1 << n)).min(max) / 2;
 /// assert_eq!((0..10).map(shortest).sum::<Duration>(), Duration::from_millis(405_500));
 /// ```
-// It is hidden, because users get it by `BackoffLimiter::default`.
+// This constant is hidden, because users get the limiter by `BackoffLimiter::default`.
 #[doc(hidden)]
 pub const DEFAULT_BACKOFF: (Duration, Duration) =
     (Duration::from_secs(1), Duration::from_secs(300));

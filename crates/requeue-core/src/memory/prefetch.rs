@@ -1,7 +1,7 @@
 //! Prefetching: memory that will be read soon is requested early, so that the processor does not
 //! wait for it.
 
-/// Makes the processor fetch the cache line of `items[at]`. It is a hint and has no other effect.
+/// Makes the processor fetch the cache line of `items[at]`. The call is a hint and has no other effect.
 #[cfg(feature = "prefetch")]
 #[inline(always)]
 pub(crate) fn prefetch<T>(items: &[T], at: usize) {

@@ -28,7 +28,7 @@ impl<K> Custom<K> {
     pub(crate) fn pop(&mut self) -> Option<K> {
         self.entries = self.entries.checked_sub(1)?;
         let key = self.order.pop();
-        // The order has lost keys. It is not called again before the next push.
+        // The order has lost keys. The order is not called again before the next push.
         if key.is_none() {
             self.entries = 0;
         }

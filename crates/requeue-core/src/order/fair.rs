@@ -300,8 +300,8 @@ impl Fair {
         // The delivery is counted first, because the lane is judged by the state of its group.
         self.take_out(slot);
         let state = self.groups.get(group);
-        // The group has reached its limit. Its ready keys leave the orders in this step, so no
-        // later delivery visits them.
+        // The group has reached its limit. The group's ready keys leave the orders in this step, so no later delivery
+        // visits them.
         if state.counts.in_flight == state.limit {
             self.eligible -= state.counts.ready as usize;
             self.update_lanes(group);

@@ -66,8 +66,7 @@ pub(super) struct GroupState {
     pub(super) group: GroupId,
     /// The number of records in the group.
     pub(super) records: u32,
-    /// The maximum number of keys in flight. It is 0 while the group is paused, and above 0
-    /// otherwise.
+    /// The maximum number of keys in flight. The maximum is 0 while the group is paused, and above 0 otherwise.
     pub(super) limit: u32,
     pub(super) counts: GroupCounts,
     pub(super) by_age: List,

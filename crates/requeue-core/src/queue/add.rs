@@ -209,8 +209,7 @@ impl<K: Eq + Clone> Queue<K> {
             }
             count += 1;
             let is_idle = self.records.get(slot).phase() == Phase::Idle;
-            // A key in flight passes this gate. Its completion asks the pace again, before the next
-            // start.
+            // A key in flight passes this gate. The key's completion asks the pace again, before the next start.
             if is_idle && let Some(until) = self.pace_gate(slot, now) {
                 self.postpone_run(slot, until);
                 continue;

@@ -288,9 +288,9 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Returns the key to push to the custom order again when the delivery of `slot` is completed.
-    /// It is the oldest of the keys that the order returned while the group was at its limit. The
-    /// keys of a paused group wait for the end of the pause.
+    /// Returns the key to push to the custom order again when the delivery of `slot` is completed. This key is the
+    /// oldest of the keys that the order returned while the group was at its limit. The keys of a paused group wait for
+    /// the end of the pause.
     fn key_to_free(&self, slot: Slot) -> Option<(Slot, K)> {
         let Ready::Custom(custom) = &self.ready else { return None };
         let skipped =

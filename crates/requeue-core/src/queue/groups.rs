@@ -17,14 +17,12 @@ impl<K: Eq + Clone> Queue<K> {
         self.ready.groups().is_some()
     }
 
-    /// Pauses the deliveries of a group. It has no effect after a shutdown, or if the keys have no
-    /// groups.
+    /// Pauses the deliveries of a group. The call has no effect after a shutdown, or if the keys have no groups.
     pub fn pause_group(&mut self, group: GroupId) {
         self.set_group_paused(group, true);
     }
 
-    /// Starts the deliveries of a group again. It has no effect after a shutdown, or if the keys have
-    /// no groups.
+    /// Starts the deliveries of a group again. The call has no effect after a shutdown, or if the keys have no groups.
     ///
     /// In a queue with a custom order, the caller then calls
     /// [`return_skipped`](Self::return_skipped).

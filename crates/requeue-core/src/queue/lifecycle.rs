@@ -90,7 +90,7 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// Returns up to `max` keys that a custom order still has although no key is ready.
     ///
-    /// The keys were cancelled or dropped, and the caller drops these values.
+    /// The keys were cancelled or dropped. The caller drops the returned values.
     #[must_use]
     pub fn drain_order(&mut self, max: usize) -> Vec<K> {
         let is_empty = self.is_empty();

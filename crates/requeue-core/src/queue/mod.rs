@@ -128,7 +128,7 @@ pub struct Queue<K> {
     paused: bool,
 }
 
-/// The settings of a queue that its operations read. They never change.
+/// The settings of a queue that its operations read. These settings never change.
 struct Settings {
     readd_policy: ReaddPolicy,
     /// True if times are tracked.

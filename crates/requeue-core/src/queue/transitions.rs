@@ -414,7 +414,7 @@ impl<K: Eq + Clone> Queue<K> {
     pub(super) fn set_failures(&mut self, slot: Slot, failures: u32) {
         let record = self.records.get_mut(slot);
         let before = core::mem::replace(&mut record.failures, failures);
-        // A waiting key counts as waiting or as backing off. Its failures decide.
+        // A waiting key counts as waiting or as backing off. The failures of the key decide.
         if record.waiting && (before > 0) != (failures > 0) {
             let phase = record.phase;
             self.leave_wait(slot, phase, before > 0);

@@ -31,7 +31,7 @@ pub enum How<T> {
 pub enum Failures {
     /// No change.
     Keep,
-    /// They are forgotten.
+    /// The failures are forgotten.
     Forget,
     /// One more.
     Count,

@@ -224,14 +224,14 @@ pub enum Added {
     New,
     /// The add has become part of a run that was pending.
     Coalesced,
-    /// The key is in flight. It is delivered once more after its completion.
+    /// The key is in flight. The key is delivered once more after its completion.
     Dirty,
     /// The key is backing off after a failure, and runs when the backoff is over ([`ReaddPolicy::Hold`]).
     BackingOff,
     /// The queue has been closed or shut down.
     Refused,
-    /// The key was parked. It is ready again or waits for its delay, and its failures are reset. Only stores answer
-    /// this.
+    /// The key was parked. The key is ready again or waits for its delay, and its failures are reset. Only stores
+    /// answer this.
     Revived,
     /// The key is parked, and stays parked. Only stores answer this.
     Parked,

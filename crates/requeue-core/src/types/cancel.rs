@@ -29,7 +29,7 @@ pub enum CancelReason {
 pub enum CancelledRun {
     /// The key is not in flight, or its item is being dropped. Nothing has changed.
     NotInFlight,
-    /// The run is cancelled. It stays in flight until its worker completes it.
+    /// The run is cancelled. The key stays in flight until its worker completes the run.
     Cancelled,
     /// The run was cancelled before, and has not completed yet. Nothing has changed.
     AlreadyCancelled,

@@ -144,9 +144,8 @@ impl BackoffManager for DelayWithReset {
 
 /// A backoff without end, up to a maximum delay, that restarts after a quiet time.
 ///
-/// It restarts at the first delay that begins strictly more than `reset` after the *start* of the
-/// previous delay. If the clock goes back, no quiet time has passed. This is apimachinery's
-/// `NewExponentialBackoffManager`.
+/// The backoff restarts at the first delay that begins strictly more than `reset` after the *start* of the previous
+/// delay. If the clock goes back, no quiet time has passed. This is apimachinery's `NewExponentialBackoffManager`.
 ///
 /// # Examples
 ///

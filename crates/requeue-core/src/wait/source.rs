@@ -1,4 +1,4 @@
-//! The only source of randomness in the core. It is seeded, so that every run is reproducible.
+//! The only source of randomness in the core. The source has a seed, so that every run is reproducible.
 
 use core::time::Duration;
 
@@ -92,9 +92,8 @@ pub fn jitter(duration: Duration, factor: f64, source: &mut JitterSource) -> Dur
     duration.saturating_add(scale_duration(duration, source.next_unit() * factor))
 }
 
-/// Returns `factor` times `duration`, in whole nanoseconds, rounded down, or zero for a negative
-/// factor and for NaN. It equals Go's `time.Duration(float64(d) * factor)` where that does not
-/// overflow.
+/// Returns `factor` times `duration`, in whole nanoseconds, rounded down, or zero for a negative factor and for NaN.
+/// The result equals Go's `time.Duration(float64(d) * factor)` where that does not overflow.
 pub(super) fn scale_duration(duration: Duration, factor: f64) -> Duration {
     // A cast from a float saturates, and makes NaN zero.
     saturating_nanos((duration.as_nanos() as f64 * factor) as u128)

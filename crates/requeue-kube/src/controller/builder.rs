@@ -43,10 +43,10 @@ use crate::{ObjectKey, ObjectQueue, relist};
 
 /// A controller for the objects of one kind.
 ///
-/// It has the methods of kube's [`Controller`](kube::runtime::Controller), and a queue with
-/// backoff, priorities and metrics.
+/// This type has the methods of kube's [`Controller`](kube::runtime::Controller), and a queue with backoff, priorities
+/// and metrics.
 ///
-/// It differs from kube's controller in these points:
+/// The controller differs from kube's controller in these points:
 ///
 /// - **Failures back off.** Each object has its own backoff, with
 ///   [`policy::backoff`](crate::policy::backoff) as the error policy. Only a new generation runs a
@@ -74,11 +74,10 @@ use crate::{ObjectKey, ObjectQueue, relist};
 /// object, and another object under the same name, which has no failures. The object
 /// then runs immediately, and its backoff starts again.
 ///
-/// Some reconcilers create generations themselves. They change a `spec`, or write the status of a
-/// CustomResourceDefinition that has no `status` subresource, where every write creates a
-/// generation. These objects back off, too: if an object runs before its delay has passed and that
-/// run fails, no change of the object shortens its next delay. Its backoff starts again only once
-/// until the object succeeds.
+/// Some reconcilers create generations themselves. Such reconcilers change a `spec`, or write the status of a
+/// CustomResourceDefinition that has no `status` subresource, where every write creates a generation. These objects
+/// back off, too: if an object runs before its delay has passed and that run fails, no change of the object shortens
+/// its next delay. The backoff of such an object starts again only once until the object succeeds.
 ///
 /// An object can be given up: by [`max_retries`](Config::max_retries), by [`Action::terminal`], or by an error policy's
 /// [`Action::await_change`]. The failure of such an object counts like any other failure. A reconciler's own writes do
@@ -186,8 +185,9 @@ where
     /// when it has seen an [`Event::InitDone`].
     ///
     /// In kube this method is unstable, and takes a stream of objects. Such a stream cannot report objects that were
-    /// deleted while its watch was disconnected. Here it is therefore a stream of raw events: omit `applied_objects()`.
-    /// Instead of kube's `for_shared_stream`, whose streams have no deletions, use [`for_shared`](Self::for_shared).
+    /// deleted while its watch was disconnected. This method therefore takes a stream of raw events: omit
+    /// `applied_objects()`. Instead of kube's `for_shared_stream`, whose streams have no deletions, use
+    /// [`for_shared`](Self::for_shared).
     ///
     /// ```no_run
     /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -357,7 +357,7 @@ where
     /// Shares the objects with the other replicas of a [group](crate::membership). This replaces leader
     /// election: all replicas work, each on an equal part of the shards.
     ///
-    /// - **Start.** The controller joins the group once its watches have listed their objects. It lists the
+    /// - **Start.** The controller joins the group once its watches have listed their objects. The controller lists the
     ///   objects of each new shard by a consistent read, and then runs them with [low
     ///   priority](crate::controller::LOW_PRIORITY), as after a start. Until the first shard, nothing runs.
     /// - **Handover.** Before another replica takes over a shard, the shard's runs in flight complete. A run that
@@ -494,7 +494,7 @@ where
 
     /// Sets the backoff of failed watches.
     ///
-    /// It is shared by all watches of the controller. A [shared watch](crate::shared::SharedWatch) does not use this
+    /// All watches of the controller share this backoff. A [shared watch](crate::shared::SharedWatch) does not use this
     /// backoff.
     ///
     /// By default, each watch has a separate backoff, from 0.8 s to 30 s with jitter. With an election or a shard
@@ -576,8 +576,8 @@ where
         self.parts.observers.status.writes.clone()
     }
 
-    /// Returns a handle for a dashboard. It shows why an object waits, and the shards of the
-    /// controller's group.
+    /// Returns a handle for a dashboard. The handle shows why an object waits, and the shards of the controller's
+    /// group.
     pub fn status(&self) -> Status {
         self.parts.observers.status.clone()
     }
@@ -677,9 +677,8 @@ where
     /// `mapper` returns the objects to reconcile when an object changes or is deleted. The objects that it was mapped
     /// to before are also reconciled.
     ///
-    /// The mapper is called when an object is seen. It returns kube's
-    /// [`ObjectRef`]s, or [`Request`]s, which can have a priority.
-    /// A deletion has the priority that the mapper returned for the object's last state.
+    /// The mapper is called when an object is seen. The mapper returns kube's [`ObjectRef`]s, or [`Request`]s, which
+    /// can have a priority. A deletion has the priority that the mapper returned for the object's last state.
     ///
     /// For other sources and for options, use [`watch_mapped`](Self::watch_mapped).
     ///

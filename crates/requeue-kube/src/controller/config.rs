@@ -147,8 +147,8 @@ impl Config {
     ///
     /// The default is no limit.
     ///
-    /// An object that has used its retries is given up until it changes. It then has the same number of retries again.
-    /// Its backoff continues with the last delay, until the object succeeds or has a new generation.
+    /// An object that has used its retries is given up until it changes. After a change, the object has the same number
+    /// of retries again. The backoff continues with the last delay, until the object succeeds or has a new generation.
     pub const fn max_retries(mut self, retries: u32) -> Self {
         self.max_retries = Some(retries);
         self
@@ -215,8 +215,8 @@ impl Config {
     ///
     /// A watch lists all objects again when it cannot resume: after a long outage, or when the API server answers
     /// `410 Gone`. The controller compares the uid and the resource version of each object with the values that it last
-    /// saw. It therefore reconciles every change, creation and deletion that it has missed, and nothing else. kube and
-    /// controller-runtime reconcile every object instead, once for each watch that lists again.
+    /// saw. The controller therefore reconciles every change, creation and deletion that it has missed, and nothing
+    /// else. kube and controller-runtime reconcile every object instead, once for each watch that lists again.
     ///
     /// Owned and watched objects that are unchanged never start a run.
     ///
@@ -233,8 +233,8 @@ impl Config {
     ///
     /// The default is 10 s. Zero disables the wait.
     ///
-    /// It is measured from the record of the write. After it the object runs, although the store may
-    /// not contain the write yet.
+    /// The time is measured from the record of the write. After it the object runs, although the store may not contain
+    /// the write yet.
     pub const fn own_writes_timeout(mut self, timeout: Duration) -> Self {
         self.own_writes_timeout = timeout;
         self
@@ -285,8 +285,8 @@ impl Config {
     /// The default is [`BackoffLimiter`](requeue::limiter::BackoffLimiter): 5 ms, doubled with each
     /// failure in a row, up to 5 min, with jitter.
     ///
-    /// A limiter remembers the keys of objects that fail. If other users can create objects, give it
-    /// [`RandomState`] as its hasher, as above. Then they cannot choose names whose hashes are equal.
+    /// A limiter remembers the keys of objects that fail. If other users can create objects, give it [`RandomState`] as
+    /// its hasher, as above. These users then cannot choose names whose hashes are equal.
     pub fn rate_limiter<L>(mut self, make: impl Fn() -> L + Send + Sync + 'static) -> Self
     where
         L: RateLimiter<ObjectKey> + 'static,

@@ -59,7 +59,7 @@ pub(super) struct Enqueuer {
     pub(super) ownership: Arc<dyn Ownership>,
     pub(super) details: Details,
     pub(super) scope: Scope,
-    /// The add for a change. It is debounced, or immediate if the debounce is zero.
+    /// The add for a change. The add is debounced, or immediate if the debounce is zero.
     change: Add,
     /// Deleted objects are reconciled, too.
     pub(super) runs_gone: bool,
@@ -70,7 +70,7 @@ pub(super) struct Enqueuer {
     store: OwnStore,
     /// New generations end a backoff.
     generations: bool,
-    /// `Some` in standby. In standby, no key is added to the queue. It contains the keys to add at the end of the
+    /// `Some` in standby, in which no key is added to the queue. The set contains the keys to add at the end of the
     /// standby that are not in the store.
     standby: Mutex<Option<BTreeSet<ObjectKey>>>,
 }
@@ -234,8 +234,8 @@ impl Enqueuer {
         }
     }
 
-    /// Forgets everything about the keys for which `is_gone` returns true, except for the queue's
-    /// part. Their objects are not deleted: another replica reconciles them.
+    /// Forgets everything about the keys for which `is_gone` returns true, except for the queue's part. The objects of
+    /// these keys are not deleted: another replica reconciles them.
     pub(super) fn forget_all(&self, is_gone: &dyn Fn(&ObjectKey) -> bool) {
         self.writes.forget_all(is_gone);
         self.failures.forget_all(is_gone);
@@ -321,7 +321,7 @@ impl Enqueuer {
         self.queue.add_with(key, add);
     }
 
-    /// Returns true in standby. It remembers a key that is not in the store then.
+    /// Returns true in standby, and then remembers a key that is not in the store.
     fn waits_for_start(&self, key: &ObjectKey) -> bool {
         // The lock is held until the key is remembered. Otherwise the end of the standby could miss
         // it.

@@ -109,9 +109,8 @@ pub enum RunnerError {
     /// The process cannot join its [shard group](crate::Controller::shard_group), or is no longer a
     /// member.
     ///
-    /// Contains the reason, which is part of the message, and the objects in flight, in order. Their
-    /// runs were dropped at an `await`, as in [`CutOff`](Self::CutOff). The error of a manager has no
-    /// objects.
+    /// Contains the reason, which is part of the message, and the objects in flight, in order. The runs of these
+    /// objects were dropped at an `await`, as in [`CutOff`](Self::CutOff). The error of a manager has no objects.
     #[error("{interrupted}{0}", interrupted = describe_interrupted(.1))]
     Membership(MembershipError, Vec<ObjectKey>),
     /// The process is no longer the leader, and the controller runs only [while it

@@ -149,8 +149,8 @@ impl Failures {
         }
     }
 
-    /// Ends the wait of the key if the version that failed is not `version`. It then calls
-    /// `release` under the lock of `keys`, and returns true. Neither closure may run user code.
+    /// Ends the wait of the key if the version that failed is not `version`. If it ends the wait, calls `release` under
+    /// the lock of `keys`, and returns true. Neither closure may run user code.
     pub(super) fn end_wait_if_changed(
         &self,
         key: &ObjectKey,

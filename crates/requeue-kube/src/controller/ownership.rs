@@ -122,8 +122,8 @@ pub(super) trait Ownership: Send + Sync {
         false
     }
 
-    /// Forgets the shard of an object as soon as no event is being handled. It does so only if
-    /// `is_gone` then returns true: there is no object, and the key is not in the queue.
+    /// Forgets the shard of an object as soon as no event is being handled. The shard is forgotten only if `is_gone`
+    /// then returns true: there is no object, and the key is not in the queue.
     fn forget_shard_of(&self, _key: &ObjectKey, _is_gone: &dyn Fn(&ObjectKey) -> bool) {}
 
     /// Returns the error of the user's function that assigns objects to shards, if it has failed.

@@ -35,8 +35,8 @@ use crate::metrics::{Metrics, Series};
 /// The number of results that wait for a reader of the stream. Further results are dropped.
 const RESULTS: usize = 1024;
 
-/// Returns the controller's stream. It starts the controller when it is polled, and stops it when it
-/// is dropped.
+/// Returns the controller's stream. The stream starts the controller when it is polled, and stops the controller when
+/// it is dropped.
 pub(super) fn controller_stream<K: OwnKind, R: Reconcile<K>>(
     parts: Parts<K>,
     reconciler: R,

@@ -126,7 +126,7 @@ pub(super) struct Following {
     pub(super) number: usize,
     pub(super) kind: Kind,
     pub(super) lists: ListTimes,
-    /// It is closed when the watches of the other kinds have ended.
+    /// The channel is closed when the watches of the other kinds have ended.
     pub(super) others: Arc<watch::Sender<()>>,
     /// Receives each error of the watch.
     pub(super) failed: Arc<dyn Fn(watcher::Error) + Send + Sync>,

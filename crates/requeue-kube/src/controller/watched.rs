@@ -119,11 +119,11 @@ where
 impl<O: Resource> Watched<O> {
     /// States that the kind may not be installed.
     ///
-    /// While the API server does not serve the kind, the controller works without it. It does not wait
-    /// for the kind before it starts, and no error is reported. A first list that fails for
-    /// another reason, such as a missing permission, is reported, and does not delay the start. Once the
-    /// kind is installed, the watch begins. If the kind is removed, its objects count as deleted, and
-    /// the controller waits again. One message is logged for each of these changes.
+    /// While the API server does not serve the kind, the controller works without it. The controller does not wait for
+    /// the kind before it starts, and no error is reported. A first list that fails for another reason, such as a
+    /// missing permission, is reported, and does not delay the start. Once the kind is installed, the watch begins. If
+    /// the kind is removed, its objects count as deleted, and the controller waits again. One message is logged for
+    /// each of these changes.
     ///
     /// With the permission to list and watch `customresourcedefinitions` of `apiextensions.k8s.io`, the
     /// watch begins when the definition is there. The permission can be limited to the definition's
@@ -206,7 +206,7 @@ impl<O: Resource, S> Debug for Watched<O, S> {
 pub(super) enum Role {
     /// The object names its owners, which are in its namespace or have no namespace.
     Owned,
-    /// A mapper names objects. It is not known whether they are in the shard.
+    /// A mapper names objects. The objects may be in another shard.
     Mapped,
 }
 

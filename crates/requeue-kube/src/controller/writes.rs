@@ -316,8 +316,7 @@ impl Writes {
 
     /// Records the response of a deletion.
     ///
-    /// It is shown when the object is gone or has a deletion timestamp. Otherwise as
-    /// [`record`](Self::record).
+    /// A deletion is shown when the object is gone or has a deletion timestamp. Otherwise as [`record`](Self::record).
     ///
     /// ```no_run
     /// use k8s_openapi::api::core::v1::Secret;
@@ -533,8 +532,8 @@ impl State {
                 // The event of this write has arrived before its response: it starts no run.
                 held.retain(|held| held.kind != *kind || !held.shown.is_version(&write));
             }
-            // The event may come late, so the write is remembered for longer than its run waits. It
-            // may also never come, so there is a limit.
+            // The event may come late, so the write is remembered for longer than its run waits. The event may also
+            // never come, so there is a limit.
             self.limits.push_back((until.max(now + SUPPRESSED), kind.clone(), write.clone()));
         }
         // The event can arrive before the response does.
@@ -607,7 +606,7 @@ impl State {
             Progressed::ListEnded => {
                 progress.reached = progress.reached.max(progress.listing);
                 progress.listed = progress.recorded;
-                // A deleted object has no version in the list. It is gone if the list began later.
+                // A deleted object has no version in the list. The object is gone if the list began later.
                 let before = watched.watches.values().map(|progress| progress.listed).min();
                 let is_gone =
                     |write: &Write| write.version.is_none() && Some(write.number) <= before;

@@ -22,9 +22,9 @@ use crate::ObjectQueue;
 
 /// The controllers in a Prometheus registry.
 ///
-/// Create it once for a registry, and pass it to each
-/// [`Controller::metrics`](crate::Controller::metrics). Controllers are read only when the registry
-/// is encoded. Their series appear when a controller starts, and disappear when it ends.
+/// Create it once for a registry, and pass it to each [`Controller::metrics`](crate::Controller::metrics). Controllers
+/// are read only when the registry is encoded. The series of a controller appear when it starts, and disappear when it
+/// ends.
 ///
 /// ```
 /// use prometheus_client::registry::Registry;
@@ -64,7 +64,7 @@ use crate::ObjectQueue;
 ///
 /// The series of elections and shard groups are described at [`LeaseMetrics`].
 ///
-/// A scrape reads counters. Its cost does not depend on the number of keys.
+/// A scrape reads counters. The cost of a scrape does not depend on the number of keys.
 #[derive(Clone, Debug)]
 pub struct Metrics(Arc<Shown>);
 
@@ -102,7 +102,7 @@ pub(crate) struct Series {
     priorities: Mutex<Priorities>,
 }
 
-/// The priorities that were seen. Their series remain.
+/// The priorities that were seen. The series of these priorities remain.
 #[derive(Default)]
 struct Priorities {
     seen: BTreeSet<i32>,

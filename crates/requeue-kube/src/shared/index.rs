@@ -14,13 +14,14 @@ use crate::ObjectKey;
 
 /// The objects of a [`SharedWatch`](super::SharedWatch) by the values of a function of them.
 ///
-/// It is created by [`SharedWatch::by_index`](super::SharedWatch::by_index), and has the objects of the watch's store.
-/// It is updated just after the store, and before the subscribers receive the event. The index is cheap to clone.
+/// An index is created by [`SharedWatch::by_index`](super::SharedWatch::by_index), and has the objects of the watch's
+/// store. The index is updated just after the store, and before the subscribers receive the event. The index is cheap
+/// to clone.
 ///
-/// A look-up takes constant time, plus the time for its result. It does not wait for the watch, except while an update
-/// is being written. For each object and value, the index keeps two copies of the object's key, which share their text,
-/// and two copies of the value. They take about 150 bytes, and the memory that the value allocates. The objects
-/// themselves are shared with the store.
+/// A look-up takes constant time, plus the time for its result. A look-up does not wait for the watch, except while an
+/// update is being written. For each object and value, the index keeps two copies of the object's key, which share
+/// their text, and two copies of the value. The copies take about 150 bytes, and the memory that the value allocates.
+/// The objects themselves are shared with the store.
 #[derive(Educe)]
 #[educe(Clone(bound()), Debug(bound()))]
 pub struct Index<V, K>(#[educe(Debug(ignore))] Arc<RwLock<Entries<V, K>>>);

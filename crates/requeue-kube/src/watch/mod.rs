@@ -1,10 +1,9 @@
 //! The changes of objects that a watch has seen, also while it was disconnected.
 //!
-//! kube's trigger streams pass on single objects, so a deletion while a watch was disconnected is
-//! never reported. A [`Watch`] reads the raw [`Event`]s instead, and remembers the state of each
-//! object. When a new list arrives, it reports which objects are new, changed, unchanged or
-//! deleted. It also remembers which other objects each object concerns, so that an owner is
-//! notified when an owned object is deleted.
+//! kube's trigger streams pass on single objects, so a deletion while a watch was disconnected is never reported. A
+//! [`Watch`] reads the raw [`Event`]s instead, and remembers the state of each object. When a new list arrives, it
+//! reports which objects are new, changed, unchanged or deleted. The watch also remembers which other objects each
+//! object concerns, so that an owner is notified when an owned object is deleted.
 //!
 //! A watch has no I/O: it takes events, and returns [`Change`]s. A watch reads no clock, and never waits.
 
@@ -187,8 +186,8 @@ fn version_number(text: &str) -> NonZeroU64 {
 pub enum ChangeKind {
     /// The object is in the first list.
     Listed,
-    /// The object was seen again, as in a list after `410 Gone`. It has the same uid and the same
-    /// resource version, and concerns the same objects.
+    /// The object was seen again, as in a list after `410 Gone`. The object has the same uid and the same resource
+    /// version, and concerns the same objects.
     Unchanged,
     /// The object has changed, or concerns other objects. Its generation, if any, is the same. An object without a
     /// resource version is never [`Unchanged`](Self::Unchanged), but `Updated`.

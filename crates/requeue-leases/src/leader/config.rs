@@ -61,8 +61,8 @@ impl Config {
 
     /// Makes an elector for the Lease `name`, which must not exist yet, with these labels and annotations.
     ///
-    /// The elector creates the Lease, or gives up. It never takes it over, so the Lease has one
-    /// term only.
+    /// The elector creates the Lease, or gives up. The elector never takes a Lease over, so the Lease has only one
+    /// term.
     pub(crate) fn only_create(mut self, name: &str, labels: Value, annotations: Value) -> Self {
         name.clone_into(&mut self.name);
         self.metadata = json!({ "name": name, "labels": labels, "annotations": annotations });
@@ -94,8 +94,8 @@ impl Config {
     /// Sets the time after which a leader steps down, measured from the moment at which its last
     /// successful renewal was sent.
     ///
-    /// The default is 10 s. It must be less than the lease's duration: otherwise a leader would still lead when
-    /// another takes over.
+    /// The default is 10 s. The deadline must be less than the lease's duration. Otherwise a leader would still lead
+    /// when another replica takes over.
     ///
     /// The ratio of the lease's duration to this deadline is the margin for inaccurate clocks. With
     /// 15 s and 10 s, one clock may run almost 1.5 times as fast as another.
@@ -146,8 +146,8 @@ impl Config {
 
     /// Creates a client only for the election, with separate connections.
     ///
-    /// The timeouts of the client are the timeouts of the election's requests. It does not retry: the election decides
-    /// about retries.
+    /// The timeouts of the client are the timeouts of the election's requests. The client does not retry, because the
+    /// election decides about retries.
     ///
     /// # Errors
     ///

@@ -82,7 +82,7 @@ impl LeaderElector {
 
     /// Returns a handle that shows the current state of the election.
     ///
-    /// It remains valid after the elector is gone.
+    /// The handle remains valid after the elector is gone.
     #[must_use]
     pub fn status(&self) -> Status {
         Status(Arc::clone(&self.shared))

@@ -185,7 +185,7 @@ impl Fence {
 
     /// Returns a patch with these operations, after a test that this term has claimed the object.
     ///
-    /// It does not check whether this process still leads: the API server decides.
+    /// The call does not check whether this process still leads, because the API server decides.
     #[must_use]
     pub fn patch(&self, operations: Operations) -> Patch<()> {
         let term = json!(self.token.to_string());

@@ -28,7 +28,7 @@ impl Term {
     /// Returns the right to lead, for the tasks that do the work.
     #[must_use]
     pub fn leadership(&self) -> Leadership {
-        // It is `Some` until `release`, which consumes the term.
+        // The value is `Some` until `release`, which consumes the term.
         self.leadership.clone().expect("a term that was released is gone")
     }
 

@@ -1,9 +1,9 @@
 //! The desired assignment: even, and with as few moves as possible.
 //!
-//! It is a function of the present assignment and the live members, so all replicas that see the same state compute the
-//! same result. With n members, each has ⌊shards/n⌋ or ⌈shards/n⌉ shards. Only surplus shards and shards without a live
-//! holder move. Rendezvous hashing selects the surplus shards and their new holders. Rendezvous hashing alone would not
-//! suffice: of 64 shards, one of four members would often have 22, which is 38 % above its share.
+//! The result is a function of the present assignment and the live members, so all replicas that see the same state
+//! compute the same result. With n members, each has ⌊shards/n⌋ or ⌈shards/n⌉ shards. Only surplus shards and shards
+//! without a live holder move. Rendezvous hashing selects the surplus shards and their new holders. Rendezvous hashing
+//! alone would not suffice: of 64 shards, one of four members would often have 22, which is 38 % above its share.
 //!
 //! Each move that the result asks for leaves the rest of the result unchanged. Members therefore
 //! move their shards at different times, and together reach the same assignment.

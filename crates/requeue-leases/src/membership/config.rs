@@ -78,8 +78,8 @@ impl ShardGroup {
     ///
     /// The default is 64.
     ///
-    /// It is the largest number of members that have work. It cannot be changed later: to change it,
-    /// stop all members and delete the Lease of the group.
+    /// At most this number of members have work. The number cannot be changed later: to change it, stop all members and
+    /// delete the Lease of the group.
     pub fn count(mut self, count: u32) -> Self {
         self.count = count;
         self
@@ -94,11 +94,10 @@ impl ShardGroup {
     /// Sets a function that returns the shard of a controller's object with this namespace and name,
     /// below [`count`](Self::count).
     ///
-    /// It replaces the hash, and must be the same in all members. The API server cannot select such a
-    /// shard, so each replica receives all objects, and drops the others. The function is called for
-    /// each event and each run, while the controller holds locks: it must return quickly, and must not
-    /// use the controller. If it panics or returns a number that is out of range, the controller ends
-    /// with `RunnerError::ShardFunction`.
+    /// The function replaces the hash, and must be the same in all members. The API server cannot select such a shard,
+    /// so each replica receives all objects, and drops the others. The function is called for each event and each run,
+    /// while the controller holds locks: it must return quickly, and must not use the controller. If it panics or
+    /// returns a number that is out of range, the controller ends with `RunnerError::ShardFunction`.
     ///
     /// ```
     /// use requeue_leases::membership::ShardGroup;

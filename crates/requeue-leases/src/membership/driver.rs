@@ -238,7 +238,7 @@ impl<'a> Driver<'a> {
                     continue;
                 }
             };
-            // It fails if the membership was dropped, which ends this task.
+            // The send fails if the membership was dropped, which ends this task.
             let _ = self.outputs.changes.send(change);
         }
     }

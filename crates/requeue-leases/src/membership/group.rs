@@ -4,11 +4,10 @@
 //!
 //! Invariant: no two replicas act on a shard at the same time.
 //!
-//! 1. A replica acts on a shard only while it holds its member Lease, and while the last version of
-//!    the group object that it has seen names it as the holder. Its right ends one renew deadline
-//!    after its last successful renewal was sent. A replica whose right has ended never acts again.
-//!    A Lease has one term only: if the response to its creation is lost, others may observe that
-//!    it expires. The replica therefore makes one attempt with each name.
+//! 1. A replica acts on a shard only while it holds its member Lease, and while the last version of the group object
+//!    that it has seen names it as the holder. The replica's right ends one renew deadline after its last successful
+//!    renewal was sent. A replica whose right has ended never acts again. A Lease has one term only: if the response to
+//!    its creation is lost, others may observe that it expires. The replica therefore makes one attempt with each name.
 //! 2. The group object changes only by writes that name the version that the writer has read. Two kinds of writers
 //!    change the holder of a shard. One is the present holder, after all runs of the shard have ended. The other writer
 //!    is a replica that knows that the present holder is [dead](super::members), which is permanent.
@@ -21,7 +20,7 @@
 //!
 //! Only the rates of the clocks matter, as in the election: the faster clock may exceed the slower clock by less than
 //! the ratio of lease to renew deadline. A machine that was suspended may believe that all members have expired when it
-//! resumes. It then reads their Leases before it acts on that.
+//! resumes. Such a machine reads their Leases before it acts on this.
 //!
 //! A group object that is deleted ends the membership of all its members. The members may notice the deletion late.
 //! Each member Lease names the uid of the group object. As long as a Lease with another uid belongs to a member that
@@ -36,8 +35,8 @@
 //! ends, no other key of the shard can run. A member that stops hands over all of its shards, and
 //! then releases and deletes its Lease.
 //!
-//! Any member that knows that another member is dead writes the desired holders of its shards. It
-//! does the same for shards without a holder.
+//! Any member that knows that another member is dead writes the desired holders of its shards. The member does the same
+//! for shards without a holder.
 //!
 //! If a member's watch has not shown the member's renewals for a renew deadline, the member lists the Leases again.
 

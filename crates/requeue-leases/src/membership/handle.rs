@@ -238,7 +238,7 @@ impl Membership {
     /// Shards that are not being released are ignored.
     pub fn drained(&self, shards: impl IntoIterator<Item = u32>) {
         let shards = shards.into_iter().map(|shard| shard as usize).collect();
-        // It fails only if the membership has ended.
+        // The send fails only if the membership has ended.
         let _ = self.commands.send(Command::Drained(shards));
     }
 

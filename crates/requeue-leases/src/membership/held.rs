@@ -54,7 +54,7 @@ pub(super) struct View {
 
 /// A shard that this process holds.
 ///
-/// It is cheap to clone, and does not delay a handover.
+/// The handle is cheap to clone, and does not delay a handover.
 #[derive(Clone)]
 pub struct HeldShard {
     pub(super) index: u32,

@@ -8,13 +8,12 @@
 //!
 //! The read is necessary because a watch may be late. A renewal that the read does not show was stored after it was
 //! sent. At that time the member's right had ended, and a member whose right has ended never acts again. A Lease that
-//! was deleted is never created again. Its member is dead when the longest lease duration of the group has passed since
-//! its absence was observed.
+//! was deleted is never created again. The member of a deleted Lease is dead when the longest lease duration of the
+//! group has passed since its absence was observed.
 //!
-//! A member that has not renewed its Lease yet is new. It receives no shards, because it may be in
-//! a crash loop. After each crash, its shards would have no holder until its Lease expires. The
-//! exception is a group in which no member has renewed its Lease: all of its members receive
-//! shards.
+//! A member that has not renewed its Lease yet is new. A new member receives no shards, because it may be in a crash
+//! loop. After each crash, its shards would have no holder until its Lease expires. The exception is a group in which
+//! no member has renewed its Lease: all of its members receive shards.
 //!
 //! A member that joins after a crash learns of the death later than the other members. Until then, it must not hand
 //! shards to the dead member. Therefore only a renewal that the observer has seen counts, and a member whose shards
@@ -95,8 +94,7 @@ impl Members {
     /// Returns the members that receive shards, in the order of their names. `own` is the observer,
     /// if it may receive shards, and whether it has renewed its Lease.
     ///
-    /// They include a new member that holds a shard: it received the shard when all members were
-    /// new.
+    /// The candidates include a new member that holds a shard: it received the shard when all members were new.
     pub(super) fn candidates(
         &self,
         group: &GroupLease,
@@ -170,8 +168,8 @@ impl Members {
                 && sent >= member.since + member.lease_duration(default)
         });
         match unchanged {
-            // This is where a death is decided. It is permanent: a renewal that the read did not show was
-            // stored after the read was sent, when the member's right had ended.
+            // This is where a death is decided. The death is permanent: a renewal that the read did not show was stored
+            // after the read was sent, when the member's right had ended.
             Some(member) => {
                 member.state = State::Dead;
                 if lease.resource_version() > member.lease.resource_version() {

@@ -14,7 +14,7 @@ pub(super) struct Said {
     rng: fastrand::Rng,
     /// True while the limiter gives extreme answers.
     pub(super) faulty: bool,
-    /// True if the limiter panicked in its last call. That call counted nothing.
+    /// True if the limiter panicked in its last call. The call that panicked counted nothing.
     pub(super) panicked: bool,
     /// The failures that the limiter has counted, by key.
     counts: BTreeMap<u32, u32>,

@@ -12,8 +12,8 @@ pub enum Ranking {
         /// At least one of this number of consecutive deliveries takes the key that has been ready longest.
         oldest_every: u32,
     },
-    /// A custom order: the key that was pushed or touched last. It loses every `lossy`-th key that
-    /// it gets, unless `lossy` is 0.
+    /// A custom order: the key that was pushed or touched last. This order loses every `lossy`-th key that it gets,
+    /// unless `lossy` is 0.
     Stack {
         /// One of this many keys is lost.
         lossy: u32,
@@ -66,7 +66,7 @@ pub struct ReadyKeys<K> {
     passed_over: u32,
     placed: u64,
     stack: Stack<K>,
-    /// True if the custom order gets keys. It is false while keys cannot be copied.
+    /// True if the custom order gets keys. The value is false while keys cannot be copied.
     gives_copies: bool,
 }
 

@@ -54,8 +54,8 @@ pub struct Seen {
     pub group_paused: bool,
     /// The reason why the run in flight was cancelled, as a number: cancelled is 1, and restarted 2.
     pub cancelled: Option<u8>,
-    /// The time at which the key entered its state. It is not compared for a key that is remembered
-    /// only for its failures.
+    /// The time at which the key entered its state. The time is not compared for a key that is remembered only for its
+    /// failures.
     pub since: Option<Time>,
 }
 

@@ -264,9 +264,9 @@ impl Queue {
     /// - `enqueued` counts the adds that gave a key its pending run. A delayed add counts immediately, and a retry
     ///   or a requeue does not count: another process may deliver the key. In a queue in memory, a key counts when
     ///   it becomes ready.
-    /// - `given_up` counts the keys that failed for the last time in this process: they were given up, or
-    ///   reached the limit of failures. If such a key was added during its last run, it is not parked but
-    ///   runs again with its failures reset. It includes the keys that claims of this process have parked.
+    /// - `given_up` counts the keys that failed for the last time in this process: they were given up, or reached the
+    ///   limit of failures. If such a key was added during its last run, it is not parked but runs again with its
+    ///   failures reset. `given_up` includes the keys that claims of this process have parked.
     ///
     /// # Examples
     ///

@@ -183,9 +183,8 @@ impl Store {
 
     /// Drops a queue that has no keys. The queue and its settings are removed for all processes.
     ///
-    /// Processes that still have it open get errors. Their adds fail with
-    /// [`ErrorKind::Dropped`](crate::ErrorKind::Dropped), and their getters return `None`: see
-    /// [`Queue::is_dropped`].
+    /// Processes that still have it open get errors. Adds of these processes fail with
+    /// [`ErrorKind::Dropped`](crate::ErrorKind::Dropped), and their getters return `None`: see [`Queue::is_dropped`].
     ///
     /// No acknowledged add is lost. If an add and a drop happen at the same time, one of them fails: the add,
     /// or the drop because the queue has a key. A queue that is created again with this name is another
@@ -276,9 +275,8 @@ impl Store {
     /// other processes have the file open, `FILE-wal` contains the last changes, and is a part of the store.
     /// Connections to servers need no closing, and stay open.
     ///
-    /// After this call, all calls on a queue of a file fail, and this process loses its keys when their
-    /// leases expire. So [shut down](Queue::shut_down) the queues first, and wait until they are
-    /// [settled](Queue::settled).
+    /// After this call, all calls on a queue of a file fail, and this process loses its keys when their leases expire.
+    /// Therefore, [shut down](Queue::shut_down) the queues first, and wait until they are [settled](Queue::settled).
     ///
     /// # Cancel safety
     ///
@@ -334,8 +332,8 @@ impl OpenOptions {
     /// Sets the re-add policy: the effect of an add on a key that waits or backs off. The default is
     /// [`ReaddPolicy::Hold`].
     ///
-    /// It is a setting of the queue, the same for all processes: the first process that opens the queue
-    /// chooses it permanently. The other choice is [`ReaddPolicy::Replace`]. [`open`](Self::open) refuses
+    /// This option is a setting of the queue for all processes: the first process that opens the queue chooses it
+    /// permanently. The other choice is [`ReaddPolicy::Replace`]. [`open`](Self::open) refuses
     /// [`ReaddPolicy::KeepBoth`], because a key in a store has at most one pending run.
     pub fn readd_policy(mut self, readd_policy: ReaddPolicy) -> Self {
         self.opening.readd_policy = Some(readd_policy);
@@ -344,8 +342,8 @@ impl OpenOptions {
 
     /// Sets the effect of an add on a parked key. The default is [`ParkedAdd::Revive`].
     ///
-    /// It is a setting of the queue, the same for all processes: the first process that opens the queue
-    /// chooses it permanently.
+    /// This option is a setting of the queue for all processes: the first process that opens the queue chooses it
+    /// permanently.
     pub fn parked_add(mut self, parked_add: ParkedAdd) -> Self {
         self.opening.parked_add = Some(parked_add);
         self
@@ -358,7 +356,7 @@ impl OpenOptions {
     /// gets as many keys as its [weight](crate::GroupHandle::set_weight). [`Queue::group`] has the operations on one
     /// group.
     ///
-    /// It is a setting of the queue, the same for all processes: the first process that opens the queue chooses it
+    /// This option is a setting of the queue for all processes: the first process that opens the queue chooses it
     /// permanently. [`open`](Self::open) refuses another setting, and a pattern that is empty or not a regular
     /// expression.
     ///
@@ -491,9 +489,9 @@ impl OpenOptions {
     /// Sets the longest backoff after a key's first failure, and after any failure. The defaults are 1 s
     /// and 5 min.
     ///
-    /// Each consecutive failure doubles the backoff, up to `cap`. Its second half is random: a backoff of 8 s takes
-    /// between 4 s and 8 s. A failure before the backoff is over does not double it. If a key has not failed for twice
-    /// `cap` after its backoff, the next backoff begins at `base` again.
+    /// Each consecutive failure doubles the backoff, up to `cap`. The second half of a backoff is random: a backoff of
+    /// 8 s takes between 4 s and 8 s. A failure before the backoff is over does not double it. If a key has not failed
+    /// for twice `cap` after its backoff, the next backoff begins at `base` again.
     pub fn backoff(mut self, base: Duration, cap: Duration) -> Self {
         self.options.backoff = (base, cap);
         self

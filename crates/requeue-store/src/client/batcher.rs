@@ -1,7 +1,7 @@
 //! Batches concurrent requests per shard, without a linger delay.
 //!
-//! A batch contains the requests that arrive while the previous batch is in flight. It also contains the
-//! requests of tasks that are ready to run before the batch is sent.
+//! A batch contains the requests that arrive while the previous batch is in flight. A batch also contains the requests
+//! of tasks that are ready to run before the batch is sent.
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -160,7 +160,7 @@ impl Item {
     /// [`Context::fencing_token`]: requeue::workers::Context::fencing_token
     #[must_use]
     pub const fn fencing_token(&self) -> u64 {
-        // It is never negative: engines count up from 0, or from the current time.
+        // The token is never negative, because engines count up from 0, or from the current time.
         self.out.epoch.unsigned_abs()
     }
 

@@ -1,4 +1,4 @@
-//! The keys that this process holds. Their leases are renewed together, at a third of their duration.
+//! The keys that this process holds. The leases of these keys are renewed together, at a third of their duration.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};

@@ -107,7 +107,8 @@ impl<T: Wish> LockedKeys<T> {
     /// Puts back the requests that are `left`, in front of later requests. Returns true if a key is no longer locked.
     fn return_keys(&self, keys: &[Key], left: Vec<T>) -> bool {
         let all = &mut lock(&self.waiting).by_key;
-        // Requests for these keys have arrived since then. They go behind the requests that are left, which came first.
+        // Requests for these keys have arrived since then. Later requests go behind the requests that are left, which
+        // came first.
         let come: Vec<T> = keys.iter().filter_map(|key| all.remove(key)).flatten().collect();
         let others = all.len();
         let mut put = |what: T| all.entry(what.key().clone()).or_default().push(what);

@@ -6,8 +6,7 @@ pub use requeue::{Added, Merge, ReaddPolicy};
 
 /// The effect of an add on a parked key.
 ///
-/// It is a setting of the queue, the same for all processes: the first process that opens the queue chooses
-/// it.
+/// This effect is a setting of the queue for all processes: the first process that opens the queue chooses it.
 ///
 /// # Examples
 ///

@@ -10,9 +10,9 @@
 //! | `jiff-cron` 0.3 | 03:30 | 03:00 | once | 01:00 | skipped |
 //! | this module | 03:00 | 03:00 once | once | 01:00 | the next midnight |
 //!
-//! Therefore, this module uses only dates in UTC. There `cronexpr` is the best. It depends on `jiff` alone, its errors
-//! name the wrong field, and a search without a result ends after four years. `croner` needs two families of proc macros.
-//! `jiff-cron` requires a field for seconds, and combines the two fields of days as no other cron does.
+//! Therefore, this module uses only dates in UTC. There `cronexpr` is the best. This crate depends only on `jiff`, its
+//! errors name the wrong field, and a search without a result ends after four years. `croner` needs two families of
+//! proc macros. `jiff-cron` requires a field for seconds, and combines the two fields of days as no other cron does.
 
 use std::time::Duration;
 

@@ -382,8 +382,8 @@ pub enum CompleteError {
     /// again, or parked.
     #[error("the lease has expired: the key no longer belongs to this worker; discard the result")]
     Lost,
-    /// The lease expired, or the completion took effect. It was sent in time, the answer was lost, and
-    /// when it was sent again, the lease was gone.
+    /// The lease expired, or the completion took effect. The completion was sent in time, and its answer was lost. When
+    /// the completion was sent again, the lease was gone.
     #[error("the answer was lost: either the completion took effect, or the lease expired before")]
     Unsure,
     /// The queue was [dropped](crate::Store::force_drop_queue) together with the key. Nothing was changed.

@@ -12,10 +12,9 @@ const MAX_NAME: usize = 100;
 
 /// The way in which the keys of a queue get their groups.
 ///
-/// It is a setting of the queue, the same for all processes: see
-/// [`OpenOptions::group_by`](crate::OpenOptions::group_by). The name of a group has up to 100 bytes and no control
-/// characters. The group with the empty name is for keys without a tenant. It takes turns and has a limit, like any
-/// other group.
+/// This value is a setting of the queue for all processes: see [`OpenOptions::group_by`](crate::OpenOptions::group_by).
+/// The name of a group has up to 100 bytes and no control characters. The group with the empty name is for keys without
+/// a tenant. This group takes turns and has a limit, like any other group.
 ///
 /// # Examples
 ///

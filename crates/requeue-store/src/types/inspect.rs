@@ -29,13 +29,13 @@ pub enum State {
 
 /// The state of a key at the time of a query. The engine measures the times.
 ///
-/// It is flat, like the entry of a queue in memory: each field is a column where keys are listed.
+/// The struct is flat, like the entry of a queue in memory: each field is a column where keys are listed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Entry {
     /// The key.
     pub key: Key,
-    /// Its state.
+    /// The state of the key.
     pub state: State,
     /// How long the key has been in its state. For a ready key, this is the time since it was added or
     /// became due. `None` for a waiting key: the store does not record it.
@@ -61,7 +61,7 @@ pub struct Entry {
     pub worker: Option<String>,
     /// The number of failures in a row.
     pub failures: u32,
-    /// Its priority.
+    /// The priority of the key.
     pub priority: Priority,
     /// The number of adds that the pending run serves.
     pub adds: u32,
@@ -115,7 +115,7 @@ pub struct QueueInfo {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct GroupInfo {
-    /// Its name. It is empty for the keys whose add names no group, or that the pattern does not match.
+    /// Its name. The name is empty for the keys whose add names no group, or that the pattern does not match.
     pub name: String,
     /// The numbers of its keys in each state.
     pub counts: StateCounts,
@@ -216,7 +216,7 @@ fn holders_text(first: &[Entry], in_flight: u64) -> String {
 impl Entry {
     /// Returns one line of text that explains the state of the key.
     ///
-    /// It does not say whether the limit or a pause of the group holds a ready key back:
+    /// The text does not say whether the limit or a pause of the group holds a ready key back:
     /// [`Queue::explain`](crate::Queue::explain) also reads this state.
     #[must_use]
     pub fn explain(&self) -> String {

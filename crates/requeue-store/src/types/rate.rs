@@ -17,9 +17,9 @@ const MOST: u128 = 1 << 50;
 /// delivery of a retry and the delivery after an expired lease. The delivery of a key that returns to the store without
 /// a run is also a start.
 ///
-/// The burst is the number of starts that may follow each other immediately after a pause. Its default is the number of
-/// starts in 200 ms, rounded up, so slow claims do not lower the rate. With a burst of 1, each claim delivers one key,
-/// and the latency of each claim delays all later starts.
+/// The burst is the number of starts that may follow each other immediately after a pause. The default burst is the
+/// number of starts in 200 ms, rounded up, so slow claims do not lower the rate. With a burst of 1, each claim delivers
+/// one key, and the latency of each claim delays all later starts.
 ///
 /// If the engine's clock goes back, the repeated period permits its starts again.
 ///

@@ -101,7 +101,8 @@ pub struct ScheduleInfo {
     pub next: Option<Duration>,
     /// True if the schedule adds nothing: it is [paused](crate::Queue::pause_schedule), or was refused.
     pub is_paused: bool,
-    /// The reason why a worker has refused the schedule. It was stored by SQL, or its time zone is unknown to the worker.
+    /// The reason why a worker has refused the schedule. Such a schedule was stored by SQL, or its time zone is unknown
+    /// to the worker.
     pub error: Option<String>,
     /// The priority of the adds.
     pub priority: Priority,

@@ -148,8 +148,8 @@ impl FakeClock {
     /// Runs `future` to completion on this thread, and moves the clock to the next alarm whenever
     /// the future waits.
     ///
-    /// It is meant for futures that wait only for this clock: hours pass in microseconds, with the
-    /// same result in every run.
+    /// The method is meant for futures that wait only for this clock: hours pass in microseconds, with the same result
+    /// in every run.
     ///
     /// # Panics
     ///

@@ -1,8 +1,8 @@
 //! Sources of time for a queue.
 //!
-//! A [`Clock`] returns the current time, and wakes a [`Waker`] once a given time has come. It never
-//! runs a callback and needs no task, so one trait serves async and blocking callers. A clock may
-//! wake too early, but never forgets an armed alarm.
+//! A [`Clock`] returns the current time, and wakes a [`Waker`] once a given time has come. A clock never runs a
+//! callback and needs no task, so one trait serves async and blocking callers. A clock may wake too early, but never
+//! forgets an armed alarm.
 //!
 //! | clock | `now` | woken by |
 //! |---|---|---|

@@ -24,12 +24,11 @@ use crate::Time;
 /// times that two threads read at the same time can differ by some tens of nanoseconds, because a processor
 /// may read its counter a few instructions ahead.
 ///
-/// **Platforms.** It works on `x86_64` with an invariant counter, whose rate does not depend on the
-/// processor's frequency, and on `aarch64` (except iOS). Elsewhere it is the system's monotonic
-/// clock, with that clock's cost. It trusts the processor's description of its counter. If the
-/// kernel has found that the counters of several processors differ, choose [`SystemClock`]. On
-/// Linux that is the case if `/sys/devices/system/clocksource/clocksource0/available_clocksource`
-/// does not list `tsc`.
+/// **Platforms.** It works on `x86_64` with an invariant counter, whose rate does not depend on the processor's
+/// frequency, and on `aarch64` (except iOS). Elsewhere it is the system's monotonic clock, with that clock's cost. The
+/// clock trusts the processor's description of its counter. If the kernel has found that the counters of several
+/// processors differ, choose [`SystemClock`]. On Linux that is the case if
+/// `/sys/devices/system/clocksource/clocksource0/available_clocksource` does not list `tsc`.
 ///
 /// **Suspend.** While a machine is suspended, the counter may stand still, continue, or restart from zero. A clock that
 /// goes back makes callers wait longer. Use this clock only on servers. Do not use it in virtual machines that migrate

@@ -1,4 +1,4 @@
-//! The collector for `prometheus-client`. It reads the queues only when the registry is encoded.
+//! The collector for `prometheus-client`. The collector reads the queues only when the registry is encoded.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -174,7 +174,7 @@ impl Metrics {
     /// assert!(body.contains("\nworkqueue_depth{name=\"mail\"} 3\n"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    // It is hidden, because only requeue-store has other queues.
+    // The method is hidden, because only requeue-store has other queues.
     #[doc(hidden)]
     pub fn add<Q: Scrape + 'static>(&self, name: &str, queue: &Arc<Q>) -> Result<(), BuildError> {
         self.add_as(&name.into(), queue)
@@ -294,7 +294,7 @@ impl Collector for Queues {
 type Family = (&'static str, &'static str, Value<Sample>);
 
 /// The function that reads the value of a family from a sample, by the kind of the value.
-// It is hidden, because only the metrics of requeue-kube need it for other samples.
+// The item is hidden, because only the metrics of requeue-kube need it for other samples.
 #[doc(hidden)]
 #[derive(Debug)]
 pub enum Value<S> {

@@ -48,7 +48,7 @@ pub struct Times {
 }
 
 /// A queue whose metrics can be read: a queue of this crate, or a queue that keeps its keys elsewhere.
-// It is hidden, because only requeue-store has queues that keep their keys elsewhere.
+// The trait is hidden, because only requeue-store has queues that keep their keys elsewhere.
 #[doc(hidden)]
 pub trait Scrape: Send + Sync {
     /// Reads the metrics without waiting.

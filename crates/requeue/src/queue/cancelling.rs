@@ -19,10 +19,11 @@ use crate::sync::{Arc, Weak, drop_quietly, waker_fn};
 impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Cancels the run in flight of `key`, and returns whether there was such a run.
     ///
-    /// Its [`Item`](super::Item) is notified, and [workers](crate::workers) cancel the context of their handler with
-    /// [`CancelReason::Cancelled`]. The key stays in flight until the delivery is completed. A run that stops with
-    /// [`Completion::Cancelled`](crate::Completion::Cancelled) counts neither as a success nor as a failure. The same
-    /// applies to a run whose item is dropped, or whose handler panics. Any other completion has its usual effect.
+    /// The [`Item`](super::Item) of the run is notified, and [workers](crate::workers) cancel the context of their
+    /// handler with [`CancelReason::Cancelled`]. The key stays in flight until the delivery is completed. A run that
+    /// stops with [`Completion::Cancelled`](crate::Completion::Cancelled) counts neither as a success nor as a failure.
+    /// The same applies to a run whose item is dropped, or whose handler panics. Any other completion has its usual
+    /// effect.
     ///
     /// The call affects neither pending runs of the key nor its failures. To stop all work on a key, also call
     /// [`cancel`](Self::cancel), which removes its pending runs.
@@ -86,8 +87,8 @@ impl<K: Key> Shared<K> {
     }
 }
 
-/// Waits until a delivery is cancelled. It is never ready once the delivery is completed, and does
-/// not keep the queue alive.
+/// Waits until a delivery is cancelled. The future is never ready once the delivery is completed, and does not keep the
+/// queue alive.
 #[must_use = "it has no effect once it is dropped"]
 pub(crate) struct Cancellation<K: Key> {
     shared: Weak<Shared<K>>,

@@ -4,8 +4,7 @@ use std::task::Waker;
 
 use requeue_core::{self as core, GroupId};
 
-/// The list of the waiting drains of a queue. It is under the queue's lock, and allocated with the
-/// first drain.
+/// The list of the waiting drains of a queue. The list is under the queue's lock, and allocated with the first drain.
 #[derive(Default)]
 pub(super) struct Drainers(Option<Box<List>>);
 

@@ -3,9 +3,8 @@
 //! In the order of this file: one key without waiting, many keys in one call, a key after a
 //! completion, a getter that waits, and a thread that parks.
 //!
-//! A getter that finds no key joins the list of waiters under the same hold of the lock, so it
-//! misses no key that becomes ready later. It checks again when its task is polled or its thread is
-//! woken.
+//! A getter that finds no key joins the list of waiters under the same hold of the lock, so it misses no key that
+//! becomes ready later. The getter checks again when its task is polled or its thread is woken.
 
 use std::future::Future;
 use std::hash::BuildHasher;
@@ -187,7 +186,7 @@ impl<K: Key> Shared<K> {
         }
         // The limiter is called before the queue is locked: the limiter's lock has the lower rank.
         self.limiter.forget_key(&item);
-        // It is dropped after the lock is released, even if a key's `clone` panics under the lock.
+        // This value is dropped after the lock is released, even if a key's `clone` panics under the lock.
         let mut completed = Completed::new();
         let how = Finish::Succeed;
         let locked = self.lock_for(Operation::Finish(&item.ticket, &how), None);
@@ -306,7 +305,7 @@ impl<'q, K: Key, S: BuildHasher> Getter<'q, K, S> {
     /// waiters.
     fn take_or_join(&mut self, waker: &Waker) -> Result<Option<Delivery<K>>, Pause> {
         let shared = &self.queue.shared;
-        // A waker's `clone` is user code. It runs outside the lock, and only if no key is ready.
+        // A waker's `clone` is user code. The `clone` runs outside the lock, and only if no key is ready.
         let mut fresh = None;
         let (mut state, old) = loop {
             let Ok((mut state, taken)) = self.queue.lock_and_take() else {

@@ -128,7 +128,7 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// The queue remembers the pause while the group has no keys, which takes about 200 bytes until
     /// [`resume`](Self::resume). The cost does not depend on the number of keys.
     ///
-    /// It has no effect once the queue is shut down. A shutdown drops the ready keys of paused groups.
+    /// The call has no effect once the queue is shut down. A shutdown drops the ready keys of paused groups.
     ///
     /// # Examples
     ///

@@ -172,9 +172,9 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     /// Returns a page of the queue's keys from `cursor` on.
     ///
-    /// It has about `limit` keys (at least one, and at most 256 under one hold of the lock). A key that has a state
-    /// during the whole walk is on exactly one of its pages, even if the queue changes during the walk. The order of
-    /// the keys has no meaning.
+    /// The page has about `limit` keys (at least one, and at most 256 under one hold of the lock). A key that has a
+    /// state during the whole walk is on exactly one of its pages, even if the queue changes during the walk. The order
+    /// of the keys has no meaning.
     ///
     /// # Examples
     ///
@@ -211,8 +211,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     /// Returns the keys in flight, starting with the oldest delivery.
     ///
-    /// It skips the first `skip` keys and returns at most `limit`, and at most 256 at a time. Returns
-    /// `None` unless [times are kept](super::Builder::track_times).
+    /// The call skips the first `skip` keys and returns at most `limit`, and at most 256 at a time. Returns `None`
+    /// unless [times are kept](super::Builder::track_times).
     ///
     /// # Examples
     ///

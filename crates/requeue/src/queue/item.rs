@@ -242,7 +242,7 @@ impl<'q, K: Key> Item<'q, K> {
     /// Makes this run not count toward the queue's [pace](crate::Builder::pace), for a worker that
     /// finds that there is nothing to do.
     ///
-    /// It has no effect in a queue without a pace. [`count_start`](Self::count_start) reverses it.
+    /// The call has no effect in a queue without a pace. [`count_start`](Self::count_start) reverses it.
     ///
     /// # Examples
     ///
@@ -275,7 +275,7 @@ impl<'q, K: Key> Item<'q, K> {
     /// Makes this run count toward the queue's [pace](crate::Builder::pace) from now on instead of from its delivery,
     /// for a worker that begins some time after it has taken the key.
     ///
-    /// It has no effect in a queue without a pace.
+    /// The call has no effect in a queue without a pace.
     // Only the program `requeue` needs this method, so it is hidden.
     #[doc(hidden)]
     pub fn count_start(&self) {
@@ -490,13 +490,12 @@ impl<K: Key + fmt::Debug> fmt::Debug for Item<'_, K> {
 #[must_use = "without its ticket, a delivery can only be completed by `Queue::done`"]
 pub struct Ticket {
     pub(super) ticket: core::Ticket,
-    /// The queue's number. It is needed because deliveries of different queues can have equal
-    /// epochs.
+    /// The queue's number. The number is needed because deliveries of different queues can have equal epochs.
     pub(super) queue: u64,
 }
 
-/// The contents of a completed item. They belong to the user, so they are dropped outside the lock,
-/// and a panic of their drop is discarded.
+/// The contents of a completed item. The contents belong to the user, so they are dropped outside the lock, and a panic
+/// of their drop is discarded.
 pub(super) struct Completed<'q, K: Key> {
     live: Option<(Owner<'q, K>, K)>,
     /// The queue's own copy of the key, if it keeps no record.
@@ -542,8 +541,8 @@ impl<K: Key> State<K> {
 }
 
 impl<K: Key> Shared<K> {
-    /// Returns the transition of the state machine for `completion`, and its time if it is known.
-    /// It also updates the limiter and the counter.
+    /// Returns the transition of the state machine for `completion`, and its time if it is known. The method also
+    /// updates the limiter and the counter.
     #[inline(always)]
     fn resolve_completion(
         &self,

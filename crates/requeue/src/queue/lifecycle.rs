@@ -27,7 +27,7 @@ pub struct Drained<K> {
     /// True if the drain completed: no key was in flight and none was ready. A drain with
     /// [`in_flight_only`](Drain::in_flight_only) completes as soon as no key is in flight.
     pub finished: bool,
-    /// The number of keys that are still ready. They are delivered to getters that ask for them.
+    /// The number of keys that are still ready. These keys are delivered to getters that ask for them.
     pub ready: usize,
     /// The number of keys that are still in flight.
     pub in_flight: usize,
@@ -37,7 +37,7 @@ pub struct Drained<K> {
 }
 
 impl<K> Drained<K> {
-    /// Creates a report. It is `finished` if no key is ready or in flight.
+    /// Creates a report. The report is `finished` if no key is ready or in flight.
     // Only requeue-store needs this function, so it is hidden.
     #[doc(hidden)]
     #[must_use]
@@ -70,7 +70,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Waiting keys are still delivered when they are due, and known keys are retried. `get`
     /// returns `None` when no key is ready, waiting or in flight.
     ///
-    /// Call it at the end of the input. It may be called several times, and from anywhere.
+    /// Call it at the end of the input. The method may be called several times, and from anywhere.
     ///
     /// # Examples
     ///
@@ -92,8 +92,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     /// Ends the waits for further debounced adds. Returns the number of keys that have waited.
     ///
-    /// Their pending runs are due now, or as soon as a backoff and the [pace](crate::Pace) permit them.
-    /// The runs serve the adds so far. Waits for other delayed adds do not change, and later
+    /// The pending runs of these keys are due now, or as soon as a backoff and the [pace](crate::Pace) permit them. The
+    /// runs serve the adds so far. Waits for other delayed adds do not change, and later
     /// [debounced](crate::Add::debounce) adds wait again.
     ///
     /// Call it when no more adds are expected: at the end of the input, or before a graceful shutdown,
@@ -133,7 +133,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// flight. If the queue is paused, ready keys are also dropped; if a [group](Self::group) is paused, its ready keys
     /// are.
     ///
-    /// It may be called several times, and from anywhere. Every earlier drain stops waiting.
+    /// The method may be called several times, and from anywhere. Every earlier drain stops waiting.
     ///
     /// # Examples
     ///
@@ -261,7 +261,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     /// Stops deliveries. Everything else continues: keys are added, become ready, and are completed.
     ///
-    /// It has no effect once the queue is shut down.
+    /// The call has no effect once the queue is shut down.
     ///
     /// # Examples
     ///

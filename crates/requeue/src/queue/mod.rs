@@ -75,10 +75,10 @@ impl<T: Hash + Eq + Clone + Send + 'static> Key for T {}
 ///
 /// # User code
 ///
-/// The queue calls a key's `eq` and `clone` under its lock. With a [custom
-/// order](crate::CustomOrder), it also calls that order and a key's `hash` under its lock. It calls
-/// the [limiter](crate::limiter::RateLimiter) under a separate lock. All other user code runs without a
-/// lock: wakers, metrics hooks, group functions, the clock, and the drop of keys.
+/// The queue calls a key's `eq` and `clone` under its lock. With a [custom order](crate::CustomOrder), it also calls
+/// that order and a key's `hash` under its lock. The queue calls the [limiter](crate::limiter::RateLimiter) under a
+/// separate lock. All other user code runs without a lock: wakers, metrics hooks, group functions, the clock, and the
+/// drop of keys.
 ///
 /// All of this code may call any queue, and never deadlocks:
 ///

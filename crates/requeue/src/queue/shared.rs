@@ -105,7 +105,7 @@ pub(crate) struct Shared<K: Key> {
     pub(crate) hooks: Option<Arc<dyn QueueMetrics<K>>>,
     pub(crate) name: Option<Arc<str>>,
     pub(crate) tally: Tally,
-    /// Its handle keeps the queue alive. It is `Some` while anything borrows from the queue.
+    /// A handle keeps the queue alive. An upgrade returns `Some` while anything borrows from the queue.
     pub(super) this: Weak<Self>,
     timer: OnceLock<Waker>,
 }
@@ -123,12 +123,12 @@ pub(super) struct Facts {
     has_news: bool,
     /// True if the fast paths of gets apply: there is no custom order, and no pace.
     pub(super) has_fast_gets: bool,
-    /// True if a parked thread can keep a deadline of this clock. It is read once, because the
-    /// clock is user code, and the value may be needed under the lock.
+    /// True if a parked thread can keep a deadline of this clock. The value is read once, because the clock is user
+    /// code, and the value may be needed under the lock.
     pub(super) is_real_time: bool,
 }
 
-/// Counters that the state machine does not keep. They order nothing.
+/// Counters that the state machine does not keep. These counters order nothing.
 #[derive(Default)]
 pub(crate) struct Tally {
     pub(crate) given_up: AtomicU64,

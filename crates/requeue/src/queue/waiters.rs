@@ -1,9 +1,8 @@
 //! The list of waiting getters, and the wakes that were given to them.
 //!
-//! The list is under the queue's lock. A getter that is woken leaves the list and holds a *wake*
-//! until it checks for a key, gives up or times out. It then returns the wake, and as many getters
-//! are woken as there are keys. While a key is ready and a getter is listed, at least one woken
-//! getter has not checked yet.
+//! The list is under the queue's lock. A getter that is woken leaves the list and holds a *wake* until it checks for a
+//! key, gives up or times out. The getter then returns the wake, and as many getters are woken as there are keys. While
+//! a key is ready and a getter is listed, at least one woken getter has not checked yet.
 
 use std::task::Waker;
 
@@ -91,7 +90,7 @@ impl Waiters {
         self.spinner.is_some()
     }
 
-    /// Lets a new getter on a thread spin, if no other getter spins. It counts as woken, because it
+    /// Lets a new getter on a thread spin, if no other getter spins. A spinning getter counts as woken, because it
     /// checks again soon, so no other getter is woken for a key that it can take.
     pub(crate) fn start_spinning(
         &mut self,
@@ -281,8 +280,8 @@ impl Waiters {
         self.threads > 0
     }
 
-    /// Returns the waker of the thread that must check at `due`, if that thread must be woken
-    /// first. It is the leader, if the leader sleeps longer, or a thread that becomes the leader.
+    /// Returns the waker of the thread that must check at `due`, if that thread must be woken first. This thread is the
+    /// leader, if the leader sleeps longer, or a thread that becomes the leader.
     pub(crate) fn keep_time(&self, due: crate::Time) -> Option<Waker> {
         if !self.has_threads() {
             return None;

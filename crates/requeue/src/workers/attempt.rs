@@ -235,8 +235,8 @@ fn drop_caught<F>(mut future: Pin<&mut Option<F>>) -> Result<(), Error> {
     call_caught(|| future.set(None))
 }
 
-/// Formats a value of the user. Its panic is caught here and not around the event, because a
-/// subscriber that is unwound may have poisoned its locks.
+/// Formats a value of the user. A panic of the formatting is caught here and not around the event, because a subscriber
+/// that is unwound may have poisoned its locks.
 struct Shown<'a, T: ?Sized>(&'a T);
 
 impl<T: fmt::Debug + ?Sized> fmt::Debug for Shown<'_, T> {

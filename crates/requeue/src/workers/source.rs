@@ -34,8 +34,7 @@ pub trait WorkQueue: Clone + Send + Sync + 'static {
     /// Waits until all completions of the workers were recorded, and the keys that they did not
     /// take were returned.
     ///
-    /// It is called after the workers have stopped. The default is ready immediately, for queues
-    /// without I/O.
+    /// The method is called after the workers have stopped. The default is ready immediately, for queues without I/O.
     fn wait_settled(&self) -> impl Future<Output = ()> + Send {
         ready(())
     }

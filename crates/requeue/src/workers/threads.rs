@@ -145,8 +145,8 @@ where
     /// Waiting keys are dropped. Ready keys are still delivered, and runs in flight complete,
     /// within the [drain timeout](Self::drain_timeout).
     ///
-    /// `shutdown` runs on a separate thread and can block, for example on a channel. It need not return if the queue
-    /// completes first.
+    /// `shutdown` runs on a separate thread and can block, for example on a channel. `shutdown` need not return if the
+    /// queue completes first.
     ///
     /// A thread cannot be stopped from outside. A handler that ignores its cancellation for longer
     /// than the grace period continues after this method has returned, and then completes its

@@ -10,7 +10,7 @@ pub(super) use tokio_util::sync::CancellationToken as Token;
 pub(super) use self::flag::Token;
 use crate::CancelReason;
 
-/// The token of one run. It is cancelled with a reason, or with the token of its workers.
+/// The token of one run. The token is cancelled with a reason, or with the token of its workers.
 #[derive(Clone, Debug)]
 pub(super) struct RunToken {
     pub(super) token: Token,

@@ -19,7 +19,7 @@ pub(super) const FULL: u32 = 7;
 const CRAMMED: u32 = 10;
 
 /// The position of a key's slot in the index. Each record stores its position, so that most slots are removed without a
-/// search. It is stored as `2 place + 1`, like a [`Slot`].
+/// search. The position is stored as `2 place + 1`, like a [`Slot`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Position(NonZeroU8);

@@ -10,14 +10,14 @@
 //! released only when none of its objects has a run in flight.** Two functions ensure this:
 //!
 //! - [`begin_run`](Ownership::begin_run) permits a run only if the shard is held and listed, and if the known shard is
-//!   that of the object in the store. `begin_run` counts the run for this shard. It holds the lock under which the
-//!   states of shards change. If the object is replaced during the run by one in another shard, the run counts for both
-//!   shards.
+//!   that of the object in the store. `begin_run` counts the run for this shard. `begin_run` holds the lock under which
+//!   the states of shards change. If the object is replaced during the run by one in another shard, the run counts for
+//!   both shards.
 //! - [`release`](ChangingShards::release) permits no further run of the shard, and then waits until no
 //!   run counts for it.
 //!
-//! With [`run_refs`](crate::Controller::run_refs), a run may have no object. It then counts for the
-//! shard that the object had when it was last seen, or that an owner reference names.
+//! With [`run_refs`](crate::Controller::run_refs), a run may have no object. Such a run counts for the shard that the
+//! object had when it was last seen, or that an owner reference names.
 //!
 //! The invariant does not depend on the groups of the queue. Each key is in the group of its shard.
 //! The group of a shard is paused while the shard is not listed, or is being released, so that its
@@ -150,7 +150,7 @@ pub(crate) struct Hold<'a> {
     _shards: Option<RwLockReadGuard<'a, Shards>>,
 }
 
-/// A run in flight. It counts for a shard if the shards change.
+/// A run in flight. The run counts for a shard if the shards change.
 #[derive(Default)]
 pub(crate) struct InFlight(Option<CountedRun>);
 
@@ -210,7 +210,7 @@ impl ChangingShards {
         shards_in(&self.0.shards.read().states, State::admits_keys)
     }
 
-    /// Takes shards over. Their objects are listed, and then reconciled with low priority, as after a
+    /// Takes shards over. The objects of these shards are listed, and then reconciled with low priority, as after a
     /// start. Shards that are held already do not change.
     pub(crate) fn gain(&self, gained: impl IntoIterator<Item = u32>) {
         self.gain_locked(&mut self.0.shards.write(), gained);

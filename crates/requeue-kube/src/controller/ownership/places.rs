@@ -244,8 +244,8 @@ impl Places {
         self.forget_gone(&mut forgetting, is_gone);
     }
 
-    /// Forgets the shard of an object as soon as no event is being handled. It does so only if
-    /// `is_gone` then returns true: there is no object, and the key is not in the queue.
+    /// Forgets the shard of an object as soon as no event is being handled. The shard is forgotten only if `is_gone`
+    /// then returns true: there is no object, and the key is not in the queue.
     pub(crate) fn forget_shard_of(&self, key: &ObjectKey, is_gone: impl Fn(&ObjectKey) -> bool) {
         // The first check does not take the lock below, and most objects still exist then.
         if matches!(self.rule, Rule::Hash(ShardBy::Uid)) && is_gone(key) {

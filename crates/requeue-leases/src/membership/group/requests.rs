@@ -135,7 +135,7 @@ impl Group {
                 self.requests.conflict = None;
                 self.requests.confirmed = Some(sent.at);
             }
-            // It exists. The watch may not have shown it yet, or it has no label.
+            // The object exists. The watch may not have shown it yet, or it has no label.
             (Sending::CreateGroup, Answer::Conflict) => self.requests.read = true,
             (Sending::CreateGroup, Answer::NotFound) => self.phase = Phase::Ended(End::NoNamespace),
             (Sending::ReadGroup, Answer::NotFound) => {
@@ -235,8 +235,8 @@ impl Group {
             let mine = desired[shard].as_ref() == Some(me);
             let to = match (self.local[shard], &slot.holder) {
                 (Local::Drained { .. } | Local::Given { .. }, _) if !mine => desired[shard].clone(),
-                // The write is for any desired holder. That member may have joined after the crash,
-                // and would then detect it a lease duration later.
+                // The write is for any desired holder. The desired holder may have joined after the crash, and would
+                // then detect it a lease duration later.
                 (Local::Elsewhere, None) if may_take => desired[shard].clone(),
                 (Local::Elsewhere, Some(holder))
                     if may_take && self.members.is_dead(holder, longest, now) =>
