@@ -74,8 +74,8 @@ pub struct TokenError(());
 pub(crate) struct Remote(Option<SocketAddr>);
 
 impl Remote {
-    /// Returns the client's address, which the server has put into the request. A client on a Unix
-    /// socket has none.
+    /// Returns the client's address, which the server has put into the request. A client on a Unix socket has no
+    /// address.
     fn of_request(request: &Request) -> Self {
         Self(request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0))
     }

@@ -79,7 +79,7 @@ impl Run {
         self
     }
 
-    /// Sets the output of the run. The history keeps the last 4 KiB of it, for the last run of a key.
+    /// Sets the output of the run. The history keeps the last 4 KiB of the output, for the last run of a key.
     pub fn output(mut self, output: impl Into<String>) -> Self {
         self.output = output.into();
         self

@@ -258,7 +258,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
     }
 }
 
-/// Returns true if a key has a pending run beside the one in flight.
+/// Returns true if a key has a pending run beside the run in flight.
 fn runs_again<K>(entry: &Entry<K>) -> bool {
     entry.phase == Phase::InFlightDirty || entry.due.is_some()
 }

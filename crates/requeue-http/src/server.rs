@@ -28,7 +28,7 @@ use tokio_io_timeout::TimeoutStream;
 /// The time limit for the head of a request. The limit begins when the previous request ends. In
 /// tests, it frees no place.
 const HEAD: Duration = Duration::from_secs(if cfg!(test) { 3600 } else { 10 });
-/// The longest time in which a client may read nothing of a response.
+/// The longest time for which a client may read no part of a response.
 const STALL: Duration = Duration::from_secs(30);
 /// The size limit of the head of a request. The limit leaves space for a key whose bytes take four bytes each.
 const HEAD_BYTES: usize = 32 << 10;
@@ -123,7 +123,7 @@ impl Places {
         self.connections.iter().filter(new).count() >= self.most.min(RESERVED)
     }
 
-    /// Returns true if the connection has had time to send a request, and has sent none.
+    /// Returns true if the connection has had time to send a request, and has sent no request.
     fn is_silent(&self, connection: &Connection) -> bool {
         !connection.has_asked() && self.looks - connection.looks >= SILENT_LOOKS
     }
@@ -140,7 +140,7 @@ impl Places {
         if self.connections.len() >= self.most
             && let Some(other) = self.find_replaceable().and_then(|at| self.connections.remove(at))
         {
-            // `notify_one` keeps a permit, so a task that does not wait yet is notified as well.
+            // `notify_one` keeps a permit, so a task that does not wait yet is also notified.
             other.close.notify_one();
         }
         let connection = Arc::new(Connection {

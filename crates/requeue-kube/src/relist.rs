@@ -21,7 +21,7 @@ use crate::intercept::{intercept_requests, set_query, unchanged_body};
 pub(crate) type Events<O> = BoxStream<'static, watcher::Result<Event<O>>>;
 
 /// Returns a function that returns `api` for a watch with this configuration. Each call returns the same `Api`. The
-/// first list may come from a cache of the API server, if the configuration permits that. Later lists do not.
+/// first list may come from a cache of the API server, if the configuration permits a cache. Later lists do not.
 ///
 /// The function must be called in a runtime, because it starts a task for the client of the `Api`.
 /// A controller may be created outside a runtime.

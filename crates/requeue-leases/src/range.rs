@@ -61,7 +61,7 @@ pub struct Shard {
 impl Shard {
     /// Creates the shard number `index`, from 0, of `count` shards, by uid.
     ///
-    /// All replicas must use the same `count`. Otherwise some objects are in two shards, or in none.
+    /// All replicas must use the same `count`. Otherwise some objects are in two shards, or in no shard.
     ///
     /// # Errors
     ///

@@ -61,7 +61,7 @@ pub enum Op {
     FlushDebounced,
     /// Forgets a key's failures.
     Forget(u32),
-    /// Makes up to this many due keys ready.
+    /// Makes up to this number of due keys ready.
     Promote(usize),
     /// Advances the clock.
     Advance(Duration),
@@ -73,6 +73,6 @@ pub enum Op {
     End(Ending),
     /// Continues or begins the walk over all records, with a page of this size.
     Page(usize),
-    /// Makes a key's clone panic during the next operation, after this many clones that succeed.
+    /// Makes a key's clone panic during the next operation, after this number of clones that succeed.
     Break(u32),
 }

@@ -16,8 +16,8 @@
 //!
 //! # Open a store
 //!
-//! [`Store::connect`] takes the address of a file or a server. [`Store::migrate`] creates or updates
-//! the schema. [`OpenOptions::open`] opens a queue, and creates it if there is none.
+//! [`Store::connect`] takes the address of a file or a server. [`Store::migrate`] creates or updates the schema.
+//! [`OpenOptions::open`] opens a queue, and creates it if it does not exist.
 //!
 //! ```
 //! use std::time::Duration;

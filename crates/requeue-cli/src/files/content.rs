@@ -1,4 +1,4 @@
-//! The content of a file, as much of it as shows a change.
+//! The content of a file, in the detail that shows a change.
 
 use std::ffi::OsStr;
 use std::hash::{BuildHasher, Hasher, RandomState};

@@ -43,7 +43,7 @@ impl Events {
                     *self.paths.entry(path).or_default() |= is_replaced;
                 }
             }
-            // The state of the tree shows what was missed.
+            // The state of the tree shows the missed changes.
             Err(_) => self.overflow = true,
         }
         if self.paths.len() > MOST {
@@ -117,7 +117,7 @@ impl From<Error> for NotWatched {
         match error.kind {
             ErrorKind::MaxFilesWatch => Self::Full,
             ErrorKind::Io(error) => Self::Failed(error),
-            // The directory was removed in the meantime.
+            // The directory was removed after the event.
             ErrorKind::PathNotFound => Self::Failed(io::ErrorKind::NotFound.into()),
             _ => Self::Failed(io::Error::other(error.to_string())),
         }

@@ -43,7 +43,7 @@ pub(super) enum Kind {
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Full(pub(super) usize);
 
-/// A directory that is watched with all directories in it.
+/// A directory that is watched with all its subdirectories.
 #[derive(Clone, Debug)]
 pub(super) struct Root {
     /// As the user wrote it.
@@ -69,7 +69,7 @@ pub(super) struct Tree {
     roots: Vec<Root>,
     filter: Filter,
     new_watcher: NewWatcher,
-    /// Watches the directories, each without the directories in it.
+    /// Watches the directories, each without its subdirectories.
     watcher: Box<dyn Watcher + Send>,
     dirs: HashMap<PathBuf, Dir>,
     /// The path of each directory. Two paths of one directory would share one watch.
@@ -253,7 +253,7 @@ impl Tree {
 
     // --- Directories -----------------------------------------------------------------------------
 
-    /// Reads a directory and all directories in it, and watches them.
+    /// Reads a directory and all its subdirectories, and watches them.
     fn enter_dir(&mut self, dir: PathBuf, root: usize) -> Result<(), Full> {
         self.work_off(vec![dir], root)
     }
@@ -265,7 +265,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Watches a directory and looks at its entries. Adds the directories in it to the stack.
+    /// Watches a directory and looks at its entries. Adds the subdirectories to the stack.
     fn read_dir(&mut self, dir: &Path, root: usize, stack: &mut Stack) -> Result<(), Full> {
         let is_new = !self.dirs.contains_key(dir);
         let listed = match self.open_dir(dir, root).and_then(|opened| opened.meta()) {
@@ -397,7 +397,7 @@ impl Tree {
         }
     }
 
-    /// Forgets a directory and all directories in it. If it is gone, its files are deleted.
+    /// Forgets a directory and all its subdirectories. If it is gone, its files are deleted.
     fn forget_dir(&mut self, dir: &Path, is_gone: bool) {
         if let Some(root) = self.roots.iter_mut().find(|root| root.path == dir && !root.is_missing)
         {

@@ -138,7 +138,7 @@ pub(crate) async fn feed_stdin(
     let (Some(mut to), Some(what)) = (to, what) else { return 0 };
     let mut sent = 0;
     let write = async {
-        // A command may close its input before it has read all of it.
+        // A command may close its input before it has read the whole input.
         while let Ok(more @ 1..) = to.write(&what[sent..]).await {
             sent += more;
         }

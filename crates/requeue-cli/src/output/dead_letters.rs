@@ -11,7 +11,7 @@ use crate::input::{Format, Kind};
 use crate::output::blocking_file::BlockingFile;
 use crate::output::files::{self, Identity};
 
-/// The file of `--dead-letter`, if there is one. The file is opened before any input is read.
+/// The file of `--dead-letter`, if any. The file is opened before any input is read.
 #[derive(Debug)]
 pub(crate) struct DeadLetters {
     format: Format,

@@ -289,7 +289,7 @@ mod tests {
         }
     }
 
-    /// The kernel refuses some of these as well, if the administrator has not switched that off.
+    /// The kernel also refuses some of these files, unless the administrator has switched this protection off.
     #[test]
     fn what_another_user_planted_in_a_shared_directory_receives_nothing() {
         let dir = tempfile::tempdir().unwrap();

@@ -109,7 +109,7 @@ impl Output {
         let _ = self.messages.send(Message::Kept { source, kept }).await;
     }
 
-    /// Shows the progress line, and replaces the one before. Drops it if the queue is full.
+    /// Shows the progress line, and replaces the previous line. Drops it if the queue is full.
     pub(crate) fn show_progress(&self, line: String) {
         let _ = self.messages.try_send(Message::Progress(Some(line)));
     }
@@ -143,7 +143,7 @@ impl Output {
         }
     }
 
-    /// Returns the reason why standard output is closed, if it is.
+    /// If standard output is closed, returns the reason.
     pub(crate) fn is_closed(&self) -> Option<Closed> {
         self.closed.borrow().clone()
     }

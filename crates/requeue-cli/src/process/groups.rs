@@ -57,7 +57,8 @@ impl Groups {
     ) -> io::Result<Child> {
         let _starting = self.starting.read();
         if let Some(guardian) = &self.guardian {
-            // The start is recorded first: if this process is killed in between, the guardian looks for the command.
+            // The start is recorded first. If this process is then killed before the command is listed, the guardian
+            // looks for the command.
             guardian.record_starting(slot, run)?;
         }
         let child = command.spawn().inspect_err(|_| self.mark_over(slot))?;
@@ -103,7 +104,7 @@ impl Groups {
         }
     }
 
-    /// Stops all groups while `stop` runs, and starts no command in the meantime.
+    /// Stops all groups while `stop` runs, and starts no command during this time.
     pub(crate) fn stop_while(&self, stop: impl FnOnce()) {
         let _none_starts = self.starting.write();
         self.signal_all(Signal::TSTP);

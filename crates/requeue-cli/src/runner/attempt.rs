@@ -256,8 +256,8 @@ impl Runner {
         Outcome::Interrupted
     }
 
-    /// Starts the command. Waits while the system lacks a process or a file descriptor for it. Returns `None` if the run
-    /// stops.
+    /// Starts the command. Waits while the system lacks a process or a file descriptor for the command. Returns `None`
+    /// if the run stops.
     async fn spawn_child(
         &self,
         run: Run<'_>,
@@ -310,7 +310,7 @@ impl Runner {
 
     /// Waits for the process, passes on its output, and ends the process at its time limit.
     ///
-    /// The run is over when the process has exited, even if a child of it holds its pipes open.
+    /// The run is over when the process has exited, even if a child of the process holds its pipes open.
     async fn wait_for_child(
         &self,
         mut child: Child,

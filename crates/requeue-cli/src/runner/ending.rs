@@ -181,7 +181,8 @@ impl Runner {
         // Nothing runs the key again in a run that stops.
         let remedy = if self.must_halt() || self.is_stopping() { "" } else { remedy };
         let letter = DeadLetter { attempts, exit, why, priority: item.priority() };
-        // The dead letter is written before the key leaves the queue, so that a kill in between does not lose the key.
+        // The dead letter is written before the key leaves the queue, so that a kill between the two steps does not
+        // lose the key.
         let written = self.files.dead_letters.write_letter(&item, letter);
         let key = item.key().clone();
         self.keys.give_up(item);
@@ -189,7 +190,7 @@ impl Runner {
         self.report_given_up(&key, ("given up", remedy), letter, written).await;
     }
 
-    /// Reports a key that was given up, with a hint on what to do.
+    /// Reports a key that was given up, with a hint about the next step.
     async fn report_given_up(
         &self,
         key: &Key,

@@ -122,7 +122,7 @@ impl Keys {
         cancelled
     }
 
-    /// Makes a waiting key ready. The key's failures still count. Returns false if that is refused.
+    /// Makes a waiting key ready. The key's failures still count. Returns false if the queue refuses the add.
     pub(super) fn run_now(&self, key: &[u8], priority: i32) -> bool {
         self.queue_add(key, Add::now().merge(requeue::Merge::Exactly).priority(priority))
             .is_accepted()
@@ -137,7 +137,7 @@ impl Keys {
         on_wait: impl FnOnce(usize),
     ) -> usize {
         let held = || self.queue.states().total();
-        // The lookup of the key comes last: most calls need none.
+        // The lookup of the key comes last: most calls need no lookup.
         let is_full =
             || held() >= self.max_keys && !is_stopping() && self.queue.look_up(key).is_none();
         if is_full() && self.room.is_first_wait() {

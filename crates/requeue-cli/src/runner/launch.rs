@@ -97,7 +97,7 @@ pub(crate) async fn run_parts(
     let (remote, expired) = parts.remote.take().unzip();
     let runner =
         Arc::new(Runner::new(parts, remote, listener.as_ref().map(|listener| &listener.metrics))?);
-    // Signals are caught before any key is read: a signal in between would kill this process, but not its commands.
+    // Signals are caught before any key is read: an uncaught signal would kill this process, but not its commands.
     let signals = Signals::new()
         .map_err(|error| Refusal::failure(format!("signals cannot be caught: {error}")))?;
     let page = match listener {

@@ -148,7 +148,7 @@ impl Runner {
 }
 
 /// Estimates the time until no key is left, in whole seconds, from the time that the completed keys took. Returns
-/// `None` if that says nothing.
+/// `None` if the estimate has no meaning.
 fn time_left(elapsed: Duration, finished: u64, left: u64) -> Option<Duration> {
     if finished == 0 || left == 0 {
         return None;

@@ -58,7 +58,7 @@ fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> Result<T, Re
 }
 
 impl ServerFlags {
-    /// Returns the server of `--server`, if there is one.
+    /// Returns the server of `--server`, if any.
     fn open_server(&self) -> Result<Option<Server>, Refusal> {
         let Some(url) = &self.server else { return Ok(None) };
         let token = match &self.token_file {

@@ -60,7 +60,7 @@ impl Resource {
         format!("{}{dot}{}", self.api.plural, self.api.group)
     }
 
-    /// Returns the name with the namespace, if that is not empty.
+    /// Returns the name with the namespace, if the namespace is not empty.
     pub(crate) fn name_in(&self, namespace: &str) -> String {
         match namespace {
             "" => self.name(),

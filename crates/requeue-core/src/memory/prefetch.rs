@@ -1,5 +1,4 @@
-//! Prefetching: memory that will be read soon is requested early, so that the processor does not
-//! wait for it.
+//! Prefetching: memory that will be read soon is requested early, so that the processor does not wait for the memory.
 
 /// Makes the processor fetch the cache line of `items[at]`. The call is a hint and has no other effect.
 #[cfg(feature = "prefetch")]

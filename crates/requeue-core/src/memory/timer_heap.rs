@@ -114,9 +114,9 @@ impl TimerHeap {
         self.next = self.next.min(at);
     }
 
-    /// Changes the deadline of `slot`, which must have a deadline, and its bound, as `rule` says. The rule sets no
-    /// bound where there was none. A deadline that changes counts as the last arrival. A deadline that stays the same
-    /// keeps its place among equal deadlines.
+    /// Changes the deadline of `slot`, which must have a deadline, and its bound, as `rule` says. The rule adds no
+    /// bound to a deadline without a bound. A deadline that changes counts as the last arrival. A deadline that stays
+    /// the same keeps its place among equal deadlines.
     #[inline(always)]
     pub(crate) fn update(&mut self, slot: Slot, rule: impl Fn(Wait<Time>) -> Wait<Time>) {
         // A queue without bounds takes the short path, which saves no registers for the long path.
@@ -165,7 +165,7 @@ impl TimerHeap {
         if let Some(last) = self.heap.pop()
             && position < self.heap.len()
         {
-            // The last entry may be earlier than the parent of the gap, if that is in another branch.
+            // The last entry may be earlier than the parent of the gap, if the parent is in another branch.
             if position > 0 && last.is_before(self.heap.get(position / ARITY)) {
                 self.move_up(position, last);
             } else {
@@ -176,7 +176,7 @@ impl TimerHeap {
         Some(at)
     }
 
-    /// Returns the slot with the earliest deadline, if that is at or before `now`.
+    /// Returns the slot with the earliest deadline, if this deadline is at or before `now`.
     pub(crate) fn first_due(&self, now: Time) -> Option<Slot> {
         let at = self.next_time()?;
         // A delay that saturates is never due, even when the clock reaches its end.

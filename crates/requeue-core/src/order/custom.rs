@@ -8,8 +8,8 @@ use super::{CustomOrder, Fair};
 pub(crate) struct Custom<K> {
     pub(crate) order: Box<dyn CustomOrder<K>>,
     pub(crate) by_age: Fair,
-    /// The number of keys that were pushed and not popped. After an order has returned this
-    /// many keys, it is not called again.
+    /// The number of keys that were pushed and not popped. After an order has returned this number of keys, it is not
+    /// called again.
     entries: usize,
 }
 

@@ -21,8 +21,7 @@ use crate::types::{Id, Slot};
 pub(crate) struct Policy {
     /// True if priorities count.
     pub(crate) by_priority: bool,
-    /// At least one of this many deliveries in a row is of the oldest eligible key. The value is at
-    /// least 1.
+    /// At least one of this number of consecutive deliveries takes the oldest eligible key. The value is at least 1.
     pub(crate) oldest_every: u32,
     /// True if the lanes of a priority take turns.
     pub(crate) fair: bool,
@@ -386,7 +385,7 @@ impl Fair {
         }
     }
 
-    /// Removes `slot` from its lane, and closes the lane if that was its last key.
+    /// Removes `slot` from its lane, and closes the lane if it has no other key.
     fn leave_lane(&mut self, slot: Slot) {
         if !self.policy.has_lanes() {
             return;

@@ -142,8 +142,8 @@ impl<K> Ready<K> {
         matches!(self, Self::Custom(_))
     }
 
-    /// Returns the last slot of the order's list, if that list is linked through the records. The
-    /// caller links a key to it before [`append`](Self::append).
+    /// Returns the last slot of the order's list, if that list is linked through the records. The caller links a key to
+    /// this slot before [`append`](Self::append).
     #[inline]
     pub(crate) const fn tail(&self) -> Option<Slot> {
         match self {

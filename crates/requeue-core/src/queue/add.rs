@@ -108,7 +108,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Adds the key in `slot` again.
     fn add_again(&mut self, slot: Slot, add: &Add, now: Time) -> Added {
         let order_key = self.key_if(slot, || self.makes_ready(slot, add, now));
-        // Without a pending run, there is nothing to merge with.
+        // Without a pending run, the add merges with nothing.
         if add.merge == Merge::Exactly {
             self.clear_pending(slot);
         }

@@ -83,7 +83,7 @@ impl<K: Eq + Clone> Queue<K> {
         popped
     }
 
-    /// Returns true if the order is a custom one.
+    /// Returns true if the order is a custom order.
     #[must_use]
     pub const fn has_order(&self) -> bool {
         self.ready.is_custom()

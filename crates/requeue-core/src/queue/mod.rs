@@ -1,13 +1,11 @@
 //! The queue as a state machine.
 //!
-//! `add` adds a key; `deliver` delivers it and completes its delivery. Both ask the [rules](crate::rule)
-//! what happens to the key, and call `transitions`, the only module that changes phases and counters.
-//! `key_state` shows the state of a key to the rules. `fast_path` is the first arm of adds and
-//! completions. `backoff_gate` keeps the backoffs of [`ReaddPolicy::Hold`]; `pace_gate` delays runs above the
-//! [`Pace`]. `restarts` cancels runs in
-//! flight. `groups` pauses, cancels and counts the keys of one group. `lifecycle` pauses, closes and
-//! shuts down. `storage` keeps the records, and `walk` walks through them; `snapshot`, `stats` and
-//! `depths` report on them.
+//! `add` adds a key; `deliver` delivers it and completes its delivery. Both ask the [rules](crate::rule) about the
+//! effect on the key, and call `transitions`, the only module that changes phases and counters. `key_state` shows the
+//! state of a key to the rules. `fast_path` is the first arm of adds and completions. `backoff_gate` keeps the backoffs
+//! of [`ReaddPolicy::Hold`]; `pace_gate` delays runs above the [`Pace`]. `restarts` cancels runs in flight. `groups`
+//! pauses, cancels and counts the keys of one group. `lifecycle` pauses, closes and shuts down. `storage` keeps the
+//! records, and `walk` walks through them; `snapshot`, `stats` and `depths` report on them.
 
 mod add;
 mod backoff_gate;
@@ -141,7 +139,7 @@ struct Settings {
 }
 
 impl<K: Eq + Clone> Queue<K> {
-    /// Creates an empty queue, which allocates only what its order needs.
+    /// Creates an empty queue, which allocates only the memory that its order needs.
     #[must_use]
     pub fn new(config: Config<K>) -> Self {
         let ready = Ready::new(config.order, config.fair, config.group_limit, config.groups);

@@ -85,8 +85,7 @@ impl<K: Eq> PaceTable<K> {
         starts.map_or(Time::ZERO, |starts| starts.permitted_from(self.pace))
     }
 
-    /// Records a start of `key`. If the key is new to the table, inserts a copy; nothing changes if
-    /// that panics.
+    /// Records a start of `key`. If the key is new to the table, inserts a copy; nothing changes if the copy panics.
     #[cold]
     #[inline(never)]
     pub(super) fn record_start(&mut self, key: &K, hash: u32, now: Time, epoch: u64)

@@ -26,7 +26,7 @@ pub struct Entry<K> {
     /// a debounced add. The bound is [`Time::NEVER`] without [`at_most`](crate::Add::at_most). If the
     /// pace delays the run, the bound may be before the due time.
     pub bound: Option<Time>,
-    /// The number of failures in a row.
+    /// The number of consecutive failures.
     pub failures: u32,
     /// The priority of the pending run, or of the last run if none is pending.
     pub priority: i32,
@@ -126,7 +126,7 @@ impl<K: Eq + Clone> Queue<K> {
         self.find_slot(key, hash).map(|slot| self.snapshot_of(slot))
     }
 
-    /// Returns the number of failures in a row of `key`.
+    /// Returns the number of consecutive failures of `key`.
     pub fn failures<Q>(&self, key: &Q, hash: u64) -> u32
     where
         K: Borrow<Q>,

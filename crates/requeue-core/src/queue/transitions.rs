@@ -440,7 +440,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Reverses `enter_depth`. The priority must be the one with which the key was counted.
+    /// Reverses `enter_depth`. The key must have been counted with this priority.
     #[inline]
     fn leave_depth(&mut self, slot: Slot) {
         if let Some(tracker) = &mut self.tracker {

@@ -1,4 +1,4 @@
-//! The rules of a key: what happens to it at an add, a completion, a cancel, and when it is due.
+//! The rules of a key: the effects of an add, a completion, a cancel, and a due time.
 //!
 //! Each rule is a pure function of the state of a key, the settings of its queue and a time. The queue
 //! in memory applies the results to its slab, heap and lists, and a store in SQLite to a row.
@@ -62,7 +62,7 @@ pub trait KeyState {
     /// Returns the end of the backoff, or any time that has passed if the key does not back off.
     fn not_before(&self) -> Self::Time;
 
-    /// Returns the time until which the pace permits no start, if that is after `now`.
+    /// Returns the time until which the pace permits no start, if this time is after `now`.
     #[inline]
     fn paced(&self, _now: Self::Time) -> Option<Self::Time> {
         None

@@ -191,7 +191,7 @@ impl Add {
         self.at_most.is_some()
     }
 
-    /// Returns true if the add asks for a run later than now, so that a clock must be read for it.
+    /// Returns true if the add asks for a run later than now, so that the add needs a clock.
     // The three getters are for `requeue` and for tests. A user knows the add that they made.
     #[doc(hidden)]
     #[must_use]

@@ -45,7 +45,7 @@ pub struct Delivery<K> {
     pub ticket: Ticket,
     /// The adds, reasons and priority of the run. `adds` is at least 1.
     pub asked: Asked,
-    /// The number of failures in a row before this run.
+    /// The number of consecutive failures before this run.
     pub failures: u32,
     /// The time for which the key was ready, if times are tracked.
     pub queued: Option<Duration>,

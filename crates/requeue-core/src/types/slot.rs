@@ -43,8 +43,7 @@ ids! {
 }
 
 impl Slot {
-    /// Reads 32 bits as a slot; 0 is none. This costs no instruction, nor does
-    /// [`to_bits`](Self::to_bits).
+    /// Reads 32 bits as a slot; 0 means no slot. This costs no instruction, nor does [`to_bits`](Self::to_bits).
     #[inline(always)]
     pub(crate) fn from_bits(bits: u32) -> Option<Self> {
         NonZeroU32::new(bits).map(Self)

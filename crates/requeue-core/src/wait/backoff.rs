@@ -93,10 +93,10 @@ impl Backoff {
 
     /// Returns the delays until the steps are used up.
     ///
-    /// There are at most `steps` delays: fewer if a delay reaches the cap, because that uses up the steps. A caller
-    /// that makes one attempt before each delay, and one after the last, makes at most `steps` + 1 attempts.
-    /// apimachinery's `ExponentialBackoff` makes one attempt less: none after the last delay. apimachinery also omits
-    /// the last delay, unless the cap ended the delays early.
+    /// There are at most `steps` delays: fewer if a delay reaches the cap, which uses up the steps. A caller that makes
+    /// one attempt before each delay, and one after the last, makes at most `steps` + 1 attempts. apimachinery's
+    /// `ExponentialBackoff` makes one attempt less: none after the last delay. apimachinery also omits the last delay,
+    /// unless the cap ended the delays early.
     ///
     /// # Examples
     ///

@@ -99,8 +99,7 @@ pub(super) fn scale_duration(duration: Duration, factor: f64) -> Duration {
     saturating_nanos((duration.as_nanos() as f64 * factor) as u128)
 }
 
-/// Returns a duration of `nanos` nanoseconds, or [`Duration::MAX`] if that is too long for a
-/// duration.
+/// Returns a duration of `nanos` nanoseconds, or [`Duration::MAX`] if the number is too large for a duration.
 pub(crate) const fn saturating_nanos(nanos: u128) -> Duration {
     // `Duration::from_nanos_u128` needs Rust 1.93.
     const SECOND: u128 = 1_000_000_000;

@@ -48,9 +48,9 @@ use crate::{ObjectKey, ObjectQueue, relist};
 ///
 /// The controller differs from kube's controller in these points:
 ///
-/// - **Failures back off.** Each object has its own backoff, with
-///   [`policy::backoff`](crate::policy::backoff) as the error policy. Only a new generation runs a
-///   failing object before its time: see [below](#backoff-and-new-generations).
+/// - **Failures back off.** Each object has a separate backoff, with [`policy::backoff`](crate::policy::backoff) as the
+///   error policy. Only a new generation runs a failing object before its time: see
+///   [below](#backoff-and-new-generations).
 /// - **No deletion is missed.** A deletion that happened while a watch was disconnected is reported, also for owned and
 ///   watched objects. The former owner of an object, and the object that it was mapped to before, are also reconciled.
 /// - **One object, one run.** An owner without a namespace is one object, even if its children live
@@ -76,7 +76,7 @@ use crate::{ObjectKey, ObjectQueue, relist};
 ///
 /// Some reconcilers create generations themselves. Such reconcilers change a `spec`, or write the status of a
 /// CustomResourceDefinition that has no `status` subresource, where every write creates a generation. These objects
-/// back off, too: if an object runs before its delay has passed and that run fails, no change of the object shortens
+/// also back off: if an object runs before its delay has passed and that run fails, no change of the object shortens
 /// its next delay. The backoff of such an object starts again only once until the object succeeds.
 ///
 /// An object can be given up: by [`max_retries`](Config::max_retries), by [`Action::terminal`], or by an error policy's
@@ -585,7 +585,7 @@ where
     /// Ignores changes of objects of kind `K` that leave the result of `predicate` unchanged, such
     /// as [`predicates::generation`](kube::runtime::predicates::generation).
     ///
-    /// New objects always count. In [`run_refs`](Self::run_refs), deleted objects count, too.
+    /// New objects always count. In [`run_refs`](Self::run_refs), deleted objects also count.
     ///
     /// If you use a [finalizer](crate::finalizer::finalizer), do not ignore changes of finalizers: adding
     /// one creates no new generation.

@@ -104,7 +104,7 @@ impl Config {
     ///
     /// The default is zero, which disables this.
     ///
-    /// Use it for objects that change several times in a row.
+    /// Use it for objects that change several times within a short time.
     pub const fn debounce(mut self, debounce: Duration) -> Self {
         self.debounce = debounce;
         self
@@ -168,7 +168,7 @@ impl Config {
     ///
     /// The default is 2 minutes.
     ///
-    /// Nothing is reconciled before that. If a watch has not listed in time, the controller ends with
+    /// No object is reconciled before that. If a watch has not listed in time, the controller ends with
     /// [`RunnerError::CacheSync`](super::RunnerError::CacheSync), which names the watch.
     ///
     /// In a [shard group](crate::Controller::shard_group), the objects of a gained shard must be listed
@@ -282,8 +282,8 @@ impl Config {
 
     /// Sets the constructor of the rate limiter, which computes the delay after a failure.
     ///
-    /// The default is [`BackoffLimiter`](requeue::limiter::BackoffLimiter): 5 ms, doubled with each
-    /// failure in a row, up to 5 min, with jitter.
+    /// The default is [`BackoffLimiter`](requeue::limiter::BackoffLimiter): 5 ms, doubled with each consecutive
+    /// failure, up to 5 min, with jitter.
     ///
     /// A limiter remembers the keys of objects that fail. If other users can create objects, give it [`RandomState`] as
     /// its hasher, as above. These users then cannot choose names whose hashes are equal.

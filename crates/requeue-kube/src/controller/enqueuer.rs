@@ -48,7 +48,7 @@ impl OwnStore {
 pub(super) struct Rules {
     pub(super) ownership: Arc<dyn Ownership>,
     pub(super) scope: Scope,
-    /// Deleted objects are reconciled, too.
+    /// Deleted objects are also reconciled.
     pub(super) runs_gone: bool,
     /// Nothing is added before [`Enqueuer::end_standby`].
     pub(super) in_standby: bool,
@@ -61,7 +61,7 @@ pub(super) struct Enqueuer {
     pub(super) scope: Scope,
     /// The add for a change. The add is debounced, or immediate if the debounce is zero.
     change: Add,
-    /// Deleted objects are reconciled, too.
+    /// Deleted objects are also reconciled.
     pub(super) runs_gone: bool,
     /// Objects that were seen again unchanged are reconciled.
     runs_unchanged: bool,
@@ -245,8 +245,7 @@ impl Enqueuer {
         }
     }
 
-    /// Ends the backoff of `key` if the store has another version of the object than the one that
-    /// failed.
+    /// Ends the backoff of `key` if the version of the object in the store differs from the version that failed.
     fn release_if_overtaken(&self, key: &ObjectKey) -> bool {
         let release = || self.queue.forget(key);
         self.failures.end_wait_if_changed(key, || self.stored_version(key), release)

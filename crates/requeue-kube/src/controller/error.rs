@@ -18,8 +18,8 @@ use crate::membership::MembershipError;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error<ReconcilerErr, QueueErr> {
-    /// The object to reconcile is not in the store. In most cases it is the owner of an object that
-    /// is being deleted with it.
+    /// The object to reconcile is not in the store. In most cases, this object is an owner that is being deleted
+    /// together with the objects it owns.
     ObjectNotFound(Box<ObjectRef<DynamicObject>>),
     /// The reconciler failed.
     ReconcilerFailed(ReconcilerErr, Box<ObjectRef<DynamicObject>>),

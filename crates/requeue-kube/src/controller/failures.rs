@@ -49,7 +49,7 @@ pub(super) struct Failures {
 struct Failure {
     /// The version that failed, or the version for which the wait was ended early.
     version: Option<Version>,
-    /// Failures in a row of this version, since it was last given up.
+    /// Consecutive failures of this version, since it was last given up.
     count: u32,
     wait: Wait,
     /// `Some` if the key was given up: its number of adds at that time. The key comes back only to

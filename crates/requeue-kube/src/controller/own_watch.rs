@@ -296,7 +296,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
         match event {
             Ok(Event::Init) => self.is_listing = true,
             Ok(Event::InitDone) => self.is_listing = false,
-            // The watch lists again, so another one can start.
+            // The watch lists again, so another watch can start.
             Err(_) if self.restart.is_some() => self.is_listing = false,
             _ => {}
         }

@@ -320,7 +320,7 @@ impl Stops {
         Self { graceful: any_of(triggers.graceful), forced: any_of(triggers.forced).shared() }
     }
 
-    /// Waits for `future`. Returns `None` if the controller is stopped before that.
+    /// Waits for `future`. Returns `None` if the controller is stopped earlier.
     async fn unless_stopped<T>(&mut self, future: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;

@@ -83,7 +83,7 @@ impl HeldShards {
     pub(super) fn has_expired(&self, object: &ObjectKey) -> bool {
         match self.for_object(object) {
             Some(held) => !held.is_member(),
-            // The membership was lost, and the controller is about to be notified of it.
+            // The membership was lost, and the controller is about to be notified of the loss.
             None => {
                 let changing = self.0.changing.get().filter(|_| self.0.group.get().is_some());
                 changing.is_some_and(|it| it.places().shard_of(object).is_some())
@@ -202,8 +202,8 @@ impl Group {
     }
 }
 
-/// Leaves the group after a join that did not complete. Otherwise the Lease would expire, and another
-/// replica might wait for that. After `limit`, or when `forced` completes, it continues in the background.
+/// Leaves the group after a join that did not complete. Otherwise the Lease would expire, and another replica might
+/// wait for this. After `limit`, or when `forced` completes, it continues in the background.
 pub(crate) async fn abandon_join(
     joining: Option<Joining>,
     limit: Duration,

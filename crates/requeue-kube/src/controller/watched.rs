@@ -100,7 +100,7 @@ where
     /// As [`new`](Self::new), but only the metadata of the objects, which takes less memory and less
     /// traffic.
     ///
-    /// [`owns`](crate::Controller::owns) watches only metadata, too.
+    /// [`owns`](crate::Controller::owns) also watches only metadata.
     pub fn metadata(api: Api<O>, wc: watcher::Config) -> Self
     where
         O::DynamicType: Default,

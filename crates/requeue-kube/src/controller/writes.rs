@@ -336,7 +336,7 @@ impl Writes {
         let Some(key) = self.current_run() else { return };
         let kind = Kind::from_type::<O>(&O::DynamicType::default());
         match deleted {
-            // The object continues for a while, and this version shows that.
+            // The object continues to exist for a while, as this version shows.
             Either::Left(object) if object.meta().deletion_timestamp.is_some() => {
                 self.record_version(key, object, &O::DynamicType::default());
             }
@@ -450,7 +450,7 @@ impl Writes {
         self.0.lock().in_flight.remove(key).unwrap_or_default()
     }
 
-    /// Returns true if an event shows a write of a run of `key`, and must start no run of it.
+    /// Returns true if an event shows a write of a run of `key`, and must start no run of `key`.
     pub(super) fn is_own(&self, event: Origin<'_>, key: &ObjectKey) -> bool {
         let Some(shown) = event.only_shows() else { return false };
         let state = self.0.lock();
@@ -573,7 +573,7 @@ impl State {
         }
     }
 
-    /// Closes a write. Returns its object if that was the last write, and a run waits for it.
+    /// Closes a write. Returns the object if that was its last write, and a run waits for the write.
     fn close_write(&mut self, write: &Write) -> Option<ObjectKey> {
         let open = self.open.get_mut(&write.key)?;
         open.writes.retain(|number| *number != write.number);

@@ -72,7 +72,7 @@ use crate::{ObjectKey, optional, relist};
 /// the first of these controllers starts, and ends when all of them and all clones of this value are
 /// gone.
 ///
-/// - **Deletions are delivered**, also deletions that the watch has missed. kube's shared streams deliver none.
+/// - **Deletions are delivered**, also deletions that the watch has missed. kube's shared streams deliver no deletions.
 /// - **Each subscriber is a queue.** A slow subscriber delays no other subscriber, and takes memory only for the keys
 ///   of objects that have changed since it last read. The subscriber then reads the latest state of these objects.
 ///   Several changes of an object are then one event, which

@@ -169,8 +169,7 @@ impl Config {
         config
     }
 
-    /// Returns the time limit of a request. A leader's request ends with its lease, if that is
-    /// earlier.
+    /// Returns the time limit of a request. A leader's request ends at the latest with its lease.
     pub(crate) fn request_limit(&self) -> Duration {
         // The limit is half of the deadline: a renewal whose request hangs still has a second
         // attempt.

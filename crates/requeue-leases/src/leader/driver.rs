@@ -35,7 +35,7 @@ impl Driver {
         }
     }
 
-    /// Renews the lease until that fails, or until a release is requested.
+    /// Renews the lease until a renewal fails, or until a release is requested.
     pub(super) async fn hold_lease(&mut self) -> End {
         loop {
             if let Some(end) = self.take_step().await {

@@ -1,9 +1,9 @@
 //! The election with client-go's algorithm, as a state machine without a clock and without a network.
 //!
 //! Invariant: no two replicas lead at the same time. A leader's right ends one renew deadline after its last successful
-//! renewal was *sent*. The API server stored that renewal no earlier, and a follower read it no earlier than that. The
-//! follower then waits for a whole lease, which is longer. The follower takes over by a write that fails if another
-//! replica has written since the read.
+//! renewal was *sent*. The API server stored this renewal no earlier than it was sent, and a follower read it no
+//! earlier than it was stored. The follower then waits for a whole lease, which is longer. The follower takes over by a
+//! write that fails if another replica has written since the read.
 //!
 //! Only the rates of the two clocks matter: the faster clock may exceed the slower clock by less than the ratio of
 //! lease to renew deadline. The clocks need not show the same time.

@@ -36,8 +36,8 @@ pub struct LeaderElector {
 impl LeaderElector {
     /// Creates an elector with a unique identity: the host's name and a UUID.
     ///
-    /// Use a separate client, such as the one that [`Config::client`] creates: renewals must not
-    /// wait behind the requests of the work.
+    /// Use a separate client, such as the client that [`Config::client`] creates: renewals must not wait behind the
+    /// requests of the work.
     ///
     /// # Errors
     ///

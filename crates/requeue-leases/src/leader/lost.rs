@@ -13,7 +13,7 @@ pub enum LeadershipLost {
     RenewDeadline(Duration),
     /// Another replica holds the Lease.
     ///
-    /// Contains the identity of the holder, or nothing if the Lease has none.
+    /// Contains the identity of the holder, or nothing if the Lease has no holder.
     #[error("leadership lost: {}", describe_holder(.0))]
     Taken(String),
     /// The Lease was deleted.

@@ -44,7 +44,7 @@ impl Term {
         self.shared.wait_for(|led| led.lost.clone()).await
     }
 
-    /// Asks the work to stop, unless that was done before, and returns its deadline.
+    /// Asks the work to stop, unless it was asked before, and returns its deadline.
     pub(super) fn drained_by(&self) -> Time {
         let mut stopping_since = self.shared.clock.now();
         // The first request counts, because a second request must not extend the time.
@@ -98,7 +98,7 @@ impl Term {
         }
     }
 
-    /// If the lease is lost, waits until that has been reported.
+    /// If the lease is lost, waits until the loss has been reported.
     pub(super) async fn wait_until_over(mut self) {
         if self.shared.view.borrow().led.as_ref().is_some_and(|led| led.lost.is_some()) {
             // The wait fails only if the runtime is shutting down.

@@ -68,9 +68,9 @@ struct Driver<'a> {
     group: Group,
     requests: Requests,
     watch: WatchEvents,
-    /// The request in flight. Never ready without one.
+    /// The request in flight. This future is never ready without a request.
     call: Fuse<BoxFuture<'static, Answer>>,
-    /// The acquisition of the member Lease. Never ready without one.
+    /// The acquisition of the member Lease. This future is never ready without an acquisition.
     joining: Fuse<BoxFuture<'static, Option<Term>>>,
     term: Option<(Term, Leadership)>,
     events: Option<Events>,

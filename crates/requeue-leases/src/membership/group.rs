@@ -28,12 +28,11 @@
 //!
 //! # Progress
 //!
-//! All replicas compute the [desired assignment](super::balance) from the group object and the live
-//! members, except for [new](super::members) ones. A holder hands a surplus shard over: it requests
-//! its [release](Change::Release), waits until the shard is drained, and writes the new holder. If
-//! a run exceeds the time limit, its [cancellation](Change::Cancel) is requested: until the run
-//! ends, no other key of the shard can run. A member that stops hands over all of its shards, and
-//! then releases and deletes its Lease.
+//! All replicas compute the [desired assignment](super::balance) from the group object and the live members, except for
+//! members that are [new](super::members) ones. A holder hands a surplus shard over: it requests its
+//! [release](Change::Release), waits until the shard is drained, and writes the new holder. If a run exceeds the time
+//! limit, its [cancellation](Change::Cancel) is requested: until the run ends, no other key of the shard can run. A
+//! member that stops hands over all of its shards, and then releases and deletes its Lease.
 //!
 //! Any member that knows that another member is dead writes the desired holders of its shards. The member does the same
 //! for shards without a holder.

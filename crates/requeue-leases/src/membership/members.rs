@@ -17,7 +17,7 @@
 //!
 //! A member that joins after a crash learns of the death later than the other members. Until then, it must not hand
 //! shards to the dead member. Therefore only a renewal that the observer has seen counts, and a member whose shards
-//! another member has taken receives none.
+//! another member has taken receives no shards.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -225,7 +225,7 @@ impl Members {
         self.dead_at(name, longest).is_some_and(|at| now >= at)
     }
 
-    /// Returns the time from which on a member is dead, if that does not depend on a read.
+    /// Returns the time from which on a member is dead, if this time does not depend on a read.
     fn dead_at(&self, name: &str, longest: Duration) -> Option<Time> {
         let longest = longest.max(self.lease_duration);
         match self.seen.get(name) {

@@ -101,7 +101,7 @@ mod watch;
 pub use self::config::ShardGroup;
 pub use self::error::MembershipError;
 pub use self::held::{Change, HeldShard};
-// Hidden: requeue-kube leaves a group whose join was interrupted, and waits for that.
+// Hidden: requeue-kube leaves a group whose join was interrupted, and waits until it has left.
 #[doc(hidden)]
 pub use self::handle::Joining;
 pub use self::handle::Membership;

@@ -17,7 +17,7 @@ use super::error::MembershipError;
 use super::handle::{Ended, Membership, spawn_until_dropped};
 use super::held::{Change, HeldShard};
 
-/// The time that a member has to leave its group if no run of it is in flight.
+/// The time that a member has to leave its group if none of its runs is in flight.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The work on the objects of shards, such as the work of controllers.

@@ -28,7 +28,7 @@ pub struct Setup {
     pub teams: u32,
     /// True if the queue has groups even without turns and a limit, so that its teams can be paused.
     pub groups: bool,
-    /// The number of distinct hashes. By default, each key has its own.
+    /// The number of distinct hashes. By default, each key has a separate team.
     pub hashes: Option<u64>,
     /// True if the queue tracks times.
     pub track: bool,

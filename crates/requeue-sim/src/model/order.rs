@@ -15,7 +15,7 @@ pub enum Ranking {
     /// A custom order: the key that was pushed or touched last. This order loses every `lossy`-th key that it gets,
     /// unless `lossy` is 0.
     Stack {
-        /// One of this many keys is lost.
+        /// One of this number of keys is lost.
         lossy: u32,
     },
 }
@@ -227,7 +227,7 @@ impl<K: Clone + Ord> ReadyKeys<K> {
         self.stack.touch(key);
     }
 
-    /// Raises the priority of a ready key to `priority`, if that is higher.
+    /// Raises the priority of a ready key to `priority`, if `priority` is higher.
     pub fn lift(&mut self, key: &K, priority: i32) {
         let level = self.level(priority);
         let Some(candidate) = self.keys.iter_mut().find(|c| c.key == *key) else { return };

@@ -201,7 +201,7 @@ impl<K: Ord + Clone> Model<K> {
         if self.paused { 0 } else { self.queue.eligible() }
     }
 
-    /// Returns the keys that may be delivered, the one that has been ready longest first.
+    /// Returns the keys that may be delivered, first the key that has been ready longest.
     pub fn by_age(&self) -> impl Iterator<Item = &K> {
         self.queue.by_age()
     }

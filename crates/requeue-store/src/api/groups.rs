@@ -392,7 +392,7 @@ impl GroupHandle<'_> {
         self.change(GroupChange::Paused(true), "paused").await
     }
 
-    /// Ends a [pause](Self::pause). Waiting workers learn of it as fast as of an add.
+    /// Ends a [pause](Self::pause). Waiting workers learn of the resume as fast as of an add.
     ///
     /// # Errors
     ///

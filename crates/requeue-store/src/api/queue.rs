@@ -271,10 +271,10 @@ impl Queue {
     /// Cancels the run of a key in flight, in any process. The key runs again only if it was added
     /// again.
     ///
-    /// The worker learns of it within a second, and by the next renewal of its lease if PostgreSQL cannot send
-    /// notifications to it. [`Item::cancelled`] becomes ready there, `Workers` cancel the handler's context, and
-    /// `requeue work` terminates the command. The run counts neither as a success nor as a failure. If the
-    /// worker is gone, the run is over when its lease expires.
+    /// The worker learns of the cancellation within a second. If PostgreSQL cannot send it notifications, it learns at
+    /// the next renewal of its lease. [`Item::cancelled`] becomes ready there, `Workers` cancel the handler's context,
+    /// and `requeue work` terminates the command. The run counts neither as a success nor as a failure. If the worker
+    /// is gone, the run is over when its lease expires.
     ///
     /// A pending run of the key remains: see [`cancel`](Self::cancel). The run of a later delivery is never
     /// cancelled. A run that completes before its worker learns of it counts as it has completed.
@@ -394,7 +394,7 @@ impl Queue {
     /// [Shuts down](Self::shut_down) the queue in this process when no work is left: no key is ready, waiting
     /// or in flight, in this process or another. Parked keys do not count.
     ///
-    /// Only a getter that waits for keys detects that. Without getters, the queue is never shut down.
+    /// Only a getter that waits for keys detects the end of the work. Without getters, the queue is never shut down.
     ///
     /// # Examples
     ///

@@ -17,7 +17,7 @@ const RUNNING: usize = 256;
 const EXPLAINED: usize = 10;
 
 impl Queue {
-    /// Counts the keys in each state. The engine reads all keys for that.
+    /// Counts the keys in each state. For this, the engine reads all keys.
     ///
     /// # Errors
     ///
@@ -205,9 +205,9 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// Returns an error if the last count failed, now or recently. A count that takes over a minute fails.
-    /// After a failure, the engine is not queried again for 1 s to 10 s. If several counts in a row take too
-    /// long, the pauses are one minute, two and then four. On SQLite, a count that takes too long runs to its end.
+    /// Returns an error if the last count failed, now or recently. A count that takes over a minute fails. After a
+    /// failure, the engine is not queried again for 1 s to 10 s. If several consecutive counts take too long, the
+    /// pauses are one minute, two and then four. On SQLite, a count that takes too long runs to its end.
     ///
     /// # Cancel safety
     ///

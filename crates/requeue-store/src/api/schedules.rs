@@ -13,8 +13,8 @@ impl Queue {
     /// Adds a key again at each time of a schedule, which is kept in the store.
     ///
     /// A key has at most one schedule, and this call changes it. If the expression and the time zone, or the period,
-    /// are the same as before, its times stay. A program may therefore call this at each start. A pause stays in any
-    /// case.
+    /// are the same as before, its times stay. A program may therefore call this at each start. The change does not end
+    /// a pause.
     ///
     /// The processes that get keys of the queue add the key, each time one of them. If the key is still ready or
     /// waiting then, it runs once. If times pass while no process gets keys, the key is added once. Times are measured

@@ -418,8 +418,8 @@ impl OpenOptions {
         self
     }
 
-    /// Sets the rate of all starts of the queue, over all processes, if the queue has none. By default there is no such
-    /// limit.
+    /// Sets the rate of all starts of the queue, over all processes, if the queue has no rate. By default there is no
+    /// such limit.
     ///
     /// The rate is stored. If the queue has another rate, [`open`](Self::open) fails. [`Queue::set_rate`] changes the
     /// rate, and [`GroupHandle::set_rate`](crate::GroupHandle::set_rate) sets a further rate for a group. [`Rate`] has
@@ -596,7 +596,7 @@ impl OpenOptions {
     /// Each report is also a [`tracing`] event with the target `requeue_store::parked`. If the answer to a claim is
     /// lost, its reports are also lost.
     ///
-    /// `report` is called on a task of the runtime and must not block. A panic in it is caught and logged.
+    /// `report` is called on a task of the runtime and must not block. A panic in `report` is caught and logged.
     ///
     /// # Examples
     ///

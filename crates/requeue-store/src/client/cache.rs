@@ -12,8 +12,8 @@ use crate::types::error::{Answer, EngineError};
 const FRESH: Duration = Duration::from_secs(1);
 /// The pause after a successful query, as a multiple of the duration of that query, up to [`LONG_PAUSE`].
 const SHARE: u32 = 50;
-/// The longest pause after a query that took up to 7.5 s. A query can be slow once, because the store was
-/// stopped or the machine was busy. The results must not be out of date for long after that.
+/// The longest pause after a query that took up to 7.5 s. A query can be slow once, because the store was stopped or
+/// the machine was busy. The results must not be out of date for long after such a query.
 const LONG_PAUSE: Duration = Duration::from_secs(30);
 /// The minimum pause after long queries, as a multiple of their duration.
 const LONG_SHARE: u32 = 4;

@@ -35,9 +35,9 @@ impl Finishing {
         Self { end, failures, lease, unsure: false, reply }
     }
 
-    /// Answers a failure at the limit, and reports its key as parked, unless the key was added during the
-    /// run. Engines do not report which of the two happened, so this looks the key up. The lookup may miss a
-    /// key that was revived in between.
+    /// Answers a failure at the limit, and reports its key as parked, unless the key was added during the run. Engines
+    /// do not report which of the two happened, so this function looks the key up. The lookup may miss a key that was
+    /// revived since the completion.
     async fn answer_parked(self, engine: Arc<dyn Engine>, place: Arc<Place>) {
         let key = &self.end.key;
         let is_parked = match self.lease.send_deadline() {

@@ -144,8 +144,8 @@ impl Item {
         self.out.asked.priority
     }
 
-    /// Sets the priority of the key's next run, if the completion of this delivery causes one. The
-    /// default is the priority of this run.
+    /// Sets the priority of the key's next run, if the completion of this delivery causes a run. The default is the
+    /// priority of this run.
     pub const fn set_priority(&mut self, priority: Priority) {
         self.out.asked.priority = priority;
     }
@@ -217,7 +217,7 @@ impl Item {
         self.error = Some(error);
     }
 
-    /// Completes the delivery. Returns true if this has parked the key.
+    /// Completes the delivery. Returns true if the completion has parked the key.
     ///
     /// A completion that parks the key is also reported as a [`tracing`] event with the target
     /// `requeue_store::parked` and the level `WARN`.

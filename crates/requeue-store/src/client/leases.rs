@@ -28,7 +28,7 @@ struct Held {
     /// Until this time, the process certainly has the lease. The time is measured by the process's own clock,
     /// from before the request was sent.
     deadline: Instant,
-    /// The time of the delivery to a worker, or `None` before that.
+    /// The time of the delivery to a worker, or `None` before the delivery.
     since: Option<Instant>,
     lost: CancellationToken,
     /// Cancelled when the run is cancelled.
@@ -221,7 +221,7 @@ async fn keep_leases(
     place: Arc<Place>,
 ) {
     let Some(lease) = leases.upgrade().map(|leases| leases.lease) else { return };
-    // Two renewals in a row may fail before a lease expires.
+    // Two consecutive renewals may fail before a lease expires.
     let every = lease / 3;
     let mut renewal = Instant::now() + every;
     let mut cancels = Cancels::new();

@@ -318,7 +318,7 @@ error! {
     /// The error of [`Store::connect`](crate::Store::connect).
     ///
     /// The [kind](Self::kind) of the error tells you how to react. Its source is the report of the engine, the server
-    /// or the system; the error about an invalid address has none. Neither contains a password.
+    /// or the system; the error about an invalid address has no source. Neither contains a password.
     ConnectError, "", {}
 }
 

@@ -22,8 +22,8 @@ pub enum State {
     InFlight,
     /// Has failed for the last time, and is kept until it is added again, revived or cancelled.
     Parked,
-    /// Set aside, because another program has written a row for it that cannot be read. No worker gets
-    /// it until it is added again. An add replaces the row. [`Entry::error`] has the reason.
+    /// Set aside, because another program has written an unreadable row for the key. No worker gets it until it is
+    /// added again. An add replaces the row. [`Entry::error`] has the reason.
     Damaged,
 }
 

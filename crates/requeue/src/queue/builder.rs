@@ -370,7 +370,7 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// seconds, and the time grows with the square of their number.
     ///
     /// Choose [`std::hash::RandomState`], which is SipHash, if keys come from people or programs that you do not trust.
-    /// The default limiter then uses SipHash, too. A custom [`limiter`](Self::limiter) hashes keys with a separate
+    /// The default limiter then also uses SipHash. A custom [`limiter`](Self::limiter) hashes keys with a separate
     /// hasher: see [`BackoffLimiter::with_hasher`].
     ///
     /// # Examples
@@ -472,7 +472,7 @@ impl<K> Fused<K> {
 impl<K> CustomOrder<K> for Fused<K> {
     fn push(&mut self, key: K) {
         if self.broken {
-            // The key is still delivered by age. This copy of it is dropped here, under the lock.
+            // The key is still delivered by age. This copy of the key is dropped here, under the lock.
             return drop_quietly(key);
         }
         self.held += 1;

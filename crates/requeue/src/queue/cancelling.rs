@@ -1,4 +1,4 @@
-//! Cancelling runs in flight, and waiting for it.
+//! Cancels runs in flight, and waits for cancellations.
 
 use std::borrow::Borrow;
 use std::future::Future;
@@ -133,7 +133,7 @@ impl<K: Key> Cancellation<K> {
     }
 }
 
-/// Nothing in it is pinned.
+/// No field is pinned.
 impl<K: Key> Unpin for Cancellation<K> {}
 
 impl<K: Key> Future for Cancellation<K> {

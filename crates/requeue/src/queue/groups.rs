@@ -210,9 +210,9 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// Cancels the runs in flight of all keys of the group, as [`Queue::cancel_running`] does for one
     /// key. Returns the number of runs that this call has cancelled.
     ///
-    /// The keys stay in flight until their deliveries are completed.
-    /// [`none_in_flight`](Self::none_in_flight) waits for that. A run that starts during the call may
-    /// continue, unless the group is [paused](Self::pause). The cost is that of [`cancel`](Self::cancel).
+    /// The keys stay in flight until their deliveries are completed. [`none_in_flight`](Self::none_in_flight) waits for
+    /// this. A run that starts during the call may continue, unless the group is [paused](Self::pause). The cost is
+    /// that of [`cancel`](Self::cancel).
     ///
     /// # Examples
     ///

@@ -239,8 +239,8 @@ impl<'q, K: Key> Item<'q, K> {
         Cancellation::new(queue, self.ticket)
     }
 
-    /// Makes this run not count toward the queue's [pace](crate::Builder::pace), for a worker that
-    /// finds that there is nothing to do.
+    /// Makes this run not count toward the queue's [pace](crate::Builder::pace), for a worker that finds no work for
+    /// the key.
     ///
     /// The call has no effect in a queue without a pace. [`count_start`](Self::count_start) reverses it.
     ///

@@ -425,7 +425,7 @@ impl<K: Key> Shared<K> {
     }
 }
 
-/// Nothing in it is pinned: the keys are in a vector.
+/// No field is pinned: the keys are in a vector.
 impl<K: Key, S: BuildHasher> Unpin for Drain<'_, K, S> {}
 
 impl<K: Key, S: BuildHasher> Future for Drain<'_, K, S> {

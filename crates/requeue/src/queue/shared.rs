@@ -215,8 +215,8 @@ impl<K: Key> Shared<K> {
         if let Some(now) = state.time_for(operation, now) {
             return Ok((state, now));
         }
-        // The clock is user code, so it is not called under the lock. Another thread may take the lock in
-        // between, as if this call had begun later.
+        // The clock is user code, so it is not called under the lock. Before this call, another thread may take the
+        // lock, as if this call had begun later.
         drop(state);
         let now = self.clock.now();
         Ok((self.lock()?, now))
@@ -486,8 +486,8 @@ impl<K: Key> Drop for Shared<K> {
     }
 }
 
-/// Returns true if keys of this type run no code that could call the queue while it is locked. The
-/// most common types of keys are known to run none.
+/// Returns true if keys of this type run no code that could call the queue while it is locked. The most common types of
+/// keys are known to run no such code.
 fn has_plain_code<K: 'static>() -> bool {
     fn is_one_of<K: 'static>(types: &[TypeId]) -> bool {
         types.contains(&TypeId::of::<K>())

@@ -213,9 +213,8 @@ impl Waiters {
         }
     }
 
-    /// Returns the latest wake given to a task, if a key is ready, another getter is listed, and
-    /// neither this wake nor a later one has been returned. The wake may never be used, so the
-    /// caller watches over it.
+    /// Returns the latest wake given to a task, if a key is ready, another getter is listed, and neither this wake nor
+    /// a later wake has been returned. The wake may never be used, so the caller watches over it.
     #[inline]
     pub(crate) const fn unused_wake(&self, keys: usize) -> Option<u64> {
         let only_tasks_come = self.to_task > self.returned && self.to_thread <= self.returned;

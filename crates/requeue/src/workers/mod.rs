@@ -39,7 +39,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// Returns the number of this attempt: 1, plus the number of failures in a row before it.
+    /// Returns the number of this attempt: 1, plus the number of consecutive failures before this run.
     #[must_use]
     pub const fn attempt(&self) -> u32 {
         self.delivery.attempt

@@ -143,8 +143,8 @@ where
     /// error that is [terminal](Error::terminal).
     ///
     /// The hook is called on the worker's task, before the completion of the delivery. If it blocks, it keeps the
-    /// worker from its next key, and the runtime's thread from its other tasks. Move long work elsewhere. A panic in it
-    /// is ignored.
+    /// worker from its next key, and the runtime's thread from its other tasks. Move long work elsewhere. A panic in
+    /// the hook is ignored.
     pub fn on_give_up(mut self, f: impl Fn(Q::Key, Error) + Send + Sync + 'static) -> Self {
         self.options.on_give_up = Some(Arc::new(f));
         self
@@ -157,7 +157,7 @@ where
     /// part of the retry.
     ///
     /// The hook is called on the worker's task, as [`on_give_up`](Self::on_give_up) is. At that time, the key may
-    /// already be in flight with another worker. A panic in it is ignored.
+    /// already be in flight with another worker. A panic in the hook is ignored.
     ///
     /// # Examples
     ///

@@ -155,7 +155,7 @@ pub(crate) struct Hold<'a> {
 pub(crate) struct InFlight(Option<CountedRun>);
 
 impl InFlight {
-    /// Returns false if the run has begun for another object than the one with this uid.
+    /// Returns false if the run has begun for an object with another uid.
     pub(crate) fn is_for(&self, uid: impl FnOnce() -> Option<String>) -> bool {
         self.0.as_ref().is_none_or(|run| run.uid == uid())
     }
@@ -551,8 +551,7 @@ impl ChangingShards {
         }
     }
 
-    /// Returns the selection for a watch that starts: the shards that are held, or `None` if there
-    /// are none.
+    /// Returns the selection for a watch that starts: the shards that are held, or `None` if no shards are held.
     pub(crate) fn select_held(&self) -> Option<Selection> {
         let shards = self.held();
         (!shards.is_empty()).then(|| Selection { holder: self.clone(), shards })

@@ -60,8 +60,8 @@ impl Known {
 
 /// The objects whose shards are forgotten as soon as no event is being handled.
 ///
-/// The handler of an event learns the shard first, then changes the store, and adds the key last.
-/// If the shard were forgotten in between, the add would be lost.
+/// The handler of an event learns the shard first, then changes the store, and adds the key last. If the shard were
+/// forgotten between these steps, the add would be lost.
 #[derive(Default)]
 struct Forgetting {
     /// The number of events and lists that are being handled.
@@ -120,8 +120,7 @@ impl Places {
                     }
                     Err(panic) => format!("it panicked: {}", panic_message(&*panic)),
                 };
-                // The first error is kept. The watch ends the controller with it after the present
-                // event.
+                // The first error is kept. With this error, the watch ends the controller after the present event.
                 self.failure.lock().get_or_insert_with(|| (key.clone(), cause));
                 None
             }
@@ -159,9 +158,9 @@ impl Places {
         is_of_object.then(|| then(shard))
     }
 
-    /// Remembers the shard of the object with this uid, if `is_held` returns true for the shard. If
-    /// the shard was not known before, calls `new` with it. If another shard was known before, and
-    /// `access` is shared, nothing changes, and the result is `None`.
+    /// Remembers the shard of the object with this uid, if `is_held` returns true for the shard. If the shard was not
+    /// known before, calls `new` with the shard. If another shard was known before, and `access` is shared, nothing
+    /// changes, and the result is `None`.
     pub(super) fn learn_shard(
         &self,
         key: &ObjectKey,
