@@ -29,7 +29,7 @@
 //! # Progress
 //!
 //! All replicas compute the [desired assignment](super::balance) from the group object and the live members, except for
-//! members that are [new](super::members) ones. A holder hands a surplus shard over: it requests its
+//! members that are [new](super::members). A holder hands a surplus shard over: it requests its
 //! [release](Change::Release), waits until the shard is drained, and writes the new holder. If a run exceeds the time
 //! limit, its [cancellation](Change::Cancel) is requested: until the run ends, no other key of the shard can run. A
 //! member that stops hands over all of its shards, and then releases and deletes its Lease.
