@@ -75,12 +75,12 @@ pub fn codes(text: &str, among: i32) -> Result<Vec<i32>, &'static str> {
     Ok((0..among).filter(|&exit| codes.contain(exit)).collect())
 }
 
-/// Parses the value of `--halt`. Returns its `Debug` text.
+/// Parses the value of `--halt`. Returns the `Debug` text of the value.
 pub fn halt(text: &str) -> Result<String, &'static str> {
     parse_halt(text).map(|halt| format!("{:?}", halt.0))
 }
 
-/// Parses the address of the dashboard. Returns its `Debug` text.
+/// Parses the address of the dashboard. Returns the `Debug` text of the value.
 pub fn address(text: &str) -> Result<String, &'static str> {
     parse_address(text).map(|address| format!("{address:?}"))
 }

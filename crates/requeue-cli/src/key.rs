@@ -14,7 +14,7 @@ pub(crate) type KeyQueue = requeue::Queue<Key, RandomState>;
 /// The length of the longest key in bytes: the longest argument that exec takes on Linux.
 pub(crate) const LONGEST: usize = 131_071;
 
-/// Formats bytes as printable text on one line, in quotes. Cuts them after 200 bytes.
+/// Formats bytes as printable text on one line, in quotes. Cuts the bytes after 200.
 pub(crate) fn escaped(bytes: &[u8]) -> String {
     const SHOWN: usize = 200;
     let text = escape(&bytes[..bytes.len().min(SHOWN)], &['"', '\\']);

@@ -89,8 +89,8 @@ impl<K> Builder<K> {
 
     /// Sets the function that returns more properties of a key.
     ///
-    /// The function is called for each key of a response. It should be quick, and must not block. If it panics, the key
-    /// is shown without more properties.
+    /// The function is called for each key of a response. It should be quick, and must not block. If the function
+    /// panics, the key is shown without more properties.
     ///
     /// # Examples
     ///
@@ -118,7 +118,8 @@ impl<K> Builder<K> {
     /// Adds a table to the dashboard and to `/api/v1/sections`, below the tables that were added before.
     ///
     /// The function is called for each request for the tables. An open dashboard sends a request every 2 s. The
-    /// function should be quick, and must not block. While it returns `None`, or if it panics, the table is not shown.
+    /// function should be quick, and must not block. While the function returns `None`, or if it panics, the table is
+    /// not shown.
     ///
     /// # Examples
     ///
@@ -218,7 +219,7 @@ impl<K> Builder<K> {
 
     /// Sets the check for `/readyz`, in addition to the state of the queue.
     ///
-    /// While it returns false, the response is 503.
+    /// While the check returns false, the response is 503.
     pub fn ready(mut self, ready: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         self.settings.ready = Box::new(ready);
         self
@@ -226,7 +227,7 @@ impl<K> Builder<K> {
 
     /// Sets the check for `/healthz`.
     ///
-    /// While it returns false, the response is 503. Return false if only a restart of the program can help.
+    /// While the check returns false, the response is 503. Return false if only a restart of the program can help.
     pub fn healthy(mut self, healthy: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         self.settings.healthy = Box::new(healthy);
         self

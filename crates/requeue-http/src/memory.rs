@@ -201,7 +201,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         Walked { rows, next: None, looked_at, more: more || unread }
     }
 
-    /// Changes a key that may have left its state since it was listed. Returns true if it was changed.
+    /// Changes a key that may have left its state since it was listed. Returns true if the key was changed.
     fn change_key(&self, action: Action, key: K, bytes: &[u8]) -> Result<bool, Problem> {
         let entry = self.queue.look_up(&key).filter(|entry| State::of_entry(entry) != State::Idle);
         let Some(entry) = entry else {

@@ -42,7 +42,7 @@ const SILENT_LOOKS: u64 = 4;
 /// Serves `router` on at most `most` connections at a time, until `ended`. A new connection replaces the oldest
 /// connection that has sent no request, or else the oldest idle connection.
 ///
-/// If all of them are busy, the new connection gets one of [`RESERVED`] places, where `probes` answers one request.
+/// If all connections are busy, the new connection gets one of [`RESERVED`] places, where `probes` answers one request.
 /// Clients that occupy all connections therefore do not block the probes of an orchestrator. While the reserved places
 /// are also taken, new connections wait in the queue of the system.
 pub(crate) async fn serve<L: Listener<Addr: 'static>>(

@@ -91,8 +91,8 @@ impl Site {
     ///
     /// The numbers are read from the store each second, and less often if the reads take long: the reads take at most
     /// about a fifth of the time. The dashboard and the API show their age. The store is asked each second whether the
-    /// queue is paused. If it does not answer within 5 s, `/readyz` returns 503. The keys that have run the longest are
-    /// chosen among the first 256 running keys, in the order of the keys.
+    /// queue is paused. If the store does not answer within 5 s, `/readyz` returns 503. The keys that have run the
+    /// longest are chosen among the first 256 running keys, in the order of the keys.
     ///
     /// # Examples
     ///

@@ -103,7 +103,7 @@ mod relist;
 pub mod shared;
 #[cfg(test)]
 mod tests;
-// `requeue watch` of the program uses it. This module is no part of the stable interface.
+// `requeue watch` of the program uses this module. This module is no part of the stable interface.
 #[doc(hidden)]
 pub mod watch;
 

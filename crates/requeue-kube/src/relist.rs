@@ -79,8 +79,8 @@ fn is_of_any_version(uri: &Uri) -> bool {
     uri.query().is_some_and(|query| query.split('&').any(|it| it == "resourceVersion=0"))
 }
 
-/// Returns the query of a list or a streaming list without its version, which makes it a consistent
-/// read. A list then permits no rule for matching versions; a streaming list requires it.
+/// Returns the query of a list or a streaming list without its version, which makes it a consistent read. A list then
+/// permits no rule for matching versions; a streaming list requires such a rule.
 fn most_recent(query: &str) -> String {
     let is_watch = query.split('&').any(|it| it == "watch=true");
     let kept = query.split('&').filter(|it| {

@@ -168,7 +168,7 @@ impl Lease {
     }
 }
 
-/// Adds the fields to an object, or replaces them. Creates the object if it is missing.
+/// Adds the fields to an object, or replaces the fields. Creates a missing object.
 fn extend_object(object: &mut Value, fields: Map<String, Value>) {
     if !object.is_object() {
         *object = Value::Object(Map::new());

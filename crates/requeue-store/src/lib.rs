@@ -6,9 +6,9 @@
 //!   added again in flight is delivered once more. Failures back off.
 //! - **Durable**: an add that has returned survives a crash of all your processes. The add also survives a crash of the
 //!   engine, as far as the engine promises durability.
-//! - **Leased and fenced**: a worker that dies or is cut off loses its key when the lease expires. After that, nothing
-//!   that it does changes the store. [`Item::fencing_token`] is the fencing token by which other systems can also
-//!   reject its late writes.
+//! - **Leased and fenced**: a worker that dies or is cut off loses its key when the lease expires. After that, no
+//!   action of this worker changes the store. [`Item::fencing_token`] is the fencing token by which other systems can
+//!   also reject its late writes.
 //! - **Parked**: a key that fails too often is set aside with its last error, until it is added
 //!   again, revived or cancelled.
 //!

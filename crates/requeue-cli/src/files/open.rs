@@ -101,7 +101,7 @@ impl Links {
 }
 
 impl Directory {
-    /// Returns its own metadata.
+    /// Returns the metadata of the directory.
     pub(super) fn meta(&self) -> io::Result<Meta> {
         Ok(Meta::from_stat(&fstat(&self.fd)?))
     }

@@ -66,12 +66,12 @@ impl Ran {
         self.files.lock().remove(path);
     }
 
-    /// Reads the file, and compares its content with the content of the last successful run. If it
-    /// has changed, a run starts.
+    /// Reads the file, and compares its content with the content of the last successful run. If the content has
+    /// changed, a run starts.
     pub(super) fn begin_run(&self, path: &[u8]) -> Begun {
         // The file is read without the lock, because a read may take long.
         let Some(now) = self.read_content(Path::new(OsStr::from_bytes(path))) else {
-            // If it exists again later, it runs.
+            // If the file exists again later, it runs.
             self.forget_file(path);
             return Begun::Gone;
         };

@@ -199,8 +199,8 @@ impl Tree {
         Ok(self.take_changes())
     }
 
-    /// Forgets the content of a file that did not run because it did not exist. If it exists again, it is new. Returns
-    /// its path as in the events.
+    /// Forgets the content of a file that did not run because it did not exist. If the file exists again, it is new.
+    /// Returns the file's path as in the events.
     pub(super) fn forget_file(&mut self, shown: &Path) -> Option<PathBuf> {
         let inside = |root: &Root| Some(root.path.join(shown.strip_prefix(&root.given).ok()?));
         let paths: Vec<_> = self.roots.iter().filter_map(inside).collect();
@@ -397,7 +397,7 @@ impl Tree {
         }
     }
 
-    /// Forgets a directory and all its subdirectories. If it is gone, its files are deleted.
+    /// Forgets a directory and all its subdirectories. If the directory is gone, its files are deleted.
     fn forget_dir(&mut self, dir: &Path, is_gone: bool) {
         if let Some(root) = self.roots.iter_mut().find(|root| root.path == dir && !root.is_missing)
         {

@@ -129,7 +129,7 @@ impl<'a> Sink<'a> {
 }
 
 /// Writes the standard input of a command, and returns the number of bytes written. The command need not read all
-/// of them.
+/// bytes.
 pub(crate) async fn feed_stdin(
     to: Option<ChildStdin>,
     what: Option<&[u8]>,

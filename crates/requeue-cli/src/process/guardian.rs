@@ -1,5 +1,5 @@
 //! The guardian: a second process. If `requeue` is killed, the guardian kills its commands, so that the next `requeue`
-//! never runs a key beside them.
+//! never runs a key at the same time.
 //!
 //! SIGKILL cannot be caught. `requeue` therefore starts a second process of this program, the guardian, before the
 //! first command of a run. A run without keys does not start it, and so takes half the time. The guardian waits for the
@@ -275,7 +275,7 @@ mod tests {
 
     use super::*;
 
-    /// Starts a long command in its own group, as a run of the parent "p".
+    /// Starts a long command in a separate group, as a run of the parent "p".
     fn command(run: u64) -> Child {
         let mut sleep = Command::new("sleep");
         sleep.arg("1000").env(PARENT, "p").env(RUN, run.to_string());

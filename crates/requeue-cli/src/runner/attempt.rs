@@ -190,7 +190,7 @@ impl Runner {
         Outcome::Failed { exit: Some(exit), why, is_final }
     }
 
-    /// Runs the command. Returns its outcome, and its record for the dashboard.
+    /// Runs the command. Returns the outcome of the run, and the run's record for the dashboard.
     async fn run_command(
         &self,
         run: Run<'_>,

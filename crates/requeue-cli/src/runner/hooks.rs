@@ -16,7 +16,7 @@ pub(crate) trait Hooks: Debug + Send + Sync {
         Ok(())
     }
 
-    /// Prepares a run of the key. Returns its input; `None` if a run is no longer needed.
+    /// Prepares a run of the key. Returns the input of the run; `None` if the run is no longer needed.
     fn prepare_run<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<Option<RunInput>, String>>;
 
     /// Called when the run that began last has succeeded. If the hook returns an error, the run counts as failed.

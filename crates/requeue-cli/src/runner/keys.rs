@@ -196,7 +196,7 @@ impl Keys {
         Some(Job { item, lease })
     }
 
-    /// Records the start of a run. Returns its attempt, and the number of adds that it serves.
+    /// Records the start of a run. Returns the attempt of the run, and the number of adds that the run serves.
     pub(super) fn record_start(&self, Job { item, lease }: &Job) -> (Past, u32) {
         item.count_start();
         match lease {
@@ -213,7 +213,7 @@ impl Keys {
         item.succeed();
     }
 
-    /// Completes a key after its last failure. If it was re-added, it runs again without failures.
+    /// Completes a key after its last failure. If the key was re-added, it runs again without failures.
     pub(super) fn give_up(&self, item: Item<'static, Key>) {
         self.end_place(&item);
         self.failing.forget_key(&item);

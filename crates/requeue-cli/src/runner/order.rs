@@ -59,7 +59,7 @@ impl OutputOrder {
         self.turn.lock().await
     }
 
-    /// Gives a key a place, unless it has one from an earlier attempt.
+    /// Gives a key a place, unless it has a place from an earlier attempt.
     pub(super) fn give_place(&self, key: &Key) {
         let mut places = self.places.lock();
         if !places.of_keys.contains_key(key) {

@@ -330,7 +330,7 @@ pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
         let (adder, runtime) = (Adder::new(target, unsaid), Handle::current());
         let unmatched = settings.groups.pattern();
         let mut adding = Adding { adder, runtime, failed: None, unmatched };
-        // This call blocks until the input arrives. Only a signal that ends the process interrupts it.
+        // This call blocks until the input arrives. Only a signal that ends the process interrupts this call.
         let added = tokio::task::block_in_place(|| match keys.is_empty() {
             true => adding.add_read(&source, format),
             false => adding.add_named(&keys, format),

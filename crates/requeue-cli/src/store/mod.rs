@@ -125,7 +125,7 @@ impl Place {
         Ok((self.to_find(how, &hint).await?, expired))
     }
 
-    /// Opens the queue. Creates it, and its file, if it does not exist.
+    /// Opens the queue. Creates the queue, and its file, if the queue does not exist.
     async fn to_change(&self, how: impl Fn(OpenOptions) -> OpenOptions) -> Result<Queue, Refusal> {
         let url = self.store.required_url()?;
         open_patiently(self.store.wait, async || {
@@ -144,7 +144,7 @@ impl Place {
         self.to_find(|opening| opening, "").await
     }
 
-    /// Opens a queue that exists. `hint` ends the error message, and says how to create it.
+    /// Opens a queue that exists. `hint` ends the error message, and says how to create the queue.
     async fn to_find(
         &self,
         how: impl Fn(OpenOptions) -> OpenOptions,
@@ -208,7 +208,7 @@ async fn connect_store(url: &str) -> Result<Store, Unopened> {
     Ok(store)
 }
 
-/// Connects to a store without creating a file. `hint` ends the error message, and says how to create it.
+/// Connects to a store without creating a file. `hint` ends the error message, and says how to create the queue.
 async fn connect_to_look(url: &str, hint: &str) -> Result<Store, Unopened> {
     // An address with a wrong option must be reported first, because its file name would also be wrong.
     Store::check(url)?;

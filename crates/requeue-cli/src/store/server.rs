@@ -141,7 +141,7 @@ impl Server {
             };
             let mut request = Request::builder().method(method).uri(format!("{base}{target}"));
             request = request.header(HOST, host);
-            // The token is sent with changes only: a read needs none, and a token that is not sent cannot leak.
+            // The token is sent with changes only: a read needs no token, and a token that is not sent cannot leak.
             let token = self.token.as_ref().filter(|_| body.is_some());
             if let Some(token) = token {
                 request = request.header(CONTENT_TYPE, "application/json");

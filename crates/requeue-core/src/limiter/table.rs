@@ -54,7 +54,7 @@ impl<K: Hash + Eq, V, S: BuildHasher> KeyTable<K, V, S> {
         Some(noted.value(slot))
     }
 
-    /// Returns the value of `key`. If there is none, inserts the default value.
+    /// Returns the value of `key`. If there is no value, inserts the default value.
     pub(super) fn get_or_default(&mut self, key: &K) -> &mut V
     where
         K: Clone,

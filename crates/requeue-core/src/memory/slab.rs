@@ -291,8 +291,8 @@ impl<T, I: Id> Slab<T, I> {
         core::mem::take(&mut self.needs_care)
     }
 
-    /// Returns the first record from `from` on in the same chunk. If there is none, returns the
-    /// index of the first slot of the next chunk as an error; after the last chunk, 0.
+    /// Returns the first record from `from` on in the same chunk. If there is no such record, returns the index of the
+    /// first slot of the next chunk as an error; after the last chunk, 0.
     pub(crate) fn next_in_chunk(&self, from: usize) -> Result<I, usize> {
         let (chunk, at) = (from / CHUNK, from % CHUNK);
         let entries = self.chunks.get(chunk).map_or(&[][..], |chunk| &chunk.entries);

@@ -23,8 +23,7 @@ impl<K> Custom<K> {
         self.order.push(key);
     }
 
-    /// Returns the next key of the user's order, until it has none or has returned every pushed
-    /// key.
+    /// Returns the next key of the user's order, until the order has no key or has returned every pushed key.
     pub(crate) fn pop(&mut self) -> Option<K> {
         self.entries = self.entries.checked_sub(1)?;
         let key = self.order.pop();

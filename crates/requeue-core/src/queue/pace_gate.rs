@@ -119,8 +119,8 @@ impl<K: Eq + Clone> Queue<K> {
         Some(pace.permitted_from(&record.key, record.hash))
     }
 
-    /// Makes the key in `slot`, which is not ready, wait until the pace permits its run at `until`.
-    /// If it waits for an earlier time, the gate stops it again at that time.
+    /// Makes the key in `slot`, which is not ready, wait until the pace permits its run at `until`. If the key waits
+    /// for an earlier time, the gate stops the key again at that time.
     #[cold]
     #[inline(never)]
     pub(super) fn wait_for_pace(&mut self, slot: Slot, until: Time, now: Time) -> Added {
@@ -182,8 +182,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Examines a few keys that ran, and forgets the starts of keys whose window is over. Appends their copies to
-    /// `keys`, for the caller to drop. A queue without a pace has no copies.
+    /// Examines a few keys that ran, and forgets the starts of keys whose window is over. Appends the copies of these
+    /// keys to `keys`, for the caller to drop. A queue without a pace has no copies.
     ///
     /// The caller calls this about as often as it takes keys. Otherwise the memory of keys that no
     /// longer run stays in use.

@@ -40,7 +40,7 @@ pub enum Failures {
 /// The effect of a completion on the adds and reasons of its run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Adds {
-    /// The run served them, or they are dropped with it.
+    /// The run served its adds, or the adds are dropped with the run.
     End,
     /// The adds and reasons go to the next run.
     PassOn,

@@ -107,7 +107,7 @@ impl Add {
     /// of zero means now.
     ///
     /// Debounced adds combine due times by their own rule: [`Merge::Exactly`] is the only [merge](Self::merge) that
-    /// affects them. Debounced adds do not count as retries.
+    /// affects debounced adds. Debounced adds do not count as retries.
     ///
     /// # Examples
     ///
@@ -230,10 +230,10 @@ pub enum Added {
     BackingOff,
     /// The queue has been closed or shut down.
     Refused,
-    /// The key was parked. The key is ready again or waits for its delay, and its failures are reset. Only stores
-    /// answer this.
+    /// The key was parked. The key is ready again or waits for its delay, and its failures are reset. Only stores give
+    /// this answer.
     Revived,
-    /// The key is parked, and stays parked. Only stores answer this.
+    /// The key is parked, and stays parked. Only stores give this answer.
     Parked,
 }
 

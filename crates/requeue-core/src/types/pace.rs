@@ -4,8 +4,8 @@ use core::time::Duration;
 
 /// A limit on how often one key runs: at most `runs` starts in every window of the length `per`.
 ///
-/// Every run counts, also one that succeeds. A run above the pace waits until the pace permits it. Further adds of the
-/// key become part of that run, so no add is dropped. Other keys do not wait.
+/// Every run counts, also a run that succeeds. A run above the pace waits until the pace permits it. Further adds of
+/// the key become part of that run, so no add is dropped. Other keys do not wait.
 ///
 /// # Examples
 ///

@@ -33,12 +33,12 @@ use super::source::{JitterSource, jitter, scale_duration};
 pub struct Backoff {
     /// The next delay, without its jitter. The cap does not apply to the first delay.
     pub duration: Duration,
-    /// The factor by which each step multiplies the duration. If it is 0, negative or NaN, the
-    /// duration does not change.
+    /// The factor by which each step multiplies the duration. If the factor is 0, negative or NaN, the duration does
+    /// not change.
     pub factor: f64,
     /// The maximum random part of a delay, as a multiple of its duration. Jitter is added after the cap, so a delay may
-    /// be longer than the cap. Jitter never changes the duration itself. If it is 0, negative or NaN, there is no
-    /// jitter.
+    /// be longer than the cap. Jitter never changes the duration itself. If this value is 0, negative or NaN, there is
+    /// no jitter.
     pub jitter: f64,
     /// The number of times that the duration may still change. At 0 and below, it does not change.
     pub steps: i32,

@@ -314,8 +314,8 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
     }
 }
 
-/// Puts `item` into the stream of results. Drops it if the stream is full: a slow reader must not
-/// delay a run.
+/// Puts `item` into the stream of results. Drops the result if the stream is full, because a slow reader must not delay
+/// a run.
 pub(super) fn report_item<T>(results: &mpsc::Sender<T>, item: T) {
     if let Err(mpsc::error::TrySendError::Full(_)) = results.try_send(item) {
         tracing::debug!("dropped a result: the controller's stream is full; read it continuously");

@@ -334,8 +334,8 @@ where
     ///   the shard.
     ///
     /// The shards are fixed: when a replica stops, no other replica takes over its shards. Run one replica for each
-    /// shard, for example as a StatefulSet, or combine a shard with [`leader_election`](Self::leader_election) by its
-    /// own Lease. With [`shards`](Self::shard_group), replicas take shards over.
+    /// shard, for example as a StatefulSet, or combine a shard with [`leader_election`](Self::leader_election) by a
+    /// separate Lease. With [`shards`](Self::shard_group), replicas take shards over.
     ///
     /// ```no_run
     /// # use k8s_openapi::api::core::v1::ConfigMap;
@@ -391,9 +391,9 @@ where
     ///   watched objects may be behind in any case.
     ///
     /// The requests of the group use the client of the controller's `Api`, unless
-    /// [`with_client`](ShardGroup::with_client) sets one with its own connections, which is recommended. The
-    /// group's [kind](ShardGroup::objects) is that of the controller by default, and its
-    /// [metrics](ShardGroup::metrics) are those of the controller.
+    /// [`with_client`](ShardGroup::with_client) sets a client with separate connections, which is recommended. The
+    /// group's [kind](ShardGroup::objects) is that of the controller by default, and its [metrics](ShardGroup::metrics)
+    /// are those of the controller.
     ///
     /// Invalid settings, missing [permissions](crate::membership#permissions) and a group with another number of
     /// shards end the stream with [`RunnerError::Membership`](super::RunnerError::Membership). A program

@@ -55,7 +55,7 @@ struct Failure {
     /// `Some` if the key was given up: its number of adds at that time. The key comes back only to
     /// check whether it was added since.
     parked: Option<u32>,
-    /// The key runs before its delay has passed. If it fails again, it waits for its whole delay.
+    /// The key runs before its delay has passed. If the key fails again, it waits for its whole delay.
     hurried: bool,
     /// The limiter has forgotten the key since its last success.
     cleared: bool,
@@ -138,8 +138,7 @@ impl Failures {
         gone.iter().for_each(|key| self.forget_failures(key));
     }
 
-    /// Called when the queue has recorded the completion. If it was a failure, the key now backs
-    /// off.
+    /// Called when the queue has recorded the completion. After a failure, the key now backs off.
     pub(super) fn begin_backoff(&self, key: &ObjectKey) {
         if let Some(failure) = self.keys.lock().get_mut(key) {
             let hurried = std::mem::take(&mut failure.hurried);
@@ -149,7 +148,7 @@ impl Failures {
         }
     }
 
-    /// Ends the wait of the key if the version that failed is not `version`. If it ends the wait, calls `release` under
+    /// Ends the wait of the key if the version that failed is not `version`. When the wait ends, calls `release` under
     /// the lock of `keys`, and returns true. Neither closure may run user code.
     pub(super) fn end_wait_if_changed(
         &self,

@@ -253,9 +253,9 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
         Ok(())
     }
 
-    /// Returns true if all gained shards were listed. A stream that has ended still lists the shards
-    /// that are gained while other watches live. If it ends before the first gain, the objects that it
-    /// has listed have not run yet.
+    /// Returns true if all gained shards were listed. A stream that has ended still lists the shards that are gained
+    /// while other watches live. If the stream ends before the first gain, the objects that it has listed have not run
+    /// yet.
     fn is_complete(&self) -> bool {
         self.list.gains != 0 && self.list.gains == *self.gains.borrow()
     }

@@ -78,8 +78,8 @@ pub(super) trait Ownership: Send + Sync {
         true
     }
 
-    /// Returns a value if the key is owned. While it exists, the key remains owned: an add comes
-    /// before the release of the shard.
+    /// Returns a value if the key is owned. While the value exists, the key remains owned: an add comes before the
+    /// release of the shard.
     fn hold(&self, _key: &ObjectKey) -> Option<Hold<'_>> {
         Some(Hold::default())
     }

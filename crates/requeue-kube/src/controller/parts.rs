@@ -53,8 +53,8 @@ impl<K: ObjectKind> Parts<K> {
         own.or(common).or_else(|| Some(self.start.election_status()?.retry_period()))
     }
 
-    /// Takes the controller's part in its group, if any. Returns the group if the controller itself must join it. A
-    /// manager joins its group for all of its controllers.
+    /// Takes the controller's part in its group, if any. Returns the group if the controller itself must join the
+    /// group. A manager joins its group for all of its controllers.
     ///
     /// # Errors
     ///

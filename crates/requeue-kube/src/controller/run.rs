@@ -227,7 +227,7 @@ async fn run_workers<K: OwnKind, R: Reconcile<K>>(
     let workers = Workers::new(enqueuer.queue.clone(), handler)
         .on_finish(move |key| finished.run_finished(key))
         .concurrency(config.worker_count())
-        // The drain has the same time limit. After it, runs are dropped without a further wait.
+        // The drain has the same time limit. After the drain, runs are dropped without a further wait.
         .grace(Duration::ZERO)
         .drain_timeout(config.shutdown_timeout)
         // Each attempt creates a separate span.

@@ -25,8 +25,8 @@ use crate::membership::{
 
 /// The shards that a [sharded](crate::Controller::shard_group) controller holds.
 ///
-/// A reconciler uses it to protect its writes by the [fence](HeldShard::fence) of its object's shard. All clones show
-/// the same shards. The handle is empty while the controller is not a member of a group.
+/// A reconciler uses the handle to protect its writes by the [fence](HeldShard::fence) of its object's shard. All
+/// clones show the same shards. The handle is empty while the controller is not a member of a group.
 ///
 /// ```
 /// use k8s_openapi::api::core::v1::ConfigMap;

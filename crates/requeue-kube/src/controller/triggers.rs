@@ -223,11 +223,10 @@ where
 
     /// Runs only while this process leads: of several replicas, one works, and the others stand by.
     ///
-    /// - **Start.** The controller takes part in the election once its watches have listed, so a
-    ///   replica that cannot list never leads. [Without warmup](Self::without_warmup), it lists after it
-    ///   has become the leader, and releases the lease if it cannot. With
-    ///   [`start_on`](Self::start_on), it takes part only after that trigger has completed. Until it
-    ///   leads, it is in standby, as described there.
+    /// - **Start.** The controller takes part in the election once its watches have listed, so a replica that cannot
+    ///   list never leads. [Without warmup](Self::without_warmup), it lists after it has become the leader, and
+    ///   releases the lease if it cannot. With [`start_on`](Self::start_on), it takes part only after that trigger has
+    ///   completed. Until this process leads, the controller is in standby, as described there.
     /// - **Shutdown.** During a [shutdown](Self::graceful_shutdown_on), the controller renews the lease while runs in
     ///   flight complete, for at most [`shutdown_timeout`](super::Config::shutdown_timeout). The controller then
     ///   releases the lease, so that another replica starts immediately. If runs were dropped, the lease is not

@@ -55,9 +55,9 @@ impl Kind {
 /// is not polled, and no failure is counted. Writes of kinds that the controller does not watch
 /// delay nothing.
 ///
-/// The object waits at most for [`Config::own_writes_timeout`](super::Config::own_writes_timeout),
-/// because an event may never come, for example if the watch has a selector that excludes the
-/// object. After that it runs, and the metric `stale_sync_timeouts_total` counts it.
+/// The object waits at most for [`Config::own_writes_timeout`](super::Config::own_writes_timeout), because an event may
+/// never come, for example if the watch has a selector that excludes the object. After this time the object runs, and
+/// the metric `stale_sync_timeouts_total` counts the run.
 ///
 /// With several watches of one kind, the first event that shows a write counts, because the others
 /// may have selectors that exclude the object. The store of another watch may still be behind. A

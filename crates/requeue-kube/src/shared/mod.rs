@@ -68,9 +68,8 @@ use crate::{ObjectKey, optional, relist};
 
 /// A watch of one kind, scope and selector, and its store, for several controllers of a process.
 ///
-/// Pass it to [`Controller::for_shared`] and [`Watched::shared`]. The watch begins when
-/// the first of these controllers starts, and ends when all of them and all clones of this value are
-/// gone.
+/// Pass the watch to [`Controller::for_shared`] and [`Watched::shared`]. The watch begins when the first of these
+/// controllers starts, and ends when all of them and all clones of this value are gone.
 ///
 /// - **Deletions are delivered**, also deletions that the watch has missed. kube's shared streams deliver no deletions.
 /// - **Each subscriber is a queue.** A slow subscriber delays no other subscriber, and takes memory only for the keys

@@ -100,8 +100,8 @@ impl LeaderElector {
     ///
     /// # Cancel safety
     ///
-    /// If it is dropped, this process withdraws from the election. If that happens while it takes
-    /// the Lease over, no other replica can lead until the Lease expires.
+    /// If the future is dropped, this process withdraws from the election. If that happens while it takes the Lease
+    /// over, no other replica can lead until the Lease expires.
     ///
     /// # Examples
     ///
@@ -200,8 +200,8 @@ impl LeaderElector {
     ///
     /// # Cancel safety
     ///
-    /// If it is dropped, `lead` is dropped and the term ends. The lease is not released, because
-    /// `lead` may have left work behind.
+    /// If the future is dropped, `lead` is dropped and the term ends. The lease is not released, because `lead` may
+    /// have left work behind.
     ///
     /// ```no_run
     /// # async fn reconcile_all() {}

@@ -244,7 +244,7 @@ impl Leadership {
     ///
     /// # Cancel safety
     ///
-    /// If it is dropped, the lease is renewed nevertheless.
+    /// If the future is dropped, the lease is renewed nevertheless.
     ///
     /// # Examples
     ///

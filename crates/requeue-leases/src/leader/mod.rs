@@ -67,8 +67,8 @@
 //!   client-go, a leader that returns under its old name keeps the number.
 //! - A deleted Lease ends the term. Replicas that have seen it held still wait until it would have expired; client-go
 //!   creates it again immediately. A replica that has never seen the Lease cannot know about it. If you delete the
-//!   Lease of a running leader, two replicas may lead until the first leader next renews. If it cannot renew, this
-//!   lasts at most for its renew deadline.
+//!   Lease of a running leader, two replicas may lead until the first leader next renews. If the first leader cannot
+//!   renew, this lasts at most for its renew deadline.
 //! - Unknown fields of the Lease are kept.
 //! - A release waits for the work, and renews the lease during this time. client-go's `ReleaseOnCancel` leaves that to
 //!   the caller.

@@ -12,8 +12,8 @@ pub(super) const LABEL: &str = "requeue/shard-group";
 pub(super) const JOINED: &str = "requeue/shard-group-uid";
 /// In a member Lease: the member is about to stop, and receives no shards.
 pub(super) const STOPPING: &str = "requeue/shard-stopping";
-/// The member that wrote the assignment. If it is not the former holder of a shard that has moved,
-/// the former holder is dead.
+/// The member that wrote the assignment. If this member is not the former holder of a shard that has moved, the former
+/// holder is dead.
 const WRITER: &str = "requeue/shard-writer";
 const BY: &str = "requeue/shard-by";
 const OBJECTS: &str = "requeue/shard-objects";

@@ -96,8 +96,8 @@ impl ShardGroup {
     ///
     /// The function replaces the hash, and must be the same in all members. The API server cannot select such a shard,
     /// so each replica receives all objects, and drops the others. The function is called for each event and each run,
-    /// while the controller holds locks: it must return quickly, and must not use the controller. If it panics or
-    /// returns a number that is out of range, the controller ends with `RunnerError::ShardFunction`.
+    /// while the controller holds locks: it must return quickly, and must not use the controller. If the function
+    /// panics or returns a number that is out of range, the controller ends with `RunnerError::ShardFunction`.
     ///
     /// ```
     /// use requeue_leases::membership::ShardGroup;

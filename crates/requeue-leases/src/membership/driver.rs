@@ -320,8 +320,7 @@ impl<'a> Driver<'a> {
         self.show_held(0);
     }
 
-    /// Releases and deletes the member Lease. If that fails, it expires, and another member deletes
-    /// it.
+    /// Releases and deletes the member Lease. If the release fails, the Lease expires, and another member deletes it.
     async fn leave_group(&mut self) {
         let Some((term, leadership)) = self.term.take() else { return };
         let uid = leadership.fencing_token().uid().to_owned();

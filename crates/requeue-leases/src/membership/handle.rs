@@ -78,8 +78,8 @@ impl ShardGroup {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, this process does not join. If it has created a Lease, a task of
-    /// the runtime deletes the Lease. If the runtime ends before that, the Lease expires.
+    /// If the future is dropped, this process does not join. If this process has created a Lease, a task of the runtime
+    /// deletes the Lease. If the runtime ends before that, the Lease expires.
     ///
     /// # Examples
     ///
@@ -115,7 +115,7 @@ impl ShardGroup {
     }
 }
 
-/// An attempt to join. If it is dropped, the process leaves the group in the background.
+/// An attempt to join. If the attempt is dropped, the process leaves the group in the background.
 #[derive(Debug)]
 pub struct Joining {
     membership: Option<Membership>,

@@ -65,7 +65,7 @@ pub struct HeldShard {
 }
 
 impl View {
-    /// Updates the view at `now`. Returns true if it has changed.
+    /// Updates the view at `now`. Returns true if the view has changed.
     pub(super) fn update(
         &mut self,
         held: Vec<Option<i32>>,

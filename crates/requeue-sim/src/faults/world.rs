@@ -511,7 +511,7 @@ impl World {
         for key in 0..self.keys {
             let counted = self.counted.borrow().get(&key).copied().unwrap_or(0);
             self.expect("num_requeues", queue.num_requeues(&key), counted);
-            // Otherwise `cancel` could not forget them: it finds no record of the key.
+            // Otherwise `cancel` could not forget the failures, because it finds no record of the key.
             let is_forgotten = counted == 0 || model.failures(&key) > 0;
             self.expect("the limiter counts only the failures in the record", is_forgotten, true);
             let known = model.see(&key);

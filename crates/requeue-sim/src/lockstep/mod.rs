@@ -404,7 +404,7 @@ impl Lockstep {
         done
     }
 
-    /// Forgets starts whose window is over. With many keys, the queue forgets only some of them.
+    /// Forgets starts whose window is over. With many keys, the queue forgets only some starts.
     fn sweep_pace(&mut self) {
         let mut keys = Vec::new();
         if self.setup.rules.pace.is_none() {

@@ -21,7 +21,7 @@ impl<K: Ord + Clone> Model<K> {
         (CancelledRun::Cancelled, Some(run.epoch))
     }
 
-    /// Returns the reason why this delivery was cancelled. From now on, nothing cancels it.
+    /// Returns the reason why this delivery was cancelled. From now on, nothing cancels the delivery.
     pub fn seal(&mut self, epoch: u64) -> Option<CancelReason> {
         let run = self.processing.values_mut().find(|run| run.epoch == epoch)?;
         run.sealed = true;

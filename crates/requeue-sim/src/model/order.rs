@@ -300,7 +300,7 @@ impl<K: Clone + Ord> ReadyKeys<K> {
         Some(key)
     }
 
-    /// Removes `key` for its delivery, regardless of the order. Returns true if it was ready.
+    /// Removes `key` for its delivery, regardless of the order. Returns true if the key was ready.
     pub fn pop_this(&mut self, key: &K) -> bool {
         let Some(at) = self.keys.iter().position(|candidate| candidate.key == *key) else {
             return false;

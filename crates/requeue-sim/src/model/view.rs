@@ -46,7 +46,7 @@ pub struct Seen {
     pub adds: u32,
     /// The reasons of these adds.
     pub reasons: u32,
-    /// The priority of the run that is pending or in flight. Otherwise, it is not compared.
+    /// The priority of the run that is pending or in flight. Otherwise, the priority is not compared.
     pub priority: Option<i32>,
     /// True if the key is throttled: it is ready, but its team is at its limit or paused.
     pub held_back: bool,

@@ -8,8 +8,8 @@ use requeue::clock::FakeClock;
 use requeue::limiter::{BackoffLimiter, Bucket, ExponentialFailure, MaxOf};
 use requeue::{BuildError, Builder, CustomOrder, GroupId, Order, Queue, ReaddPolicy};
 
-/// A namespace and a name. All have the same length, so that the memory of a number of keys does not depend on the
-/// choice of the keys.
+/// A namespace and a name. All names have the same length, so that the memory of a number of keys does not depend on
+/// the choice of the keys.
 pub(super) type Name = String;
 
 /// A fixed seed. By default, every run hashes differently, and tables grow at different times.

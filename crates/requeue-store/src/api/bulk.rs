@@ -451,8 +451,8 @@ impl Bulk {
         Ok(())
     }
 
-    /// Changes one key that was locked, and waits for its lock. If that fails, changes the keys that are no
-    /// longer locked, and waits for no other lock.
+    /// Changes one key that was locked, and waits for its lock. If this wait fails, changes the keys that are no longer
+    /// locked, and waits for no other lock.
     async fn take_locked(&mut self) -> Answer<()> {
         let Some(key) = self.locked.last() else {
             self.stage = Stage::Over;

@@ -49,7 +49,7 @@ impl Queue {
         &self.shared.place.name
     }
 
-    /// Adds a key that is ready immediately. When this returns, the add is as durable as the engine promises.
+    /// Adds a key that is ready immediately. When this call returns, the add is as durable as the engine promises.
     ///
     /// Concurrent adds of one process are sent in batches.
     ///
@@ -466,8 +466,8 @@ impl Queue {
     /// Waits until the queue is [shut down](Self::shut_down) in this process, and all its requests are
     /// settled.
     ///
-    /// When it returns, no key is being claimed, and the store has recorded each completion, unless its lease
-    /// was lost first. If the store cannot be reached, the call waits until the leases expire.
+    /// When the call returns, no key is being claimed, and the store has recorded each completion, unless its lease was
+    /// lost first. If the store cannot be reached, the call waits until the leases expire.
     ///
     /// Wait for this before the process exits. Otherwise, other processes get some keys only when their
     /// leases expire. For example, a key may have been claimed for a [`get`](Self::get) that was dropped.

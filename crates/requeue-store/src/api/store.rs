@@ -662,7 +662,7 @@ impl OpenOptions {
         self
     }
 
-    /// Opens the queue. Creates it if it does not exist, unless [`must_exist`](Self::must_exist) is set.
+    /// Opens the queue. Creates a missing queue, unless [`must_exist`](Self::must_exist) is set.
     ///
     /// # Errors
     ///

@@ -23,7 +23,7 @@ pub(crate) struct Finishing {
     end: End,
     /// The number of consecutive failures, if this completion is a failure.
     failures: u32,
-    /// The lease. When it has expired, the completion can have no effect.
+    /// The lease. When the lease has expired, the completion can have no effect.
     lease: Ending,
     /// True if an earlier attempt may have taken effect.
     unsure: bool,

@@ -33,9 +33,9 @@ pub struct Completed {
 /// A key in flight: no other worker on any machine has it until its completion, or until its lease
 /// expires.
 ///
-/// The lease is renewed as long as the item exists. If it cannot be renewed, or was lost,
-/// [`lost`](Self::lost) becomes ready and no completion of this item has an effect. Other systems can compare
-/// the [`fencing_token`](Self::fencing_token) to reject late writes of a worker that has lost its lease.
+/// The lease is renewed as long as the item exists. If the lease cannot be renewed, or was lost, [`lost`](Self::lost)
+/// becomes ready and no completion of this item has an effect. Other systems can compare the
+/// [`fencing_token`](Self::fencing_token) to reject late writes of a worker that has lost its lease.
 ///
 /// A worker completes the delivery with [`complete`](Self::complete), or with a shorthand for one
 /// [`Completion`]: [`succeed`](Self::succeed), [`retry`](Self::retry), [`give_up`](Self::give_up) and
@@ -179,8 +179,8 @@ impl Item {
         self.signals.lost.cancelled().await;
     }
 
-    /// Returns true if the lease is lost. If it returns false, no other worker had received the key before
-    /// the call.
+    /// Returns true if the lease is lost. If the call returns false, no other worker had received the key before the
+    /// call.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         !self.shared().leases.is_held(self.out.epoch)
@@ -210,7 +210,7 @@ impl Item {
     }
 
     /// Sets the error of a failure. The store keeps the first 4 KiB of the error. A completion that is not a failure
-    /// ignores it.
+    /// ignores the error.
     pub fn set_error(&mut self, error: impl fmt::Display) {
         let mut error = error.to_string();
         error.truncate(prefix(&error, MAX_ERROR).len());
@@ -231,8 +231,8 @@ impl Item {
     ///
     /// # Cancel safety
     ///
-    /// The completion is sent when the future is first polled. If the future is dropped after that, the
-    /// completion still takes effect. If it is dropped before, the run has failed.
+    /// The completion is sent when the future is first polled. If the future is dropped after that, the completion
+    /// still takes effect. If the future is dropped before, the run has failed.
     ///
     /// # Examples
     ///
@@ -297,9 +297,8 @@ impl Item {
         self.complete(Completion::Retry).await.map(drop)
     }
 
-    /// Completes the delivery with [`Completion::GiveUp`]: the run failed with this error, and the key is
-    /// parked until it is revived. If it was added during the run, it runs again instead, with its
-    /// failures reset.
+    /// Completes the delivery with [`Completion::GiveUp`]: the run failed with this error, and the key is parked until
+    /// it is revived. If the key was added during the run, it runs again instead, with its failures reset.
     ///
     /// # Errors
     ///

@@ -33,8 +33,8 @@ struct Held {
     lost: CancellationToken,
     /// Cancelled when the run is cancelled.
     cancelled: CancellationToken,
-    /// True if the worker has completed the delivery, but the engine has not recorded the completion yet. The
-    /// engine may take long to record it.
+    /// True if the worker has completed the delivery, but the engine has not recorded the completion yet. The engine
+    /// may take long to record the completion.
     is_ending: bool,
 }
 

@@ -17,7 +17,7 @@ pub(crate) const LAST: Duration = Duration::from_millis(250);
 /// The requests for locked keys, by key.
 ///
 /// A later request for one of these keys also waits here, because it would delay the other requests of a batch. While
-/// any request waits, one task retries all of them.
+/// any request waits, one task retries all requests.
 #[derive(Debug)]
 pub(crate) struct LockedKeys<T> {
     engine: Arc<dyn Engine>,

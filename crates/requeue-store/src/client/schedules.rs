@@ -100,7 +100,7 @@ async fn fire_page(shared: &Shared) -> Answer<Option<Duration>> {
     Ok(next)
 }
 
-/// Fires a schedule that was read at the time `now`. Returns false if another process has changed it.
+/// Fires a schedule that was read at the time `now`. Returns false if another process has changed the schedule.
 pub(crate) async fn fire(shared: &Shared, was: &Scheduled, now: Micros) -> Answer<bool> {
     let calendar = Calendar::parse(&was.spec, &was.zone);
     let next = calendar.and_then(|calendar| calendar.next_after(was.next_at, now));

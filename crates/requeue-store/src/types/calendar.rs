@@ -1,7 +1,7 @@
 //! The calendar of schedules: cron expressions with a time zone, and periods.
 //!
 //! The crate `cronexpr` finds dates, and this module maps them to instants with `jiff`. Each cron crate was tried with
-//! 26 cases, and none maps all of them. 02:30 in the gap of Berlin should run at 03:00, and 02:30 in the fold once:
+//! 26 cases, and no crate maps all cases. 02:30 in the gap of Berlin should run at 03:00, and 02:30 in the fold once:
 //!
 //! | | `30 2` in the gap | `0,30 2` in the gap | `30 2` in the fold | a day without midnight (Cairo) | Apia's skipped day |
 //! |---|---|---|---|---|---|
@@ -117,7 +117,7 @@ pub(crate) struct Cron {
     /// The expression in UTC, where each date is one instant.
     dates: Crontab,
     /// True if the expression has a `*` for the hours. The expression then means a time in each hour that passes, also
-    /// in hours that the clock shows twice. Otherwise it means times of the day, as the clock shows them.
+    /// in hours that the clock shows twice. Otherwise the expression means times of the day, as the clock shows them.
     is_hourly: bool,
 }
 

@@ -57,7 +57,7 @@ use crate::{BuildError, Key};
 ///
 /// All series have the label `name`, which is the queue's name. The first seven families come from client-go, with the
 /// names, help texts and buckets of Kubernetes. Dashboards and alerts for Kubernetes therefore work unchanged. A prefix
-/// or labels of the registry are added to them.
+/// or labels of the registry are added to these names.
 ///
 /// | series | type | meaning |
 /// |---|---|---|
@@ -86,9 +86,9 @@ pub struct Metrics {
 
 /// The upper bounds of the histograms' buckets.
 ///
-/// The bounds are the same numbers as in Kubernetes, so buckets of Go and Rust programs can be added up. Some are
-/// written differently (`0.000001` for `1e-06`). Prometheus parses them as numbers, and since version 3.0 stores them
-/// all in one form.
+/// The bounds are the same numbers as in Kubernetes, so buckets of Go and Rust programs can be added up. Some bounds
+/// are written differently (`0.000001` for `1e-06`). Prometheus parses them as numbers, and since version 3.0 stores
+/// them all in one form.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 #[non_exhaustive]
 pub enum Buckets {

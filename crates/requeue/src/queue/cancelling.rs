@@ -73,7 +73,7 @@ impl<K: Key> Shared<K> {
         reason
     }
 
-    /// Returns the reason why a delivery was cancelled, if it was. From now on, nothing cancels it.
+    /// Returns the reason why a delivery was cancelled, if it was. From now on, nothing cancels the delivery.
     pub(super) fn seal_run(&self, ticket: &core::Ticket) -> Option<CancelReason> {
         let mut state = self.lock_after_restarts()?;
         let reason = state.core.seal(ticket);

@@ -100,7 +100,7 @@ impl Drainers {
         None
     }
 
-    /// Removes a drain that no longer waits. Returns its waker, to be dropped outside the lock.
+    /// Removes a drain that no longer waits. Returns the drain's waker, to be dropped outside the lock.
     pub(super) fn remove_drain(&mut self, number: u64) -> Option<Waker> {
         let list = self.0.as_mut()?;
         let at = list.listed.iter().position(|drainer| drainer.number == number)?;

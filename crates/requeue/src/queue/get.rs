@@ -210,8 +210,8 @@ impl<'q, K: Key, S: BuildHasher> Future for Get<'q, K, S> {
 }
 
 impl<'q, K: Key, S: BuildHasher> Get<'q, K, S> {
-    /// Sets the longest time to wait, from this call on, by the queue's clock. The result is `None` if
-    /// it has passed.
+    /// Sets the longest time to wait, from this call on, by the queue's clock. The result is `None` if this time has
+    /// passed.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.inner.deadline = Some(self.inner.queue.now() + timeout);
         self

@@ -301,8 +301,7 @@ impl<'q, K: Key, S: BuildHasher> Getter<'q, K, S> {
         }
     }
 
-    /// Takes a key, or finds that the queue has none and will have none, or joins the list of
-    /// waiters.
+    /// Takes a key, or finds that the queue has no key and will have no key, or joins the list of waiters.
     fn take_or_join(&mut self, waker: &Waker) -> Result<Option<Delivery<K>>, Pause> {
         let shared = &self.queue.shared;
         // A waker's `clone` is user code. The `clone` runs outside the lock, and only if no key is ready.

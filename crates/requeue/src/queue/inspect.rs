@@ -159,7 +159,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.shared.lock().map_or_else(|_| Totals::default(), |state| state.core.totals())
     }
 
-    /// Returns the number of consecutive failures of `key`. The attempt of its next item is one more.
+    /// Returns the number of consecutive failures of `key`. The attempt of the key's next item is this number plus 1.
     #[must_use]
     pub fn failures<Q>(&self, key: &Q) -> u32
     where

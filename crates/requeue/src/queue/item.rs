@@ -447,7 +447,7 @@ impl<K: Key> Item<'_, K> {
     /// failed, unless it was cancelled.
     #[cold]
     fn fail_dropped(&mut self) {
-        // This may run while unwinding, so no panic of user code may leave it.
+        // This function may run while unwinding, so no panic of user code may leave it.
         let Some((owner, key)) = &self.live else { return };
         let now = quietly(|| owner.clock.now()).unwrap_or_default();
         // The limiter is called without the lock, and nothing may cancel the run during this call.
@@ -485,7 +485,7 @@ impl<K: Key + fmt::Debug> fmt::Debug for Item<'_, K> {
 
 /// Identifies a delivery that was detached from its item.
 ///
-/// Dropping it has no effect: the key stays in flight until `done` is called for it.
+/// Dropping the ticket has no effect: the key stays in flight until `done` is called for the key.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 #[must_use = "without its ticket, a delivery can only be completed by `Queue::done`"]
 pub struct Ticket {

@@ -204,10 +204,9 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// A later `shut_down` ends the wait.
     ///
-    /// Await it in a task, or call [`blocking`](Drain::blocking) on a thread. By default
-    /// it waits without a limit; [`timeout`](Drain::timeout) sets one. client-go's
-    /// `ShutDownWithDrain` waits only for keys in flight, as this does with
-    /// [`in_flight_only`](Drain::in_flight_only).
+    /// Await it in a task, or call [`blocking`](Drain::blocking) on a thread. By default the drain waits without a
+    /// limit; [`timeout`](Drain::timeout) sets one. client-go's `ShutDownWithDrain` waits only for keys in flight, as
+    /// this does with [`in_flight_only`](Drain::in_flight_only).
     ///
     /// # Cancel safety
     ///
@@ -249,7 +248,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     /// Returns the keys that were dropped since the queue was shut down: keys that failed, and keys that were requeued.
     ///
-    /// Each key is returned once. The report of a drain already contains them.
+    /// Each key is returned once. The report of a drain already contains these keys.
     #[must_use = "each dropped key is returned only once"]
     pub fn take_dropped(&self) -> Vec<K> {
         let dropped = self

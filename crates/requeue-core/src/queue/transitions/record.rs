@@ -137,8 +137,7 @@ impl<K> Record<K> {
         }
     }
 
-    /// Cancels the run, unless it was cancelled before or is sealed. Returns true if this call has
-    /// cancelled it.
+    /// Cancels the run, unless it was cancelled before or is sealed. Returns true if this call has cancelled the run.
     pub(in crate::queue) fn try_cancel(&mut self, reason: CancelReason) -> bool {
         debug_assert!(self.phase.is_in_flight());
         // The first reason stays. A restart must not bring back a run that was cancelled by name.

@@ -144,7 +144,7 @@ fn shards_in(states: &[State], is: impl Fn(State) -> bool) -> BTreeSet<u32> {
     (0..).zip(states).filter(|(_, state)| is(**state)).map(|(shard, _)| shard).collect()
 }
 
-/// While it exists, no release of a shard begins.
+/// While this guard exists, no release of a shard begins.
 #[derive(Default)]
 pub(crate) struct Hold<'a> {
     _shards: Option<RwLockReadGuard<'a, Shards>>,
