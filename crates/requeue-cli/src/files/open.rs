@@ -122,7 +122,7 @@ impl Directory {
         if file.metadata()?.is_file() { Ok(file) } else { Err(ErrorKind::NotFound.into()) }
     }
 
-    /// Returns the names of its entries.
+    /// Returns the names of the directory's entries.
     pub(super) fn entry_names(&self) -> io::Result<HashSet<OsString>> {
         // A second descriptor is opened, because the descriptor for searches cannot be listed.
         let listed = openat(&self.fd, c".", READ_DIRECTORY, Mode::empty())?;

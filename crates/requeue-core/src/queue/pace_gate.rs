@@ -119,8 +119,8 @@ impl<K: Eq + Clone> Queue<K> {
         Some(pace.permitted_from(&record.key, record.hash))
     }
 
-    /// Makes the key in `slot`, which is not ready, wait until the pace permits its run at `until`. If the key waits
-    /// for an earlier time, the gate stops the key again at that time.
+    /// Delays the key in `slot`, which is not ready, to the time `until`, when the pace permits its run. If the key
+    /// waits for an earlier time, the gate stops the key again at that time.
     #[cold]
     #[inline(never)]
     pub(super) fn wait_for_pace(&mut self, slot: Slot, until: Time, now: Time) -> Added {
@@ -128,8 +128,8 @@ impl<K: Eq + Clone> Queue<K> {
         self.request_later(slot, until, Merge::Earliest, None, now)
     }
 
-    /// Makes the key in `slot`, which is due, wait until the pace permits its run at `until`. A bound
-    /// stays, so that debounced adds postpone the run further.
+    /// Delays the key in `slot`, which is due, to the time `until`, when the pace permits its run. A bound stays, so
+    /// that debounced adds postpone the run further.
     #[cold]
     #[inline(never)]
     pub(super) fn postpone_run(&mut self, slot: Slot, until: Time) {
