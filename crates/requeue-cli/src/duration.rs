@@ -1,4 +1,4 @@
-//! Durations as text: as users write them, and as messages show them.
+//! Converts durations from the text that users write, and to the text that messages show.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub(crate) struct Debounce {
     pub(crate) most: Duration,
 }
 
-/// Parses "300ms" or "300ms,5s": a quiet time, and the longest wait, which is ten times as long by default.
+/// Parses "300ms" or "300ms,5s": a quiet time, and the longest wait, by default ten times the quiet time.
 pub(crate) fn parse_debounce(text: &str) -> Result<Debounce, String> {
     let (quiet, most) =
         text.split_once(',').map_or((text, None), |(quiet, most)| (quiet, Some(most)));

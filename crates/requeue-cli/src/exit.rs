@@ -79,7 +79,7 @@ pub(crate) fn error_chain(error: &(dyn std::error::Error + 'static)) -> String {
     text
 }
 
-/// Writes lines to standard output. They may contain text of a server or of another user, so control characters are
+/// Writes lines to standard output. Errors may contain text of a server or of another user, so control characters are
 /// escaped. Returns false if the reader is gone.
 pub(crate) fn print_output(lines: &[u8]) -> Result<bool, Refusal> {
     match std::io::stdout().write_all(&without_controls(lines)) {
@@ -96,14 +96,14 @@ pub(crate) fn complain(message: &str) {
     let _ = std::io::stderr().write_all(&message_line(message));
 }
 
-/// Returns a message as a line of standard error. It may contain text of a server or of another user, so it is
+/// Returns a message as a line of standard error. The message may contain text of a server or of another user, so it is
 /// escaped here, for all messages.
 pub(crate) fn message_line(message: &str) -> Vec<u8> {
     format!("requeue: {}\n", printable(message)).into_bytes()
 }
 
-/// Writes the message of a refusal. One of a wrong command line may have several lines: all of its text
-/// comes from the program and its user.
+/// Writes the message of a refusal. The message about a wrong command line may have several lines, because all of its
+/// text comes from the program and its user.
 pub(crate) fn print_refusal(Refusal { exit, message }: &Refusal) {
     match exit {
         Exit::Usage => {

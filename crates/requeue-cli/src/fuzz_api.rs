@@ -69,18 +69,18 @@ pub fn retries(text: &str) -> Result<Option<u32>, &'static str> {
     parse_retries(text).map(|retries| retries.0)
 }
 
-/// Parses a list of exit codes. Returns those from 0 to `among` - 1.
+/// Parses a list of exit codes. Returns the numbers from 0 to `among` - 1.
 pub fn codes(text: &str, among: i32) -> Result<Vec<i32>, &'static str> {
     let codes = parse_codes(text)?;
     Ok((0..among).filter(|&exit| codes.contain(exit)).collect())
 }
 
-/// Parses the value of `--halt`. Returns its `Debug` text.
+/// Parses the value of `--halt`. Returns the `Debug` text of the value.
 pub fn halt(text: &str) -> Result<String, &'static str> {
     parse_halt(text).map(|halt| format!("{:?}", halt.0))
 }
 
-/// Parses the address of the dashboard. Returns its `Debug` text.
+/// Parses the address of the dashboard. Returns the `Debug` text of the value.
 pub fn address(text: &str) -> Result<String, &'static str> {
     parse_address(text).map(|address| format!("{address:?}"))
 }

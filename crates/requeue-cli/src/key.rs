@@ -14,7 +14,7 @@ pub(crate) type KeyQueue = requeue::Queue<Key, RandomState>;
 /// The length of the longest key in bytes: the longest argument that exec takes on Linux.
 pub(crate) const LONGEST: usize = 131_071;
 
-/// Formats bytes as printable text on one line, in quotes. Cuts them after 200 bytes.
+/// Formats bytes as printable text on one line, in quotes. Cuts the bytes after 200.
 pub(crate) fn escaped(bytes: &[u8]) -> String {
     const SHOWN: usize = 200;
     let text = escape(&bytes[..bytes.len().min(SHOWN)], &['"', '\\']);
@@ -26,14 +26,14 @@ pub fn shown(bytes: &[u8]) -> String {
     escape(bytes, &['\\'])
 }
 
-/// Formats text, which may be untrusted, as printable text on one line. Keys in it are escaped already, so backslashes
-/// and quotes stay as they are.
+/// Formats text, which may be untrusted, as printable text on one line. Keys in the text are already escaped, so
+/// backslashes and quotes stay unchanged.
 pub(crate) fn printable(text: &str) -> String {
     escape(text.as_bytes(), &[])
 }
 
-/// Escapes the characters that can change a terminal, except newlines and tabs. The escapes are those of JSON, so JSON
-/// keeps its meaning.
+/// Escapes the characters that can change a terminal, except newlines and tabs. JSON has the same escapes, so escaped
+/// JSON keeps its meaning.
 pub(crate) fn without_controls(bytes: &[u8]) -> Vec<u8> {
     let is_bidi = |char| matches!(char, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let mut text = Vec::with_capacity(bytes.len());

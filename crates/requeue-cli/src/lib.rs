@@ -1,5 +1,5 @@
-//! The program `requeue`: runs a command per key of a stream, of a queue in a store, or per file or Kubernetes
-//! object that changes. It is a library only for its tests and fuzz targets, and has no public interface.
+//! The program `requeue`: runs a command per key of a stream, of a queue in a store, or per file or Kubernetes object
+//! that changes. The crate is a library only for its tests and fuzz targets, and has no public interface.
 //!
 //! A module imports only modules of the lines above it, or of the same folder, and there are no import
 //! cycles:
@@ -43,7 +43,7 @@ use crate::exit::Ended;
 
 /// Runs the program with the arguments of this process, and returns its exit code.
 pub fn main() -> ExitCode {
-    // This comes before the arguments are parsed: those of the guardian are no flags.
+    // This comes before the arguments are parsed, because the guardian's arguments are no flags.
     if let Some(code) = process::guardian::guard_if_asked() {
         return code;
     }

@@ -23,7 +23,7 @@ pub(crate) fn print_completions(shell: Shell) -> Result<Ended, Refusal> {
     Ok(Ended::Exit(Exit::Done))
 }
 
-/// Writes a page for the program, and one for each subcommand.
+/// Writes a page for the program, and a page for each subcommand.
 pub(crate) fn write_manual(dir: &Path) -> Result<Ended, Refusal> {
     let mut requeue = Cli::command().disable_help_subcommand(true);
     // This sets the full name of each subcommand, which is the name of its page.

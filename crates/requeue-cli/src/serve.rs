@@ -212,8 +212,8 @@ impl SocketFile {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        // The mask gives the socket its mode at its creation. Files that other threads create in the meantime get fewer
-        // rights, not more.
+        // The mask gives the socket its mode at its creation. Files that other threads create at the same time get
+        // fewer rights.
         let mask = umask(Mode::from_raw_mode(0o177));
         let bound = UnixListener::bind(path);
         umask(mask);

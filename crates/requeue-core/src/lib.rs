@@ -1,13 +1,12 @@
 //! The state machine of [`requeue`](https://docs.rs/requeue).
 //!
-//! **This crate is internal to `requeue`.** Its version follows that of `requeue` exactly, and any
-//! release may change its interface. `requeue` re-exports the parts that users need: adds, orders,
-//! limiters, counts and snapshots.
+//! **This crate is internal to `requeue`.** Its version always equals the version of `requeue`, and any release may
+//! change its interface. `requeue` re-exports the parts that users need: adds, orders, limiters, counts and snapshots.
 //!
-//! The state machine is pure: its functions map a state, a key and a time to a new state. It reads no
+//! The state machine is pure: its functions map a state, a key and a time to a new state. The state machine reads no
 //! clock, starts no thread, wakes no task and draws no random number; times and seeds are parameters.
 //!
-//! A module imports only modules of the lines above its own:
+//! A module imports only modules of lines above it:
 //!
 //! | module | contents |
 //! |---|---|

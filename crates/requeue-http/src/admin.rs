@@ -1,4 +1,4 @@
-//! The token of the actions, and the limit on wrong ones.
+//! The token of the actions, and the limit on wrong tokens.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,14 +16,14 @@ use crate::params::Problem;
 /// The number of wrong tokens that an address may send in [`WINDOW`].
 const MOST_WRONG: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(60);
-/// The number of addresses that are remembered. Beyond it, the oldest ones are forgotten.
+/// The number of addresses that are remembered. Beyond this number, the oldest addresses are forgotten.
 const MOST_ADDRESSES: usize = 1_024;
 /// The number of lines about wrong tokens that are logged in [`WINDOW`].
 const MOST_LINES: u32 = 20;
 
 /// The secret that allows a client to [change the queue](crate::Builder::admin).
 ///
-/// It has 16 to 1,024 visible ASCII characters. Make one with `openssl rand -hex 32`.
+/// The token has 16 to 1,024 visible ASCII characters. Make one with `openssl rand -hex 32`.
 #[derive(Clone)]
 pub struct AdminToken(Box<str>);
 
@@ -74,8 +74,8 @@ pub struct TokenError(());
 pub(crate) struct Remote(Option<SocketAddr>);
 
 impl Remote {
-    /// Returns the client's address, which the server has put into the request. A client on a Unix
-    /// socket has none.
+    /// Returns the client's address, which the server has put into the request. A client on a Unix socket has no
+    /// address.
     fn of_request(request: &Request) -> Self {
         Self(request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0))
     }
@@ -114,7 +114,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// Returns the number of lines that were left out since the last line, or `None` if this one is left out as well.
+    /// Returns the number of lines that were left out since the last line, or `None` if this line is also left out.
     fn count_line(&mut self, now: Instant) -> Option<u64> {
         if self.since.is_none_or(|since| now.saturating_duration_since(since) >= WINDOW) {
             (self.since, self.count) = (Some(now), 0);
@@ -136,7 +136,7 @@ impl Admin {
     /// Checks the token of a request. Returns the address of the client, or the refusal.
     pub(crate) fn check_token(&self, request: &Request) -> Result<Remote, Problem> {
         let remote = Remote::of_request(request);
-        // There must be exactly one header: a proxy and this server must not read different ones.
+        // There must be exactly one such header, because a proxy and this server must not read different headers.
         let mut sent = request.headers().get_all(AUTHORIZATION).iter();
         let token = match (sent.next().map(|value| value.as_bytes()), sent.next()) {
             (Some(value), None) => bearer_token(value),
@@ -146,7 +146,7 @@ impl Admin {
             let error = "this needs the header `Authorization: Bearer TOKEN`";
             return Err(refuse_token("Bearer", error));
         };
-        // Checked before the token: otherwise, an answer would tell whether a guess is right.
+        // The limit is checked before the token. Otherwise, an answer would show whether a guess is right.
         if let Some(wait) = self.refused_for(remote) {
             self.log_limited(remote, "too many wrong tokens: refused");
             let error = "too many wrong tokens from this address; try again later";
@@ -270,7 +270,7 @@ mod tests {
         for port in 1..=MOST_WRONG {
             assert_eq!(status(&admin, &format!("10.0.0.1:{port}"), "Bearer wrong"), 401);
         }
-        // Even the right token: a guess must not tell whether it is right.
+        // Even the right token is refused, because an answer must not show whether a guess is right.
         assert_eq!(status(&admin, "10.0.0.1:99", &right), 429);
         assert_eq!(status(&admin, "10.0.0.2:99", &right), 200);
         for n in 0..MOST_WRONG {

@@ -89,8 +89,8 @@ impl<K> Builder<K> {
 
     /// Sets the function that returns more properties of a key.
     ///
-    /// It is called for each key of a response. It should be quick, and must not block. If it panics, the key is shown
-    /// without more properties.
+    /// The function is called for each key of a response. It should be quick, and must not block. If the function
+    /// panics, the key is shown without more properties.
     ///
     /// # Examples
     ///
@@ -115,10 +115,11 @@ impl<K> Builder<K> {
         self
     }
 
-    /// Adds a table to the dashboard and to `/api/v1/sections`, below those that were added before.
+    /// Adds a table to the dashboard and to `/api/v1/sections`, below the tables that were added before.
     ///
-    /// The function is called for each request for the tables. An open dashboard sends one every 2 s. The function
-    /// should be quick, and must not block. While it returns `None`, or if it panics, the table is not shown.
+    /// The function is called for each request for the tables. An open dashboard sends a request every 2 s. The
+    /// function should be quick, and must not block. While the function returns `None`, or if it panics, the table is
+    /// not shown.
     ///
     /// # Examples
     ///
@@ -148,7 +149,7 @@ impl<K> Builder<K> {
 
     /// Sets the history whose runs and parked keys are shown.
     ///
-    /// Without one, the site knows no past runs, and no keys that a queue in memory has given up.
+    /// Without a history, the site knows no past runs, and no keys that a queue in memory has given up.
     pub fn history(mut self, history: &History) -> Self {
         self.history = Some(history.clone());
         self
@@ -157,8 +158,8 @@ impl<K> Builder<K> {
     /// Allows clients that send this token to change the queue: add, cancel, run now, revive, pause and resume.
     ///
     /// Without a token, the site is read-only. The token must be in the header `Authorization: Bearer TOKEN` of a POST
-    /// request. Wrong tokens are limited to 10 per minute and address; all loopback addresses count as one. Each change is
-    /// an event of `tracing`, with the client's address and the number of keys.
+    /// request. Wrong tokens are limited to 10 per minute and address; all loopback addresses count as one address.
+    /// Each change is an event of `tracing`, with the client's address and the number of keys.
     ///
     /// A server that mounts the [router](Site::router) must provide addresses with axum's
     /// `into_make_service_with_connect_info::<SocketAddr>()`. Otherwise all clients share one limit.
@@ -183,7 +184,7 @@ impl<K> Builder<K> {
 
     /// Sets the control that changes a queue in memory, instead of the queue itself.
     ///
-    /// It has no effect on a queue in a store.
+    /// The control has no effect on a queue in a store.
     #[doc(hidden)]
     pub fn control(mut self, control: impl Control<K> + 'static) -> Self {
         self.control = Some(Box::new(control));
@@ -192,7 +193,7 @@ impl<K> Builder<K> {
 
     /// Shows how many of `total` workers are busy.
     ///
-    /// `busy` is called each second and for each summary. It must not block.
+    /// `busy` is called each second and for each summary. The function must not block.
     ///
     /// # Examples
     ///
@@ -218,7 +219,7 @@ impl<K> Builder<K> {
 
     /// Sets the check for `/readyz`, in addition to the state of the queue.
     ///
-    /// While it returns false, the response is 503.
+    /// While the check returns false, the response is 503.
     pub fn ready(mut self, ready: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         self.settings.ready = Box::new(ready);
         self
@@ -226,7 +227,7 @@ impl<K> Builder<K> {
 
     /// Sets the check for `/healthz`.
     ///
-    /// While it returns false, the response is 503. Return false if only a restart of the program can help.
+    /// While the check returns false, the response is 503. Return false if only a restart of the program can help.
     pub fn healthy(mut self, healthy: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         self.settings.healthy = Box::new(healthy);
         self
@@ -259,8 +260,9 @@ impl<K> Builder<K> {
 
     /// Sets the number of connections that [`Site::serve`] accepts at the same time.
     ///
-    /// 64 by default, and at least 1. Up to half of them, rounded up, may be streams of `/api/v1/events`, and up to a
-    /// quarter, but at least one, may search for keys or wait for that. When all are in use, a new connection replaces an idle one.
+    /// 64 by default, and at least 1. Up to half of the connections, rounded up, may be streams of `/api/v1/events`. Up
+    /// to a quarter, but at least one, may search for keys or wait for a search. When all connections are in use, a new
+    /// connection replaces an idle connection.
     ///
     /// Eight more connections are reserved for probes. While no connection is idle, they answer `/healthz` and
     /// `/readyz`, and reply 503 to all other requests.

@@ -1,7 +1,7 @@
 //! Encrypts the cursors that clients see.
 //!
-//! A cursor of a queue in memory is 32 bits of the hash of a key. With enough of these, an attacker could compute the
-//! seed of a fast hasher, and, with the seed, keys with equal hashes.
+//! A cursor of a queue in memory is 32 bits of the hash of a key. With enough hashes, an attacker could compute the
+//! seed of a fast hasher. With the seed, the attacker could find keys with equal hashes.
 
 use std::hash::{BuildHasher, RandomState};
 

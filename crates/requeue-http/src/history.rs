@@ -21,8 +21,8 @@ const OUTPUT: usize = 4 << 10;
 
 /// The last runs of keys that have failed, for the dashboard: [`Builder::history`](crate::Builder::history).
 ///
-/// A handle: clones share the history. It has a fixed size: the newest 1,000 keys that were given up, the newest 1,000
-/// others, and the last 10 runs of each. The runs of a key are kept from its first failure on.
+/// A handle: clones share the history. The history has a fixed size: the newest 1,000 keys that were given up, the
+/// newest 1,000 other keys, and the last 10 runs of each key. The runs of a key are kept from its first failure on.
 ///
 /// A key that was given up is *parked*: the dashboard lists it with its last error until it is added again. A queue in
 /// a store parks its keys itself, and the history adds only their runs in this process.
@@ -73,13 +73,13 @@ impl Run {
         self
     }
 
-    /// Sets the error. The history keeps 512 bytes of it.
+    /// Sets the error. The history keeps 512 bytes of the error.
     pub fn error(mut self, error: impl fmt::Display) -> Self {
         self.error = error.to_string();
         self
     }
 
-    /// Sets the output of the run. The history keeps the last 4 KiB of it, for the last run of a key.
+    /// Sets the output of the run. The history keeps the last 4 KiB of the output, for the last run of a key.
     pub fn output(mut self, output: impl Into<String>) -> Self {
         self.output = output.into();
         self
@@ -123,8 +123,8 @@ struct Inner {
     keys: HashMap<Arc<[u8]>, Past>,
     parked: BTreeMap<u32, Arc<[u8]>>,
     others: BTreeMap<u32, Arc<[u8]>>,
-    /// The last place that was given to a key. It does not overflow in 49 days at 1,000 failures per second; then the
-    /// history starts again.
+    /// The last place that was given to a key. The number does not overflow in 49 days at 1,000 failures per second;
+    /// then the history starts again.
     last: u32,
 }
 
@@ -191,7 +191,7 @@ impl History {
         Self::default()
     }
 
-    /// Records a run that succeeded. It has an effect only on a key that has failed before.
+    /// Records a run that succeeded. The call has an effect only on a key that has failed before.
     pub fn succeeded(&self, key: impl AsRef<[u8]>, run: Run) {
         self.0.lock().record_run(key.as_ref(), run, Outcome::Succeeded);
     }
@@ -232,7 +232,7 @@ impl History {
         self.0.lock().parked.values().cloned().collect()
     }
 
-    /// Returns true if the key was parked, and no longer is. Its runs are kept.
+    /// Returns true if the key was parked, and no longer is. The runs of the key are kept.
     pub(crate) fn unpark(&self, key: &[u8]) -> bool {
         let mut inner = self.0.lock();
         match inner.keys.get(key) {

@@ -1,7 +1,7 @@
 //! The host names for which requests are answered.
 //!
-//! Another site can point its own name to this machine (DNS rebinding). Its scripts could then read the responses,
-//! unless that name is refused. An address cannot be redirected in this way.
+//! Another site can let its name resolve to this machine (DNS rebinding). Scripts of the other site could then read the
+//! responses, unless its name is refused. An address cannot be redirected in this way.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -45,7 +45,7 @@ fn without_port(host: &str) -> Option<&str> {
         None => host.split_at(host.find(':').unwrap_or(host.len())),
     };
     let is_port = |port: &str| port.is_empty() || port.parse::<u16>().is_ok();
-    // A text that is no port could hide another host behind it.
+    // A text instead of a port could hide another host.
     let ends = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
     (ends && !name.is_empty()).then_some(name)
 }

@@ -85,8 +85,8 @@
 //!
 //! A page may have fewer keys than `limit`, or none, and still have a `next`. A walk through all pages returns each key
 //! that stays in the queue exactly once. The order has no meaning, with one exception: if the queue keeps times,
-//! `running` keys come by their age, the oldest first. There, a key that starts or completes during the walk moves the
-//! others by one place. A cursor is valid until the process ends. Any other cursor gets status 400.
+//! `running` keys are listed by age, the oldest first. A key that starts or completes during such a walk moves the
+//! other keys by one place. A cursor is valid until the process ends. Any other cursor gets status 400.
 //!
 //! In JSON, a key is text, with escapes such as `\n`, `\\`, `\u{1b}` and `\xff`, and base64. A key over 4 KiB is
 //! cut, and has no base64. Times are in seconds. An error is

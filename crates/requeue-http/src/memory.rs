@@ -1,4 +1,4 @@
-//! A queue in memory as a source. It is read in slices, so that no request holds its lock for long.
+//! A queue in memory as a source. The queue is read in slices, so that no request holds its lock for long.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -41,8 +41,8 @@ enum Listed<K> {
     Parked(Arc<[u8]>, Past),
 }
 
-/// Returns true if keys of the queue can have this state. Parked keys are in the history. Other states are those of
-/// queues in a store.
+/// Returns true if keys of the queue can have this state. Parked keys are in the history. Only queues in a store have
+/// the other states.
 const fn is_of_queue(state: Option<State>) -> bool {
     !matches!(state, Some(State::Parked | State::Damaged | State::Idle))
 }
@@ -89,7 +89,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
     }
 
     fn parked_row(&self, key: &[u8], past: &Past) -> Row {
-        // A key of the history may be one that the queue no longer accepts.
+        // The queue may no longer accept a key of the history.
         let detail = (self.read)(key).map(|key| detail_of(&self.detail, &key));
         Row::of_past(key, past, detail.unwrap_or_default())
     }
@@ -126,7 +126,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
             let left = walk.limit - walked.rows.len();
             let (mut rows, mut end, mut looked_at) = slice(at, SLICE);
             if rows.len() > left {
-                // A cursor cannot point into a slice, so that the slice is read again with the right size.
+                // A cursor cannot point into a slice, so the slice is read again with the right size.
                 (rows, end, looked_at) = slice(at, left);
             }
             walked.looked_at += looked_at;
@@ -201,7 +201,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         Walked { rows, next: None, looked_at, more: more || unread }
     }
 
-    /// Changes a key that may have left its state since it was listed. Returns true if it was changed.
+    /// Changes a key that may have left its state since it was listed. Returns true if the key was changed.
     fn change_key(&self, action: Action, key: K, bytes: &[u8]) -> Result<bool, Problem> {
         let entry = self.queue.look_up(&key).filter(|entry| State::of_entry(entry) != State::Idle);
         let Some(entry) = entry else {
@@ -258,7 +258,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
     }
 }
 
-/// Returns true if a key has a pending run beside the one in flight.
+/// Returns true if a key has a pending run beside the run in flight.
 fn runs_again<K>(entry: &Entry<K>) -> bool {
     entry.phase == Phase::InFlightDirty || entry.due.is_some()
 }
@@ -319,7 +319,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
         let lists_parked = matches!(selection.state, None | Some(State::Parked));
         let decrypt = |order| cursor.and_then(|cursor| self.cursors.decrypt(order, cursor));
         let mut walked = Walked::default();
-        // Parked keys come after those of the queue. A cursor of them skips the queue.
+        // Parked keys come after the keys of the queue. A cursor of them skips the queue.
         let mut below = decrypt(Order::Parked).filter(|_| lists_parked);
         if below.is_none() {
             if is_of_queue(selection.state) {

@@ -36,7 +36,7 @@ impl Problem {
             .with_header(header::RETRY_AFTER, 5)
     }
 
-    /// Returns the refusal of a change of another number of keys than the user has confirmed.
+    /// Returns the refusal of a change whose number of keys differs from the number that the user has confirmed.
     pub(crate) fn other_count(matched: usize, expected: usize) -> Self {
         let error = format!(
             "{matched} matching keys, but {expected} were confirmed; nothing was changed: confirm again"
@@ -53,7 +53,7 @@ impl Problem {
         problem
     }
 
-    /// Adds the results of the keys of an add, of which some may have been added.
+    /// Adds the result of each key of an add, because some of the keys may have been added.
     pub(crate) fn with_results(mut self, results: Vec<Option<AddResult>>) -> Self {
         let unknown = results.iter().filter(|&&result| result == Some(AddResult::Unknown)).count();
         let (added, all) = (results.iter().flatten().count() - unknown, results.len());

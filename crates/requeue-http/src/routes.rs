@@ -116,7 +116,7 @@ async fn guard_request(State(site): Site, request: Request, next: Next) -> Respo
         Err(refusal) => refusal.into_response(),
         Ok(()) => next.run(request).await,
     };
-    // Errors get these headers, too: their pages must not be framed either.
+    // Errors also get these headers, because their pages must not be framed.
     for (name, value) in HEADERS {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
@@ -125,12 +125,11 @@ async fn guard_request(State(site): Site, request: Request, next: Next) -> Respo
 
 /// Returns the refusal of a request from another site, or with a method that does not fit.
 fn check_access(site: &SiteState, request: &Request) -> Result<(), Problem> {
-    // All hosts are checked, also the one in the URI: a proxy and this server must not choose
-    // different ones.
+    // All hosts are checked, also the host in the URI, because a proxy and this server must not choose different hosts.
     let hosts = request.headers().get_all(header::HOST);
     let named = request.uri().authority().map(|authority| authority.as_str());
     let mut hosts = hosts.iter().map(|host| host.to_str().unwrap_or_default()).chain(named);
-    // Browsers always send a host, so that a request without one is allowed.
+    // Browsers always send a host, so a request without a host is allowed.
     if let Some(host) = hosts.find(|host| !site.settings.hosts.is_allowed(host)) {
         let error =
             format!("host {host:?} is not allowed; use localhost, or allow it (Builder::host)");
@@ -176,7 +175,8 @@ async fn asset(kind: &'static str, text: &'static str) -> Response {
 }
 
 async fn serve_page(State(site): Site, OriginalUri(uri): OriginalUri) -> Response {
-    // The dashboard loads relative paths. If its own path does not end in a slash, they would be one level too high.
+    // The dashboard loads relative paths. If the dashboard's path does not end in a slash, relative links would be one
+    // level too high.
     let beside = match uri.path().rsplit_once('/') {
         Some((_, last)) if !last.is_empty() => format!("{last}/"),
         _ => String::new(),
@@ -238,8 +238,7 @@ async fn readyz(State(site): Site) -> (StatusCode, &'static str) {
     match site.status() {
         Status::ShutDown | Status::Ended => (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n"),
         Status::Unreachable => (StatusCode::SERVICE_UNAVAILABLE, "the store cannot be reached\n"),
-        // `ready` is user code. It is called last, because the other states of the queue decide
-        // without it.
+        // `ready` is user code. The check is called last, because other states of the queue make it unnecessary.
         _ if !(site.settings.ready)() => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
         Status::Open | Status::Paused | Status::Closed => (StatusCode::OK, "ok\n"),
     }
@@ -289,7 +288,7 @@ async fn list_keys(State(site): Site, RawQuery(query): RawQuery) -> Result<Respo
     }))
 }
 
-/// The largest `limit` of a list, and of a sorted one.
+/// The largest `limit` of a list, and of a sorted list.
 const MOST_ROWS: usize = 256;
 const MOST_SORTED: usize = 1_000;
 
@@ -323,7 +322,7 @@ mod tests {
 
     use super::*;
 
-    /// The routes of this file, except those of the dashboard's files.
+    /// The routes of this file, except the routes of the dashboard's files.
     #[test]
     fn the_description_has_all_routes() {
         let doc: Value = serde_json::from_str(include_str!("../assets/openapi.json")).unwrap();

@@ -32,13 +32,14 @@ impl Detail {
         Self { attempt: None, why: None, fields: Vec::new() }
     }
 
-    /// Sets the number of the attempt, from 1. It replaces the count of the queue.
+    /// Sets the number of the attempt, from 1. This number replaces the count of the queue.
     pub const fn attempt(mut self, attempt: u32) -> Self {
         self.attempt = Some(attempt);
         self
     }
 
-    /// Sets a reason why the key waits, if the queue does not know it. It is shown after the queue's reason.
+    /// Sets a reason why the key waits, if the queue does not know it. The dashboard shows this reason after the
+    /// queue's reason.
     ///
     /// ```
     /// use requeue_http::Detail;
@@ -160,7 +161,7 @@ impl Row {
         if let Some(token) = entry.fencing_token {
             detail = detail.field("fencing_token", token);
         }
-        // These and the error are separate properties, and must not be repeated in the reason.
+        // Times and the error are separate properties, and must not be repeated in the reason.
         let mut unnamed = entry.clone();
         if let Some(worker) = unnamed.worker.take() {
             detail = detail.field("worker", escape_key(worker.as_bytes()));
@@ -190,7 +191,7 @@ impl Row {
     }
 }
 
-/// Returns the queue's reason why a key waits, followed by that of the program.
+/// Returns the queue's reason why a key waits, followed by the program's reason.
 fn with_reason(mut why: String, reason: Option<String>) -> String {
     if let Some(reason) = reason {
         why.push_str("; ");

@@ -28,9 +28,9 @@ use tokio_io_timeout::TimeoutStream;
 /// The time limit for the head of a request. The limit begins when the previous request ends. In
 /// tests, it frees no place.
 const HEAD: Duration = Duration::from_secs(if cfg!(test) { 3600 } else { 10 });
-/// The longest time in which a client may read nothing of a response.
+/// The longest time for which a client may read no part of a response.
 const STALL: Duration = Duration::from_secs(30);
-/// The size limit of the head of a request. It has space for a key whose bytes take four bytes each.
+/// The size limit of the head of a request. The limit leaves space for a key whose bytes take four bytes each.
 const HEAD_BYTES: usize = 32 << 10;
 /// The number of connections that are reserved for probes.
 const RESERVED: usize = 8;
@@ -39,12 +39,12 @@ const LOOK: Duration = Duration::from_millis(5);
 /// The number of looks in which a new connection must send a request. Afterwards, another connection may take its place.
 const SILENT_LOOKS: u64 = 4;
 
-/// Serves `router` on at most `most` connections at a time, until `ended`. A new connection replaces the oldest one that
-/// has sent no request, or else the oldest idle one.
+/// Serves `router` on at most `most` connections at a time, until `ended`. A new connection replaces the oldest
+/// connection that has sent no request, or else the oldest idle connection.
 ///
-/// If all of them are busy, the new connection gets one of [`RESERVED`] places, where `probes` answers one request. So
-/// clients that occupy all connections do not keep an orchestrator from its probes. While those are taken as well, new
-/// connections wait in the queue of the system.
+/// If all connections are busy, the new connection gets one of [`RESERVED`] places, where `probes` answers one request.
+/// Clients that occupy all connections therefore do not block the probes of an orchestrator. While the reserved places
+/// are also taken, new connections wait in the queue of the system.
 pub(crate) async fn serve<L: Listener<Addr: 'static>>(
     listener: L,
     router: Router,
@@ -93,7 +93,7 @@ pub(crate) async fn serve<L: Listener<Addr: 'static>>(
             ended.clone(),
         ));
     }
-    // Each task ends after its response, because it has seen the end as well.
+    // Each task ends after its response, because it has also seen the end.
     while tasks.join_next().await.is_some() {}
 }
 
@@ -123,24 +123,24 @@ impl Places {
         self.connections.iter().filter(new).count() >= self.most.min(RESERVED)
     }
 
-    /// Returns true if the connection has had time to send a request, and has sent none.
+    /// Returns true if the connection has had time to send a request, and has sent no request.
     fn is_silent(&self, connection: &Connection) -> bool {
         !connection.has_asked() && self.looks - connection.looks >= SILENT_LOOKS
     }
 
     fn find_replaceable(&self) -> Option<usize> {
-        // Silent connections are closed first: an idle one belongs to a client that has already
-        // sent a request.
+        // Silent connections are closed first, because an idle connection belongs to a client that has already sent a
+        // request.
         let silent = self.connections.iter().position(|connection| self.is_silent(connection));
         silent.or_else(|| self.connections.iter().position(|connection| connection.is_idle()))
     }
 
-    /// Returns a new connection. If no place is free for it, closes another one.
+    /// Returns a new connection. If no place is free, closes another connection.
     fn new_connection(&mut self) -> Arc<Connection> {
         if self.connections.len() >= self.most
             && let Some(other) = self.find_replaceable().and_then(|at| self.connections.remove(at))
         {
-            // `notify_one` keeps a permit, so a task that does not wait yet is notified as well.
+            // `notify_one` keeps a permit, so a task that does not wait yet is also notified.
             other.close.notify_one();
         }
         let connection = Arc::new(Connection {
@@ -157,7 +157,7 @@ impl Places {
 struct Connection {
     /// The number of looks before it was accepted.
     looks: u64,
-    /// It has sent a request.
+    /// The connection has sent a request.
     asked: AtomicBool,
     /// The number of requests whose responses are incomplete.
     requests: AtomicUsize,
@@ -287,7 +287,8 @@ mod tests {
         client
     }
 
-    /// Returns the status of the response, which is `None` if the connection was closed without one, and the last line.
+    /// Returns the status of the response and the last line. The status is `None` if the connection was closed without
+    /// a response.
     async fn answer(mut client: TcpStream) -> (Option<u16>, String) {
         let mut answer = Vec::new();
         let _ = client.read_to_end(&mut answer).await;

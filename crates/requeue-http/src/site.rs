@@ -86,11 +86,12 @@ impl Site {
 
     /// Returns a builder for a queue in a store.
     ///
-    /// Keys and their numbers are those of all processes. Counters, rates, latencies and the status of the queue are
-    /// those of this process.
+    /// Keys and their numbers cover all processes. Counters, rates, latencies and the status of the queue describe this
+    /// process.
     ///
-    /// The numbers are read from the store each second, and less often if that takes long: the reads take at most about
-    /// a fifth of the time. The dashboard and the API show their age. The store is asked each second whether the queue is paused. If it does not answer within 5 s, `/readyz` returns 503. The keys that have run the
+    /// The numbers are read from the store each second, and less often if the reads take long: the reads take at most
+    /// about a fifth of the time. The dashboard and the API show their age. The store is asked each second whether the
+    /// queue is paused. If the store does not answer within 5 s, `/readyz` returns 503. The keys that have run the
     /// longest are chosen among the first 256 running keys, in the order of the keys.
     ///
     /// # Examples
@@ -133,15 +134,15 @@ impl Site {
     /// - the number of [connections](Builder::max_connections);
     /// - 10 s for the head of a request, also on a connection that is kept alive;
     /// - 32 KiB for the head of a request;
-    /// - 30 s in which a client reads nothing of a response.
+    /// - 30 s in which a client reads no part of a response.
     ///
-    /// A server that mounts the [router](Self::router) needs its own limits.
+    /// A server that mounts the [router](Self::router) must set its limits itself.
     ///
     /// The modes of the file of a Unix socket and of its directories decide who can connect. Requests must name an
     /// allowed [host](Builder::host), such as `localhost`.
     ///
     /// Limits hold for each client, by its address. All clients of a listener with another kind of address than
-    /// `std::net::SocketAddr` count as one.
+    /// `std::net::SocketAddr` count as one client.
     ///
     /// # Examples
     ///

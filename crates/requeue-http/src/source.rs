@@ -26,8 +26,7 @@ pub(crate) trait Source: Send + Sync {
     fn name(&self) -> Option<&str>;
     fn status(&self) -> Status;
     fn read_gauges(&self) -> Gauges;
-    /// Returns up to `limit` running keys, the one that has run the longest first. Empty if the queue does not keep
-    /// times.
+    /// Returns up to `limit` running keys, the longest running key first. Empty if the queue does not keep times.
     fn longest_running(&self, limit: usize) -> Vec<Row>;
     async fn read_page(&self, walk: &Walk) -> Result<Walked, Problem>;
     async fn find_key(&self, key: &[u8]) -> Result<Found, Problem>;
@@ -41,8 +40,7 @@ pub(crate) trait Source: Send + Sync {
     /// Changes keys. Returns for each whether it was changed. An error has the number of keys that are known to have
     /// been changed before it.
     async fn change_keys(&self, action: Action, keys: Vec<Vec<u8>>) -> Result<Vec<bool>, Problem>;
-    /// Adds keys. Returns the result of each. If some were added and others not, the error has
-    /// the results.
+    /// Adds keys. Returns the result of each. If only some keys were added, the error contains the results.
     async fn add_keys(&self, keys: Vec<NewKey>) -> Result<Vec<AddResult>, Problem>;
     /// Pauses or resumes deliveries.
     async fn set_paused(&self, paused: bool) -> Result<(), Problem>;
@@ -246,7 +244,7 @@ impl<T> First<T> {
     pub(crate) fn push(&mut self, rank: Rank, key: T) {
         self.seen += 1;
         self.kept.push((rank, key));
-        // The keys are sorted only now and then, so each costs a constant time on average.
+        // The keys are sorted rarely, so each key costs a constant time on average.
         if self.kept.len() >= 2 * self.limit + 256 {
             self.sort_and_truncate();
         }
@@ -278,7 +276,7 @@ impl<T> First<T> {
 pub(crate) struct Gauges {
     /// The numbers of keys by state, and their age. The other fields are empty.
     pub(crate) counts: Sample,
-    /// The numbers of this process. In a queue of a store, the longest running key can be one of another process.
+    /// The numbers of this process. In a queue of a store, the longest running key can belong to another process.
     pub(crate) process: requeue::metrics::Sample,
     pub(crate) keeps_times: bool,
 }
@@ -305,7 +303,7 @@ pub(crate) fn count_of(results: &[bool]) -> usize {
     results.iter().filter(|&&changed| changed).count()
 }
 
-/// Returns the detail of a key. If that panics, the detail is empty, so that other keys are still shown.
+/// Returns the detail of a key. If the function panics, the detail is empty, so that other keys are still shown.
 pub(crate) fn detail_of<K>(detail: &DetailOf<K>, key: &K) -> Detail {
     catch_unwind(AssertUnwindSafe(|| detail(key))).unwrap_or_default()
 }

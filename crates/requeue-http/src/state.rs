@@ -48,7 +48,7 @@ pub(crate) struct SiteState {
     pub(crate) admin: Option<Admin>,
     pub(crate) settings: Settings,
     pub(crate) samples: Samples,
-    /// The start of the sampling, in seconds since 1970. It identifies the process to the dashboard.
+    /// The start of the sampling, in seconds since 1970. The start identifies the process to the dashboard.
     pub(crate) started: f64,
     /// The summary of each second, as JSON.
     pub(crate) ticks: watch::Sender<Arc<str>>,
@@ -104,7 +104,7 @@ impl SiteState {
 
     /// Takes a sample, and sends it to event streams.
     pub(crate) fn take_sample(self: &Arc<Self>) {
-        // Code of the user that shows keys may panic. Then this second has no sample.
+        // Code of the user that shows keys may panic. In this case, the second has no sample.
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let gauges = self.source.read_gauges();
             self.samples.push(Sample::new(&gauges, self.samples.last_minute(&gauges)));

@@ -1,4 +1,4 @@
-//! A queue in a store as a source. One task reads its numbers from the store, and one asks for its state.
+//! A queue in a store as a source. One task reads the queue's numbers from the store, and another task reads its state.
 
 use std::error::Error;
 use std::sync::{Arc, Weak};
@@ -169,7 +169,7 @@ impl Stored {
     }
 
     /// Calls `visit` for each selected key of up to `most`, until it returns false. Returns the number of keys that
-    /// were read, and the last one of them if there may be more.
+    /// were read, and the last of these keys if there may be more.
     async fn visit_keys(
         &self,
         selection: &Selection,
@@ -536,8 +536,9 @@ async fn await_answer<T, E: Error>(
     timeout(patience, answered).await.map_or_else(late, |answer| answer.map_err(store_failure))
 }
 
-/// Reads the state of the queue each second, until no source is left. This takes no longer than its time limit, so
-/// that `/readyz` and `status` follow the store within seconds, and cost it the same for any number of clients.
+/// Reads the state of the queue each second, until no source is left. The read takes no longer than its time limit, so
+/// that `/readyz` and `status` follow the store within seconds. The cost for the store does not depend on the number of
+/// clients.
 async fn keep_asking(queue: Queue, seen: Weak<Mutex<Seen>>) {
     while let Some(changes) = seen.upgrade().map(|seen| seen.lock().changes) {
         let state = timeout(PATIENCE_FOR_STATE, QueueState::read(&queue)).await;
@@ -553,10 +554,9 @@ async fn keep_asking(queue: Queue, seen: Weak<Mutex<Seen>>) {
 async fn keep_counting(queue: Queue, seen: Weak<Mutex<Seen>>) {
     while seen.strong_count() > 0 {
         if let Ok(Ok(counts)) = timeout(PATIENCE, queue.recent_counts()).await {
-            // The age of these counts, or of newer ones.
+            // The age of these counts, or of newer counts.
             let age = queue.sample().and_then(|sample| sample.counts_age);
-            // The reference is upgraded after the wait: a site that was dropped in the meantime
-            // ends this task.
+            // The reference is upgraded after the wait, so that this task ends when its site was dropped.
             let Some(source) = seen.upgrade() else { return };
             source.lock().take_counts(counts, age.unwrap_or_default());
             drop(source);

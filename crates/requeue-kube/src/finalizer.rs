@@ -17,12 +17,11 @@ use crate::controller::Action;
 ///
 /// It calls [kube's function](kube::runtime::finalizer()) of the same name.
 ///
-/// A run may only add the finalizer. That changes the object, and the change starts the next run,
-/// unless a [filter](crate::Controller::filter) ignores it.
+/// A run may only add the finalizer. This step changes the object, and the change starts the next run, unless a
+/// [filter](crate::Controller::filter) ignores it.
 ///
-/// An API server can remove an object although its finalizer was set, if the deletion and the patch
-/// overlap (kubernetes #77988). [`Event::Cleanup`] is then missing. Objects that must be cleaned up in
-/// any case need a comparison from time to time, too.
+/// An API server can remove an object although its finalizer was set, if the deletion and the patch overlap (kubernetes
+/// #77988). [`Event::Cleanup`] is then missing. If objects must be cleaned up in any case, also compare them regularly.
 ///
 /// # Errors
 ///

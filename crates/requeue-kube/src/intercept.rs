@@ -55,8 +55,8 @@ where
     K: Resource,
     F: Future<Output = kube::Result<Response<Until>>> + Send + 'static,
 {
-    // An `Api` cannot be created for a namespace if the scope of its kind is generic. So this one asks
-    // for all namespaces, and its requests are redirected to the path of `api`.
+    // An `Api` cannot be created for a namespace if the scope of its kind is generic. This `Api` therefore asks for all
+    // namespaces, and its requests are redirected to the path of `api`.
     let path = api.resource_url().to_owned();
     let everywhere = K::url_path(dyntype, None);
     let client = api.into_client();
@@ -80,10 +80,9 @@ pub(crate) fn set_query(request: &mut Request<Body>, query: &str) {
     set_uri(request, &path, query);
 }
 
-/// Returns `api` with a selector of shards in each list and watch. `selector` is called for each
-/// request. It returns the selector, and a future that completes when a watch with this selector
-/// should continue with another one. A server without the feature gate `ShardedListAndWatch` ignores
-/// the parameter, and returns all objects.
+/// Returns `api` with a selector of shards in each list and watch. `selector` is called for each request. The function
+/// returns the selector, and a future that completes when a watch with this selector should continue with another
+/// selector. A server without the feature gate `ShardedListAndWatch` ignores the parameter, and returns all objects.
 pub(crate) fn select_shards<K: Resource>(
     api: Api<K>,
     dyntype: &K::DynamicType,

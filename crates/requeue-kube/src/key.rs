@@ -10,11 +10,11 @@ use kube::Resource;
 use kube::core::ObjectMeta;
 use kube::runtime::reflector::{Lookup, ObjectRef};
 
-/// The key of an object: its name, and its namespace if it has one.
+/// The key of an object: its name, and its namespace, if any.
 ///
-/// It contains no other part of the object, so one object always has the same key. It is cheap to
-/// clone. The order is that in which Kubernetes lists objects: by namespace, then by name. It is
-/// displayed as `namespace/name`, and parsed from that. Kubernetes allows no slash in either part.
+/// The key contains no other part of the object, so one object always has the same key. A key is cheap to clone. Keys
+/// have the order in which Kubernetes lists objects: by namespace, then by name. The text of a key is `namespace/name`,
+/// both when it is displayed and when it is parsed. Kubernetes allows no slash in either part.
 ///
 /// ```
 /// use requeue_kube::ObjectKey;
@@ -41,14 +41,14 @@ impl<K> ObjectKind for K where
 
 /// The queue of a [`Controller`](crate::Controller).
 ///
-/// It hashes keys with SipHash. Users who can create objects choose their names. With a weaker hash
-/// they could choose names with equal hashes, which would slow the queue down for all objects.
+/// This queue hashes keys with SipHash. Users who can create objects choose their names. With a weaker hash they could
+/// choose names with equal hashes, which would slow the queue down for all objects.
 pub type ObjectQueue = requeue::Queue<ObjectKey, RandomState>;
 
 impl ObjectKey {
     /// Creates the key of an object.
     ///
-    /// An empty namespace counts as none.
+    /// An empty namespace counts as a missing namespace.
     #[must_use]
     pub fn new(namespace: Option<&str>, name: &str) -> Self {
         Self(match namespace {
@@ -83,7 +83,7 @@ impl ObjectKey {
         Self::new(meta.namespace.as_deref(), meta.name.as_deref().unwrap_or_default())
     }
 
-    /// Returns the namespace, or `None` for an object without one.
+    /// Returns the namespace, or `None` for an object without a namespace.
     #[must_use]
     pub fn namespace(&self) -> Option<&str> {
         self.0.split_once('/').map(|(namespace, _)| namespace)
@@ -158,7 +158,7 @@ impl FromStr for ObjectKey {
     ///
     /// # Errors
     ///
-    /// A part is empty, or there are more than two.
+    /// A part is empty, or there are more than two parts.
     fn from_str(text: &str) -> Result<Self, ParseKeyError> {
         let (namespace, name) = match text.split_once('/') {
             Some((namespace, name)) => (Some(namespace), name),

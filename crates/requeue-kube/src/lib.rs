@@ -1,14 +1,14 @@
 //! Kubernetes controllers on kube-rs, with requeue's work queue: backoff, priorities and metrics
 //! for each controller.
 //!
-//! The clients, watchers, stores and predicates are kube's. The queue below them is [requeue]'s.
-//! The guarantees are:
+//! The clients, watchers, stores and predicates come from kube. The queue below them is [requeue]'s. The guarantees
+//! are:
 //!
 //! - **One run per object.** No object has two runs at the same time, whichever watch or namespace
 //!   a request comes from. An object that changes during its run is reconciled once more
 //!   afterwards.
-//! - **Backoff per object.** A failed object is retried after its own delay. Events do not run it
-//!   earlier, and it does not delay other objects. A new generation of the object runs immediately.
+//! - **Backoff per object.** A failed object is retried after a separate delay. Events do not run it earlier, and it
+//!   does not delay other objects. A new generation of the object runs immediately.
 //! - **No missed deletions.** Deletions while a watch was disconnected are reported. The owners of
 //!   a deleted object, and the other objects that it concerned, are reconciled.
 //! - **Changes first.** Changed objects go before the first list, resyncs and other bulk runs. Bulk
@@ -65,10 +65,9 @@
 //! by [`policy::backoff`]. `Action::requeue` is [`requeue_after`](controller::Action::requeue_after)
 //! here.
 //!
-//! The reconciler, its policy and their context run on tasks. They must therefore be `'static`, and
-//! a closure that borrows must `move`. `docs/kube/migration.md` lists all differences from kube and from
-//! controller-runtime. `examples/website` is a complete controller with leader election, metrics,
-//! dashboard and manifests.
+//! The reconciler, its policy and their context run on tasks. All three must therefore be `'static`, and a closure that
+//! borrows must `move`. `docs/kube/migration.md` lists all differences from kube and from controller-runtime.
+//! `examples/website` is a complete controller with leader election, metrics, dashboard and manifests.
 //!
 //! # Permissions
 //!
@@ -84,10 +83,9 @@
 //!   verbs: [list, watch]
 //! ```
 //!
-//! The requests of its reconciler need further permissions, such as `patch` of `websites/status`.
-//! [Leader election](leader#permissions) and [shards](membership#permissions) need
-//! further permissions, too. The tests against an API
-//! server run with exactly these permissions.
+//! The requests of its reconciler need further permissions, such as `patch` of `websites/status`. [Leader
+//! election](leader#permissions) and [shards](membership#permissions) also need further permissions. The tests against
+//! an API server run with exactly these permissions.
 
 // Tests of this crate and tests that use it from outside share helpers.
 #[cfg(test)]
@@ -105,7 +103,7 @@ mod relist;
 pub mod shared;
 #[cfg(test)]
 mod tests;
-// `requeue watch` of the program uses it. It is no part of the stable interface.
+// `requeue watch` of the program uses this module. This module is no part of the stable interface.
 #[doc(hidden)]
 pub mod watch;
 

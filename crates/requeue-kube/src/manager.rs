@@ -32,8 +32,8 @@ use crate::shared::SharedWatch;
 
 /// Runs several controllers in one process.
 ///
-/// - **Start.** All controllers start their watches at the same time. Each begins to reconcile when its
-///   own watches have listed and, with an election, this process leads.
+/// - **Start.** All controllers start their watches at the same time. A controller begins to reconcile when its watches
+///   have listed. With an election, this process must also lead.
 /// - **Election.** One [lease](Self::leader_election) for all controllers. The process takes part once
 ///   all of them are ready.
 /// - **Shards.** In place of the election, [one shard group](Self::shard_group): the replicas share the
@@ -83,7 +83,7 @@ pub struct Manager {
     watches: HashMap<(TypeId, String), Box<dyn Any + Send>>,
     elector: Option<LeaderElector>,
     shards: Option<ShardGroup>,
-    /// The client of the first controller that has one.
+    /// The client of the first controller that has a client.
     client: Option<Client>,
     metrics: Option<Metrics>,
     stops: StopTriggers,
@@ -98,8 +98,8 @@ impl Manager {
         Self::default()
     }
 
-    /// Adds a controller. `run` receives it when the manager runs, and returns its stream: that of
-    /// [`Controller::run`] or [`Controller::run_refs`]. To see the results, apply `inspect` to it.
+    /// Adds a controller. `run` receives it when the manager runs, and returns its stream: the stream of
+    /// [`Controller::run`] or [`Controller::run_refs`]. To see the results, apply `inspect` to the stream.
     ///
     /// The controllers of a manager need different [names](Controller::name). The manager sets the
     /// start, the shutdown and the metrics, so do not set them for the controller. Its
@@ -135,8 +135,8 @@ impl Manager {
         self.controllers.push((name, Box::new(start)));
     }
 
-    /// Returns the shared watch of the objects that `api` and `wc` select: the same one each time, for
-    /// the same kind, namespace and configuration. It uses the client of the first call.
+    /// Returns the shared watch of the objects that `api` and `wc` select: the same watch each time, for the same kind,
+    /// namespace and configuration. The watch uses the client of the first call.
     ///
     /// For a kind that is known only at run time, share clones of one [`SharedWatch`].
     ///
@@ -171,7 +171,7 @@ impl Manager {
     /// Runs the controllers only while this process leads: of several replicas, one works, and the
     /// others stand by with their stores up to date.
     ///
-    /// It works as for [one controller](Controller::leader_election): the lease is renewed until all
+    /// The election works as for [one controller](Controller::leader_election): the lease is renewed until all
     /// controllers have shut down, and then released. If the lease is lost, all runs are dropped.
     pub fn leader_election(mut self, elector: LeaderElector) -> Self {
         self.elector = Some(elector);
@@ -181,8 +181,8 @@ impl Manager {
     /// Shares the objects of all controllers with the other replicas of a [group](crate::membership),
     /// in place of a leader election: all replicas work, each on an equal part of the shards.
     ///
-    /// It works as for [one controller](Controller::shard_group), with one membership, one assignment
-    /// and one set of Leases for all controllers:
+    /// The group works as for [one controller](Controller::shard_group), with one membership, one assignment and one
+    /// set of Leases for all controllers:
     ///
     /// - The process joins the group when all controllers are ready.
     /// - Each controller reconciles the objects of its kind in the shards that the process holds.
@@ -198,10 +198,9 @@ impl Manager {
     /// - The loss of the membership drops the runs of all controllers, and ends [`run`](Self::run)
     ///   with [`RunnerError::Membership`].
     ///
-    /// The requests of the group use the client of [`ShardGroup::with_client`]. Without one, they use
-    /// that of the first controller that has an `Api`. The group has no [kind](ShardGroup::objects) by
-    /// default. A rolling update can therefore add controllers, and other programs must use other
-    /// names for their groups.
+    /// The requests of the group use the client of [`ShardGroup::with_client`]. Without such a client, the requests use
+    /// the client of the first controller that has an `Api`. The group has no [kind](ShardGroup::objects) by default. A
+    /// rolling update can therefore add controllers, and other programs must use other names for their groups.
     ///
     /// ```no_run
     /// # use std::sync::Arc;
@@ -271,8 +270,8 @@ impl Manager {
         self
     }
 
-    /// Returns a handle for `/readyz`, which reports whether every controller has received the first
-    /// lists of its watches. It also reports controllers that are added later.
+    /// Returns a handle for `/readyz`, which reports whether every controller has received the first lists of its
+    /// watches. The handle also reports controllers that are added later.
     pub fn readiness(&self) -> Readiness {
         self.readiness.clone()
     }
@@ -281,9 +280,9 @@ impl Manager {
     ///
     /// # Errors
     ///
-    /// Returns an error if a controller cannot continue, or if the lease or the membership in the
-    /// shard group was lost. In the first case, the others have shut down gracefully. The settings
-    /// of the shard group are checked before the controllers start.
+    /// Returns an error if a controller cannot continue, or if the lease or the membership in the shard group was lost.
+    /// In the first case, the other controllers have shut down gracefully. The settings of the shard group are checked
+    /// before the controllers start.
     ///
     /// # Panics
     ///
@@ -327,7 +326,7 @@ impl Manager {
         let pass_on_stops = async {
             let graceful = any_of(stops.graceful).map(|()| stop.cancel());
             let forced = any_of(stops.forced).map(|()| force.cancel());
-            // Both stops are awaited: the forced stop must work during the graceful one.
+            // Both stops are awaited, because the forced stop must work during the graceful stop.
             future::join(graceful, forced).await;
             future::pending::<Infallible>().await
         };
@@ -336,7 +335,7 @@ impl Manager {
             let mut joining = None;
             let right = tokio::select! {
                 biased;
-                // A controller that failed ends the wait: without it, the process must not lead.
+                // A controller that has failed ends the wait, because the process must not lead without it.
                 (ended, _) = &mut work => Err(ended),
                 right = acquire_right(elector, group, &readiness, &stop, &mut joining) => Ok(right?),
             };
@@ -374,7 +373,7 @@ impl Manager {
         }
     }
 
-    /// Takes the shard group, if there is one.
+    /// Takes the shard group, if any.
     fn take_group(&mut self) -> Result<Option<Group>, RunnerError> {
         let Some(shards) = self.shards.take() else { return Ok(None) };
         if self.elector.is_some() {
@@ -405,8 +404,8 @@ where
     Ok(())
 }
 
-/// Waits for all controllers. The first that fails stops the others. Also returns true if runs were
-/// dropped.
+/// Waits for all controllers. The first controller that fails stops the other controllers. Also returns true if runs
+/// were dropped.
 async fn run_controllers(
     mut tasks: JoinSet<(String, Result<(), RunnerError>)>,
     stop: &CancellationToken,
@@ -415,7 +414,7 @@ async fn run_controllers(
     while let Some(joined) = tasks.join_next().await {
         let Some((name, Err(error))) = pass_on(joined) else { continue };
         is_cut_off |= matches!(error, RunnerError::CutOff(_));
-        // One error stops all: a process that works only in part would hide it.
+        // One error stops all controllers, because a process that works only in part would hide the error.
         stop.cancel();
         if all_ended.is_ok() {
             all_ended = Err(ManagerError { controller: Some(name), error });
@@ -470,11 +469,11 @@ impl fmt::Debug for Manager {
 #[error("{}{error}", name_controller(controller.as_deref()))]
 #[non_exhaustive]
 pub struct ManagerError {
-    /// The [name](Controller::name) of the controller that could not continue. The others were shut
-    /// down. `None` if the manager lost its lease or its membership, or could not join its shard
-    /// group: all runs in flight were then dropped at an `await`.
+    /// The [name](Controller::name) of the controller that could not continue. The other controllers were shut down.
+    /// `None` if the manager lost its lease or its membership, or could not join its shard group: all runs in flight
+    /// were then dropped at an `await`.
     pub controller: Option<String>,
-    /// The reason. The message of this error contains it.
+    /// The reason. The message of this error contains the reason.
     pub error: RunnerError,
 }
 

@@ -6,7 +6,7 @@ use crate::controller::Action;
 
 /// Retries each failed object with backoff: see [`Action::backoff`].
 ///
-/// It can be passed to [`Controller::run`](crate::Controller::run) and
+/// This policy can be passed to [`Controller::run`](crate::Controller::run) and
 /// [`run_refs`](crate::Controller::run_refs).
 ///
 /// ```

@@ -20,9 +20,8 @@ use crate::intercept::{intercept_requests, set_query, unchanged_body};
 /// The raw events of a watch.
 pub(crate) type Events<O> = BoxStream<'static, watcher::Result<Event<O>>>;
 
-/// Returns a function that returns `api` for a watch with this configuration. Each call returns the
-/// same `Api`. Its first list may come from a cache of the API server, if the configuration permits
-/// that. Later lists do not.
+/// Returns a function that returns `api` for a watch with this configuration. Each call returns the same `Api`. The
+/// first list may come from a cache of the API server, if the configuration permits a cache. Later lists do not.
 ///
 /// The function must be called in a runtime, because it starts a task for the client of the `Api`.
 /// A controller may be created outside a runtime.
@@ -41,8 +40,8 @@ where
     move || made.get_or_insert_with(|| intercepted_api(api.clone(), &dyntype)).clone()
 }
 
-/// Returns a [consistent_api] watch of the objects of `api`. Its client is created when the watch is
-/// first polled.
+/// Returns a [consistent_api] watch of the objects of `api`. The client of the watch is created when the watch is first
+/// polled.
 pub(crate) fn consistent_watch<K>(
     api: Api<K>,
     dyntype: &K::DynamicType,
@@ -80,8 +79,8 @@ fn is_of_any_version(uri: &Uri) -> bool {
     uri.query().is_some_and(|query| query.split('&').any(|it| it == "resourceVersion=0"))
 }
 
-/// Returns the query of a list or a streaming list without its version, which makes it a consistent
-/// read. A list then permits no rule for matching versions; a streaming list requires it.
+/// Returns the query of a list or a streaming list without its version, which makes it a consistent read. A list then
+/// permits no rule for matching versions; a streaming list requires such a rule.
 fn most_recent(query: &str) -> String {
     let is_watch = query.split('&').any(|it| it == "watch=true");
     let kept = query.split('&').filter(|it| {

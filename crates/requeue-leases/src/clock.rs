@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use requeue::Time;
 
-/// The longest time until a timer notices that a suspended machine has resumed. Timers stop during
-/// a suspension, so a waiting task reads the clock this often.
+/// The longest time until a timer notices that a suspended machine has resumed. Timers stop during a suspension, so a
+/// waiting task reads the clock at this interval.
 const MAX_SLEEP: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Debug)]

@@ -7,8 +7,7 @@ use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::task::JoinHandle;
 
-/// The time limit for publishing an Event. Events are not part of the election, and must not delay
-/// it.
+/// The time limit for publishing an Event. Events are not part of the election, and must not delay the election.
 const PUBLISH_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(crate) struct Events {

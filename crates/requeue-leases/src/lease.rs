@@ -68,7 +68,7 @@ impl Lease {
         json
     }
 
-    /// Returns the holder. Empty if there is none.
+    /// Returns the holder. The text is empty if there is no holder.
     pub(crate) fn holder(&self) -> &str {
         self.record.holder_identity.as_deref().unwrap_or_default()
     }
@@ -83,7 +83,7 @@ impl Lease {
     }
 
     pub(crate) fn duration_seconds(&self) -> Option<u64> {
-        // Another program may have written a negative duration, which counts as none.
+        // Another program may have written a negative duration, which counts as a missing duration.
         self.record.lease_duration_seconds.and_then(|seconds| seconds.try_into().ok())
     }
 
@@ -143,8 +143,8 @@ impl Lease {
 
     /// Returns the object that releases the Lease: another replica may take it immediately.
     pub(crate) fn as_released(&self, now: Timestamp) -> Value {
-        // client-go writes a duration of 1 second, too: a standby that ignores the empty holder waits
-        // only so long.
+        // Like client-go, it writes a duration of 1 second, so that a standby that ignores the empty holder waits only
+        // for this time.
         self.taken_by("", 1, self.transitions(), now)
     }
 
@@ -168,7 +168,7 @@ impl Lease {
     }
 }
 
-/// Adds the fields to an object, or replaces them. Creates the object if it is missing.
+/// Adds the fields to an object, or replaces the fields. Creates a missing object.
 fn extend_object(object: &mut Value, fields: Map<String, Value>) {
     if !object.is_object() {
         *object = Value::Object(Map::new());

@@ -1,7 +1,7 @@
 //! Leader election and shard groups for the replicas of a controller, by Kubernetes Leases.
 //!
 //! [`requeue-kube`](https://docs.rs/requeue-kube) builds on it, and re-exports its modules. A program with another
-//! controller, or without one, can use it directly.
+//! controller, or without a controller, can use it directly.
 //!
 //! | task | module |
 //! |---|---|
@@ -12,7 +12,7 @@
 //! The guarantees are:
 //!
 //! - **One leader, and one holder of each shard**, even if requests are slow or lost, or a replica is disconnected.
-//!   This holds as long as no machine's clock runs 1.5 times as fast as another's.
+//!   This holds as long as no machine's clock runs 1.5 times as fast as the clock of another machine.
 //! - **Late writes are rejected.** A process that was frozen in the middle of a write finishes it when it continues.
 //!   With a [`Fence`](leader::Fence), the API server rejects that write.
 //! - **No other component.** The API server keeps the Leases. There is no webhook and no custom resource.

@@ -15,8 +15,8 @@ type ByReason = [(&'static str, String); 2];
 
 /// The elections and shard groups in a Prometheus registry.
 ///
-/// Create it once for a registry, and pass it to each elector and each group. The metrics of
-/// requeue-kube contain one, so a program with controllers passes those.
+/// Create it once for a registry, and pass it to each elector and each group. The metrics of requeue-kube contain these
+/// metrics, so a program with controllers passes the former.
 ///
 /// ```
 /// use prometheus_client::registry::Registry;
@@ -55,7 +55,7 @@ impl LeaseMetrics {
 
     /// Returns the gauge `leader_election_master_status` of the lease named `lease`.
     ///
-    /// Its value is 0 until it is set. It remains in the registry permanently.
+    /// The gauge is 0 until it is set. The gauge remains in the registry permanently.
     pub(crate) fn leader_gauge(&self, lease: &str) -> Gauge {
         self.leaders.get_or_create_owned(&[("name", lease.to_owned())])
     }

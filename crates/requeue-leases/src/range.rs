@@ -14,15 +14,14 @@ use crate::error::ConfigError;
 pub enum ShardBy {
     /// The object's uid. This is the most even distribution.
     ///
-    /// The API server selects the objects of the controller's own kind. Owned objects have their
-    /// own uids, so each replica receives all of them, and drops those of other owners.
+    /// The API server selects the objects of the controller's own kind. Owned objects have separate uids, so each
+    /// replica receives all of them, and drops the objects of other owners.
     #[default]
     Uid,
-    /// The object's namespace. The objects of a namespace are in one shard, together with the
-    /// objects that they own, so the API server selects both for a fixed shard. All objects of a
-    /// kind without namespaces are in one shard: shard them by uid. Namespaces whose names differ only in the last
-    /// characters, such as `team-1` and
-    /// `team-2`, are usually in one shard, too: those change mostly the low bits of the hash.
+    /// The object's namespace. The objects of a namespace are in one shard, together with the objects that they own, so
+    /// the API server selects both for a fixed shard. All objects of a kind without namespaces are in one shard: shard
+    /// them by uid. Namespaces whose names differ only in the last characters, such as `team-1` and `team-2`, are
+    /// usually also in one shard, because the last characters change mostly the low bits of the hash.
     Namespace,
 }
 
@@ -36,7 +35,7 @@ impl ShardBy {
     }
 }
 
-/// A part of the objects of a kind: those whose hashes are in one of equal ranges.
+/// A part of the objects of a kind: the objects whose hashes are in one of equal ranges.
 ///
 /// A controller with a shard reconciles only these objects. Each object is in exactly one shard, and
 /// stays in it.
@@ -62,7 +61,7 @@ pub struct Shard {
 impl Shard {
     /// Creates the shard number `index`, from 0, of `count` shards, by uid.
     ///
-    /// All replicas must use the same `count`. Otherwise some objects are in two shards, or in none.
+    /// All replicas must use the same `count`. Otherwise some objects are in two shards, or in no shard.
     ///
     /// # Errors
     ///
@@ -153,12 +152,12 @@ impl Shard {
 #[must_use]
 pub fn index_of(value: &str, count: u32) -> u32 {
     let hash = fnv1a(value.as_bytes());
-    // It is below `count`.
+    // The index is below `count`.
     ((u128::from(hash) * u128::from(count)) >> 64) as u32
 }
 
-/// Returns a term of the parameter `shardSelector` of a list or watch. It selects the shards from
-/// `start` up to `end`, which is excluded, of `count` shards. ` || ` combines several terms.
+/// Returns a term of the parameter `shardSelector` of a list or watch. The term selects the shards from `start` up to
+/// `end`, which is excluded, of `count` shards. ` || ` combines several terms.
 #[doc(hidden)]
 #[must_use]
 pub fn selector_of(by: ShardBy, count: u32, start: u32, end: u32) -> String {

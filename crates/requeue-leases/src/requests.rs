@@ -13,9 +13,9 @@ use crate::lease::Lease;
 pub(crate) enum Call {
     Read(String),
     Create(Value),
-    /// Its `resourceVersion` is the precondition.
+    /// The `resourceVersion` of the object is the precondition.
     Replace(Value),
-    /// The uid and the version are preconditions. Version 0 is none.
+    /// The uid and the version are preconditions. Version 0 means no version.
     Delete {
         name: String,
         uid: String,
@@ -55,7 +55,7 @@ impl Requests {
         let deletes = matches!(call, Call::Delete { .. });
         let read = |json| Lease::from_json(json).map_err(Error::SerdeError);
         match self.send_call(call).await {
-            // The response to a delete is the object or a status. Both mean that it succeeded.
+            // The response to a delete is the object or a status. Both mean that the delete succeeded.
             Ok(_) if deletes => Answer::Deleted,
             Err(Error::Api(status)) if status.code == 404 => Answer::NotFound,
             Err(Error::Api(status)) if status.code == 409 => Answer::Conflict,

@@ -15,7 +15,7 @@ thread_local! {
 #[derive(PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Key(pub u32);
 
-/// The panic of a clone. Its type distinguishes it from a failed assertion.
+/// The panic of a clone. The type of this panic distinguishes it from a failed assertion.
 struct CloneFailed;
 
 impl Key {

@@ -21,7 +21,7 @@ pub enum How {
     RetryAfter(Duration),
     /// The delivery is undone.
     Release,
-    /// The delivery is undone, and the key waits for this long.
+    /// The delivery is undone, and the key waits for this time.
     ReleaseAfter(Duration),
     /// The run was cancelled. The failures do not change.
     Cancelled,
@@ -34,10 +34,10 @@ pub enum Op {
     Add(u32, AddRequest),
     /// Takes the next key.
     Get,
-    /// Completes the delivery with this number among those in flight, counted from the oldest on
-    /// and modulo their number.
+    /// Completes the delivery with this number among the deliveries in flight, counted from the oldest on and modulo
+    /// their number.
     Finish(usize, How),
-    /// Uses the ticket of a completed delivery. The number chooses one of the last 16.
+    /// Uses the ticket of a completed delivery. The number chooses one of the last 16 deliveries.
     FinishStale(usize, How),
     /// Detaches a delivery from its ticket.
     Detach(usize),
@@ -61,7 +61,7 @@ pub enum Op {
     FlushDebounced,
     /// Forgets a key's failures.
     Forget(u32),
-    /// Makes up to this many due keys ready.
+    /// Makes up to this number of due keys ready.
     Promote(usize),
     /// Advances the clock.
     Advance(Duration),
@@ -71,8 +71,8 @@ pub enum Op {
     Pause(bool),
     /// Closes the queue or shuts it down.
     End(Ending),
-    /// Continues the walk over all records, or begins one, with a page of this size.
+    /// Continues or begins the walk over all records, with a page of this size.
     Page(usize),
-    /// Makes a key's clone panic during the next operation, after this many clones that succeed.
+    /// Makes a key's clone panic during the next operation, after this number of clones that succeed.
     Break(u32),
 }

@@ -78,7 +78,7 @@ pub enum Operation {
 }
 
 impl Row {
-    /// Returns its numbers and its texts.
+    /// Returns the numbers and the texts of the row.
     #[must_use]
     pub fn fields(&self) -> (Fields, Texts) {
         let (mut fields, mut texts) = (Fields::default(), Texts::default());

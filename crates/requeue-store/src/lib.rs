@@ -1,14 +1,14 @@
 //! The [`requeue`] work queue with its keys in SQLite, PostgreSQL or Redis: durable, and shared by
 //! processes and machines.
 //!
-//! - **Coalesced, exclusive, never lost, delayed and retried**, as in memory. A key that is added ten
-//!   times before a worker takes it is delivered once. It is in flight with one worker at a time, on
-//!   any machine. A key that is added again in flight is delivered once more. Failures back off.
-//! - **Durable**: an add that has returned survives a crash of all your processes. It also survives a crash
-//!   of the engine, as far as the engine promises that.
-//! - **Leased and fenced**: a worker that dies or is cut off loses its key when the lease expires.
-//!   After that, nothing that it does changes the store. [`Item::fencing_token`] is the fencing token by which
-//!   other systems can reject its late writes, too.
+//! - **Coalesced, exclusive, never lost, delayed and retried**, as in memory. A key that is added ten times before a
+//!   worker takes it is delivered once. A key is in flight with one worker at a time, on any machine. A key that is
+//!   added again in flight is delivered once more. Failures back off.
+//! - **Durable**: an add that has returned survives a crash of all your processes. The add also survives a crash of the
+//!   engine, as far as the engine promises durability.
+//! - **Leased and fenced**: a worker that dies or is cut off loses its key when the lease expires. After that, no
+//!   action of this worker changes the store. [`Item::fencing_token`] is the fencing token by which other systems can
+//!   also reject its late writes.
 //! - **Parked**: a key that fails too often is set aside with its last error, until it is added
 //!   again, revived or cancelled.
 //!
@@ -16,8 +16,8 @@
 //!
 //! # Open a store
 //!
-//! [`Store::connect`] takes the address of a file or a server. [`Store::migrate`] creates or updates
-//! the schema. [`OpenOptions::open`] opens a queue, and creates it if there is none.
+//! [`Store::connect`] takes the address of a file or a server. [`Store::migrate`] creates or updates the schema.
+//! [`OpenOptions::open`] opens a queue, and creates it if it does not exist.
 //!
 //! ```
 //! use std::time::Duration;
@@ -93,9 +93,9 @@
 //!
 //! # Add in your own transaction
 //!
-//! With the feature `postgres`, `postgres::add_in` adds keys in your own transaction: the keys are added when
-//! it commits, together with your rows, or not at all. Other stores cannot do this. With another store, write
-//! your data first and then add the key: a crash in between loses the add.
+//! With the feature `postgres`, `postgres::add_in` adds keys in your own transaction: the keys are added when it
+//! commits, together with your rows, or not at all. Other stores cannot do this. With another store, write your data
+//! first and then add the key: a crash between the two steps loses the add.
 //!
 //! ```
 //! # #[cfg(feature = "postgres")]
@@ -169,10 +169,10 @@
 //!
 //! # Time
 //!
-//! All times are the engine's. A client with a wrong clock adds, claims and loses keys like any other. With a
-//! file on Linux, time follows the uptime of the machine, so setting its clock expires no lease. A client
-//! measures a lease by its monotonic clock, from before it sent the request. It therefore never relies on a
-//! lease for longer than the engine grants.
+//! All times are measured by the engine. A client with a wrong clock adds, claims and loses keys like any other. With a
+//! file on Linux, time follows the uptime of the machine, so setting its clock expires no lease. A client measures a
+//! lease by its monotonic clock, from before it sent the request. A client therefore never relies on a lease for longer
+//! than the engine grants.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 // Code that only some engines use is compiled for all of them.
 #![cfg_attr(

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The completion of a delivery: the result of the run, and what follows for the key.
+/// The completion of a delivery: the result of the run, and its effect on the key.
 ///
 /// An item that is dropped before its completion counts as [`Retry`](Self::Retry), or as
 /// [`Cancelled`](Self::Cancelled) if its run was cancelled.
@@ -25,14 +25,14 @@ use std::time::Duration;
 pub enum Completion {
     /// The run succeeded. The key's failures are forgotten.
     Succeed,
-    /// The run succeeded, and the key is added again after this delay, with the priority of the
-    /// run. Its failures are forgotten.
+    /// The run succeeded, and the key is added again after this delay, with the priority of the run. The key's failures
+    /// are forgotten.
     RequeueAfter(Duration),
     /// The run failed. The failure is counted, and the run is retried after the backoff that the
     /// limiter computes. A key in a store is parked if it has reached the limit of failures.
     Retry,
-    /// The run failed and is retried after this delay. The failure counts as an attempt. The
-    /// limiter does not count it, so the key's backoff does not grow.
+    /// The run failed and is retried after this delay. The failure counts as an attempt. The limiter does not count
+    /// this failure, so the key's backoff does not grow.
     RetryAfter(Duration),
     /// The run failed and is not retried. A queue in memory forgets the key's failures, and counts
     /// the key in `workqueue_given_up_total`. A store parks the key. If the key was added

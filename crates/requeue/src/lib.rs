@@ -2,13 +2,12 @@
 //! Rust.
 //!
 //! - **Deduplicated**: a key that is added ten times before a worker takes it is delivered once.
-//! - **Exclusive**: a key is never delivered to two workers at the same time. There are two exceptions:
-//!   blocking code that continues after its time limit, and, in a store, a worker that stalls for
-//!   longer than its lease.
+//! - **Exclusive**: a key is never delivered to two workers at the same time. There are two exceptions: blocking code
+//!   that continues after its time limit, and a worker of a store that stalls for longer than its lease.
 //! - **Never lost**: a key that is added while it is in flight is delivered once more afterwards. A
 //!   worker that panics, is cancelled or returns early has failed, and its key is retried.
-//! - **Delayed and retried**: [`add_after`](Queue::add_after) delivers a key no earlier than its
-//!   due time. Each failing key has its own backoff, until a run succeeds.
+//! - **Delayed and retried**: [`add_after`](Queue::add_after) delivers a key no earlier than its due time. Each failing
+//!   key has a separate backoff, until a run succeeds.
 //! - **Fair**: first in, first out; or by [priorities](Order::Priority) that starve no key; or with
 //!   [fair shares](Builder::fair) between groups.
 //!
@@ -42,12 +41,12 @@
 //!
 //! - [`Queue`] adds and delivers keys. [`Builder`] configures a queue. An [`Item`] is a delivered
 //!   key, and completes its delivery.
-//! - [`workers`] runs a handler for each key, on tasks or on threads. It is the loop above, with
-//!   retries, panics and shutdown.
+//! - [`workers`] runs a handler for each key, on tasks or on threads. Workers are the loop above, with retries, panics
+//!   and shutdown.
 //! - [`clock`] has the sources of time: the system, a tokio runtime, the processor, or a test.
 //! - [`limiter`] has the limiters, which compute how long a key waits after a failure.
 //! - [`metrics`] has hooks and collectors for metrics backends.
-//! - [`wait`] has loops that wait: until, poll, backoff. They need no queue, but the feature `wait`.
+//! - [`wait`] has loops that wait: until, poll, backoff. These loops need the feature `wait`, but no queue.
 //!
 //! # Workers
 //!
@@ -96,8 +95,8 @@
 //!
 //! # Debouncing
 //!
-//! [`Add::debounce`] delivers a key once no add of it has arrived for a quiet time.
-//! [`at_most`](Add::at_most) bounds the wait, so that a constantly added key is delivered, too.
+//! [`Add::debounce`] delivers a key once no add of it has arrived for a quiet time. [`at_most`](Add::at_most) bounds
+//! the wait, so that a constantly added key is also delivered.
 //!
 //! ```
 //! use requeue::{Add, Queue, clock::FakeClock};
@@ -181,11 +180,10 @@
 //!
 //! # Limiters
 //!
-//! [`BackoffLimiter`](limiter::BackoffLimiter) is the default, and suits most programs. It backs
-//! off per key, from 1 s to 5 min, with jitter, and counts one failure for each wait.
-//! [`Builder::backoff`] sets other delays.
-//! [`default_controller`](limiter::default_controller) is client-go's limiter, which also limits
-//! all retries together to ten per second.
+//! [`BackoffLimiter`](limiter::BackoffLimiter) is the default, and suits most programs. This limiter backs off per key,
+//! from 1 s to 5 min, with jitter, and counts one failure for each wait. [`Builder::backoff`] sets other delays.
+//! [`default_controller`](limiter::default_controller) is client-go's limiter, which also limits all retries together
+//! to ten per second.
 //!
 //! # Features
 //!

@@ -1,12 +1,11 @@
 //! Mutexes that cannot deadlock although user code runs under them.
 //!
-//! The queue calls a key's `eq` and `clone` and a custom order while it holds its lock. The limiter
-//! has its own lock, and so does a scrape. All of this user code may call any queue again. Two
-//! threads that took two such locks in opposite order would wait for each other forever.
+//! The queue calls a key's `eq` and `clone` and a custom order while it holds its lock. The limiter and a scrape have
+//! separate locks. All of this user code may call any queue again. Two threads that took two such locks in opposite
+//! order would wait for each other forever.
 //!
-//! Therefore each mutex has a [`Rank`], and a thread that holds one may only lock a mutex of a
-//! higher rank. Any other attempt fails with [`Reentered`] immediately, even for a mutex of another
-//! queue.
+//! Therefore each mutex has a [`Rank`], and a thread that holds a mutex may only lock a mutex of a higher rank. Any
+//! other attempt fails with [`Reentered`] immediately, even for a mutex of another queue.
 
 use std::cell::Cell;
 
@@ -33,19 +32,19 @@ thread_local!(static HELD: Cell<Rank> = const { Cell::new(Rank::Nothing) });
 #[cfg(requeue_loom)]
 thread_local!(static HELD: Cell<Rank> = Cell::new(Rank::Nothing));
 
-/// A mutex with a rank. It ignores poison, because its users change the guarded value only after
-/// the user code has returned.
+/// A mutex with a rank. The mutex ignores poison, because its users change the guarded value only after the user code
+/// has returned.
 pub(crate) struct RankedMutex<T>(Mutex<Ranked<T>>);
 
-/// This thread holds a mutex of the same rank or of a higher one.
+/// This thread holds a mutex of the same rank or of a higher rank.
 #[derive(Debug)]
 pub(crate) struct Reentered;
 
 /// The guarded value.
 struct Ranked<T> {
     value: T,
-    /// The rank that the holder of the mutex held before, if this mutex is ranked. It is here and
-    /// not in the guard, because a guard of two words is passed in registers.
+    /// The rank that the holder of the mutex held before, if this mutex is ranked. The rank is here and not in the
+    /// guard, because a guard of two words is passed in registers.
     restore: Option<Rank>,
 }
 
@@ -57,8 +56,8 @@ impl<T> RankedMutex<T> {
         Self(Mutex::new(Ranked { value, restore: None }))
     }
 
-    /// Locks the mutex. Its rank is always the same, and `None` if no user code runs under it. It
-    /// then needs no check, because its holder takes no further lock.
+    /// Locks the mutex. The rank of a mutex is always the same, and `None` if no user code runs under it. Such a mutex
+    /// needs no check, because its holder takes no further lock.
     #[inline(always)]
     pub(crate) fn lock(&self, rank: Option<Rank>) -> Result<RankedGuard<'_, T>, Reentered> {
         match rank {
@@ -95,7 +94,7 @@ impl<T> Drop for RankedGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
         if let Some(rank) = self.0.restore {
-            // The mutex is still locked here. That is no race, because only this thread reads its rank.
+            // The mutex is still locked here. This is no race, because only this thread reads its rank.
             HELD.with(|held| held.set(rank));
         }
     }

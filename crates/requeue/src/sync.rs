@@ -1,5 +1,4 @@
-//! The synchronization primitives of this crate. They are in one place, so that loom can replace
-//! them.
+//! The synchronization primitives of this crate. The primitives are in one place, so that loom can replace them.
 
 pub(crate) use std::sync::atomic::Ordering;
 pub(crate) use std::sync::{Arc, OnceLock, PoisonError, Weak};
@@ -32,8 +31,8 @@ mod real {
     }
 }
 
-/// loom's primitives, with which it tries every interleaving. Reference counts and cells that are
-/// written once are the standard library's, because no thread waits for them.
+/// loom's primitives, with which it tries every interleaving. Reference counts, and cells that are written once, come
+/// from the standard library, because no thread waits for them.
 #[cfg(requeue_loom)]
 mod under_loom {
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64};
@@ -91,7 +90,7 @@ pub(crate) fn quietly<R>(f: impl FnOnce() -> R) -> Option<R> {
     catch_unwind(AssertUnwindSafe(f)).map_err(drop_payload).ok()
 }
 
-/// Drops the payload of a panic. Its drop may panic, too.
+/// Drops the payload of a panic. The drop of the payload may also panic.
 pub(crate) fn drop_payload(payload: Box<dyn Any + Send>) {
     if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         // Dropping this payload could panic again, without end.

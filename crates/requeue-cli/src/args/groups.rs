@@ -38,7 +38,8 @@ pub(crate) struct GroupSettings {
 }
 
 impl GroupFlags {
-    /// Takes the flags of `requeue run --store` from those for a queue in memory, which must not apply them too.
+    /// Moves the flags of `requeue run --store` out of the flags for a queue in memory, so that they are not applied
+    /// twice.
     pub(crate) const fn take_from(alone: &mut Alone) -> Self {
         Self {
             group_by: alone.group_by.take(),
@@ -100,7 +101,7 @@ pub(crate) fn parse_pattern(pattern: &str) -> Result<Regex, Refusal> {
 }
 
 impl GroupSettings {
-    /// Returns the pattern that extracts the groups, if the flags name one.
+    /// Returns the pattern that extracts the groups, if the flags name a pattern.
     pub(crate) fn pattern(&self) -> Option<Regex> {
         match &self.by {
             // The pattern was parsed before.

@@ -1,4 +1,4 @@
-//! The content of a file, as much of it as shows a change.
+//! The content of a file, in the detail that shows a change.
 
 use std::ffi::OsStr;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -35,7 +35,7 @@ impl Content {
         now: SystemTime,
     ) -> Option<Self> {
         let stamp = meta.stamp;
-        // A time in the future is not settled either.
+        // A time in the future also leaves the content unsettled.
         let is_settled = now.duration_since(changed_at(meta)).is_ok_and(|age| age > TICK);
         let hash = match stamp.size {
             ..=LARGEST => match hash_file(dir, name, secret) {
@@ -64,7 +64,7 @@ impl Content {
     }
 }
 
-/// Returns the time at which the content or the metadata of a file changed last. Programs cannot set it.
+/// Returns the time at which the content or the metadata of a file changed last. Programs cannot set this time.
 pub(super) fn changed_at(meta: &Meta) -> SystemTime {
     UNIX_EPOCH + Duration::from_nanos(u64::try_from(meta.stamp.changed).unwrap_or(0))
 }

@@ -17,7 +17,7 @@ pub(super) struct Events {
     pub(super) paths: BTreeMap<PathBuf, bool>,
     /// Events were lost.
     pub(super) overflow: bool,
-    /// Files that did not exist when their runs would have started, as the user names them.
+    /// Files that did not exist when their runs should have started, as the user names them.
     pub(super) skipped: Vec<PathBuf>,
 }
 
@@ -28,7 +28,7 @@ impl Events {
 
     /// Adds an event of `notify`.
     fn add_event(&mut self, event: Result<Event, Error>) {
-        /// Reading the whole tree takes less memory than more paths than this.
+        /// Above this number of paths, reading the whole tree takes less memory than the paths.
         const MOST: usize = 100_000;
         match event {
             Ok(event) if event.need_rescan() => self.overflow = true,
@@ -43,7 +43,7 @@ impl Events {
                     *self.paths.entry(path).or_default() |= is_replaced;
                 }
             }
-            // The state of the tree shows what was missed.
+            // The state of the tree shows the missed changes.
             Err(_) => self.overflow = true,
         }
         if self.paths.len() > MOST {
@@ -53,7 +53,7 @@ impl Events {
     }
 }
 
-/// Returns true for an event that comes with reads: our own, and those of the commands.
+/// Returns true for an event that a read causes: by this program or by a command.
 fn changes_nothing(kind: EventKind) -> bool {
     matches!(kind, EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write))
 }
@@ -69,19 +69,19 @@ impl Inbox {
     fn push_event(&self, event: Result<Event, Error>) {
         let mut events = self.events.lock();
         events.add_event(event);
-        // Reads of the files cause events too, and must not wake the thread that reads.
+        // Reads of the files also cause events, which must not wake the thread that reads.
         if !events.is_empty() {
             self.came.notify_one();
         }
     }
 
-    /// Reports a file that did not exist when its run would have started.
+    /// Reports a file that did not exist when its run should have started.
     pub(super) fn report_skipped(&self, path: PathBuf) {
         self.events.lock().skipped.push(path);
         self.came.notify_one();
     }
 
-    /// Waits until there is an event, or `at_most` so long.
+    /// Waits for an event, at most for the time `at_most`.
     pub(super) fn wait_for_events(&self, at_most: Option<Duration>) {
         let (mut events, no_events) = (self.events.lock(), |events: &mut Events| events.is_empty());
         match at_most {
@@ -106,7 +106,7 @@ pub(super) enum NotWatched {
 /// Creates a watcher, which watches nothing yet.
 pub(super) type NewWatcher = Box<dyn Fn() -> Result<Box<dyn Watcher + Send>, Error> + Send>;
 
-/// Returns a watcher of the system, which is inotify on Linux. Its events go to the inbox.
+/// Returns a watcher of the system, which is inotify on Linux. The watcher's events go to the inbox.
 pub(super) fn system_watcher(inbox: &Arc<Inbox>) -> Result<Box<dyn Watcher + Send>, Error> {
     let inbox = Arc::clone(inbox);
     Ok(Box::new(notify::recommended_watcher(move |event| inbox.push_event(event))?))
@@ -117,7 +117,7 @@ impl From<Error> for NotWatched {
         match error.kind {
             ErrorKind::MaxFilesWatch => Self::Full,
             ErrorKind::Io(error) => Self::Failed(error),
-            // The directory was removed in the meantime.
+            // The directory was removed after the event.
             ErrorKind::PathNotFound => Self::Failed(io::ErrorKind::NotFound.into()),
             _ => Self::Failed(io::Error::other(error.to_string())),
         }

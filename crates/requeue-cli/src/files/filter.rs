@@ -19,7 +19,7 @@ use crate::output::files::{Identity, identity};
 pub(super) struct Filter {
     /// One per root.
     builders: Vec<WalkBuilder>,
-    /// One per root. They keep the rules that they have read.
+    /// One per root. The matchers keep the rules that they have read.
     matchers: Vec<IncrementalIgnore>,
     /// The number of forgotten directories whose rules the matchers keep in vain.
     pub(super) forgotten: usize,
@@ -57,7 +57,7 @@ impl Filter {
         self.own.extend(file.filter(Metadata::is_file).as_ref().and_then(identity));
     }
 
-    /// Forgets the rules. They are read again when they are needed.
+    /// Forgets the rules. The rules are read again when they are needed.
     pub(super) fn reload_rules(&mut self) {
         self.forgotten = 0;
         self.matchers = self.builders.iter().flat_map(WalkBuilder::build_matchers).collect();
@@ -100,7 +100,7 @@ fn walk_builder(flags: &Flags, root: &Path) -> Result<WalkBuilder, Refusal> {
         if glob.starts_with('!') {
             return Err(wrong("it begins with `!`; write `\\!` for a name that begins so"));
         }
-        // A glob of an override selects files. With `!` it ignores them.
+        // A glob of an override selects files. With `!`, the glob ignores files.
         globs.add(&format!("!{glob}")).map_err(|error| wrong(&error.to_string()))?;
     }
     let globs = globs.build().map_err(|error| Refusal::usage(format!("--ignore: {error}")))?;

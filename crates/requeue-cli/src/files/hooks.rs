@@ -41,7 +41,7 @@ pub(super) struct Paths {
 struct State {
     /// Changed since the last run began.
     waiting: BTreeSet<Key>,
-    /// Those of the last run, until it has succeeded.
+    /// The files of the last run, until it has succeeded.
     in_run: BTreeSet<Key>,
 }
 
@@ -50,7 +50,7 @@ impl Paths {
         Self { terminator, state: Mutex::default() }
     }
 
-    /// Adds a file to the next run. Returns false, and has no effect, if its path would look like several paths.
+    /// Adds a file to the next run. Returns false, and has no effect, if the file's path would look like several paths.
     pub(super) fn add_path(&self, path: &[u8]) -> bool {
         let is_one = !path.contains(&self.terminator);
         if is_one {
@@ -64,7 +64,7 @@ impl Paths {
         let mut state = self.state.lock();
         let waiting = std::mem::take(&mut state.waiting);
         state.in_run.extend(waiting);
-        // A file whose content is back to that of the last successful run needs no run.
+        // A file that again has the content of its last successful run needs no run.
         state.in_run.retain(|path| is_needed(path));
         if state.in_run.is_empty() {
             return None;
@@ -101,7 +101,7 @@ impl FileHooks {
     fn compare_file(&self, path: &[u8]) -> (Begun, bool) {
         let begun = self.ran.begin_run(path);
         if begun == Begun::Gone {
-            // It may be replaced at this moment, by a file with the content that was seen last.
+            // The file may be replaced at this moment, by a file with the content that was seen last.
             self.inbox.report_skipped(OsStr::from_bytes(path).into());
         }
         (begun, begun == Begun::Changed || (begun == Begun::Gone && self.runs_deleted))
@@ -153,7 +153,7 @@ impl Hooks for FileHooks {
         })
     }
 
-    // The paths of a failed run stay: they are part of the next one, until a run has succeeded.
+    // The paths of a failed run stay, and are part of each later run until a run succeeds.
     fn on_give_up(&self, _: &[u8]) -> &'static str {
         "; the next change runs it again"
     }
@@ -180,7 +180,7 @@ mod tests {
         paths.add_path(b"a");
         paths.add_path(b"b");
         assert_eq!(stdin(&paths).as_deref(), Some(&b"a\nb\n"[..]));
-        // That run failed, and was given up.
+        // The last run failed, and its paths were given up.
         paths.add_path(b"c");
         assert_eq!(stdin(&paths).as_deref(), Some(&b"a\nb\nc\n"[..]));
         paths.add_path(b"a");

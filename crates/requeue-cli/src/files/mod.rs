@@ -101,7 +101,7 @@ pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
                 .name("files".to_owned())
                 .spawn(move || follower.follow_changes(changes))
                 .map_err(|error| Refusal::failure(error.to_string()))?;
-            // There is no input, and so no rest of it.
+            // This run has no input, so no input can be left.
             Ok(oneshot::channel().1)
         })
         .await
@@ -215,7 +215,7 @@ impl Follower {
                     self.runner.stop(Level::Stopping);
                 }
             }
-            // Half of the time is left to the commands.
+            // The commands keep half of the processor's time.
             pause = start.elapsed().clamp(COLLECT, Duration::from_secs(1));
         }
     }

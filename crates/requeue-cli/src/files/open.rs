@@ -1,5 +1,5 @@
 //! Access to the watched files. Without `-L`, each component of a path below a watched directory is opened relative to
-//! the one before it, and a link is an error. A link that takes the place of a directory thus leads nowhere.
+//! the previous component, and a link is an error. A link that takes the place of a directory thus leads nowhere.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -25,7 +25,7 @@ pub(super) enum Links {
     Followed,
 }
 
-/// The device and inode of a file or directory. They stay the same if it is renamed.
+/// The device and inode of a file or directory. Both stay the same when the file is renamed.
 pub(super) type Id = (u64, u64);
 
 /// The metadata of a file or directory.
@@ -101,7 +101,7 @@ impl Links {
 }
 
 impl Directory {
-    /// Returns its own metadata.
+    /// Returns the metadata of the directory.
     pub(super) fn meta(&self) -> io::Result<Meta> {
         Ok(Meta::from_stat(&fstat(&self.fd)?))
     }
@@ -122,9 +122,9 @@ impl Directory {
         if file.metadata()?.is_file() { Ok(file) } else { Err(ErrorKind::NotFound.into()) }
     }
 
-    /// Returns the names of its entries.
+    /// Returns the names of the directory's entries.
     pub(super) fn entry_names(&self) -> io::Result<HashSet<OsString>> {
-        // A second descriptor is opened, because the one for searches cannot be listed.
+        // A second descriptor is opened, because the descriptor for searches cannot be listed.
         let listed = openat(&self.fd, c".", READ_DIRECTORY, Mode::empty())?;
         let name = |entry: rustix::io::Result<DirEntry>| {
             entry.map(|entry| OsStr::from_bytes(entry.file_name().to_bytes()).to_owned())
@@ -136,7 +136,8 @@ impl Directory {
     }
 }
 
-/// Converts an error. Systems have several errors for a link or another file where a file or directory is expected.
+/// Converts an error. If a link or another kind of file is found instead of a file or directory, the error differs
+/// between systems.
 fn as_not_found(error: Errno) -> io::Error {
     match error {
         Errno::LOOP | Errno::MLINK | Errno::NOTDIR | Errno::NXIO => ErrorKind::NotFound.into(),

@@ -1,8 +1,8 @@
 //! The contents with which files have run.
 //!
-//! An event can come while a file is being written. The content that is seen then is not final, and can differ although
-//! the final content is the same as before. Therefore, the content is compared again when a run is about to start, after
-//! the debounce.
+//! An event can come while a file is being written. The content at that moment is not final, and can differ even if the
+//! final content equals the former content. Therefore, the content is compared again when a run is about to start,
+//! after the debounce.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -30,10 +30,10 @@ pub(super) struct Ran {
 /// The contents of a file.
 #[derive(Debug, Default)]
 struct Last {
-    /// Those of the last successful run, or those before the first change. `None` if the file is new, or if its last
+    /// The contents at the last successful run, or before the first change. `None` if the file is new, or if its last
     /// run has not succeeded.
     settled: Option<Content>,
-    /// Those at the start of the run in flight.
+    /// The contents at the start of the run in flight.
     in_run: Option<Box<Content>>,
 }
 
@@ -48,7 +48,7 @@ pub(super) enum Begun {
 }
 
 impl Ran {
-    /// The secret must be that of the contents.
+    /// The hashes of the contents must use the same secret.
     pub(super) fn new(secret: RandomState, links: Links, roots: Vec<PathBuf>) -> Self {
         Self { secret, links, roots, files: Mutex::default() }
     }
@@ -66,12 +66,12 @@ impl Ran {
         self.files.lock().remove(path);
     }
 
-    /// Reads the file, and compares its content with the content of the last successful run. If it
-    /// has changed, a run starts.
+    /// Reads the file, and compares its content with the content of the last successful run. If the content has
+    /// changed, a run starts.
     pub(super) fn begin_run(&self, path: &[u8]) -> Begun {
         // The file is read without the lock, because a read may take long.
         let Some(now) = self.read_content(Path::new(OsStr::from_bytes(path))) else {
-            // If it exists again later, it runs.
+            // If the file exists again later, it runs.
             self.forget_file(path);
             return Begun::Gone;
         };
@@ -96,7 +96,7 @@ impl Ran {
 
     fn read_content(&self, file: &Path) -> Option<Content> {
         let (dir, name) = file.parent().zip(file.file_name())?;
-        // Roots may contain each other. A key that a client of the page has added may be in none of them.
+        // Roots may contain each other. No list may contain a key that a client of the page has added.
         let roots = self.roots.iter().filter(|root| dir.starts_with(root));
         let root = roots.max_by_key(|root| root.as_os_str().len()).map_or(dir, |root| root);
         let root = if root == Path::new("") { Path::new(".") } else { root };

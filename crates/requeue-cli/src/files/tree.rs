@@ -1,7 +1,7 @@
 //! The watched files as they were last seen, and the changes since then.
 //!
-//! Events say only where to look. A change is a difference between the files and their last seen state. Thus a lost,
-//! late or repeated event makes no difference, as long as another one follows it or the whole tree is read again.
+//! Events say only where to look. A change is a difference between the files and their last seen state. A lost, late or
+//! repeated event therefore makes no difference if another event follows or the whole tree is read again.
 //!
 //! A directory is read after its watch was added. A file that appears in it is then either read, or causes an event.
 
@@ -32,18 +32,18 @@ pub(super) struct Change {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// The file has another content than before. It had none if it is new.
+    /// The file has another content than before. A new file had no content before.
     Changed {
         before: Option<Content>,
     },
     Deleted,
 }
 
-/// The system allows no more watches. The number is that of the watched directories.
+/// The system allows no more watches. The number counts the watched directories.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Full(pub(super) usize);
 
-/// A directory that is watched with all directories in it.
+/// A directory that is watched with all its subdirectories.
 #[derive(Clone, Debug)]
 pub(super) struct Root {
     /// As the user wrote it.
@@ -69,7 +69,7 @@ pub(super) struct Tree {
     roots: Vec<Root>,
     filter: Filter,
     new_watcher: NewWatcher,
-    /// Watches the directories, each without the directories in it.
+    /// Watches the directories, each without its subdirectories.
     watcher: Box<dyn Watcher + Send>,
     dirs: HashMap<PathBuf, Dir>,
     /// The path of each directory. Two paths of one directory would share one watch.
@@ -148,7 +148,7 @@ impl Tree {
             events.paths.extend(forgotten.map(|path| (path, true)));
         }
         if events.overflow {
-            // The events may have told of directories whose watches ended, or that took the place of others.
+            // The events may have named directories whose watches ended, or directories that replaced others.
             match (self.new_watcher)().map_err(NotWatched::from) {
                 // The drop of the old watcher ends its watches.
                 Ok(watcher) => self.watcher = watcher,
@@ -165,7 +165,7 @@ impl Tree {
         }
         let mut entered: Option<PathBuf> = None;
         for (path, is_replaced) in events.paths {
-            // The scan of a directory came after its events, and after those of its files.
+            // The directory was scanned after the events of the directory and of its files.
             if entered.as_ref().is_some_and(|entered| path.starts_with(entered)) {
                 continue;
             }
@@ -199,8 +199,8 @@ impl Tree {
         Ok(self.take_changes())
     }
 
-    /// Forgets the content of a file that did not run because it did not exist. If it exists again, it is new. Returns
-    /// its path as in the events.
+    /// Forgets the content of a file that did not run because it did not exist. If the file exists again, it is new.
+    /// Returns the file's path as in the events.
     pub(super) fn forget_file(&mut self, shown: &Path) -> Option<PathBuf> {
         let inside = |root: &Root| Some(root.path.join(shown.strip_prefix(&root.given).ok()?));
         let paths: Vec<_> = self.roots.iter().filter_map(inside).collect();
@@ -210,7 +210,7 @@ impl Tree {
         })
     }
 
-    /// Looks for roots that were missing. Returns the files in them.
+    /// Looks for roots that were missing. Returns the files in these roots.
     pub(super) fn find_missing(&mut self) -> Result<Vec<Change>, Full> {
         for root in 0..self.roots.len() {
             let Root { path, is_missing, .. } = self.roots[root].clone();
@@ -253,7 +253,7 @@ impl Tree {
 
     // --- Directories -----------------------------------------------------------------------------
 
-    /// Reads a directory and all directories in it, and watches them.
+    /// Reads a directory and all its subdirectories, and watches them.
     fn enter_dir(&mut self, dir: PathBuf, root: usize) -> Result<(), Full> {
         self.work_off(vec![dir], root)
     }
@@ -265,7 +265,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Watches a directory and looks at its entries. Adds the directories in it to the stack.
+    /// Watches a directory and looks at its entries. Adds the subdirectories to the stack.
     fn read_dir(&mut self, dir: &Path, root: usize, stack: &mut Stack) -> Result<(), Full> {
         let is_new = !self.dirs.contains_key(dir);
         let listed = match self.open_dir(dir, root).and_then(|opened| opened.meta()) {
@@ -333,7 +333,7 @@ impl Tree {
 
     /// Watches a directory. Returns false if it cannot be watched, or is watched already at another path.
     fn claim_dir(&mut self, dir: &Path, root: usize, id: Id) -> Result<bool, Full> {
-        // Roots may contain each other. The first one that watches a directory keeps it.
+        // Roots may contain each other. The first watcher of a directory keeps the directory.
         if self.dirs.get(dir).is_some_and(|dir| dir.root != root) {
             return Ok(false);
         }
@@ -343,7 +343,8 @@ impl Tree {
             if meta.is_ok_and(|meta| meta.stamp.id == id) {
                 return Ok(false);
             }
-            // It was renamed. Its watch must end before it is watched again: the two would be the same watch.
+            // The directory was renamed. Its old watch must end before the new watch begins, because the two would be
+            // the same watch.
             self.forget_dir(&other, true);
         }
         let known = self.dirs.get(dir).map(|dir| dir.id);
@@ -396,7 +397,7 @@ impl Tree {
         }
     }
 
-    /// Forgets a directory and all directories in it. If it is gone, its files are deleted.
+    /// Forgets a directory and all its subdirectories. If the directory is gone, its files are deleted.
     fn forget_dir(&mut self, dir: &Path, is_gone: bool) {
         if let Some(root) = self.roots.iter_mut().find(|root| root.path == dir && !root.is_missing)
         {
@@ -426,7 +427,8 @@ impl Tree {
                 }
             }
         }
-        // The filter keeps the rules of directories that are gone. Clearing it costs reads, and so happens rarely.
+        // The filter keeps the rules of directories that are gone. The filter is rarely cleared, because clearing costs
+        // reads.
         if self.filter.forgotten > self.dirs.len() + 1000 {
             self.filter.reload_rules();
         }
@@ -453,7 +455,7 @@ impl Tree {
             && known.id == meta.stamp.id
             && known.is_read
         {
-            // Its entries have their own events.
+            // The directory's entries have separate events.
             return;
         }
         self.place_entry(&opened, name, &meta, root, Trust::Nothing, stack);
@@ -497,7 +499,7 @@ impl Tree {
         if is_wanted {
             self.compare_file(opened, name, meta, root, trust);
         } else {
-            // It is not deleted: it no longer counts.
+            // The file is not deleted, but no longer counts.
             self.remove_file(dir, name);
         }
     }

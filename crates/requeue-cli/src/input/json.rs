@@ -105,7 +105,7 @@ fn parse_field<T, E: Display>(
 
 /// Returns the duration until a time, or zero if the time has passed.
 fn time_until(at: &str) -> Result<Duration, Why> {
-    // The wall clock is read once. A later step of it has no effect.
+    // The wall clock is read once. A later step of the clock has no effect.
     let at: Timestamp = at.parse().map_err(|error| Why::Json(format!("at: {error}")))?;
     Ok(Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or(Duration::ZERO))
 }
@@ -115,7 +115,7 @@ fn time_until(at: &str) -> Result<Duration, Why> {
 pub(crate) struct Written<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
-    /// Instead of `key`, if that is not UTF-8.
+    /// Replaces `key` if the key is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     key_base64: Option<String>,
     /// The due time.

@@ -148,7 +148,7 @@ impl<R: BufRead> Records<R> {
         Self { from, format, number: 0, record: Vec::new(), has_ended: false }
     }
 
-    /// Reads the next record; skips empty ones. Returns `None` at the end.
+    /// Reads the next record, and skips empty records. Returns `None` at the end.
     pub(crate) fn next_record(&mut self) -> io::Result<Option<Result<&[u8], Bad>>> {
         loop {
             let Some(length) = self.read_record()? else { return Ok(None) };

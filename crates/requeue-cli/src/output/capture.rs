@@ -82,7 +82,7 @@ impl<'a> Sink<'a> {
                 () = &mut grace_over => break,
             };
             self.received += new as u64;
-            // Only whole lines are written, so that those of two commands do not mix.
+            // Only whole lines are written, so that lines of two commands do not mix.
             if let Some(whole) = lines.take_whole(new)
                 && !self.put_bytes(whole).await?
             {
@@ -101,7 +101,7 @@ impl<'a> Sink<'a> {
     async fn put_bytes(&mut self, bytes: Vec<u8>) -> io::Result<bool> {
         if let Some(tail) = &mut self.tail {
             let all = tail.len() + bytes.len();
-            // Cutting only now and then copies each byte at most twice.
+            // The buffer is cut rarely, so that each byte is copied at most twice.
             if all > 2 * TAIL {
                 tail.drain(..tail.len().min(all - TAIL));
             }
@@ -129,7 +129,7 @@ impl<'a> Sink<'a> {
 }
 
 /// Writes the standard input of a command, and returns the number of bytes written. The command need not read all
-/// of them.
+/// bytes.
 pub(crate) async fn feed_stdin(
     to: Option<ChildStdin>,
     what: Option<&[u8]>,
@@ -138,7 +138,7 @@ pub(crate) async fn feed_stdin(
     let (Some(mut to), Some(what)) = (to, what) else { return 0 };
     let mut sent = 0;
     let write = async {
-        // A command may close its input before it has read all of it.
+        // A command may close its input before it has read the whole input.
         while let Ok(more @ 1..) = to.write(&what[sent..]).await {
             sent += more;
         }

@@ -1,4 +1,4 @@
-//! The file of keys that were given up. It has the format of the input, so that a later run can read it.
+//! The file of keys that were given up. The file has the format of the input, so that a later run can read it.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::input::{Format, Kind};
 use crate::output::blocking_file::BlockingFile;
 use crate::output::files::{self, Identity};
 
-/// The file of `--dead-letter`, if there is one. It is opened before any input is read.
+/// The file of `--dead-letter`, if any. The file is opened before any input is read.
 #[derive(Debug)]
 pub(crate) struct DeadLetters {
     format: Format,
@@ -57,7 +57,7 @@ impl DeadLetters {
             }
         };
         record.push(self.format.delimiter);
-        // This is one write, so a process that follows the file sees whole records.
+        // Each record is one write, so a process that follows the file sees whole records.
         file.lock().write_all(&record)
     }
 }

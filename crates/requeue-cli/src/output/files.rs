@@ -1,5 +1,5 @@
-//! Files that the program writes. Their directories may be open to other users. Therefore links of other users are not
-//! followed, files that other users planted are refused, and new files are readable only by their owner.
+//! Files that the program writes. The directories of these files may be open to other users. Therefore links of other
+//! users are not followed, files that other users planted are refused, and new files are readable only by their owner.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
@@ -20,7 +20,7 @@ use crate::exit::Refusal;
 use crate::key::escaped;
 use crate::output::blocking_file::BlockingFile;
 
-/// A directory on the way to a file may be one that cannot be listed.
+/// This process may have no right to list a directory on the way to a file.
 #[cfg(any(target_os = "android", target_os = "freebsd", target_os = "linux"))]
 pub(crate) const SEARCH: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 #[cfg(not(any(target_os = "android", target_os = "freebsd", target_os = "linux")))]
@@ -59,7 +59,7 @@ pub(crate) fn open_failure(flag: &str, path: &Path, error: &io::Error) -> Refusa
     Refusal::failure(format!("{flag} {name}: {error}"))
 }
 
-/// Duplicates the handle of the standard stream with this name. A newly opened handle would have its own position,
+/// Duplicates the handle of the standard stream with this name. A newly opened handle would have a separate position,
 /// and the two handles would overwrite each other's output.
 fn standard_stream(path: &Path) -> Option<io::Result<BlockingFile>> {
     match named_descriptor(path)? {
@@ -88,7 +88,7 @@ pub(crate) fn open_to_overwrite(path: &Path) -> io::Result<File> {
     open_by_components(path, OFlags::empty())
 }
 
-/// Opens each component of a path relative to the one before it. Links are followed here and not by the system,
+/// Opens each component of a path relative to the previous component. Links are followed here and not by the system,
 /// because each may belong to another user.
 fn open_by_components(path: &Path, how: OFlags) -> io::Result<File> {
     const MOST_LINKS: usize = 40;
@@ -131,7 +131,7 @@ fn open_by_components(path: &Path, how: OFlags) -> io::Result<File> {
         }
         if is_last {
             let file = open_last(&dir, &component, how, found.as_ref())?;
-            // The open file is checked, too: another user may have replaced it since the check by its name.
+            // The open file is also checked, because another user may have replaced it since the check by its name.
             check_owner(&fstat(&dir)?, &fstat(&file)?, &at)?;
             return Ok(file);
         }
@@ -209,9 +209,8 @@ const fn trusts_owner(owner: u32, user: u32) -> bool {
     owner == user || owner == 0
 }
 
-/// Returns true if a directory with this mode is one in which users plant files for others: all users can write to it,
-/// or a group whose members cannot replace the files of each other. `engine/sqlite/place.rs` of the stores has the same
-/// rule.
+/// Returns true if users can plant files for others in a directory with this mode: all users can write to it, or a
+/// group can whose members cannot replace each other's files. `engine/sqlite/place.rs` of the stores has the same rule.
 const fn is_shared(mode: RawMode) -> bool {
     mode & 0o002 != 0 || (mode & 0o1000 != 0 && mode & 0o020 != 0)
 }
@@ -256,7 +255,7 @@ mod tests {
                 let error = open(&path).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
             }
-            // A link of another user is not followed behind a link of ours either.
+            // A link of another user is not followed, even behind a link of this user.
             let ours = dir.path().join("ours");
             symlink("f", &ours).unwrap();
             assert_eq!(open_to_append(&ours).unwrap_err().kind(), ErrorKind::PermissionDenied);
@@ -290,7 +289,7 @@ mod tests {
         }
     }
 
-    /// The kernel refuses some of these as well, if the administrator has not switched that off.
+    /// The kernel also refuses some of these files, unless the administrator has switched this protection off.
     #[test]
     fn what_another_user_planted_in_a_shared_directory_receives_nothing() {
         let dir = tempfile::tempdir().unwrap();

@@ -60,7 +60,7 @@ impl Joblog {
         let at = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let took = took.as_secs_f64();
         let Log { exit, signal, sent, received } = log;
-        // This is one write, so a process that follows the file sees whole lines.
+        // Each line is one write, so a process that follows the file sees whole lines.
         let line = format!(
             "{seq}\t:\t{at:.3}\t{took:10.3}\t{sent}\t{received}\t{exit}\t{signal}\t{command}\n"
         );

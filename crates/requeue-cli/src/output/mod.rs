@@ -109,7 +109,7 @@ impl Output {
         let _ = self.messages.send(Message::Kept { source, kept }).await;
     }
 
-    /// Shows the progress line, and replaces the one before. Drops it if the queue is full.
+    /// Shows the progress line, and replaces the previous line. Drops the line if the queue is full.
     pub(crate) fn show_progress(&self, line: String) {
         let _ = self.messages.try_send(Message::Progress(Some(line)));
     }
@@ -124,7 +124,7 @@ impl Output {
         self.write(Stream::Stderr, 0, message_line(message)).await;
     }
 
-    /// Writes a message to standard error. Drops it if the queue is full.
+    /// Writes a message to standard error. Drops the message if the queue is full.
     pub(crate) fn hint(&self, message: &str) {
         // The callers handle signals and events, and must not wait for a reader.
         let _ = self.messages.try_send(Message::stderr(message_line(message)));
@@ -143,7 +143,7 @@ impl Output {
         }
     }
 
-    /// Returns the reason why standard output is closed, if it is.
+    /// If standard output is closed, returns the reason.
     pub(crate) fn is_closed(&self) -> Option<Closed> {
         self.closed.borrow().clone()
     }

@@ -45,7 +45,7 @@ impl Serialize for Count {
 #[derive(Debug)]
 pub(crate) struct Durations(Mutex<Histogram<u64>>);
 
-/// Longer durations count as this one. The histogram takes 40 kB.
+/// Longer durations count as this duration. The histogram takes 40 kB.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 impl Default for Durations {
@@ -93,9 +93,9 @@ pub(crate) struct Runs {
     pub(crate) succeeded: Count,
     #[serde(rename = "failures")]
     pub(crate) failed: Count,
-    /// Exceeded `--timeout`. These have failed too.
+    /// Exceeded `--timeout`. These runs have also failed.
     pub(crate) timed_out: Count,
-    /// Were terminated because their key was added again. They have neither succeeded nor failed.
+    /// Were terminated because their key was added again. These runs have neither succeeded nor failed.
     pub(crate) restarted: Count,
     #[serde(rename = "run_seconds")]
     pub(crate) durations: Durations,

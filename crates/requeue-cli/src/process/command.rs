@@ -12,8 +12,8 @@ use crate::exit::{Exit, Refusal};
 use crate::key::escaped;
 use crate::process::template::Template;
 
-/// Checks that the command can be found, as exec does. If its name depends on the key, only refuses a whole command
-/// line in one word, as GNU parallel takes it.
+/// Checks that the command can be found, as exec does. If the command's name depends on the key, only refuses a whole
+/// command line in one word, as GNU parallel takes it.
 pub(crate) fn find_program(template: &Template) -> Result<(), Refusal> {
     let exit = match template.fixed_program() {
         Some(program) => locate_program(&program).err(),

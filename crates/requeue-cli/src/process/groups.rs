@@ -19,7 +19,7 @@ use crate::process::guardian::Guardian;
 /// The groups of the commands in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
-    /// The groups by slot. A group is removed when its leader is waited for. Until then, the process ID cannot be
+    /// The groups by slot. A group is removed when a wait returns its leader. Until then, the process ID cannot be
     /// reused.
     running: Mutex<Vec<Option<Group>>>,
     /// Read-locked from the start of a command until it is listed. Write-locked to reach all commands, because a
@@ -57,7 +57,8 @@ impl Groups {
     ) -> io::Result<Child> {
         let _starting = self.starting.read();
         if let Some(guardian) = &self.guardian {
-            // The start is recorded first: if this process is killed in between, the guardian looks for the command.
+            // The start is recorded first. If this process is then killed before the command is listed, the guardian
+            // looks for the command.
             guardian.record_starting(slot, run)?;
         }
         let child = command.spawn().inspect_err(|_| self.mark_over(slot))?;
@@ -103,7 +104,7 @@ impl Groups {
         }
     }
 
-    /// Stops all groups while `stop` runs, and starts no command in the meantime.
+    /// Stops all groups while `stop` runs, and starts no command during this time.
     pub(crate) fn stop_while(&self, stop: impl FnOnce()) {
         let _none_starts = self.starting.write();
         self.signal_all(Signal::TSTP);
@@ -128,10 +129,10 @@ impl Groups {
         }
     }
 
-    /// Kills the groups that have stopped because they tried to use the terminal. They would wait forever: no command
-    /// gets the terminal.
+    /// Kills the groups that have stopped because they tried to use the terminal. Such groups would wait forever,
+    /// because no command gets the terminal.
     pub(crate) fn kill_starved(&self) {
-        // A command that is being started may have stopped already, and only one SIGCHLD reports that.
+        // A command may stop while it is being started, and only one SIGCHLD reports this.
         drop(self.starting.write());
         for group in self.running.lock().iter_mut().flatten() {
             let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
@@ -224,7 +225,7 @@ mod tests {
         let group = Pid::from_child(&child);
         assert!(!only_dead(group));
         kill_process_group(group, Signal::KILL).unwrap();
-        // It is a zombie now.
+        // The process is a zombie now.
         let unseen = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         waitid(WaitId::Pid(group), unseen).unwrap();
         assert_eq!(test_kill_process_group(group), Ok(()));
@@ -269,7 +270,7 @@ mod tests {
             let mut unlisted = Vec::new();
             for _ in 0..100 {
                 groups.stop_while(|| {
-                    // As long as the lock is held, none of these is waited for.
+                    // While the lock is held, no task waits for one of these processes.
                     let listed = groups.running.lock();
                     let leads = |pid: &Pid| listed.iter().flatten().any(|it| it.leader == *pid);
                     unlisted.extend(running(&line).into_iter().filter(|pid| !leads(pid)));

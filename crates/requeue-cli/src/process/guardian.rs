@@ -1,23 +1,24 @@
 //! The guardian: a second process. If `requeue` is killed, the guardian kills its commands, so that the next `requeue`
-//! never runs a key beside them.
+//! never runs a key at the same time.
 //!
 //! SIGKILL cannot be caught. `requeue` therefore starts a second process of this program, the guardian, before the
-//! first command of a run. A run without keys does not start it, and so takes half the time. The guardian waits for
-//! the end of a pipe that only its parent holds open. Then it sends SIGKILL to the process groups of the commands in
-//! flight. Both processes share a table of these groups in memory. A command costs three writes of 16 bytes, and the
+//! first command of a run. A run without keys does not start it, and so takes half the time. The guardian waits for the
+//! end of a pipe that only its parent holds open. The guardian then sends SIGKILL to the process groups of the commands
+//! in flight. Both processes share a table of these groups in memory. A command costs three writes of 16 bytes, and the
 //! guardian sleeps until its parent has exited.
 //!
 //! The parent can be killed after it starts a command and before it writes the command's process ID to the table. The
 //! table then has only the number of the run, and the guardian looks for a group leader with that number in its
-//! environment. It misses no process: before exec a process holds the pipe open, and after exec it has its
-//! environment.
+//! environment. The guardian misses no process: before exec a process holds the pipe open, and after exec it has the
+//! number in its environment.
 //!
-//! The alternative was `PR_SET_PDEATHSIG`. Without `unsafe` it needs a helper program that sets it and then executes
-//! the command: one more exec of a large program for each command. The setting is bound to the thread that forked, not
-//! to the process. It reaches neither children of the command nor set-uid programs.
+//! The alternative was `PR_SET_PDEATHSIG`. Without `unsafe`, a helper program would have to make this setting and then
+//! execute the command: one more exec of a large program for each command. The setting belongs to the thread that
+//! forked, not to the process. The setting reaches neither children of the command nor set-uid programs.
 //!
-//! If the guardian is killed, its parent starts another one. Only a kill of both at the same time leaves commands behind.
-//! `kill -9 %1`, `pkill` and `killall` do not do that, because the guardian has another process group and another name.
+//! If the guardian is killed, its parent starts another guardian. Only a kill of both at the same time leaves commands
+//! behind. `kill -9 %1`, `pkill` and `killall` do not do that, because the guardian has another process group and
+//! another name.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -37,8 +38,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use crate::exit::Exit;
 
-/// The name of the guardian in lists of processes. It does not contain "requeue", so that `pkill -9 -f requeue` does
-/// not kill both processes.
+/// The name of the guardian in lists of processes. The name does not contain "requeue", so that `pkill -9 -f requeue`
+/// does not kill both processes.
 const NAME: &str = "kills-commands-left-by";
 
 /// The variable with the process ID of `requeue`, in the environment of commands.
@@ -75,8 +76,8 @@ impl Guardian {
         if process.starts > 0 { Ok(()) } else { self.start_another(&mut process) }
     }
 
-    /// Starts another guardian if the first one has exited. After too many starts, returns an error once, and then does
-    /// nothing.
+    /// Starts another guardian if the first guardian has exited. After too many starts, returns an error once, and then
+    /// does nothing.
     pub(crate) fn restart_if_dead(&self) -> io::Result<()> {
         let mut process = self.process.lock();
         let runs = |child: &mut Child| !matches!(child.try_wait(), Ok(Some(_)));
@@ -150,8 +151,8 @@ struct Table(File);
 /// The run of a free slot. Runs are numbered from 1.
 const FREE: u64 = 0;
 
-/// The size of an entry in bytes: 8 for the run, 4 for the leader, which is 0 until the command has started, and 4 that
-/// are not used. No entry crosses a page, so a kill of the parent cannot leave half of one.
+/// The size of an entry in bytes: 8 bytes for the run, 4 for the leader, which is 0 until the command has started, and
+/// 4 unused bytes. No entry crosses a page, so a kill of the parent cannot leave half of an entry.
 const SIZE: usize = 16;
 
 impl Table {
@@ -175,7 +176,7 @@ impl Table {
         self.0.write_all_at(&entry, ((slot - 1) * SIZE) as u64)
     }
 
-    /// Returns the runs in flight, with the leaders of those whose command has started.
+    /// Returns the runs in flight, with the leader of each run whose command has started.
     fn used_entries(&self) -> io::Result<Vec<(u64, Option<Pid>)>> {
         let mut bytes = vec![0; usize::try_from(self.0.metadata()?.len()).unwrap_or(0)];
         self.0.read_exact_at(&mut bytes, 0)?;
@@ -201,7 +202,7 @@ pub(crate) fn guard_if_asked() -> Option<ExitCode> {
 }
 
 fn guard_parent(parent: Option<OsString>) -> io::Result<()> {
-    // A service manager sends these signals to all its processes. Only the parent acts on them.
+    // A service manager sends these signals to all its processes. Only the parent acts on these signals.
     for signal in [SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2] {
         let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
     }
@@ -274,7 +275,7 @@ mod tests {
 
     use super::*;
 
-    /// Starts a long command in its own group, as a run of the parent "p".
+    /// Starts a long command in a separate group, as a run of the parent "p".
     fn command(run: u64) -> Child {
         let mut sleep = Command::new("sleep");
         sleep.arg("1000").env(PARENT, "p").env(RUN, run.to_string());

@@ -10,7 +10,7 @@ use crate::exit::Refusal;
 /// The placeholders of a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Marks<'a> {
-    /// `{}` for the key, and those of GNU parallel for the parts of a path.
+    /// `{}` for the key, and GNU parallel's placeholders for the parts of a path.
     Braces,
     /// The value of `-I`, for the key.
     Own(&'a [u8]),
@@ -29,7 +29,7 @@ pub(crate) enum Part {
     NameWithoutExtension,
 }
 
-/// No placeholder is the beginning of another one.
+/// No placeholder is the beginning of another placeholder.
 const BRACES: [(&str, Part); 5] = [
     ("{}", Part::Key),
     ("{.}", Part::WithoutExtension),

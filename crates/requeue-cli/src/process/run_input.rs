@@ -10,7 +10,7 @@ use tempfile::TempDir;
 pub(crate) struct RunInput {
     /// Additional environment variables.
     pub(crate) env: Vec<(&'static str, OsString)>,
-    /// Its standard input; `None` for an empty one.
+    /// The standard input of the command; `None` if it is empty.
     pub(crate) stdin: Option<Arc<[u8]>>,
     /// The run clears the terminal before its command starts.
     pub(crate) clears: bool,

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use crate::exit::Refusal;
 use crate::process::mark::Marks;
 
-/// POSIX shells. They take a script as the argument after `-c`, and arguments of the script after it.
+/// POSIX shells. These shells take a script as the argument after `-c`, followed by arguments of the script.
 const POSIX: &str =
     "sh ash bash brush dash hush ksh lksh loksh mksh oksh osh pdksh posh rbash rksh yash zsh";
 /// Shells of other languages that take a script in the same way.
@@ -59,7 +59,7 @@ fn program_name(word: &OsStr) -> &[u8] {
     &name[..end]
 }
 
-/// Returns the script among the arguments of a shell. It is empty if `-c` is the last argument.
+/// Returns the script among the arguments of a shell. The script is empty if `-c` is the last argument.
 fn script_argument<'a>(args: &'a [OsString], marks: Marks<'_>) -> Option<&'a [OsString]> {
     let mut has_script = false;
     let mut at = 0;
@@ -104,12 +104,12 @@ fn takes_script(arg: &OsStr) -> bool {
     }
 }
 
-/// Returns the value of the option at `at`: the word itself if the key is in it, or the next one.
+/// Returns the value of the option at `at`: the word itself if it contains the key, or the next word.
 fn option_value<'a>(args: &'a [OsString], at: usize, marks: Marks<'_>) -> &'a [OsString] {
     word_at(args, if marks.is_in(&args[at]) { at } else { at + 1 })
 }
 
-/// Returns the number of the first arguments among which flock looks for `-c`. It follows the file; any later option
+/// Returns the number of the first arguments among which flock looks for `-c`. `-c` follows the file; any later option
 /// belongs to a command.
 fn options_of_flock(args: &[OsString]) -> usize {
     let is_operand = |arg: &OsString| !matches!(arg.as_bytes(), [b'-' | b'0'..=b'9', ..]);

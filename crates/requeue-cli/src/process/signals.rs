@@ -63,12 +63,13 @@ pub(crate) enum Request {
     Children,
 }
 
-/// The time in which a repeated signal does not count as another one. `timeout` sends its signal to the process and
+/// The time in which a repeated signal does not count as another signal. `timeout` sends its signal to the process and
 /// then to its group.
 const TWIN: Duration = Duration::from_millis(100);
 
 impl Signals {
-    /// Catches the signals, except those that were ignored at the start, as under `nohup`. Must be called in a runtime.
+    /// Catches the signals, except signals that were ignored at the start, such as SIGHUP under `nohup`. Must be called
+    /// in a runtime.
     pub(crate) fn new() -> io::Result<Self> {
         let ignored = ignored_mask();
         let taken = |number| catch_unless_ignored(number, ignored);
@@ -116,7 +117,7 @@ pub(crate) async fn wait_for_interrupt() -> i32 {
     }
 }
 
-/// Catches a signal, unless it is in the mask of those that were ignored at the start.
+/// Catches a signal, unless it is in the mask of signals that were ignored at the start.
 fn catch_unless_ignored(number: i32, ignored: u64) -> io::Result<Option<Signal>> {
     let is_ignored = ignored & (1 << (number - 1)) != 0;
     (!is_ignored).then(|| signal(SignalKind::from_raw(number))).transpose()
@@ -129,7 +130,8 @@ async fn wait_for_signal(signal: &mut Option<Signal>) {
     }
 }
 
-/// Returns the mask of ignored signals. It is 0 on systems other than Linux, which reveal it only to unsafe code.
+/// Returns the mask of ignored signals. The mask is 0 on systems other than Linux, which reveal the mask only to unsafe
+/// code.
 fn ignored_mask() -> u64 {
     let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return 0 };
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -153,8 +155,8 @@ pub(crate) fn parse_signal(text: &str) -> Result<rustix::process::Signal, &'stat
 /// Returns true if a shell may exist that continues the program after a stop.
 ///
 /// A shell gives each job a process group. The group of the session's leader is not a job, and SIGTSTP has no effect
-/// there by default. Both numbers are 0 if they belong to another PID namespace, as for a process that a container
-/// runtime starts beside the first one. This uses nix, because rustix does not accept 0.
+/// there by default. Both numbers are 0 if they belong to another PID namespace. An example is a further process that a
+/// container runtime starts in a container. This uses nix, because rustix does not accept 0.
 pub(crate) fn can_be_continued() -> bool {
     getsid(None) != Ok(getpgrp())
 }

@@ -32,7 +32,7 @@ pub(crate) struct Run<'a> {
 /// Creates the standard output or error of a command.
 pub(crate) type NewStdio = fn() -> Stdio;
 
-/// Returns the command for a key, in its own process group.
+/// Returns the command for a key, in a separate process group.
 pub(crate) fn build_command(template: &Template, stdio: NewStdio, run: Run<'_>) -> Command {
     prepare_command(Command::new(template.program_for(run.key)), template, stdio, run)
 }
@@ -66,7 +66,7 @@ fn prepare_command(
         .stdout(stdio())
         .stderr(stdio())
         .process_group(0);
-    // Hidden variables are removed after the others are set: one of those could restore a password.
+    // Hidden variables are removed after the other variables are set, which could restore a password.
     for name in template.hidden.iter().chain(&[TOKEN_VARIABLE]) {
         command.env_remove(name);
     }
@@ -78,7 +78,7 @@ fn prepare_command(
         // This process may itself be the command of another requeue.
         None => command.env_remove("REQUEUE_LAST_EXIT"),
     };
-    // The limit on arguments also applies to variables, including the name.
+    // The limit on arguments also applies to variables, including their names.
     match "REQUEUE_KEY=".len() + run.key.len() <= LONGEST {
         true => command.env("REQUEUE_KEY", OsStr::from_bytes(run.key)),
         false => command.env_remove("REQUEUE_KEY"),

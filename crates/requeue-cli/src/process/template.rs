@@ -15,7 +15,7 @@ pub(crate) struct Template {
     given: OsString,
     program: Word,
     args: Vec<Word>,
-    /// Variables that hold a password of this process. They are removed from the environment of commands.
+    /// Variables that hold a password of this process. These variables are removed from the environment of commands.
     pub(crate) hidden: Vec<&'static str>,
 }
 
@@ -185,7 +185,7 @@ mod tests {
         let key = "d/{}.c";
         assert_eq!(filled(&["a", "{.}.o"], None, key), ["a", "d/{}.o"]);
         assert_eq!(filled(&["a", "{/}{//}{/.}"], None, key), ["a", "{}.cd{}"]);
-        // `-I` replaces all of them.
+        // `-I` replaces all placeholders.
         assert_eq!(filled(&["a", "{.}"], Some("@"), key), ["a", "{.}", key]);
         let tag = Tag::from_text(OsStr::new("{/.}"), None).unwrap();
         assert_eq!(tag.text_for(b"\xff/a\n.c"), b"a\\n\t");

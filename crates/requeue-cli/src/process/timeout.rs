@@ -80,7 +80,7 @@ impl<'a> Watchdog<'a> {
         }
     }
 
-    /// Sends signals when they are due, until SIGKILL is sent. Cancel safe.
+    /// Sends each signal when it is due, up to SIGKILL. Cancel safe.
     async fn send_due_signals(&mut self) {
         while self.phase != Phase::Killed {
             tokio::select! {
@@ -122,7 +122,7 @@ impl<'a> Watchdog<'a> {
 
     fn end_command(&mut self, signal: Signal) {
         self.send_signal(signal);
-        // Only the first signal starts the time until SIGKILL. A later one must not extend it.
+        // Only the first signal starts the time until SIGKILL. A later signal must not extend this time.
         if self.phase == Phase::Running {
             self.phase = Phase::Ending;
             self.timer = Box::pin(self.clock.sleep(self.limits.kill_after));

@@ -34,7 +34,7 @@ use crate::runner::outcome::Outcome;
 use crate::runner::remote::Job;
 use crate::serve;
 
-/// Moves the cursor to the first line, and clears the terminal. Lines that have left it can still be scrolled to.
+/// Moves the cursor to the first line, and clears the terminal. The user can still scroll to earlier lines.
 const CLEAR: &[u8] = b"\x1b[H\x1b[2J";
 
 /// A command that was started, and has exited.
@@ -62,7 +62,7 @@ impl Finished {
             Ok(status) => (status.code().unwrap_or(0), status.signal().unwrap_or(0)),
             Err(_) => (125, 0),
         };
-        // -1 as in GNU parallel: a terminated command may have exited with 0.
+        // The code is -1, as in GNU parallel, because a terminated command may have exited with 0.
         let was_ended = self.timed_out || self.lost || self.cancelled.is_some();
         let exit = if was_ended { -1 } else { exit };
         Log { exit, signal, sent: self.sent, received: self.received }
@@ -155,7 +155,7 @@ impl Runner {
             return hooks.prepare_run(item).await;
         }
         let env = match lease {
-            // The drop of the lease completes it.
+            // The drop of the lease completes the run.
             Some(lease) if lease.is_lost() || lease.cancel_reason().is_some() => return Ok(None),
             Some(lease) => {
                 vec![("REQUEUE_FENCING_TOKEN", lease.fencing_token().to_string().into())]
@@ -190,7 +190,7 @@ impl Runner {
         Outcome::Failed { exit: Some(exit), why, is_final }
     }
 
-    /// Runs the command. Returns its outcome, and its record for the dashboard.
+    /// Runs the command. Returns the outcome of the run, and the run's record for the dashboard.
     async fn run_command(
         &self,
         run: Run<'_>,
@@ -231,8 +231,8 @@ impl Runner {
         (outcome, record)
     }
 
-    /// Ends a run whose program does not exist or cannot be executed. It is not retried. If the program does not depend
-    /// on the key, every other key would fail too: the run stops, and no key is given up for it.
+    /// Ends a run whose program does not exist or cannot be executed. The run is not retried. If the program does not
+    /// depend on the key, every other key would also fail. The run therefore stops, and gives up no key.
     async fn without_program(&self, key: &Key, exit: Exit) -> Outcome {
         let template = &self.config.commands.template;
         let program = template.program_for(key);
@@ -256,8 +256,8 @@ impl Runner {
         Outcome::Interrupted
     }
 
-    /// Starts the command. Waits while the system lacks a process or a file descriptor for it. Returns `None` if the run
-    /// stops.
+    /// Starts the command. Waits while the system lacks a process or a file descriptor for the command. Returns `None`
+    /// if the run stops.
     async fn spawn_child(
         &self,
         run: Run<'_>,
@@ -276,12 +276,12 @@ impl Runner {
             // The line must come before the command's own output.
             self.output.flush().await;
         }
-        // The guardian starts before the command: one that is started later would not know it.
+        // The guardian starts before the command, because a later guardian would not know the command.
         self.ensure_guardian(Guardian::start_once).await;
         let mut pause = Duration::from_millis(10);
         let mut by_shell = false;
         loop {
-            // The level is marked as seen, so that `changed` waits for the next one.
+            // The level is marked as seen, so that `changed` waits for the next level.
             if *level.borrow_and_update() != Level::Running {
                 return None;
             }
@@ -310,7 +310,7 @@ impl Runner {
 
     /// Waits for the process, passes on its output, and ends the process at its time limit.
     ///
-    /// The run is over when the process has exited, even if a child of it holds its pipes open.
+    /// The run is over when the process has exited, even if a child of the process holds its pipes open.
     async fn wait_for_child(
         &self,
         mut child: Child,
@@ -348,7 +348,7 @@ impl Runner {
             if let Some(group) = group {
                 watchdog.end_rest(group).await;
             }
-            // The guardian must not kill what the command has left behind on purpose.
+            // The guardian must not kill processes that the command has left behind on purpose.
             groups.mark_over(run.slot);
             exit.send_replace(true);
             reaped
@@ -443,7 +443,7 @@ impl Runner {
             return self.failed_outcome(124, format!("timed out after {}", format_exact(limit)));
         }
         let of_our_signal = self.stop.signal.get().is_some_and(|signal| exit == 128 + signal);
-        // A terminal sends the signal of Ctrl-C to the command too.
+        // A terminal also sends the signal of Ctrl-C to the command.
         if level == Level::Stopping && of_our_signal {
             return Outcome::Interrupted;
         }

@@ -45,7 +45,7 @@ impl Runner {
             Outcome::Failed { exit: Some(exit), why, is_final: false } => {
                 self.tally.runs.failed.one_more();
                 if self.hooks.as_ref().is_some_and(|hooks| hooks.is_new(&item)) {
-                    // A newer request is in the queue, and must not wait for the retry of this one.
+                    // A newer request is in the queue, and must not wait for the retry of this run.
                     let (key, attempt) =
                         (item.key().clone(), self.keys.failing.past_of(&item).attempt);
                     self.keys.give_up(item);
@@ -161,7 +161,7 @@ impl Runner {
         self.report_given_up(key, fate, letter, written).await;
     }
 
-    /// Records a run for the dashboard. Its key is no longer in flight.
+    /// Records a run for the dashboard. The run's key is no longer in flight.
     fn record_run(&self, record: impl FnOnce(&History)) {
         if let Some(history) = &self.history {
             record(history);
@@ -181,7 +181,8 @@ impl Runner {
         // Nothing runs the key again in a run that stops.
         let remedy = if self.must_halt() || self.is_stopping() { "" } else { remedy };
         let letter = DeadLetter { attempts, exit, why, priority: item.priority() };
-        // The letter is written before the key leaves the queue, so that a kill in between does not lose the key.
+        // The dead letter is written before the key leaves the queue, so that a kill between the two steps does not
+        // lose the key.
         let written = self.files.dead_letters.write_letter(&item, letter);
         let key = item.key().clone();
         self.keys.give_up(item);
@@ -189,7 +190,7 @@ impl Runner {
         self.report_given_up(&key, ("given up", remedy), letter, written).await;
     }
 
-    /// Reports a key that was given up, with a hint on what to do.
+    /// Reports a key that was given up, with a hint about the next step.
     async fn report_given_up(
         &self,
         key: &Key,
@@ -216,7 +217,7 @@ impl Runner {
     async fn halt_if_reached(&self) {
         let Some(halt) = self.config.failures.halt else { return };
         let (done, given_up) = (self.tally.runs.succeeded.get(), self.tally.given_up.get());
-        // Several slots may reach the limit at the same time. One of them reports it.
+        // Several slots may reach the limit at the same time. One of the slots reports the limit.
         if self.must_halt() && !self.tally.halted.swap(true, Ordering::Relaxed) {
             self.stop(halt.level);
             self.output
@@ -232,7 +233,7 @@ impl Runner {
             let keys = tokio::task::block_in_place(|| self.keys.queue.shut_down().len());
             return self.tally.unfinished.add(keys);
         };
-        // The reader stops by itself. It may still be adding keys to the store.
+        // The reader stops by itself. The reader may still be adding keys to the store.
         let _ = reader_end.await;
         leases.release_all().await;
         if leases.remote.is_dropped() {
@@ -241,8 +242,8 @@ impl Runner {
         self.keys.queue.shut_down();
     }
 
-    /// Returns true if standard output is closed. That explains why a command died of SIGPIPE. Stops the run in that
-    /// case.
+    /// Returns true if standard output is closed. A closed output explains why a command died of SIGPIPE. Stops the run
+    /// in that case.
     pub(super) fn finds_stdout_closed(&self) -> bool {
         let inherits = self.config.commands.output == args::Output::Inherit;
         let closed = self.output.is_closed().is_some() || (inherits && is_broken(&io::stdout()));

@@ -8,7 +8,7 @@ use crate::process::run_input::RunInput;
 /// The future of a trait's method.
 pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Callbacks for each run. Those of one key do not overlap.
+/// Callbacks for each run. The callbacks of one key do not overlap.
 pub(crate) trait Hooks: Debug + Send + Sync {
     /// Checks a key that a client of the dashboard adds. Returns the reason why there is no such key.
     fn check_key(&self, key: &[u8]) -> Result<(), String> {
@@ -16,13 +16,14 @@ pub(crate) trait Hooks: Debug + Send + Sync {
         Ok(())
     }
 
-    /// Prepares a run of the key. Returns its input; `None` if a run is no longer needed.
+    /// Prepares a run of the key. Returns the input of the run; `None` if the run is no longer needed.
     fn prepare_run<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<Option<RunInput>, String>>;
 
     /// Called when the run that began last has succeeded. If the hook returns an error, the run counts as failed.
     fn on_success<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<(), String>>;
 
-    /// Called when the key is given up. Returns the end of the message about it: what runs the key again.
+    /// Called when the key is given up. Returns the end of the message about a failure, which says when the key runs
+    /// again.
     fn on_give_up(&self, key: &[u8]) -> &'static str;
 
     /// Returns true if a newer request for the key has come since its run began, so that its failures no longer count.

@@ -1,9 +1,9 @@
 //! The keys of a run: the queue, and the state per key that the queue does not have.
 //!
 //! The queue decides which key starts next, and when a certain key may start. The rate decides when any key may start.
-//! The keys of a queue in a store are leased one by one, and are in the local queue from their lease to
-//! the end of their run. Therefore, if the lease of a key is lost and the key is leased again, it waits until its
-//! command here has exited.
+//! The keys of a queue in a store are leased one by one, and are in the local queue from their lease to the end of
+//! their run. If a lease is lost and its key is leased again, the key therefore waits until its command in this process
+//! has exited.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,7 +31,7 @@ pub(super) struct Keys {
     pub(super) queue: KeyQueue,
     pub(super) failing: FailingKeys,
     times: Times,
-    /// True after the end of the input. Then no key waits for `times`.
+    /// True after the end of the input. At the end of the input, no key waits for `times`.
     input_ended: AtomicBool,
     rate: Option<Rate>,
     /// The leases, if the keys come from a queue in a store.
@@ -52,7 +52,7 @@ impl Keys {
         let (failures, pacing) = (&config.failures, &config.pacing);
         // A random seed.
         let seed = RandomState::new().build_hasher().finish();
-        // A queue in a store has its own metrics.
+        // A queue in a store has separate metrics.
         let metrics = metrics.filter(|_| remote.is_none());
         let queue = pacing.build_queue(config.name, failures.re_add, metrics);
         let queue = queue.map_err(|error| Refusal::failure(error.to_string()))?;
@@ -122,7 +122,7 @@ impl Keys {
         cancelled
     }
 
-    /// Makes a waiting key ready. Its failures still count. Returns false if that is refused.
+    /// Makes a waiting key ready. The key's failures still count. Returns false if the queue refuses the add.
     pub(super) fn run_now(&self, key: &[u8], priority: i32) -> bool {
         self.queue_add(key, Add::now().merge(requeue::Merge::Exactly).priority(priority))
             .is_accepted()
@@ -137,7 +137,7 @@ impl Keys {
         on_wait: impl FnOnce(usize),
     ) -> usize {
         let held = || self.queue.states().total();
-        // The lookup of the key comes last: most calls need none.
+        // The lookup of the key comes last: most calls need no lookup.
         let is_full =
             || held() >= self.max_keys && !is_stopping() && self.queue.look_up(key).is_none();
         if is_full() && self.room.is_first_wait() {
@@ -196,7 +196,7 @@ impl Keys {
         Some(Job { item, lease })
     }
 
-    /// Records the start of a run. Returns its attempt, and the number of adds that it serves.
+    /// Records the start of a run. Returns the attempt of the run, and the number of adds that the run serves.
     pub(super) fn record_start(&self, Job { item, lease }: &Job) -> (Past, u32) {
         item.count_start();
         match lease {
@@ -205,15 +205,15 @@ impl Keys {
         }
     }
 
-    /// Completes a key. It runs again only if it was re-added.
+    /// Completes a key. The key runs again only if it was re-added.
     pub(super) fn succeed(&self, item: Item<'static, Key>) {
-        // The state of the key is removed before the completion, after which the key may start again as a new one.
+        // The state of the key is removed before the completion, after which the key may start again as a new key.
         self.end_place(&item);
         self.failing.forget_key(&item);
         item.succeed();
     }
 
-    /// Completes a key after its last failure. If it was re-added, it runs again without failures.
+    /// Completes a key after its last failure. If the key was re-added, it runs again without failures.
     pub(super) fn give_up(&self, item: Item<'static, Key>) {
         self.end_place(&item);
         self.failing.forget_key(&item);

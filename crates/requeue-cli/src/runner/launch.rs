@@ -42,7 +42,7 @@ pub(crate) fn run(source: &Source, config: Config) -> Result<Ended, Refusal> {
     })
 }
 
-/// Runs `future` on its own runtime.
+/// Runs `future` on a separate runtime.
 pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -55,7 +55,7 @@ pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> R
 }
 
 impl Files {
-    /// Opens the files before any input is read. None of them may be the input.
+    /// Opens the files before any input is read. No output file may be the input.
     pub(crate) fn open_files(config: &Config, input: Option<Identity>) -> Result<Self, Refusal> {
         let dead_letter = config.dead_letter.as_deref();
         let dead_letters = DeadLetters::open(config.input.format, dead_letter, input)?;
@@ -97,7 +97,7 @@ pub(crate) async fn run_parts(
     let (remote, expired) = parts.remote.take().unzip();
     let runner =
         Arc::new(Runner::new(parts, remote, listener.as_ref().map(|listener| &listener.metrics))?);
-    // Signals are caught before any key is read: a signal in between would kill this process, but not its commands.
+    // Signals are caught before any key is read: an uncaught signal would kill this process, but not its commands.
     let signals = Signals::new()
         .map_err(|error| Refusal::failure(format!("signals cannot be caught: {error}")))?;
     let page = match listener {
@@ -192,7 +192,7 @@ impl Runner {
     }
 
     /// Starts the guardian after the first record of the input, and before the first delivery. During the start, the
-    /// reader adds the records that it has read together with the first one, so that their keys coalesce. Keys of a
+    /// reader adds the records that it has read together with the first record, so that their keys coalesce. Keys of a
     /// store or of events do not wait.
     async fn start_guardian(&self) {
         if self.hooks.is_some() || self.keys.leases.is_some() {

@@ -57,7 +57,7 @@ pub(crate) struct Runner {
     reports: RetryReports,
     pub(crate) tally: Tally,
     files: Files,
-    /// The runs that the dashboard shows; `None` without one.
+    /// The runs that the dashboard shows; `None` without a dashboard.
     history: Option<History>,
     /// True after the first record of the input, false after the end of an input without records.
     has_record: SetOnce<bool>,

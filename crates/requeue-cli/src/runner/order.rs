@@ -31,7 +31,7 @@ struct Places {
     /// The places of keys that have started and have not completed.
     of_keys: HashMap<Key, u64, RandomState>,
     next: u64,
-    /// The places that are over, from the first one that is not printed yet.
+    /// The places that are over, from the first place that is not printed yet.
     over: BTreeSet<u64>,
 }
 
@@ -59,7 +59,7 @@ impl OutputOrder {
         self.turn.lock().await
     }
 
-    /// Gives a key a place, unless it has one from an earlier attempt.
+    /// Gives a key a place, unless it has a place from an earlier attempt.
     pub(super) fn give_place(&self, key: &Key) {
         let mut places = self.places.lock();
         if !places.of_keys.contains_key(key) {
@@ -149,7 +149,7 @@ impl Held {
         Ok(())
     }
 
-    /// Writes the output of a place. The last output of all returns the space of the file.
+    /// Writes the output of a place. When no output is held, the space of the file is returned.
     async fn write_place(&mut self, output: &Output, place: u64) -> io::Result<()> {
         for piece in self.outputs.remove(&place).unwrap_or_default() {
             let kept = tokio::task::block_in_place(|| self.read_piece(&piece))?;

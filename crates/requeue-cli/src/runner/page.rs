@@ -44,7 +44,7 @@ impl Runner {
         let site = match self.config.name {
             "run" => site.hint("Write keys to the input of this process, one per line."),
             "watch" => site.hint("Create or change an object that is watched."),
-            // The site of a store has its own hint.
+            // The site of a store has a separate hint.
             _ => site,
         };
         match &self.history {
@@ -120,7 +120,7 @@ impl Control<Key> for RunControl {
         self.0.keys.run_now(key, priority)
     }
 
-    /// Stops or resumes the starts of commands. A run that stops has none.
+    /// Stops or resumes the starts of commands. A run that stops starts no commands.
     fn set_paused(&self, paused: bool) -> bool {
         // A resume must not undo the stop of the run.
         let runs = !self.0.is_stopping();

@@ -48,8 +48,8 @@ pub(crate) struct Meter(VecDeque<(Instant, u64)>);
 const WINDOW: Duration = Duration::from_secs(10);
 
 impl Meter {
-    /// Records that `runs` runs had completed at `now`, and returns the rate. The newest record that is older than the
-    /// window still counts, so that the rate covers at least the window.
+    /// Records that `runs` runs had completed at `now`, and returns the rate. The newest record from before the window
+    /// also counts, so that the rate covers at least the window.
     fn runs_per_second(&mut self, start: Instant, now: Instant, runs: u64) -> f64 {
         while self.0.get(1).is_some_and(|&(at, _)| now.saturating_duration_since(at) >= WINDOW) {
             self.0.pop_front();
@@ -68,7 +68,8 @@ impl Runner {
         self.progress_parts(meter).join(", ")
     }
 
-    /// Returns the parts of the progress. The most important ones come first: a narrow terminal shows only these.
+    /// Returns the parts of the progress. The most important parts come first, because a narrow terminal shows only
+    /// these.
     fn progress_parts(&self, meter: &mut Meter) -> Vec<String> {
         let (queue, tally) = (&self.keys.queue, &self.tally);
         let done = tally.runs.succeeded.get();
@@ -146,8 +147,8 @@ impl Runner {
     }
 }
 
-/// Estimates the time until no key is left, in whole seconds: the keys that are left take as long as those that have
-/// finished. Returns `None` if that says nothing.
+/// Estimates the time until no key is left, in whole seconds, from the time that the completed keys took. Returns
+/// `None` if the estimate has no meaning.
 fn time_left(elapsed: Duration, finished: u64, left: u64) -> Option<Duration> {
     if finished == 0 || left == 0 {
         return None;

@@ -33,7 +33,7 @@ impl Rate {
     /// Waits until a command may start. The next turn comes after this one is taken or dropped. Returns `None` when no
     /// key is left that could take a turn.
     pub(crate) async fn wait_for_turn(&self, queue: &KeyQueue) -> Option<Turn<'_>> {
-        // The lock is the turn. It is fair: slots get it in the order in which they ask.
+        // The lock is the turn. The lock is fair: slots get it in the order in which they ask.
         let paid_until = self.paid_until.lock().await;
         loop {
             let now = queue.now();

@@ -1,5 +1,5 @@
-//! The leases of keys of a queue in a store, which other processes work on too. The program leases one key at a time. The
-//! store decides whether and when a failed key runs again.
+//! The leases of keys of a queue in a store, which other processes also work on. The program leases one key at a time.
+//! The store decides whether and when a failed key runs again.
 //!
 //! `requeue::workers::WorkQueue` cannot stand for both kinds of queues: `WorkItem::complete` does not return whether
 //! the store recorded the outcome and parked the key, which the summary, `--halt` and the dead letters depend on.
@@ -78,7 +78,7 @@ impl Leases {
         self.waiting.lock().remove(key)
     }
 
-    /// Releases all keys whose commands have not started, and waits until the remote queue has them back.
+    /// Releases all keys whose commands have not started, and waits until the remote queue has received them.
     pub(super) async fn release_all(&self) {
         // The lock is not held during the releases, because each of them waits for the store.
         let waiting: Vec<_> = self.waiting.lock().drain().collect();

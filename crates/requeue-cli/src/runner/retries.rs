@@ -47,7 +47,7 @@ pub(crate) enum Verdict {
 }
 
 impl FailingKeys {
-    /// Backoffs go from `base` to `longest`. Their jitter is determined by `seed`.
+    /// Backoffs go from `base` to `longest`. `seed` determines the jitter of the backoffs.
     pub(crate) fn new(retries: Option<u32>, base: Duration, longest: Duration, seed: u64) -> Self {
         let limiter = BackoffLimiter::with_hasher(base, longest, RandomState::new()).seed(seed);
         Self { retries, inner: Mutex::new(Inner { keys: HashMap::new(), limiter }) }

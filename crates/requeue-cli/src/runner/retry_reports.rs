@@ -31,7 +31,7 @@ struct Window {
 }
 
 impl Window {
-    /// Returns true if a message may be written at `now`. Counts it as omitted otherwise.
+    /// Returns true if a message may be written at `now`. Otherwise, counts the message as omitted.
     fn admits(&mut self, now: Instant) -> bool {
         if self.start.is_none_or(|start| now.saturating_duration_since(start) >= WINDOW) {
             (self.start, self.said) = (Some(now), 0);

@@ -36,7 +36,7 @@ impl Runner {
                             }
                             _ => level.next(),
                         };
-                        // The count is that of the commands that get the signal.
+                        // The number counts the commands that get the signal.
                         let running = self.keys.queue.states().in_flight;
                         self.stop(level);
                         if level > before && running > 0 {
@@ -90,8 +90,8 @@ impl Runner {
         };
         // A reader of standard error that has paused must not prevent the stop.
         let _ = tokio::time::timeout(Duration::from_millis(100), cleared).await;
-        // The first process of a container ignores a stop signal from inside the container. Its commands are continued
-        // immediately.
+        // The first process of a container ignores a stop signal from inside the container. In this case, the commands
+        // are continued immediately.
         self.commands.groups.stop_while(|| self.commands.clock.pause_during(signals::stop_process));
     }
 }

@@ -14,7 +14,7 @@ use crate::process::signals::Level;
 #[derive(Debug, Default)]
 pub(super) struct Stop {
     level: watch::Sender<Level>,
-    /// The first signal. The program dies of it at the end.
+    /// The first signal. The program dies of this signal at the end.
     pub(super) signal: OnceLock<i32>,
     /// The reason why the command cannot be run, as the exit code of the program.
     pub(super) no_program: OnceLock<Exit>,

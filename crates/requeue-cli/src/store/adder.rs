@@ -37,7 +37,7 @@ const PART: usize = 256;
 /// Adds keys in parts. `apply_pending` waits until all keys of the current part are added or refused.
 struct Adder {
     target: Target,
-    /// The values for records that do not say them.
+    /// The values for records that lack them.
     unsaid: AddOptions,
     part: Vec<PendingAdd>,
     /// With a server, the keys of the part as it names them.
@@ -59,7 +59,7 @@ enum Target {
     Server(Server),
 }
 
-/// The outcomes of adds and cancels. The names are those of the JSON summary.
+/// The outcomes of adds and cancels. The JSON summary has the same names.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Counts {
     /// The sum of the six counts below, one for each result of an add.
@@ -98,7 +98,7 @@ impl Adder {
         }
     }
 
-    /// Takes a change whose key was checked. It is applied now or by [`apply_pending`](Self::apply_pending).
+    /// Takes a change whose key was checked. The change is applied now or by [`apply_pending`](Self::apply_pending).
     async fn take_change(&mut self, change: Change<'_>) -> Result<(), String> {
         match change {
             Change::Add(key, options) => {
@@ -157,7 +157,7 @@ impl Adder {
         }
     }
 
-    /// Fills in what a record does not say. The due time of a record replaces both `--after` and `--debounce`.
+    /// Fills in the values that a record lacks. The due time of a record replaces both `--after` and `--debounce`.
     fn with_defaults(&self, options: AddOptions) -> AddOptions {
         let unsaid = &self.unsaid;
         AddOptions {
@@ -249,7 +249,7 @@ pub(crate) struct Reading {
 impl Reading {
     /// Must be called in a runtime.
     pub(crate) fn new(runner: &Arc<Runner>, queue: Queue) -> Self {
-        // In a queue in memory, too, an add of a key that was given up runs it again.
+        // As in a queue in memory, an add of a key that was given up runs the key again.
         let unsaid = AddOptions { revive: Some(true), ..AddOptions::default() };
         let (runner, adder) = (Arc::clone(runner), Adder::new(Target::Store(queue), unsaid));
         Self { runner, adder, runtime: Handle::current() }
@@ -330,7 +330,7 @@ pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
         let (adder, runtime) = (Adder::new(target, unsaid), Handle::current());
         let unmatched = settings.groups.pattern();
         let mut adding = Adding { adder, runtime, failed: None, unmatched };
-        // This call blocks until the input arrives. Only a signal that ends the process interrupts it.
+        // This call blocks until the input arrives. Only a signal that ends the process interrupts this call.
         let added = tokio::task::block_in_place(|| match keys.is_empty() {
             true => adding.add_read(&source, format),
             false => adding.add_named(&keys, format),

@@ -118,7 +118,7 @@ pub(super) async fn keys(server: &Server, flags: &KeysFlags) -> Result<Ended, Re
     Ok(Ended::Exit(Exit::Done))
 }
 
-/// The number of pages that are read. A server with this number of full pages has 256 million keys.
+/// The number of pages that are read. This number of full pages contains 256 million keys.
 const MOST_PAGES: u32 = 1_000_000;
 
 /// Returns an error if the list of a server seems to have no end.
@@ -143,7 +143,7 @@ fn row_line(row: &Row, is_json: bool) -> Vec<u8> {
     record.state = Some(own_name(row.state));
     record.at = at.map(|at| at.to_string());
     record.why = row.error.as_deref();
-    // The key is escaped already, if the server is an honest one.
+    // An honest server has already escaped the key.
     let mut line = key_line(&printable(&row.key), &record, is_json);
     line.push(b'\n');
     line

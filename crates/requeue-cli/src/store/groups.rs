@@ -73,7 +73,7 @@ pub(crate) fn run(command: GroupsCommand) -> Result<Ended, Refusal> {
     })
 }
 
-/// Tells the user what has changed.
+/// Tells the user the new value.
 fn report_change(change: &Change) -> Ended {
     let of = match &change.group {
         Some(name) => format!("group {}", escaped(name.as_bytes())),
@@ -106,7 +106,7 @@ async fn change_in_store(queue: &Queue, change: &Change) -> Result<Ended, Refusa
         GroupAction::Rate => group.set_rate(change.rate).await,
         GroupAction::Weight => group.set_weight(change.weight.unwrap_or(1)).await,
         GroupAction::Cancel => {
-            // This reports an invalid name by the right exit code.
+            // With this check, an invalid name leads to the right exit code.
             group.info().await.map_err(read_refusal)?;
             return change_all(group.cancel_all(change.state), "cancelled").await;
         }

@@ -225,7 +225,7 @@ fn in_flight_text(entries: Option<&[Entry]>) -> String {
     entries.into_iter().flatten().map(line).collect()
 }
 
-/// Lists the damaged keys, one per line. They are rare, and each must be added again or cancelled.
+/// Lists the damaged keys, one per line. Damaged keys are rare, and each must be added again or cancelled.
 fn damaged_text(counts: &StateCounts, listed: &[Entry]) -> String {
     if counts.damaged == 0 {
         return String::new();

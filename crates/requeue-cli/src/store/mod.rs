@@ -46,7 +46,7 @@ tokio::task_local! {
 /// log stays beside it.
 const CLOSING: Duration = Duration::from_secs(5);
 
-/// Runs `future` on its own runtime, and then closes the store that it opened. After that a SQLite file is
+/// Runs `future` on a separate runtime, and then closes the store that `future` opened. After that a SQLite file is
 /// complete without its log.
 fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
     launch::block_on(OPENED.scope(RefCell::default(), async {
@@ -60,7 +60,7 @@ fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> Result<T, Re
 }
 
 impl ServerFlags {
-    /// Returns the server of `--server`, if there is one.
+    /// Returns the server of `--server`, if any.
     fn open_server(&self) -> Result<Option<Server>, Refusal> {
         let Some(url) = &self.server else { return Ok(None) };
         let token = match &self.token_file {
@@ -127,11 +127,11 @@ impl Place {
         Ok((self.to_find(how, &hint).await?, expired))
     }
 
-    /// Opens the queue. Creates it, and its file, if it does not exist.
+    /// Opens the queue. Creates the queue, and its file, if the queue does not exist.
     async fn to_change(&self, how: impl Fn(OpenOptions) -> OpenOptions) -> Result<Queue, Refusal> {
         let url = self.store.required_url()?;
         open_patiently(self.store.wait, async || {
-            // Each attempt connects again, because the connection itself may be what fails.
+            // Each attempt connects again, because the connection itself may fail.
             let store = connect_store(url).await?;
             if sqlite_file(url).is_some() {
                 store.migrate().await?;
@@ -146,7 +146,7 @@ impl Place {
         self.to_find(|opening| opening, "").await
     }
 
-    /// Opens a queue that exists. `hint` ends the error message, and says how to create it.
+    /// Opens a queue that exists. `hint` ends the error message, and says how to create the queue.
     async fn to_find(
         &self,
         how: impl Fn(OpenOptions) -> OpenOptions,
@@ -196,7 +196,7 @@ impl QueueSettings {
 /// The name of a SQLite file in memory.
 const MEMORY: &str = ":memory:";
 
-/// Connects to a store. Refuses one in memory, which would end with this process.
+/// Connects to a store. Refuses a store in memory, which would end with this process.
 async fn connect_store(url: &str) -> Result<Store, Unopened> {
     if sqlite_file(url) == Some(Path::new(MEMORY)) {
         return Err(Refusal::usage(format!(
@@ -210,9 +210,9 @@ async fn connect_store(url: &str) -> Result<Store, Unopened> {
     Ok(store)
 }
 
-/// Connects to a store without creating a file. `hint` ends the error message, and says how to create it.
+/// Connects to a store without creating a file. `hint` ends the error message, and says how to create the queue.
 async fn connect_to_look(url: &str, hint: &str) -> Result<Store, Unopened> {
-    // An address with a wrong option must be reported first: its file name would be wrong too.
+    // An address with a wrong option must be reported first, because its file name would also be wrong.
     Store::check(url)?;
     if sqlite_file(url).is_some_and(|path| !path.exists() && path != Path::new(MEMORY)) {
         return Err(Refusal::failure(format!("{url}: no such file{hint}")).into());

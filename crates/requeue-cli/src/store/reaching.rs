@@ -87,7 +87,7 @@ pub(super) async fn open_patiently<T>(
             return Err(refusal);
         };
         let pause = backoff.step(&mut source);
-        // An attempt after the limit would come too late, so the pause is not worth it.
+        // An attempt after the limit would come too late, so the pause would be useless.
         if limit.is_some_and(|limit| began.elapsed() + pause > limit) {
             refusal.message += &format!("; gave up after {}", shown(began.elapsed()));
             return Err(refusal);

@@ -109,7 +109,7 @@ fn line(info: &ScheduleInfo, is_json: bool) -> Vec<u8> {
     format!("{key}\t{spec}\t{zone}\t{at}\t{state}{group}").into_bytes()
 }
 
-/// Changes the schedules of keys, and reports those that have none.
+/// Changes the schedules of keys, and reports the keys without a schedule.
 fn change(
     flags: &KeysFlags,
     done: &str,

@@ -141,7 +141,7 @@ impl Server {
             };
             let mut request = Request::builder().method(method).uri(format!("{base}{target}"));
             request = request.header(HOST, host);
-            // The token is sent with changes only: a read needs none, and a token that is not sent cannot leak.
+            // The token is sent with changes only: a read needs no token, and a token that is not sent cannot leak.
             let token = self.token.as_ref().filter(|_| body.is_some());
             if let Some(token) = token {
                 request = request.header(CONTENT_TYPE, "application/json");
@@ -195,7 +195,8 @@ impl<T: Serialize> Part<T> {
         Self { keys: Vec::new(), bytes: 0 }
     }
 
-    /// Adds a key to the part. If the part is full, first returns its keys: it has `most` of them, or no space for this one.
+    /// Adds a key to the part. If the part has `most` keys, or no space for this key, first returns the keys of the
+    /// part.
     pub(super) fn push_key(&mut self, key: T, most: usize) -> Option<Vec<T>> {
         // The key and a comma.
         let bytes = serde_json::to_vec(&key).map_or(0, |json| json.len()) + 1;
@@ -300,7 +301,7 @@ mod tests {
 
     #[test]
     fn the_token_is_for_this_user_for_root_and_from_root_for_a_user_whose_path_is_safe() {
-        // For root, the directory is examined. It does not exist.
+        // For root, the directory is examined. The directory does not exist.
         let path = Path::new("/no-such-directory/page");
         for (peer, own) in [(0, 0), (0, 1000), (1000, 1000)] {
             assert_eq!(check_peer(path, peer, own), Ok(()), "{peer} {own}");

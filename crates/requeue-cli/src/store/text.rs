@@ -1,4 +1,4 @@
-//! The output that the subcommands on stores share with those with `--server`.
+//! The output that subcommands have in common with and without `--server`.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;

@@ -1,4 +1,4 @@
-//! The subcommands that work on a queue in a store, or create one: `run --store`, `work`, `store init`.
+//! The subcommands that work on a queue in a store, or create a queue: `run --store`, `work`, `store init`.
 
 use tokio::sync::oneshot;
 

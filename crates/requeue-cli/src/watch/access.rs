@@ -96,7 +96,7 @@ impl Access {
             }
         };
         match tried {
-            // Another process has written the Lease in the meantime.
+            // Another process has written the Lease since the read.
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
             tried => tried.map(|_| ()).map_err(|error| self.server.refusal(verb, &what, &error)),
         }

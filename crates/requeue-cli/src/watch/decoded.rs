@@ -34,8 +34,8 @@ impl<'de, K: DeserializeOwned + Resource> Deserialize<'de> for Decoded<K> {
     }
 }
 
-/// The fields that name an object, and its version, without which kube's watcher would list all objects
-/// again. Its other metadata may be nested, too.
+/// The fields that name an object, and its version, without which kube's watcher would list all objects again. Other
+/// metadata of the object may also be nested.
 #[derive(Deserialize)]
 struct Named {
     metadata: Names,
@@ -158,7 +158,7 @@ mod tests {
                 assert!(invalid.error.starts_with("recursion limit exceeded"), "{invalid}");
                 assert_eq!(invalid.metadata.namespace.as_deref(), Some("ns"));
                 assert_eq!(invalid.metadata.resource_version.as_deref(), Some("5"));
-                // The list fails without kube's guard, and also with it.
+                // The list fails with and without kube's guard.
                 assert!(
                     serde_json::from_str::<ObjectList<DynamicObject>>(&items(hostile)).is_err()
                 );

@@ -23,7 +23,7 @@ pub(crate) struct Enqueuer {
     pub(crate) runner: Arc<Runner>,
     objects: Arc<Objects>,
     initial: Initial,
-    /// True while another process may lead. Then nothing is added.
+    /// True while another process may lead. During this time, no key is added.
     stands_by: Mutex<bool>,
     /// Set after the first list.
     pub(crate) is_listed: SetOnce<()>,
@@ -87,7 +87,7 @@ impl Enqueuer {
         ) {
             objects.is_wanted_anew(&key);
         }
-        // A new generation must not wait for the backoff of an old one.
+        // A new generation must not wait for the backoff of an old generation.
         if objects.is_new(&key) {
             runner.end_backoff(&key);
         }

@@ -38,7 +38,7 @@ impl fmt::Display for Server {
 }
 
 impl Server {
-    /// Returns the refusal for a failed request: the response of the server, or the reason why there is none.
+    /// Returns the refusal for a failed request: the response of the server, or the reason why there is no response.
     pub(crate) fn refusal(&self, verb: &str, what: &str, error: &kube::Error) -> Refusal {
         let exit = match error {
             kube::Error::Api(status) => match status.code {

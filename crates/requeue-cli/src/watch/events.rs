@@ -71,7 +71,7 @@ impl<K: Object + Clone + DeserializeOwned + Debug + Send + 'static> Source<K> {
 /// A step of a watch.
 pub(crate) enum Step<K> {
     Event(Event<K>),
-    /// An object exists that cannot be decoded. Its last decoded state is kept.
+    /// An object exists that cannot be decoded. The last decoded state of the object is kept.
     Kept(ObjectKey),
     /// An object that cannot be decoded is gone.
     Gone(Box<ObjectMeta>),

@@ -14,7 +14,7 @@ use crate::duration::format_exact;
 
 /// The time limit of a request.
 const LIMIT: Duration = Duration::from_secs(30);
-/// The number of lost races in a row that counts as a failure.
+/// The number of consecutive lost races that counts as a failure.
 const MOST_RACES: usize = 10;
 
 /// Adds a finalizer to objects of a resource, and removes it.
@@ -47,8 +47,8 @@ impl Finalizer {
         self.write_finalizer(namespace, name, false, None).await
     }
 
-    /// Adds or removes the finalizer, and retries if others write to the object in the meantime. An object with another
-    /// uid than `seen` is another object, and stays unchanged.
+    /// Adds or removes the finalizer, and retries if others write to the object at the same time. An object with
+    /// another uid than `seen` is another object, and stays unchanged.
     async fn write_finalizer(
         &self,
         namespace: &str,

@@ -75,7 +75,7 @@ impl Candidate {
                 runner.tally.mark_failed();
                 runner.stop(Level::Terminating);
                 let why = format!("Lease {lease}: {lost}");
-                // Commands must not run beside those of the next leader.
+                // Commands must not run at the same time as the next leader's commands.
                 let kill = async {
                     tokio::select! {
                         () = tokio::time::sleep(grace) => runner.stop(Level::Killing),

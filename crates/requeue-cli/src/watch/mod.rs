@@ -76,7 +76,7 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
         };
         let (is_over, over) = oneshot::channel();
         let mut leading = None;
-        // The socket is opened after the checks, so a refused start opens none.
+        // The socket is opened after the checks, so a refused start opens no socket.
         let listener = Listener::bind_if_asked(config.serve.as_ref()).await?;
         let hooks = Some(Arc::new(hooks) as _);
         let parts = Parts { hooks, ..Parts::new(config, files, listener) };
@@ -105,7 +105,7 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
                 }
                 events::follow_objects(source, enqueuer, sights).await;
             });
-            // There is no input, and so no rest of it.
+            // This run has no input, so no input can be left.
             Ok(oneshot::channel().1)
         })
         .await;

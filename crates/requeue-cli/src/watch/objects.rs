@@ -25,7 +25,8 @@ struct Known {
     /// The object as JSON, which takes less memory than its parts. Commands get the same bytes.
     json: Arc<[u8]>,
     state: State,
-    /// The state at the start of its last run. It is also `There` if that run was for another object of this name.
+    /// The state at the start of its last run. The state is also `There` if that run was for another object of this
+    /// name.
     ran: State,
     /// The state was `Ending`, and the finalizer has been removed since.
     is_released: bool,
@@ -36,19 +37,19 @@ struct Known {
 /// The state of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub(crate) enum State {
-    /// It exists.
+    /// The object exists.
     There,
-    /// It exists, and must get the finalizer before its first run.
+    /// The object exists, and must get the finalizer before its first run.
     Bare,
-    /// It exists, and has the finalizer.
+    /// The object exists, and has the finalizer.
     Kept,
-    /// It is being deleted, and our finalizer keeps it.
+    /// The object is being deleted, and our finalizer keeps it.
     Ending,
-    /// It is being deleted, and only finalizers of others keep it.
+    /// The object is being deleted, and only finalizers of others keep it.
     Leaving,
-    /// It is gone.
+    /// The object is gone.
     Gone,
-    /// It is gone, or no longer selected. In the second case it may still have the finalizer.
+    /// The object is gone, or is no longer selected. In the second case the object may still have the finalizer.
     Strayed,
 }
 

@@ -77,7 +77,7 @@ async fn follow_for_all(source: Source<Metadata>, enqueuer: Arc<Enqueuer>) {
 
 /// Calls `changed` for each event that shows changes, with the keys that the changes concern. Each key comes once per
 /// event, because commands may start while the keys of a long list are still being added. Objects of the first list,
-/// and unchanged ones of later lists, do not count.
+/// and unchanged objects of later lists, do not count.
 async fn each_change(
     source: Source<Metadata>,
     enqueuer: &Enqueuer,

@@ -24,7 +24,7 @@ pub(crate) struct Resource {
 impl Resource {
     fn new(group: &str, version: &str, resource: APIResourceDiscovery) -> Option<Self> {
         let plural = resource.resource?;
-        // The kind of the response may belong to another group, as for the scale of a Deployment. The path belongs to
+        // The kind of the response may belong to another group, such as the scale of a Deployment. The path belongs to
         // this group.
         let kind = resource.response_kind?.kind?;
         let gvk = GroupVersionKind::gvk(group, version, &kind);
@@ -54,13 +54,13 @@ impl Resource {
         }
     }
 
-    /// Returns the name for messages, as in `deployments.apps`.
+    /// Returns the name for messages, such as `deployments.apps`.
     pub(crate) fn name(&self) -> String {
         let dot = if self.api.group.is_empty() { "" } else { "." };
         format!("{}{dot}{}", self.api.plural, self.api.group)
     }
 
-    /// Returns the name with the namespace, if that is not empty.
+    /// Returns the name with the namespace, if the namespace is not empty.
     pub(crate) fn name_in(&self, namespace: &str) -> String {
         match namespace {
             "" => self.name(),

@@ -1,6 +1,6 @@
 //! Reviews rights at the API server before anything is watched.
 //!
-//! A watch without the right to it is retried forever, and a finalizer that cannot be set keeps every command from
+//! A watch without the right to watch is retried forever, and a finalizer that cannot be set keeps every command from
 //! running. Therefore both are refused at the start.
 
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;

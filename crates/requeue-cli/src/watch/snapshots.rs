@@ -53,7 +53,7 @@ struct Contents {
 /// A state as files, which do not change.
 #[derive(Debug)]
 struct Snapshot {
-    /// Removed when no run uses it.
+    /// Removed when no run uses the directory.
     dir: Arc<TempDir>,
     versions: Vec<u64>,
 }

@@ -14,19 +14,17 @@ use crate::wait::JitterSource;
 
 /// Backs off per key, with jitter, and counts one failure per wait.
 ///
-/// With [`ExponentialFailure`](super::ExponentialFailure), every failed run counts. Events that run
-/// a failing key before its time therefore drive its delay to the maximum within seconds. Here,
-/// after the n-th failure that *counts* (n from 0), the key waits for a random time from d/2 to d,
-/// where d = min(base · 2ⁿ, max), and for at least 1 ns. A failure before that wait is over does
-/// not count, and the key waits for the rest of it. A failure at the exact end of the wait counts.
+/// With [`ExponentialFailure`](super::ExponentialFailure), every failed run counts. Events that run a failing key
+/// before its time therefore drive its delay to the maximum within seconds. After the n-th failure that *counts* (n
+/// from 0), the key waits for a random time from d/2 to d, where d = min(base · 2ⁿ, max), and for at least 1 ns. A
+/// failure before that wait is over does not count, and the key waits for the rest of the wait. A failure at the exact
+/// end of the wait counts.
 ///
-/// A key starts again at `base` if it has not failed in the time of twice `max` after its wait. The
-/// limiter needs no calls of `forget` to bound its memory: each call of [`delay`] checks two
-/// entries, in turn, and removes those that have expired.
+/// A key starts again at `base` if it has not failed for twice `max` after its wait. The limiter needs no calls of
+/// `forget` to bound its memory: each call of [`delay`] checks two entries, in turn, and removes expired entries.
 ///
-/// If the clock goes back, a key waits no longer than its last delay, and its failures do not count
-/// until the clock has caught up. A key that had already expired starts again only if its entry was
-/// checked before the clock went back.
+/// If the clock goes back, a key waits no longer than its last delay, and its failures do not count until the clock has
+/// caught up. An expired key starts again only if its entry was checked before the clock went back.
 ///
 /// Source of the jitter: M. Brooker, *Exponential backoff and jitter*, 2015 ("equal jitter").
 ///
@@ -76,7 +74,7 @@ pub struct BackoffLimiter<K, S = RandomState> {
 struct Wait {
     until: Time,
     last: Duration,
-    /// The number of failures that counted. It is 0 only before the first failure.
+    /// The number of failures that counted. The number is 0 only before the first failure.
     failures: u32,
 }
 
@@ -93,13 +91,13 @@ struct Wait {
 /// let shortest = |n: u32| (base * (1 << n)).min(max) / 2;
 /// assert_eq!((0..10).map(shortest).sum::<Duration>(), Duration::from_millis(405_500));
 /// ```
-// It is hidden, because users get it by `BackoffLimiter::default`.
+// This constant is hidden, because users get the limiter by `BackoffLimiter::default`.
 #[doc(hidden)]
 pub const DEFAULT_BACKOFF: (Duration, Duration) =
     (Duration::from_secs(1), Duration::from_secs(300));
 
-/// The number of entries that a call of `delay` checks. It exceeds the one entry that the call can
-/// add, so that expired entries do not accumulate.
+/// The number of entries that a call of `delay` checks. The number exceeds the one entry that the call can add, so that
+/// expired entries do not accumulate.
 const LOOKS: usize = 2;
 
 impl<K> BackoffLimiter<K> {
@@ -151,7 +149,7 @@ impl<K, S> BackoffLimiter<K, S> {
         Self { waits, base, max, source, hand: 0, now: Time::ZERO }
     }
 
-    /// Sets the seed of the jitter, so that all delays are reproducible. It is random by default.
+    /// Sets the seed of the jitter, so that all delays are reproducible. The default seed is random.
     ///
     /// # Examples
     ///
@@ -170,7 +168,7 @@ impl<K, S> BackoffLimiter<K, S> {
         self
     }
 
-    /// Checks up to `looks` entries, in turn, and removes the expired ones.
+    /// Checks up to `looks` entries, in turn, and removes expired entries.
     fn sweep(&mut self, now: Time, looks: usize) {
         let max = self.max;
         self.hand = self.waits.sweep(self.hand, looks, |_, wait| !wait.is_expired(now, max));

@@ -7,16 +7,15 @@ use crate::types::Time;
 
 /// A token bucket that limits the rate of failures of all keys together.
 ///
-/// The bucket starts full and is refilled at a steady rate. Each failure takes one token. Keys that
-/// fail while the bucket is empty form a line: each one waits until its own token has been added.
-/// The length of the line is unlimited.
+/// The bucket starts full and is refilled at a steady rate. Each failure takes one token. Keys that fail while the
+/// bucket is empty form a line: each key waits until its token has been added. The length of the line is unlimited.
 ///
-/// This is client-go's `TypedBucketRateLimiter`, which is a `Limiter` of `golang.org/x/time/rate`.
-/// The delays equal those of that limiter to the nanosecond. The bucket remembers no key:
-/// [`num_requeues`] is 0, and [`forget`] returns no token.
+/// This is client-go's `TypedBucketRateLimiter`, which is a `Limiter` of `golang.org/x/time/rate`. The delays equal the
+/// delays of that limiter to the nanosecond. The bucket remembers no key: [`num_requeues`] is 0, and [`forget`] returns
+/// no token.
 ///
-/// If the clock goes back, no token is lost or gained, and refilling continues from the new time. A
-/// period that passes twice therefore refills the bucket twice.
+/// If the clock goes back, no token is lost or gained, and refilling continues from the new time. A period that the
+/// clock repeats therefore refills the bucket twice.
 ///
 /// [`num_requeues`]: RateLimiter::num_requeues
 /// [`forget`]: RateLimiter::forget
@@ -42,8 +41,7 @@ pub struct Bucket {
     /// Tokens per second. [`f64::MAX`] and above mean no limit.
     rate: f64,
     burst: u32,
-    /// The number of tokens in the bucket. Each key that waits counts as minus one, so the number
-    /// may be negative.
+    /// The number of tokens in the bucket. Each key that waits counts as -1, so the number may be negative.
     tokens: f64,
     last: Time,
 }
@@ -56,7 +54,7 @@ impl Bucket {
     /// - If `qps` is 0, negative or NaN, no token is added after the first `burst`. Later failures
     ///   get [`Duration::MAX`].
     /// - If `burst` is 0 and there is a limit, every failure gets [`Duration::MAX`].
-    /// - A wait of more than about 292 years becomes [`Duration::MAX`], too.
+    /// - A wait of more than about 292 years also becomes [`Duration::MAX`].
     ///
     /// # Examples
     ///
@@ -90,7 +88,7 @@ impl Bucket {
             return Duration::MAX;
         }
         let gained = now.since(self.last).as_secs_f64() * self.rate;
-        // A key that waits has taken its token already, so the next one waits longer.
+        // A key that waits has already taken its token, so the next key waits longer.
         self.tokens = (self.tokens + gained).min(f64::from(self.burst)) - 1.0;
         // The time is set even if it went back. Otherwise no token would be added until it has
         // caught up.

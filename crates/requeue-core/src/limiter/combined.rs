@@ -90,10 +90,10 @@ impl<K> fmt::Debug for MaxOf<K> {
 /// Returns client-go's default limiter. The delay of each key starts at 5 ms and doubles up to 1000
 /// s. All keys together get 10 retries per second after the first 100.
 ///
-/// This is its `DefaultTypedControllerRateLimiter`, for programs that move from client-go. It keeps
-/// every key that failed until the key is forgotten. The length of the line at the bucket is
-/// unlimited: if 10,000 keys fail at the same time, the last one waits 16 minutes. The default of this crate
-/// is [`BackoffLimiter`](super::BackoffLimiter).
+/// This is its `DefaultTypedControllerRateLimiter`, for programs that move from client-go. This limiter keeps every key
+/// that failed until the key is forgotten. The length of the line at the bucket is unlimited: if 10,000 keys fail at
+/// the same time, the last key waits 16 minutes. The default of this crate is
+/// [`BackoffLimiter`](super::BackoffLimiter).
 ///
 /// # Examples
 ///
@@ -163,7 +163,7 @@ mod tests {
             Box::new(ExponentialFailure::new(MILLI, SECOND)),
             Box::new(Bucket::new(1_000.0, 1)),
         ]);
-        // At first, the first member has the longest delay. The others count the same failures.
+        // At first, the first member has the longest delay. The other members count the same failures.
         let delays = [(); 4].map(|()| delay(&mut limiter, 1));
         assert_eq!(delays, [SECOND, SECOND, 4 * MILLI, 8 * MILLI]);
         limiter.forget(&1);

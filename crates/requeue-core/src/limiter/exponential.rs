@@ -95,7 +95,7 @@ impl Delays for Doubling {
     }
 }
 
-/// Returns client-go's default limiter per key. Its delays start at 1 ms and double up to 1000 s.
+/// Returns client-go's default limiter per key. The delays start at 1 ms and double up to 1000 s.
 ///
 /// This is its `DefaultTypedItemBasedRateLimiter`.
 ///

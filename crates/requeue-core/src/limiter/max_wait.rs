@@ -5,7 +5,7 @@ use core::time::Duration;
 use super::RateLimiter;
 use crate::types::Time;
 
-/// A limiter with the delays of another one, up to a maximum.
+/// A limiter with the delays of another limiter, up to a maximum.
 ///
 /// This is client-go's `NewTypedWithMaxWaitRateLimiter`. The other limiter counts and forgets as it
 /// would alone.
@@ -79,8 +79,7 @@ mod tests {
     use super::*;
     use crate::limiter::ExponentialFailure;
 
-    /// client-go's `StepRateLimiter`: a short delay for the first failures of all keys, then a long
-    /// one.
+    /// client-go's `StepRateLimiter`: a short delay for the first failures of all keys, then a long delay.
     struct Step {
         count: u32,
         threshold: u32,

@@ -9,15 +9,15 @@
 //! | [`MaxOf`] | the longest delay of its members |
 //! | [`WithMaxWait`] | another limiter's delay, up to a maximum |
 //!
-//! All but the first are client-go's. [`default_controller`] and [`default_item_based`] are its
-//! defaults. The default of this crate is [`BackoffLimiter`].
+//! All but the first come from client-go. [`default_controller`] and [`default_item_based`] are its defaults. The
+//! default of this crate is [`BackoffLimiter`].
 //!
 //! No parameters make a limiter panic or overflow: sums and products saturate. If the clock goes
 //! back, a limiter acts as if the clock stood still, unless the limiter's docs say otherwise.
 //!
-//! [`ExponentialFailure`] and [`FastSlow`] remember every failed key until the key is forgotten.
-//! [`BackoffLimiter`] removes expired keys itself. The others remember no key. No limiter keeps memory
-//! for many more keys than it remembers.
+//! [`ExponentialFailure`] and [`FastSlow`] remember every failed key until the key is forgotten. [`BackoffLimiter`]
+//! removes expired keys itself. The other limiters remember no key. No limiter keeps memory for many more keys than it
+//! remembers.
 
 mod backoff;
 mod bucket;

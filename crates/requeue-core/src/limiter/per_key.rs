@@ -10,8 +10,7 @@ use super::table::KeyTable;
 use crate::types::Time;
 
 /// A limiter whose delay depends only on the number of a key's failures.
-/// [`ExponentialFailure`](super::ExponentialFailure) and [`FastSlow`](super::FastSlow) are based on
-/// it.
+/// [`ExponentialFailure`](super::ExponentialFailure) and [`FastSlow`](super::FastSlow) are based on this limiter.
 ///
 /// **Unbounded**: it remembers each failed key until the key is forgotten.
 #[derive(Debug)]

@@ -29,9 +29,9 @@ impl<K, V, S> KeyTable<K, V, S> {
         self.noted.iter().flat_map(|noted| noted.entries())
     }
 
-    /// Visits the next `looks` entries from slot `hand` on, cyclically, and removes those for which
-    /// `keep` returns false. Returns the slot at which to continue. If `looks` is at least the
-    /// number of entries, each entry is visited once.
+    /// Visits the next `looks` entries from slot `hand` on, cyclically, and removes the entries for which `keep`
+    /// returns false. Returns the slot at which to continue. If `looks` is at least the number of entries, each entry
+    /// is visited once.
     pub(super) fn sweep(
         &mut self,
         hand: usize,
@@ -54,13 +54,13 @@ impl<K: Hash + Eq, V, S: BuildHasher> KeyTable<K, V, S> {
         Some(noted.value(slot))
     }
 
-    /// Returns the value of `key`. If there is none, inserts the default value.
+    /// Returns the value of `key`. If there is no value, inserts the default value.
     pub(super) fn get_or_default(&mut self, key: &K) -> &mut V
     where
         K: Clone,
         V: Default,
     {
-        // The `Hash` of a key is user code. It runs first, so a panic allocates no table.
+        // The `Hash` of a key is user code. The hash is computed first, so a panic allocates no table.
         let hash = self.hash_key(key);
         let noted = self.noted.get_or_insert_with(|| Box::new(KeyMap::new()));
         let slot = noted.find_or_insert(key, hash);

@@ -1,7 +1,7 @@
 //! A vector in chunks of fixed size.
 //!
-//! It copies no entries when it grows, and frees memory as it shrinks. A `Vec` of a million entries
-//! would copy them all under the queue's lock, and keep their memory.
+//! The vector copies no entries when it grows, and frees memory as it shrinks. A `Vec` that grows beyond a million
+//! entries would copy them all under the queue's lock, and would never free memory.
 
 use alloc::vec::Vec;
 
@@ -34,7 +34,7 @@ impl<T> Chunked<T> {
         &mut self.chunks[at / CHUNK][at % CHUNK]
     }
 
-    /// Returns the entry at `at`, if there is one, and those after it in its chunk.
+    /// Returns the entries of a chunk from `at` on, or nothing if there is no entry at `at`.
     #[inline]
     pub(crate) fn rest_of_chunk(&self, at: usize) -> &[T] {
         let chunk = self.chunks.get(at / CHUNK);

@@ -1,7 +1,7 @@
 //! A map from keys to values, whose operations are all short. The caller hashes the keys.
 //!
-//! It is built from the same containers as the queue's records and index. No operation moves more
-//! than a few hundred entries, for a map of any size, and memory is freed as entries are removed.
+//! The map uses the same containers as the queue's records and index. No operation moves more than a few hundred
+//! entries, for a map of any size, and memory is freed as entries are removed.
 //!
 //! Entries are visited in the order of their slots. This order reveals nothing about the hashes:
 //! slots are assigned and moved according to the calls of the map alone.
@@ -78,9 +78,9 @@ impl<K, V> KeyMap<K, V> {
         self.entries.into_values().map(|entry| entry.key)
     }
 
-    /// Visits the next `looks` entries from slot `hand` on, cyclically, and removes those for which
-    /// `keep` returns false. `removed` gets their keys. Returns the slot at which to continue. If
-    /// `looks` is at least the number of entries, each entry is visited once.
+    /// Visits the next `looks` entries from slot `hand` on, cyclically, and removes the entries for which `keep`
+    /// returns false. `removed` gets their keys. Returns the slot at which to continue. If `looks` is at least the
+    /// number of entries, each entry is visited once.
     pub(crate) fn sweep(
         &mut self,
         mut hand: usize,

@@ -37,7 +37,7 @@ impl<I: Id> List<I> {
         self.tail
     }
 
-    /// Appends `id`. The caller has already set its links: the tail before it, and none after it.
+    /// Appends `id`. The caller has already set the links of the new entry: the tail before it, and none after it.
     #[inline]
     pub(crate) fn append(&mut self, links: &mut impl Links<I>, id: I) {
         match self.tail {
@@ -61,7 +61,7 @@ impl<I: Id> List<I> {
         self.head = Some(id);
     }
 
-    /// Removes the first entry. `next` is the entry after it.
+    /// Removes the first entry. `next` is the second entry.
     #[inline]
     pub(crate) const fn pop_front(&mut self, next: Option<I>) {
         self.head = next;
@@ -83,7 +83,7 @@ impl<I: Id> List<I> {
         self.link_neighbours(links, around, Some(to), Some(to));
     }
 
-    /// Returns the entries before and after `id`, whose links are those of `at`.
+    /// Returns the entries before and after `id`, whose links are stored at `at`.
     fn around(&self, links: &mut impl Links<I>, id: I, at: I) -> [Option<I>; 2] {
         let [prev, next] = *links.links_of(at);
         // The backward link of the first entry is stale, because `pop_front` does not clear it.

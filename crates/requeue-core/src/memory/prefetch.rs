@@ -1,7 +1,6 @@
-//! Prefetching: memory that will be read soon is requested early, so that the processor does not
-//! wait for it.
+//! Prefetching: memory that will be read soon is requested early, so that the processor does not wait for the memory.
 
-/// Makes the processor fetch the cache line of `items[at]`. It is a hint and has no other effect.
+/// Makes the processor fetch the cache line of `items[at]`. The call is a hint and has no other effect.
 #[cfg(feature = "prefetch")]
 #[inline(always)]
 pub(crate) fn prefetch<T>(items: &[T], at: usize) {

@@ -33,7 +33,7 @@ enum Entry<T, I> {
 
 struct Chunk<T, I> {
     entries: Vec<Entry<T, I>>,
-    /// The first vacant slot of this chunk. `Entry::Vacant::next` links the others.
+    /// The first vacant slot of this chunk. `Entry::Vacant::next` links the other vacant slots.
     vacant: Option<I>,
     live: u32,
     /// The neighbours in the list of chunks with vacant slots.
@@ -64,8 +64,7 @@ impl<T, I> Links<ChunkId> for Vec<Chunk<T, I>> {
 /// [`compact`](Slab::compact) moves it and reports the move.
 pub(crate) struct Slab<T, I = Slot> {
     chunks: Vec<Chunk<T, I>>,
-    /// The chunks with vacant slots. Those without memory come last, in the order in which their
-    /// memory was freed.
+    /// The chunks with vacant slots. Chunks without memory come last, in the order in which their memory was freed.
     roomy: List<ChunkId>,
     live: usize,
     /// The slab is sparse while it has fewer records than this.
@@ -74,12 +73,11 @@ pub(crate) struct Slab<T, I = Slot> {
     held: u32,
     /// True if side tables have an entry for each slot up to the last.
     has_side_tables: bool,
-    /// The slots that were freed last and are filled first: a list through `Entry::Vacant::next`.
-    /// Their chunks count them as live, so that a queue with as many inserts as removals updates no
-    /// chunk.
+    /// The slots that were freed last and are filled first: a list through `Entry::Vacant::next`. Chunks count spare
+    /// slots as live, so that a queue with as many inserts as removals updates no chunk.
     spare: Option<I>,
     spares: u32,
-    /// The chunk that compaction is emptying. It is kept out of `roomy`.
+    /// The chunk that compaction is emptying. `roomy` does not contain this chunk.
     source: Option<ChunkId>,
     /// The number of slots of `source` that compaction has yet to examine.
     unexamined: u32,
@@ -91,8 +89,8 @@ pub(crate) struct Slab<T, I = Slot> {
 }
 
 impl<T, I: Id> Slab<T, I> {
-    /// Creates an empty slab. With `has_side_tables`, other containers have an entry for each slot
-    /// up to the last, so that slots without their own memory cost memory, too.
+    /// Creates an empty slab. With `has_side_tables`, other containers have an entry for each slot up to the last, so
+    /// that slots without memory here also cost memory.
     pub(crate) const fn new(has_side_tables: bool) -> Self {
         Self {
             chunks: Vec::new(),
@@ -127,7 +125,7 @@ impl<T, I: Id> Slab<T, I> {
         last.map_or(0, |last| last * CHUNK + self.chunks[last].entries.len())
     }
 
-    /// Returns the record in `slot`, if there is one.
+    /// Returns the record in `slot`, if any.
     #[inline]
     pub(crate) fn find_record(&self, slot: I) -> Option<&T> {
         let (chunk, at) = split_slot(slot);
@@ -192,8 +190,7 @@ impl<T, I: Id> Slab<T, I> {
     /// Inserts a record when there is no spare slot.
     #[inline(never)]
     fn insert_in_chunk(&mut self, value: T) -> I {
-        // Chunks with memory come first, so that those without memory stay empty and can be
-        // dropped.
+        // Chunks with memory come first, so that chunks without memory stay empty and can be dropped.
         let number = match self.roomy.head() {
             Some(first) => first.index(),
             None => self.add_roomy_chunk(),
@@ -239,7 +236,7 @@ impl<T, I: Id> Slab<T, I> {
         }
     }
 
-    /// Removes the record in `slot`, if there is one and `wanted` returns true for it.
+    /// Removes the record in `slot`, if `wanted` returns true for it.
     #[inline]
     pub(crate) fn remove_if(&mut self, slot: I, wanted: impl FnOnce(&T) -> bool) -> Option<T> {
         let (chunk, at) = split_slot(slot);
@@ -270,7 +267,7 @@ impl<T, I: Id> Slab<T, I> {
         chunk.entries[at] = Entry::Vacant { next: chunk.vacant };
         chunk.vacant = Some(slot);
         chunk.live -= 1;
-        // The first chunk is kept, for a queue that is empty from time to time.
+        // The first chunk is kept for queues that are occasionally empty.
         let is_emptied = chunk.live == 0 && number > 0;
         if is_emptied {
             chunk.free_memory();
@@ -294,8 +291,8 @@ impl<T, I: Id> Slab<T, I> {
         core::mem::take(&mut self.needs_care)
     }
 
-    /// Returns the first record from `from` on in the same chunk. If there is none, returns the
-    /// index of the first slot of the next chunk as an error; after the last chunk, 0.
+    /// Returns the first record from `from` on in the same chunk. If there is no such record, returns the index of the
+    /// first slot of the next chunk as an error; after the last chunk, 0.
     pub(crate) fn next_in_chunk(&self, from: usize) -> Result<I, usize> {
         let (chunk, at) = (from / CHUNK, from % CHUNK);
         let entries = self.chunks.get(chunk).map_or(&[][..], |chunk| &chunk.entries);
@@ -331,8 +328,7 @@ impl<T, I: Id> Slab<T, I> {
     /// Moves up to [`MAX_MOVES`] records of the last chunk to lower slots. After each move, calls
     /// `moved` with the old and the new slot.
     pub(crate) fn compact(&mut self, mut moved: impl FnMut(&mut Self, I, I)) {
-        // Chunks count their spare slots as live, so the spare slots are given back first. Then the
-        // counts are exact.
+        // Chunks count their spare slots as live, so the spare slots are given back first. The counts are then exact.
         while let Some(slot) = self.spare {
             let (chunk, at) = split_slot(slot);
             let Entry::Vacant { next } = self.chunks[chunk].entries[at] else { break };
@@ -356,7 +352,7 @@ impl<T, I: Id> Slab<T, I> {
             self.unexamined -= 1;
             let at = self.unexamined as usize;
             let chunk = &mut self.chunks[last];
-            // If a chunk has lost its last record in the meantime, it has no entries.
+            // A chunk that has lost its last record since then has no entries.
             let Some(entry) = chunk.entries.get_mut(at) else { continue };
             if matches!(entry, Entry::Vacant { .. }) {
                 continue;

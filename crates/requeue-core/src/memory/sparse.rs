@@ -1,9 +1,8 @@
 //! A map from slots to small values, for tables in which few slots have a value.
 //!
-//! It is a vector in chunks, and a chunk without a value takes no memory. Unlike
-//! [`Chunked`](super::chunked::Chunked), it counts the values of each chunk, which costs each
-//! insertion and removal an instruction or two. A value needs no entries for the slots below its
-//! own.
+//! The map is a vector in chunks, and a chunk without a value takes no memory. Unlike
+//! [`Chunked`](super::chunked::Chunked), it counts the values of each chunk, which costs each insertion and removal an
+//! instruction or two. A value needs no entries for lower slots.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -30,7 +29,7 @@ impl<V: Copy> Sparse<V> {
         chunk.values.get(slot.index() % CHUNK).copied().flatten()
     }
 
-    /// Sets the value of `slot`, which has none.
+    /// Sets the value of `slot`, which has no value.
     pub(crate) fn insert(&mut self, slot: Slot, value: V) {
         let (number, at) = (slot.index() / CHUNK, slot.index() % CHUNK);
         if number >= self.chunks.len() {
@@ -49,12 +48,12 @@ impl<V: Copy> Sparse<V> {
         chunk.used += 1;
     }
 
-    /// Replaces the value of `slot`, which has one.
+    /// Replaces the value of `slot`, which must have a value.
     pub(crate) fn set(&mut self, slot: Slot, value: V) {
         self.chunks[slot.index() / CHUNK].values[slot.index() % CHUNK] = Some(value);
     }
 
-    /// Removes the value of `slot`, which has one.
+    /// Removes the value of `slot`, which must have a value.
     pub(crate) fn remove(&mut self, slot: Slot) {
         let chunk = &mut self.chunks[slot.index() / CHUNK];
         chunk.values[slot.index() % CHUNK] = None;
@@ -65,14 +64,14 @@ impl<V: Copy> Sparse<V> {
         }
     }
 
-    /// Removes the value of `slot`, if it has one, and returns it.
+    /// Removes the value of `slot`, if any, and returns it.
     pub(crate) fn take(&mut self, slot: Slot) -> Option<V> {
         let value = self.get(slot)?;
         self.remove(slot);
         Some(value)
     }
 
-    /// Moves the value of `from`, if it has one, to `to`, which has none. Returns it.
+    /// Moves the value of `from`, if any, to `to`, which has no value. Returns it.
     pub(crate) fn move_slot(&mut self, from: Slot, to: Slot) -> Option<V> {
         let value = self.take(from)?;
         self.insert(to, value);
@@ -125,7 +124,7 @@ mod tests {
                         model.insert(slot, number);
                     }
                     0..3 => {
-                        // The nearest slot that has a value, at or below the chosen one.
+                        // The nearest slot with a value, at or below the chosen slot.
                         if let Some((&slot, old)) = model.range_mut(..=slot).next_back() {
                             sparse.set(at(slot), number);
                             *old = number;

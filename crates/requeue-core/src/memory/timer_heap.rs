@@ -1,8 +1,8 @@
 //! The deadlines of waiting keys: an indexed heap, which stores the position of each slot.
 //!
-//! A node has four children. Those of the node at `n` begin at `4 n`, so that they share a chunk and
-//! one or two cache lines. The heap is half as high as a binary one. The root is in the same
-//! group as its children. Equal deadlines leave in order of arrival.
+//! A node has four children. The children of the node at `n` begin at `4 n`, so that they share a chunk and one or two
+//! cache lines. The heap is half as high as a binary heap. The root is in the same group as its children. Equal
+//! deadlines leave in order of arrival.
 //!
 //! A deadline can have a bound, as [`Wait`] describes. Bounds are in a side table, which is allocated
 //! with the first bound. The rules that change a deadline and its bound are in [`crate::rule`].
@@ -26,15 +26,15 @@ ids! {
 #[derive(Clone, Copy)]
 struct Entry {
     at: Time,
-    /// The order of arrival among equal deadlines. It may wrap around. Two keys can change places
-    /// only if they are due in the same nanosecond and were added two billion delays apart.
+    /// The order of arrival among equal deadlines. The number may wrap around. The order of two keys can be wrong only
+    /// if they are due in the same nanosecond and two billion delays were added between them.
     seq: u32,
     slot: Slot,
 }
 
 impl Entry {
-    /// Returns true if this entry leaves before `other`. It compares without a branch, because the
-    /// processor cannot predict which of two children is earlier.
+    /// Returns true if this entry leaves before `other`. The comparison has no branch, because the processor cannot
+    /// predict which of two children is earlier.
     #[inline]
     fn is_before(&self, other: &Self) -> bool {
         let arrived_before = (self.seq.wrapping_sub(other.seq) as i32) < 0;
@@ -44,10 +44,10 @@ impl Entry {
 
 pub(crate) struct TimerHeap {
     heap: Chunked<Entry>,
-    /// The position of each slot's entry. It is not stored in the records, so that an entry that
-    /// moves up or down writes four bytes of a small table.
+    /// The position of each slot's entry. The position is not stored in the records, so that an entry that moves up or
+    /// down writes four bytes of a small table.
     positions: Sparse<Position>,
-    /// The bounds of those deadlines that have one.
+    /// The bounds of deadlines that have a bound.
     bounds: Option<Box<Sparse<Time>>>,
     seq: u32,
     /// A copy of the earliest deadline.
@@ -100,7 +100,7 @@ impl TimerHeap {
         entry
     }
 
-    /// Sets the deadline of `slot`, which has none.
+    /// Sets the deadline of `slot`, which has no deadline.
     pub(crate) fn insert(&mut self, slot: Slot, at: Time) {
         let entry = self.new_entry(slot, at);
         let end = self.heap.len();
@@ -114,12 +114,12 @@ impl TimerHeap {
         self.next = self.next.min(at);
     }
 
-    /// Changes the deadline of `slot`, which has one, and its bound, as `rule` says. The rule sets no
-    /// bound where there was none. A deadline that changes counts as the last arrival. One that stays
-    /// the same keeps its place among equal ones.
+    /// Changes the deadline of `slot`, which must have a deadline, and its bound, as `rule` says. The rule adds no
+    /// bound to a deadline without a bound. A deadline that changes counts as the last arrival. A deadline that stays
+    /// the same keeps its place among equal deadlines.
     #[inline(always)]
     pub(crate) fn update(&mut self, slot: Slot, rule: impl Fn(Wait<Time>) -> Wait<Time>) {
-        // A queue without bounds takes the short path, which saves no registers for the long one.
+        // A queue without bounds takes the short path, which saves no registers for the long path.
         match self.bounds {
             None => self.update_deadline(slot, |due| rule(Wait { due, bound: None }).due),
             Some(_) => self.update_bounded(slot, rule),
@@ -165,7 +165,7 @@ impl TimerHeap {
         if let Some(last) = self.heap.pop()
             && position < self.heap.len()
         {
-            // The last entry may be earlier than the parent of the gap, if that is in another branch.
+            // The last entry may be earlier than the parent of the gap, if the parent is in another branch.
             if position > 0 && last.is_before(self.heap.get(position / ARITY)) {
                 self.move_up(position, last);
             } else {
@@ -176,10 +176,10 @@ impl TimerHeap {
         Some(at)
     }
 
-    /// Returns the slot with the earliest deadline, if that is at or before `now`.
+    /// Returns the slot with the earliest deadline, if this deadline is at or before `now`.
     pub(crate) fn first_due(&self, now: Time) -> Option<Slot> {
         let at = self.next_time()?;
-        // A delay that saturates is never due, even if the clock is at its end as well.
+        // A delay that saturates is never due, even when the clock reaches its end.
         (at <= now && at < Time::NEVER).then(|| self.heap.get(0).slot)
     }
 
@@ -194,7 +194,7 @@ impl TimerHeap {
         Some(self.heap.get(self.heap.len().checked_sub(1)?).slot)
     }
 
-    /// Moves the deadline of a record that has moved from `from` to `to`, if it has one.
+    /// Moves the deadline, if any, of a record that has moved from `from` to `to`.
     pub(crate) fn move_slot(&mut self, from: Slot, to: Slot) {
         if let Some(position) = self.positions.move_slot(from, to) {
             self.heap.get_mut(position.index()).slot = to;
@@ -229,7 +229,7 @@ impl TimerHeap {
         }
     }
 
-    /// Returns the bound of the deadline of `slot`, if it has one.
+    /// Returns the bound of the deadline of `slot`, if any.
     #[inline]
     pub(crate) fn bound(&self, slot: Slot) -> Option<Time> {
         self.bounds.as_ref()?.get(slot)

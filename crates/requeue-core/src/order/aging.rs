@@ -1,10 +1,9 @@
-//! Aging: of a given number of deliveries in a row, at least one is of the oldest key.
+//! Aging: among a given number of consecutive deliveries, at least one takes the oldest key.
 
 pub(super) struct Aging {
-    /// At least one of this many deliveries in a row is of the oldest eligible key. The value is at
-    /// least 1.
+    /// At least one of this number of consecutive deliveries takes the oldest eligible key. The value is at least 1.
     every: u32,
-    /// The number of deliveries in a row that were not of the oldest eligible key.
+    /// The number of consecutive deliveries that did not take the oldest eligible key.
     since: u32,
 }
 
@@ -13,7 +12,7 @@ impl Aging {
         Self { every, since: 0 }
     }
 
-    /// Returns true if the next delivery must be of the oldest key.
+    /// Returns true if the next delivery must take the oldest key.
     pub(super) const fn is_due(&self) -> bool {
         self.since.saturating_add(1) >= self.every
     }

@@ -11,7 +11,7 @@ use crate::memory::{Links, Slab};
 pub(super) type Groups = Slab<Box<GroupState>, GroupIndex>;
 
 pub(super) enum EligibleLanes {
-    /// The lanes of a priority take turns. A new lane, and one whose turn is over, goes to the end.
+    /// The lanes of a priority take turns. A new lane, and a lane whose turn is over, goes to the end.
     InTurn(PriorityLists<GroupIndex>),
     /// The lanes of a priority are in the order in which their first keys entered.
     ByFirst(BTreeMap<(Reverse<i32>, u64), GroupIndex>),
@@ -55,8 +55,8 @@ impl EligibleLanes {
         }
     }
 
-    /// Moves `lane` after a change of its first key. The old first key entered at the tick `was`,
-    /// and the new one at `since`. `None` means that the lane was or is not eligible.
+    /// Moves `lane` after a change of its first key. The old first key entered at the tick `was`, and the new first key
+    /// at `since`. `None` means that the lane was or is not eligible.
     pub(super) fn update(
         &mut self,
         groups: &mut Groups,

@@ -21,12 +21,11 @@ use crate::types::{Id, Slot};
 pub(crate) struct Policy {
     /// True if priorities count.
     pub(crate) by_priority: bool,
-    /// At least one of this many deliveries in a row is of the oldest eligible key. The value is at
-    /// least 1.
+    /// At least one of this number of consecutive deliveries takes the oldest eligible key. The value is at least 1.
     pub(crate) oldest_every: u32,
     /// True if the lanes of a priority take turns.
     pub(crate) fair: bool,
-    /// The maximum number of keys of a group in flight. It is at least 1.
+    /// The maximum number of keys of a group in flight. The maximum is at least 1.
     pub(crate) limit: u32,
 }
 
@@ -65,10 +64,9 @@ impl Place {
 pub(crate) struct Fair {
     policy: Policy,
     places: Chunked<Place>,
-    /// Groups never move. They are in boxes, so that the gap that a removed group leaves is small.
+    /// Groups never move. Groups are in boxes, so that the gap that a removed group leaves is small.
     groups: Groups,
-    /// The groups by their public numbers. This is not a hash table, which would grow and shrink in
-    /// one long step.
+    /// The groups by their public numbers. A hash table would grow and shrink in one long step.
     by_id: BTreeMap<u64, GroupIndex>,
     eligible_lanes: EligibleLanes,
     /// For each [`Standing`], the groups that have it and ready keys, by the tick at which their oldest
@@ -193,7 +191,7 @@ impl Fair {
         let state = self.groups.get_mut(group);
         state.counts.ready += 1;
         state.by_age.push_back(&mut ByAge(&mut self.places), slot);
-        // A throttled key is ready, but no getter can take it. It does not count as eligible.
+        // A throttled key is ready, but no getter can take it. A throttled key does not count as eligible.
         if state.is_eligible() {
             self.eligible += 1;
         } else if state.is_paused() {
@@ -203,13 +201,13 @@ impl Fair {
         self.update_group(group);
     }
 
-    /// Moves a ready key whose priority was raised to the end of its new lane. It keeps its age.
+    /// Moves a ready key whose priority was raised to the end of its new lane. The key keeps its age.
     pub(crate) fn lift_ready(&mut self, slot: Slot, priority: i32) {
         let priority = self.policy.lane_priority(priority);
         if self.place(slot).priority == priority {
             return;
         }
-        // The new tick puts the key behind those of its new priority. Its age is in `ready`, and
+        // The new tick puts the key behind the other keys of its new priority. The age of the key is in `ready`, and
         // stays.
         self.leave_lane(slot);
         self.place_mut(slot).entered = self.next_tick();
@@ -301,8 +299,8 @@ impl Fair {
         // The delivery is counted first, because the lane is judged by the state of its group.
         self.take_out(slot);
         let state = self.groups.get(group);
-        // The group has reached its limit. Its ready keys leave the orders in this step, so no
-        // later delivery visits them.
+        // The group has reached its limit. The group's ready keys leave the orders in this step, so no later delivery
+        // visits them.
         if state.counts.in_flight == state.limit {
             self.eligible -= state.counts.ready as usize;
             self.update_lanes(group);
@@ -328,7 +326,7 @@ impl Fair {
     pub(crate) fn end_delivery(&mut self, slot: Slot) {
         let group = self.place(slot).group;
         let state = self.groups.get_mut(group);
-        // A paused group has the limit 0. Its completions therefore make no key eligible.
+        // A paused group has the limit 0. Completions of a paused group therefore make no key eligible.
         let was_full = state.counts.in_flight == state.limit;
         state.counts.in_flight -= 1;
         if was_full {
@@ -387,7 +385,7 @@ impl Fair {
         }
     }
 
-    /// Removes `slot` from its lane, and closes the lane if that was its last key.
+    /// Removes `slot` from its lane, and closes the lane if it has no other key.
     fn leave_lane(&mut self, slot: Slot) {
         if !self.policy.has_lanes() {
             return;
@@ -422,7 +420,7 @@ impl Fair {
         self.eligible_lanes.update(&mut self.groups, id, was, since);
     }
 
-    /// Updates all lanes of a group that may deliver from now on, or no longer may.
+    /// Updates all lanes of a group that may deliver from now on, or may no longer deliver.
     fn update_lanes(&mut self, group: GroupIndex) {
         let mut last = None;
         while let Some(priority) = self.groups.get(group).priority_after(last) {
@@ -525,7 +523,7 @@ impl Fair {
         state.skipped.first_key_value().map(|(_, &slot)| slot)
     }
 
-    /// Counts that the key in `slot`, which is in flight, has become dirty or is dirty no longer.
+    /// Counts that the key in `slot`, which is in flight, has become dirty or is no longer dirty.
     // This and the next two functions are not inlined, so that queues without groups save no
     // registers for them.
     #[inline(never)]

@@ -30,7 +30,7 @@ impl GroupId {
         Self { id, weight: 1 }
     }
 
-    /// Creates the group called `name`, with weight 1. Its number is a hash of the name.
+    /// Creates the group called `name`, with weight 1. The number of the group is a hash of the name.
     pub fn of<T: Hash + ?Sized>(name: &T) -> Self {
         Self::new(foldhash::quality::FixedState::with_seed(0x7265_7175_6575_6521).hash_one(name))
     }

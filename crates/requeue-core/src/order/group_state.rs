@@ -66,20 +66,19 @@ pub(super) struct GroupState {
     pub(super) group: GroupId,
     /// The number of records in the group.
     pub(super) records: u32,
-    /// The maximum number of keys in flight. It is 0 while the group is paused, and above 0
-    /// otherwise.
+    /// The maximum number of keys in flight. The maximum is 0 while the group is paused, and above 0 otherwise.
     pub(super) limit: u32,
     pub(super) counts: GroupCounts,
     pub(super) by_age: List,
     /// The group's entry in the orders by age, while it has ready keys.
     pub(super) age: Option<Age>,
-    /// One of the lanes. Most groups have no other, so that a group is one allocation.
+    /// One of the lanes. Most groups have no other lane, so that a group is one allocation.
     lane: Option<Lane>,
     /// The other lanes, by priority.
     more: BTreeMap<i32, Lane>,
-    /// Keys that a custom order returned while the group was at its limit or paused, by age. The
-    /// order no longer has them. Each time a delivery of the group is completed, one of these keys is
-    /// pushed again; at the end of a pause, all of them are.
+    /// Keys that a custom order returned while the group was at its limit or paused, by age. The order no longer
+    /// contains these keys. When a delivery of the group is completed, one of these keys is pushed again. At the end of
+    /// a pause, all of them are pushed again.
     pub(super) skipped: BTreeMap<u64, Slot>,
 }
 

@@ -25,12 +25,11 @@ pub enum Order<K> {
     Fifo,
     /// Higher priorities first, with aging. Within a priority, first in, first out.
     ///
-    /// At least one of any `oldest_every` deliveries in a row is of the eligible key that has been
-    /// ready longest. A key with `r` older keys therefore leaves within `oldest_every · (r + 1)`
-    /// deliveries, regardless of its priority. With 1 or 0, this order is [`Fifo`](Self::Fifo).
-    /// With `u32::MAX`, there is practically no bound.
+    /// At least one of any `oldest_every` consecutive deliveries takes the eligible key that has been ready longest. A
+    /// key with `r` older keys therefore leaves within `oldest_every · (r + 1)` deliveries, regardless of its priority.
+    /// With 1 or 0, this order is [`Fifo`](Self::Fifo). With `u32::MAX`, there is practically no bound.
     Priority {
-        /// At least one of this many deliveries in a row is of the oldest key.
+        /// At least one of this number of consecutive deliveries takes the oldest key.
         oldest_every: u32,
     },
     /// An order that the user implements.
@@ -107,8 +106,7 @@ pub(crate) enum Ready<K> {
 }
 
 impl<K> Ready<K> {
-    /// Creates an empty order. It has groups if `groups` is true, or if their turns or their limit
-    /// need them.
+    /// Creates an empty order. The order has groups if `groups` is true, or if turns or a limit of groups need them.
     pub(crate) fn new(order: Order<K>, fair: bool, limit: Option<u32>, groups: bool) -> Self {
         let has_groups = groups || fair || limit.is_some();
         let limit = limit.map(|limit| limit.max(1));
@@ -138,14 +136,14 @@ impl<K> Ready<K> {
         !matches!(self, Self::Fifo(_))
     }
 
-    /// Returns true if the order is a custom one.
+    /// Returns true if the order is a custom order.
     #[inline]
     pub(crate) const fn is_custom(&self) -> bool {
         matches!(self, Self::Custom(_))
     }
 
-    /// Returns the last slot of the order's list, if that list is linked through the records. The
-    /// caller links a key to it before [`append`](Self::append).
+    /// Returns the last slot of the order's list, if that list is linked through the records. The caller links a key to
+    /// this slot before [`append`](Self::append).
     #[inline]
     pub(crate) const fn tail(&self) -> Option<Slot> {
         match self {
@@ -233,7 +231,7 @@ impl<K> Ready<K> {
         }
     }
 
-    /// Returns the key that has been ready longest among those that may be delivered.
+    /// Returns the key that has been ready longest among the eligible keys.
     pub(crate) fn oldest_eligible(&self) -> Option<Slot> {
         match self.groups() {
             None => self.any_ready(),

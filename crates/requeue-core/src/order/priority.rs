@@ -52,7 +52,7 @@ impl ByPriority {
         self.lists.push_back(records, priority, slot);
     }
 
-    /// Moves a ready key whose priority was raised to the end of its new priority. It keeps its age.
+    /// Moves a ready key whose priority was raised to the end of its new priority. The key keeps its age.
     pub(crate) fn lift_ready(&mut self, records: &mut impl Ranked, slot: Slot) {
         let priority = records.priority(slot);
         let place = self.places.get_mut(slot.index());

@@ -1,8 +1,8 @@
 //! One list for each priority.
 //!
-//! Most queues have few priorities, and a key is often the only one of its priority. The first 32
-//! lists are therefore in a sorted array, and stay there while they are empty. One bit for each
-//! list finds the highest one that is not empty. Further lists are in a tree.
+//! Most queues have few priorities, and a key is often the only one of its priority. The first 32 lists are therefore
+//! in a sorted array, and stay there while they are empty. One bit for each list finds the highest list that is not
+//! empty. Further lists are in a tree.
 
 use alloc::collections::BTreeMap;
 use alloc::collections::btree_map::Entry;
@@ -19,7 +19,7 @@ pub(super) struct PriorityLists<I: Id = Slot> {
     near: Vec<(i32, List<I>)>,
     /// One bit for each list of `near` that is not empty.
     occupied: u32,
-    /// The lists that did not fit into `near`. None of them is empty.
+    /// The lists that did not fit into `near`. None of these lists is empty.
     far: BTreeMap<i32, List<I>>,
 }
 
@@ -147,7 +147,7 @@ mod tests {
                 let some = model.iter().nth(pick % model.len().max(1)).map(|(&priority, _)| priority);
                 let highest = model.last_key_value().map(|(&priority, _)| priority);
                 match (op, some, highest) {
-                    // Removes one from the middle of a list.
+                    // Removes an entry from the middle of a list.
                     (3, Some(priority), _) => {
                         let slots = model.get_mut(&priority).unwrap();
                         let slot = slots.remove(pick % slots.len()).unwrap();
@@ -157,7 +157,7 @@ mod tests {
                         let slot = model.get_mut(&priority).unwrap().pop_front().unwrap();
                         lists.remove(&mut links, priority, slot);
                     }
-                    // Removes all, so that the array can be cleared.
+                    // Removes all entries, so that the array can be cleared.
                     (5, ..) if pick % 16 == 0 => {
                         for (priority, slots) in core::mem::take(&mut model) {
                             slots.iter().for_each(|&slot| lists.remove(&mut links, priority, slot));
@@ -189,7 +189,7 @@ mod tests {
             lists.push_back(&mut links, n as i32, Slot::new(n));
         }
         assert_eq!((lists.near.len(), lists.far.len()), (NEAR, 100 - NEAR));
-        // The highest lists are those that are not in the array.
+        // The highest lists are not in the array.
         for n in (0..100).rev() {
             assert_eq!(lists.first_entry(), Some((n as i32, Slot::new(n))));
             lists.remove(&mut links, n as i32, Slot::new(n));

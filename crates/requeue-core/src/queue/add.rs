@@ -47,7 +47,7 @@ impl<K: Eq + Clone> Queue<K> {
             return (self.add_again(slot, &add, now), Some(key));
         }
         let hash = fold(hash);
-        // The starts outlive the record: a new key may have run a moment ago.
+        // The starts outlive the record, because a key without a record may have run a moment ago.
         let until = self.pace.as_ref().map(|pace| pace.permitted_from(&key, hash));
         let paced = until.filter(|&until| until > now && add.due(now).is_none());
         let due = add.due(now).or(paced);
@@ -61,8 +61,7 @@ impl<K: Eq + Clone> Queue<K> {
         if paced.is_some() {
             self.count_paced(slot);
         }
-        // The order is user code. If it panics here, the queue is complete, and delivers the key by
-        // age.
+        // The order is user code. If the order panics here, the queue is complete, and delivers the key by age.
         if let (Ready::Custom(custom), Some(key)) = (&mut self.ready, order_key) {
             custom.push(key);
         }
@@ -109,14 +108,14 @@ impl<K: Eq + Clone> Queue<K> {
     /// Adds the key in `slot` again.
     fn add_again(&mut self, slot: Slot, add: &Add, now: Time) -> Added {
         let order_key = self.key_if(slot, || self.makes_ready(slot, add, now));
-        // Without a pending run, there is nothing to merge with.
+        // Without a pending run, the add merges with nothing.
         if add.merge == Merge::Exactly {
             self.clear_pending(slot);
         }
         self.add_to(slot, add, now, order_key)
     }
 
-    /// Returns true if the add makes a key ready that was not ready, or that it cancels first.
+    /// Returns true if the add makes a key ready that was not ready before, or whose pending run the add cancels first.
     fn makes_ready(&self, slot: Slot, add: &Add, now: Time) -> bool {
         let key = self.state_of(slot);
         let is_cancelled = add.merge == Merge::Exactly;
@@ -210,8 +209,7 @@ impl<K: Eq + Clone> Queue<K> {
             }
             count += 1;
             let is_idle = self.records.get(slot).phase() == Phase::Idle;
-            // A key in flight passes this gate. Its completion asks the pace again, before the next
-            // start.
+            // A key in flight passes this gate. The key's completion asks the pace again, before the next start.
             if is_idle && let Some(until) = self.pace_gate(slot, now) {
                 self.postpone_run(slot, until);
                 continue;
@@ -233,7 +231,7 @@ impl<K: Eq + Clone> Queue<K> {
             walk.skip_rest();
         }
         let mut count = 0;
-        // Nothing is removed meanwhile, so that the order of the slots does not matter to the walk.
+        // The walk removes nothing, so the order of the slots does not matter.
         for slot in walk.advance(max).rev() {
             if self.timers.bound(slot).is_some() {
                 self.flush_wait(slot, now);

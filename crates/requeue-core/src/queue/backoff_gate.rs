@@ -5,9 +5,9 @@ use crate::rule;
 use crate::types::{Phase, Slot, Time};
 
 impl<K: Eq + Clone> Queue<K> {
-    /// Starts the backoff of a key that is not ready. A pending run waits until `at` as well.
+    /// Starts the backoff of a key that is not ready. A pending run also waits until `at`.
     pub(super) fn back_off_until(&mut self, slot: Slot, at: Time) {
-        // The rule is asked before `withdraw_run`, which hides the pending run from it.
+        // The rule is called before `withdraw_run`, which hides the pending run from the rule.
         let postpones = rule::postpones(&self.state_of(slot), at);
         let record = self.records.get_mut(slot);
         match record.phase() {

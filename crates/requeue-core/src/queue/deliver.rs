@@ -56,8 +56,7 @@ impl<K: Eq + Clone> Queue<K> {
         while self.eligible() > 0 {
             let Ready::Custom(custom) = &mut self.ready else { break };
             let Some(key) = custom.pop() else { break };
-            // The order may return any key: one that was cancelled, that is in flight, or that was
-            // never added.
+            // The order may return any key: a key that was cancelled, that is in flight, or that was never added.
             let slot = self.find_slot(&key, hash_of(&key));
             if let Some(slot) = slot.filter(|&slot| self.records.get(slot).phase() == Phase::Ready)
                 && let Some(groups) = self.ready.groups_mut()
@@ -66,8 +65,7 @@ impl<K: Eq + Clone> Queue<K> {
                     popped.item = Some(self.deliver(slot, Some(key), now));
                     return popped;
                 }
-                // The order no longer has this key. It gets the key again when a run of the group
-                // completes.
+                // The order no longer has this key. The order gets the key again when a run of the group completes.
                 groups.skip_key(slot);
             }
             popped.dropped.push(key);
@@ -85,7 +83,7 @@ impl<K: Eq + Clone> Queue<K> {
         popped
     }
 
-    /// Returns true if the order is a custom one.
+    /// Returns true if the order is a custom order.
     #[must_use]
     pub const fn has_order(&self) -> bool {
         self.ready.is_custom()
@@ -103,7 +101,7 @@ impl<K: Eq + Clone> Queue<K> {
         self.index.probe(&self.records, ticket.hash, is)
     }
 
-    /// Completes a delivery. Returns `None` and has no effect if it was completed already.
+    /// Completes a delivery. Returns `None` and has no effect if the delivery was already completed.
     #[inline(always)]
     pub fn finish(&mut self, ticket: &Ticket, how: Finish, now: Time) -> Option<Finished<K>> {
         self.promote_due(now);
@@ -135,8 +133,8 @@ impl<K: Eq + Clone> Queue<K> {
         Some(self.finish_slot(slot, how, now, false))
     }
 
-    /// Detaches a delivery from its ticket, so that [`detached`](Self::detached) finds it by its
-    /// key. Returns `false` if the delivery was completed already.
+    /// Detaches a delivery from its ticket, so that [`detached`](Self::detached) finds it by its key. Returns `false`
+    /// if the delivery was already completed.
     pub fn detach(&mut self, ticket: &Ticket) -> bool {
         let Some(slot) = self.slot_of(ticket) else { return false };
         self.records.get_mut(slot).detach();
@@ -290,9 +288,9 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Returns the key to push to the custom order again when the delivery of `slot` is completed.
-    /// It is the oldest of the keys that the order returned while the group was at its limit. The
-    /// keys of a paused group wait for the end of the pause.
+    /// Returns the key to push to the custom order again when the delivery of `slot` is completed. This key is the
+    /// oldest of the keys that the order returned while the group was at its limit. The keys of a paused group wait for
+    /// the end of the pause.
     fn key_to_free(&self, slot: Slot) -> Option<(Slot, K)> {
         let Ready::Custom(custom) = &self.ready else { return None };
         let skipped =

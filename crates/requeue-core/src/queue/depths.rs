@@ -2,10 +2,10 @@
 
 use alloc::collections::BTreeMap;
 
-/// Counts the keys of each priority that are dirty in client-go's sense: the ready ones, and those
-/// in flight that were added again.
+/// Counts the keys of each priority that are dirty in client-go's sense: the ready keys, and the keys in flight that
+/// were added again.
 pub(super) struct Depths {
-    /// The keys of priority 0, which most keys have. They need no entry in a map.
+    /// The keys of priority 0, which most keys have. These keys need no entry in a map.
     zero: usize,
     /// The keys of every other priority that has keys.
     others: BTreeMap<i32, usize>,

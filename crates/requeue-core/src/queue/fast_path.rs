@@ -1,5 +1,5 @@
-//! Fast paths for the common cases. They are the first arm of `add` and of `finish`, and call the
-//! same transitions as the general path. A fast path that does not apply has no effect.
+//! Fast paths for the common cases. The fast paths are the first arm of `add` and of `finish`, and call the same
+//! transitions as the general path. A fast path that does not apply has no effect.
 
 use core::time::Duration;
 
@@ -27,7 +27,7 @@ impl<K: Eq + Clone> Queue<K> {
         group: GroupId,
         now: Time,
     ) -> Result<(Added, Option<K>), K> {
-        // A key that is due may be this one, and otherwise precedes it.
+        // A key that is due may be this key, and otherwise precedes it.
         if !self.is_simple() || self.timers.is_due(now) {
             return Err(key);
         }
@@ -110,7 +110,7 @@ impl<K: Eq + Clone> Queue<K> {
         now: Time,
     ) -> Option<(K, Option<Duration>)> {
         let succeeds = matches!(how, Finish::Succeed);
-        // If any key in flight backs off, this key may be the one.
+        // If any key in flight backs off, this key may be backing off.
         let is_simple = self.settings.is_plain && self.backing_off.is_empty();
         if !(succeeds || matches!(how, Finish::Done)) || !is_simple {
             return None;

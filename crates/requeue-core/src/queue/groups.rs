@@ -1,7 +1,7 @@
 //! Pauses, cancels and counts the keys of one group.
 //!
-//! A paused group is a group whose limit of keys in flight is 0, so the order does the work. The
-//! records of a group are not linked to each other. A walk through all records finds them.
+//! A paused group is a group whose limit of keys in flight is 0, so the order does the work. The records of a group are
+//! not linked to each other. A walk through all records finds the records of a group.
 
 use alloc::vec::Vec;
 
@@ -17,14 +17,12 @@ impl<K: Eq + Clone> Queue<K> {
         self.ready.groups().is_some()
     }
 
-    /// Pauses the deliveries of a group. It has no effect after a shutdown, or if the keys have no
-    /// groups.
+    /// Pauses the deliveries of a group. The call has no effect after a shutdown, or if the keys have no groups.
     pub fn pause_group(&mut self, group: GroupId) {
         self.set_group_paused(group, true);
     }
 
-    /// Starts the deliveries of a group again. It has no effect after a shutdown, or if the keys have
-    /// no groups.
+    /// Starts the deliveries of a group again. The call has no effect after a shutdown, or if the keys have no groups.
     ///
     /// In a queue with a custom order, the caller then calls
     /// [`return_skipped`](Self::return_skipped).
@@ -46,8 +44,8 @@ impl<K: Eq + Clone> Queue<K> {
         self.ready.groups().is_some_and(|groups| groups.is_paused(group))
     }
 
-    /// Gives up to `max` keys back to the custom order, which returned them while the group was
-    /// paused. Returns true if there may be more.
+    /// Pushes up to `max` keys that the custom order returned while the group was paused. Returns true if there may be
+    /// more.
     ///
     /// # Panics
     ///
@@ -58,8 +56,7 @@ impl<K: Eq + Clone> Queue<K> {
             let Ready::Custom(custom) = &mut self.ready else { return false };
             let Some(slot) = custom.by_age.skipped_of(group) else { return false };
             let key = self.records.get(slot).key.clone();
-            // The clone is made before the lists change: if it panics, the key stays among the
-            // skipped ones.
+            // The clone is made before the lists change: if it panics, the key stays among the skipped keys.
             custom.by_age.unskip_key(slot);
             custom.push(key);
         }
@@ -88,8 +85,8 @@ impl<K: Eq + Clone> Queue<K> {
     /// Examines up to `max` slots, and [cancels](Self::cancel) the keys of the groups for which
     /// `is_cancelled` returns true. Returns the number of keys that had a pending run.
     ///
-    /// Appends the keys to `keys`, so that the caller drops them: those that no longer have a record,
-    /// and copies of those in flight.
+    /// Appends the keys to `keys`, so that the caller drops them: keys that no longer have a record, and copies of keys
+    /// in flight.
     ///
     /// # Panics
     ///

@@ -18,7 +18,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// A queue never returns to an earlier state. After a shutdown, the caller drops pending keys
     /// with [`drop_some`](Self::drop_some).
     pub fn end(&mut self, ending: Ending) {
-        // A queue that was shut down does not become merely closed.
+        // A queue that was shut down stays shut down.
         self.ending = self.ending.max(ending);
     }
 
@@ -28,12 +28,12 @@ impl<K: Eq + Clone> Queue<K> {
         self.paused
     }
 
-    /// Pauses deliveries. It has no effect after a shutdown.
+    /// Pauses deliveries. The call has no effect after a shutdown.
     pub fn pause(&mut self) {
         self.paused |= self.ending != Ending::ShutDown;
     }
 
-    /// Starts deliveries again. It has no effect after a shutdown.
+    /// Starts deliveries again. The call has no effect after a shutdown.
     pub fn resume(&mut self) {
         // After a shutdown, the pause decides which keys are dropped.
         self.paused &= self.ending == Ending::ShutDown;
@@ -90,7 +90,7 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// Returns up to `max` keys that a custom order still has although no key is ready.
     ///
-    /// They were cancelled or dropped. The caller drops them.
+    /// The keys were cancelled or dropped. The caller drops the returned values.
     #[must_use]
     pub fn drain_order(&mut self, max: usize) -> Vec<K> {
         let is_empty = self.is_empty();
@@ -102,7 +102,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Returns all keys and all copies of keys, for a caller that drops them one by one.
+    /// Returns all keys and all copies of keys, for a caller that drops each of them separately.
     pub fn into_keys(self) -> impl Iterator<Item = K> {
         let paced = self.pace.into_iter().flat_map(|pace| pace.into_keys());
         self.records.into_values().map(|record| record.key).chain(paced)

@@ -1,13 +1,11 @@
 //! The queue as a state machine.
 //!
-//! `add` adds a key; `deliver` delivers it and completes its delivery. Both ask the [rules](crate::rule)
-//! what happens to the key, and call `transitions`, the only module that changes phases and counters.
-//! `key_state` shows the state of a key to the rules. `fast_path` is the first arm of adds and
-//! completions. `backoff_gate` keeps the backoffs of [`ReaddPolicy::Hold`]; `pace_gate` delays runs above the
-//! [`Pace`]. `restarts` cancels runs in
-//! flight. `groups` pauses, cancels and counts the keys of one group. `lifecycle` pauses, closes and
-//! shuts down. `storage` keeps the records, and `walk` walks through them; `snapshot`, `stats` and
-//! `depths` report on them.
+//! `add` adds a key; `deliver` delivers it and completes its delivery. Both ask the [rules](crate::rule) about the
+//! effect on the key, and call `transitions`, the only module that changes phases and counters. `key_state` shows the
+//! state of a key to the rules. `fast_path` is the first arm of adds and completions. `backoff_gate` keeps the backoffs
+//! of [`ReaddPolicy::Hold`]; `pace_gate` delays runs above the [`Pace`]. `restarts` cancels runs in flight. `groups`
+//! pauses, cancels and counts the keys of one group. `lifecycle` pauses, closes and shuts down. `storage` keeps the
+//! records, and `walk` walks through them; `snapshot`, `stats` and `depths` report on them.
 
 mod add;
 mod backoff_gate;
@@ -113,7 +111,8 @@ pub struct Queue<K> {
     ready: Ready<K>,
     timers: TimerHeap,
     settings: Settings,
-    /// Allocated with the first key. It is large, few queues track times, and most queues are idle.
+    /// Allocated with the first key. The value is boxed because it is large, few queues track times, and most queues
+    /// are idle.
     tracker: Option<Box<Tracker>>,
     counters: Counters,
     /// Under [`ReaddPolicy::Hold`], the ends of the backoffs of keys that failed and are still in flight
@@ -127,7 +126,7 @@ pub struct Queue<K> {
     paused: bool,
 }
 
-/// The settings of a queue that its operations read. They never change.
+/// The settings of a queue that its operations read. These settings never change.
 struct Settings {
     readd_policy: ReaddPolicy,
     /// True if times are tracked.
@@ -140,7 +139,7 @@ struct Settings {
 }
 
 impl<K: Eq + Clone> Queue<K> {
-    /// Creates an empty queue, which allocates only what its order needs.
+    /// Creates an empty queue, which allocates only the memory that its order needs.
     #[must_use]
     pub fn new(config: Config<K>) -> Self {
         let ready = Ready::new(config.order, config.fair, config.group_limit, config.groups);
@@ -170,8 +169,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Makes the processor fetch the data that the next call for a key with `hash` will read. It
-    /// has no other effect.
+    /// Makes the processor fetch the data that the next call for a key with `hash` will read. The call has no other
+    /// effect.
     #[doc(hidden)]
     #[inline]
     pub fn prefetch(&self, hash: u64) {

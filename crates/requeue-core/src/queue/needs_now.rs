@@ -1,4 +1,4 @@
-//! The operations that need the current time. Only this module knows them.
+//! The operations that need the current time. Only this module knows these operations.
 //!
 //! Reading a clock takes a large part of the time of an operation. A clock may also be user code,
 //! which must not run under a lock. The caller therefore asks first, and passes [`Time::ZERO`] if
@@ -53,8 +53,8 @@ impl<K: Eq + Clone> Queue<K> {
         match operation {
             Operation::Add(_) | Operation::Promote => true,
             Operation::Get => !self.first_is_known(),
-            // A completion may make another key eligible: the next key of a group that was at its
-            // limit. That key queues up behind keys that became ready before.
+            // A completion may make another key eligible: the next key of a group that was at its limit. The other key
+            // queues up behind keys that became ready before.
             Operation::Finish(ticket, Finish::Done | Finish::Succeed | Finish::GiveUp) => {
                 self.has_groups() || self.may_come_back(ticket)
             }

@@ -18,7 +18,7 @@ const SWEEP: usize = 4;
 /// The starts of one key within the last window, at most as many as the pace permits.
 #[derive(Default)]
 struct Starts {
-    /// With a pace of one run, this is the only one, and takes no memory elsewhere.
+    /// With a pace of one run, this is the only start, and takes no memory elsewhere.
     last: Option<Time>,
     /// The starts before `last`, the oldest first.
     earlier: VecDeque<Time>,
@@ -59,8 +59,8 @@ impl Starts {
     }
 }
 
-/// The starts of the keys that ran within the last window. They are not in the records, because a
-/// record is removed when its key has no state.
+/// The starts of the keys that ran within the last window. The starts are not in the records, because a record is
+/// removed when its key has no state.
 pub(super) struct PaceTable<K> {
     pace: Pace,
     starts: KeyMap<K, Starts>,
@@ -85,8 +85,7 @@ impl<K: Eq> PaceTable<K> {
         starts.map_or(Time::ZERO, |starts| starts.permitted_from(self.pace))
     }
 
-    /// Records a start of `key`. If the key is new to the table, inserts a copy; nothing changes if
-    /// that panics.
+    /// Records a start of `key`. If the key is new to the table, inserts a copy; nothing changes if the copy panics.
     #[cold]
     #[inline(never)]
     pub(super) fn record_start(&mut self, key: &K, hash: u32, now: Time, epoch: u64)
@@ -120,8 +119,8 @@ impl<K: Eq + Clone> Queue<K> {
         Some(pace.permitted_from(&record.key, record.hash))
     }
 
-    /// Makes the key in `slot`, which is not ready, wait until the pace permits its run at `until`.
-    /// If it waits for an earlier time, the gate stops it again at that time.
+    /// Delays the key in `slot`, which is not ready, to the time `until`, when the pace permits its run. If the key
+    /// waits for an earlier time, the gate stops the key again at that time.
     #[cold]
     #[inline(never)]
     pub(super) fn wait_for_pace(&mut self, slot: Slot, until: Time, now: Time) -> Added {
@@ -129,8 +128,8 @@ impl<K: Eq + Clone> Queue<K> {
         self.request_later(slot, until, Merge::Earliest, None, now)
     }
 
-    /// Makes the key in `slot`, which is due, wait until the pace permits its run at `until`. A bound
-    /// stays, so that debounced adds postpone the run further.
+    /// Delays the key in `slot`, which is due, to the time `until`, when the pace permits its run. A bound stays, so
+    /// that debounced adds postpone the run further.
     #[cold]
     #[inline(never)]
     pub(super) fn postpone_run(&mut self, slot: Slot, until: Time) {
@@ -147,16 +146,16 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Makes a delivery not count toward the pace, although its key stays in flight. It has no effect
-    /// after the completion.
+    /// Makes a delivery not count toward the pace, although its key stays in flight. The call has no effect after the
+    /// completion.
     pub fn uncount_start(&mut self, ticket: &Ticket) {
         if let Some(slot) = self.slot_of(ticket) {
             self.take_back_start(slot);
         }
     }
 
-    /// Makes a delivery count toward the pace from `now` on, and not from the time of the delivery.
-    /// It has no effect after the completion.
+    /// Makes a delivery count toward the pace from `now` on, instead of from the time of the delivery. The call has no
+    /// effect after the completion.
     ///
     /// # Panics
     ///
@@ -183,8 +182,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Examines a few keys that ran, and forgets the starts of those whose window is over. Appends
-    /// their copies to `keys`, for the caller to drop. A queue without a pace has none.
+    /// Examines a few keys that ran, and forgets the starts of keys whose window is over. Appends the copies of these
+    /// keys to `keys`, for the caller to drop. A queue without a pace has no copies.
     ///
     /// The caller calls this about as often as it takes keys. Otherwise the memory of keys that no
     /// longer run stays in use.
@@ -197,7 +196,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Returns the pace, if the queue has one.
+    /// Returns the pace of the queue, if any.
     #[must_use]
     pub fn pace(&self) -> Option<Pace> {
         self.pace.as_ref().map(|table| table.pace)

@@ -90,7 +90,7 @@ impl<K: Eq + Clone> Queue<K> {
         let record = self.records.get_mut(slot);
         let series = restarts.series.get(slot);
         let until = series.unwrap_or(now + restarts.at_most);
-        // A run that is sealed completes for another reason, and is not reported as restarted.
+        // A sealed run is about to complete, and is not reported as restarted.
         if now >= until || !record.try_cancel(CancelReason::Restarted) {
             return;
         }
@@ -100,7 +100,7 @@ impl<K: Eq + Clone> Queue<K> {
         restarts.restarted.push(record.epoch());
     }
 
-    /// Ends the series of restarts of the key in `slot`, if there is one.
+    /// Ends the series of restarts of the key in `slot`, if any.
     #[inline]
     pub(super) fn end_series(&mut self, slot: Slot) {
         if let Some(restarts) = &mut self.restarts {

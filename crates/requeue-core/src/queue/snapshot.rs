@@ -26,7 +26,7 @@ pub struct Entry<K> {
     /// a debounced add. The bound is [`Time::NEVER`] without [`at_most`](crate::Add::at_most). If the
     /// pace delays the run, the bound may be before the due time.
     pub bound: Option<Time>,
-    /// The number of failures in a row.
+    /// The number of consecutive failures.
     pub failures: u32,
     /// The priority of the pending run, or of the last run if none is pending.
     pub priority: i32,
@@ -47,7 +47,7 @@ pub struct Entry<K> {
 /// The state of the queue and of the group of a key, as far as it decides when the key runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Circumstances {
-    /// The queue's pace, if it has one.
+    /// The queue's pace, if any.
     pub pace: Option<Pace>,
     /// The time from which the queue's pace permits the next start of the key. `Time::ZERO` means
     /// any time, and `None` that the queue has no pace.
@@ -86,7 +86,7 @@ impl<K: Eq + Clone> Queue<K> {
         let mut next = self.index.visit_segments(from, limit, |slot| {
             slots.push((self.records.get(slot).hash.reverse_bits(), slot));
         });
-        // The first segment also has the keys of earlier pages.
+        // The first segment also contains the keys of earlier pages.
         slots.retain(|&(rank, _)| rank >= from);
         slots.sort_unstable();
         if slots.len() > limit {
@@ -94,7 +94,7 @@ impl<K: Eq + Clone> Queue<K> {
             // hash.
             let mut end = slots.partition_point(|&(rank, _)| rank < slots[limit].0);
             if end == 0 {
-                // More than `limit` keys have this hash. The page gets all of them.
+                // More than `limit` keys have this hash. The page contains all keys with this hash.
                 end = slots.partition_point(|&(rank, _)| rank == slots[0].0);
             }
             if let Some(&(rank, _)) = slots.get(end) {
@@ -126,7 +126,7 @@ impl<K: Eq + Clone> Queue<K> {
         self.find_slot(key, hash).map(|slot| self.snapshot_of(slot))
     }
 
-    /// Returns the number of failures in a row of `key`.
+    /// Returns the number of consecutive failures of `key`.
     pub fn failures<Q>(&self, key: &Q, hash: u64) -> u32
     where
         K: Borrow<Q>,
@@ -209,8 +209,7 @@ impl<K: Eq + Clone> Queue<K> {
 impl<K> Entry<K> {
     /// Returns the pace and the time from which it permits the run, if the key waits for its pace.
     ///
-    /// As of `now`, the key would then be ready without the pace, or it becomes due before the pace
-    /// permits the run.
+    /// At `now`, such a key would be ready without the pace, or becomes due before the pace permits the run.
     ///
     /// # Examples
     ///

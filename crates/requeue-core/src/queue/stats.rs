@@ -10,15 +10,14 @@ use crate::types::{Id, Slot, Time};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Totals {
-    /// Accepted adds, including those that became part of a pending run.
+    /// Accepted adds, including adds that became part of a pending run.
     pub adds: u64,
     /// Keys that became ready, or dirty while in flight (`workqueue_adds_total`). A delayed add counts
     /// when its key is due, and a retry counts again.
     pub enqueued: u64,
     /// Adds that became part of a pending run.
     pub coalesced: u64,
-    /// Delayed adds, including those with a delay of zero (`workqueue_retries_total`). Debounced adds
-    /// do not count.
+    /// Delayed adds, including adds with a delay of zero (`workqueue_retries_total`). Debounced adds do not count.
     pub retries: u64,
     /// Deliveries.
     pub deliveries: u64,
@@ -33,7 +32,7 @@ pub struct Totals {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct StateCounts {
-    /// Ready keys, including throttled ones.
+    /// Ready keys, including throttled keys.
     pub ready: usize,
     /// Keys that wait for a due time and have not failed.
     pub waiting: usize,
@@ -42,7 +41,7 @@ pub struct StateCounts {
     pub backing_off: usize,
     /// Keys in flight.
     pub in_flight: usize,
-    /// Keys in flight that are dirty. They are a part of `in_flight`.
+    /// Keys in flight that are dirty. `in_flight` includes these keys.
     pub dirty: usize,
 }
 
@@ -84,8 +83,7 @@ const FINE: usize = 4 * (50 - SHORTEST as usize);
 /// The logarithm of the upper bound of the first fine bucket, in nanoseconds.
 const SHORTEST: u32 = 10;
 
-/// A histogram of durations: one bucket per power of ten, and finer ones for
-/// [quantiles](Self::quantile).
+/// A histogram of durations: one bucket per power of ten, and finer buckets for [quantiles](Self::quantile).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Histogram {
     /// The number of durations in each bucket of [`BUCKETS`](Self::BUCKETS). The last entry counts
@@ -102,7 +100,7 @@ impl Default for Histogram {
     }
 }
 
-/// Returns the fine bucket of a duration: its logarithm, and the two bits after its first one.
+/// Returns the fine bucket of a duration: its logarithm, and the two bits after its first bit.
 fn fine_bucket(nanos: u128) -> usize {
     let log = nanos.checked_ilog2().unwrap_or(0);
     if log < SHORTEST {
@@ -116,8 +114,8 @@ impl Histogram {
     /// The upper bounds of the buckets, in seconds: the ten of Kubernetes' component-base, and two
     /// more.
     ///
-    /// Each bound is ten times the previous one, as a floating-point number. Two bounds are not
-    /// quite round. Histograms of programs in Go and in Rust add up only if their bounds are equal.
+    /// Each bound is ten times the previous bound, as a floating-point number. Two bounds are not quite round.
+    /// Histograms of programs in Go and in Rust add up only if their bounds are equal.
     pub const BUCKETS: [f64; 12] = [
         1e-8,
         1e-7,

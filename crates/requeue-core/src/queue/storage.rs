@@ -22,8 +22,8 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// Returns a copy of the key for a custom order, if the key will become ready.
     ///
-    /// The copy is made before any change, because a key's `clone` may panic. It is made only if it
-    /// will be used, because its `drop` may panic, too.
+    /// The copy is made before any change, because a key's `clone` may panic. The copy is made only if it will be used,
+    /// because its `drop` may also panic.
     pub(super) fn key_if(&self, slot: Slot, is_ready: impl FnOnce() -> bool) -> Option<K> {
         match &self.ready {
             Ready::Custom(_) if is_ready() => Some(self.records.get(slot).key.clone()),
@@ -65,11 +65,11 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Moves a few records to lower slots. The slab frees the memory above them.
+    /// Moves a few records to lower slots. The slab then frees the memory of higher slots.
     #[cold]
     fn compact(&mut self) {
         let Self { records, index, ready, timers, tracker, restarts, .. } = self;
-        // Everything that knows a slot follows each move, before the next record moves.
+        // All data that contains the slot is updated after each move, before the next record moves.
         records.compact(|records, from, to| {
             index.move_slot(records, from, to);
             timers.move_slot(from, to);

@@ -82,8 +82,7 @@ impl<K: Eq + Clone> Queue<K> {
     ) -> Added {
         match table(Row::Add, phase) {
             Cell::Enqueue => {
-                // Each way to Ready asks the pace: this one, the add of a new key, and a
-                // completion.
+                // Each way to Ready asks the pace: this function, the add of a new key, and a completion.
                 if let Some(until) = self.pace_gate(slot, now) {
                     return self.wait_for_pace(slot, until, now);
                 }
@@ -108,7 +107,7 @@ impl<K: Eq + Clone> Queue<K> {
                     self.backing_off.remove(&record.epoch());
                 }
                 self.enter_depth(slot);
-                // The key is dirty already, so the next run follows the cancelled one.
+                // The key is already dirty, so the next run follows the cancelled run.
                 if self.restarts.is_some() {
                     self.restart_run(slot, now);
                 }
@@ -316,7 +315,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Counts in its group that the key in `slot` has become dirty, or is dirty no longer.
+    /// Counts in its group that the key in `slot` has become dirty, or is no longer dirty.
     #[inline]
     fn mark_dirty(&mut self, slot: Slot, dirty: bool) {
         if let Some(groups) = self.ready.groups_mut() {
@@ -384,7 +383,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Removes the deadline of the key in `slot`, and returns true if it had one.
+    /// Removes the deadline of the key in `slot`, and returns true if there was a deadline.
     pub(super) fn stop_waiting(&mut self, slot: Slot) -> bool {
         let record = self.records.get_mut(slot);
         let waiting = core::mem::take(&mut record.waiting);
@@ -415,7 +414,7 @@ impl<K: Eq + Clone> Queue<K> {
     pub(super) fn set_failures(&mut self, slot: Slot, failures: u32) {
         let record = self.records.get_mut(slot);
         let before = core::mem::replace(&mut record.failures, failures);
-        // A waiting key counts as waiting or as backing off. Its failures decide.
+        // A waiting key counts as waiting or as backing off. The failures of the key decide.
         if record.waiting && (before > 0) != (failures > 0) {
             let phase = record.phase;
             self.leave_wait(slot, phase, before > 0);
@@ -441,7 +440,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Reverses `enter_depth`. The priority must be the one with which the key was counted.
+    /// Reverses `enter_depth`. The key must have been counted with this priority.
     #[inline]
     fn leave_depth(&mut self, slot: Slot) {
         if let Some(tracker) = &mut self.tracker {
@@ -449,8 +448,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Counts the key in `slot`, if it is ready or dirty, at its own priority and no longer at
-    /// `before`.
+    /// If the key in `slot` is ready or dirty, counts it at its present priority instead of at `before`.
     #[inline(never)]
     pub(super) fn move_depth(&mut self, slot: Slot, before: i32) {
         let record = self.records.get(slot);

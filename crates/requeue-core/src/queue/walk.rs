@@ -1,7 +1,7 @@
 //! A walk through all records, in steps.
 //!
-//! It examines the slots from the last to the first. Records move only to lower slots, so the walk
-//! misses none of those that exist from its begin to its end.
+//! A walk examines the slots from the last to the first. Records move only to lower slots, so the walk visits each
+//! record that exists during the whole walk.
 
 use super::Queue;
 use crate::types::{Id, Slot};

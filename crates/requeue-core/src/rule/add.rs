@@ -15,7 +15,7 @@ pub struct Wish<T> {
 }
 
 impl Wish<Time> {
-    /// Returns what `add` asks for at `now`.
+    /// Returns the request of `add` at `now`.
     #[inline]
     pub(crate) fn of_add(add: &Add, now: Time) -> Self {
         Self { due: add.due(now), bound: add.bound(now), is_failure: add.failed }
@@ -40,7 +40,7 @@ pub struct Permit<T> {
 /// | is ready | when the add asks | when the add asks |
 /// | is in another phase | not before the backoff is over | when the add asks |
 ///
-/// A debounced add asks for no time after that to which debounced adds may postpone the pending run.
+/// A debounced add asks for a time no later than the bound of the pending run.
 #[inline]
 pub fn permit<S: KeyState>(
     key: &S,

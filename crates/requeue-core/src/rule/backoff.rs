@@ -4,8 +4,8 @@ use core::time::Duration;
 
 use crate::wait::saturating_nanos;
 
-/// Returns the number of failures that have counted before this one, or `None` if this failure does
-/// not count, because the last backoff is not over.
+/// Returns the number of failures that have counted before this failure, or `None` if this failure does not count,
+/// because the last backoff is not over.
 ///
 /// | `now` | this failure |
 /// |---|---|
@@ -29,7 +29,7 @@ pub fn longest_delay(base: Duration, n: u32, max: Duration) -> Duration {
     let nanos = base.as_nanos();
     if nanos == 0 {
         Duration::ZERO
-    // A longer shift would lose bits. Its result would exceed the longest duration anyway.
+    // A longer shift would lose bits. The result would exceed the longest duration anyway.
     } else if n <= nanos.leading_zeros() {
         saturating_nanos(nanos << n).min(max)
     } else {

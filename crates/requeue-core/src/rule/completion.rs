@@ -31,7 +31,7 @@ pub enum How<T> {
 pub enum Failures {
     /// No change.
     Keep,
-    /// They are forgotten.
+    /// The failures are forgotten.
     Forget,
     /// One more.
     Count,
@@ -40,9 +40,9 @@ pub enum Failures {
 /// The effect of a completion on the adds and reasons of its run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Adds {
-    /// The run served them, or they are dropped with it.
+    /// The run served its adds, or the adds are dropped with the run.
     End,
-    /// They go to the next run.
+    /// The adds and reasons go to the next run.
     PassOn,
 }
 
@@ -65,9 +65,9 @@ pub struct Plan<T> {
     pub failures: Failures,
     /// The effect on the run's adds and reasons.
     pub adds: Adds,
-    /// The run that follows immediately. If there is none, the key is no longer dirty.
+    /// The run that follows immediately. Without such a run, the key is no longer dirty.
     pub start: Start<T>,
-    /// The due time of the run that waits, and the rule that combines it with the present one.
+    /// The due time of the run that waits, and the rule that combines it with the present due time.
     pub later: Option<(T, Merge)>,
     /// The due time of the add that follows a success.
     pub add: Option<T>,
@@ -89,7 +89,7 @@ impl<T> Plan<T> {
     }
 }
 
-/// Returns the effect of a completion. `key` has the state before it.
+/// Returns the effect of a completion. `key` has the state before the completion.
 ///
 /// | completion | failures | adds | backoff | next run |
 /// |---|---|---|---|---|
@@ -178,7 +178,7 @@ const fn pending_start<T>(is_dirty: bool) -> Start<T> {
     if is_dirty { Start::Now } else { Start::No }
 }
 
-/// Returns the runs that follow a completion that is due at `at`, in a queue that is not shut down.
+/// Returns the runs that follow a completion, in a queue that is not shut down. `at` is the due time of the completion.
 ///
 /// | `at` | `Hold` | `Replace` | `KeepBoth` |
 /// |---|---|---|---|
@@ -187,8 +187,8 @@ const fn pending_start<T>(is_dirty: bool) -> Start<T> {
 /// | is later, and the key waits | one run, at `at` | the earlier | the earlier |
 /// | is later, without a pending run | at `at` | at `at` | at `at` |
 ///
-/// With `Hold`, a release that waits for longer than the backoff merges with the due time, too,
-/// because any add ends its wait.
+/// With `Hold`, a release that waits for longer than the backoff also merges with the due time, because any add ends
+/// its wait.
 #[inline]
 fn next_run<S: KeyState>(
     how: How<S::Time>,

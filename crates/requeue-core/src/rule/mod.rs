@@ -1,4 +1,4 @@
-//! The rules of a key: what happens to it at an add, a completion, a cancel, and when it is due.
+//! The rules of a key: the effects of an add, a completion, a cancel, and a due time.
 //!
 //! Each rule is a pure function of the state of a key, the settings of its queue and a time. The queue
 //! in memory applies the results to its slab, heap and lists, and a store in SQLite to a row.
@@ -21,10 +21,9 @@
 //! pace, and is not shut down. [`ReaddPolicy::KeepBoth`] and [`How::Restarted`] exist only in memory, and
 //! [`How::Park`] only in a store.
 //!
-//! Rules that only one side has are not here. Those of a store are leases, claims, and the return of a
-//! key that no worker took. Those in memory are restarts, groups, and the starts that the pace counts.
-//! The draw of the jitter differs as well: a limiter owns its source of randomness, and a
-//! store draws one number for a batch.
+//! Rules that only one side has are not here. Only a store has leases, claims, and the return of a key that no worker
+//! took. Only memory has restarts, groups, and the starts that the pace counts. The draw of the jitter also differs: a
+//! limiter owns its source of randomness, and a store draws one number for a batch.
 
 mod add;
 pub mod backoff;
@@ -51,7 +50,7 @@ pub trait KeyState {
     /// Returns the phase.
     fn phase(&self) -> Phase;
 
-    /// Returns the wait of the key for its due time, if it has one.
+    /// Returns the wait of the key for its due time, if any.
     fn wait(&self) -> Option<Wait<Self::Time>>;
 
     /// Returns true if the key has a due time.
@@ -63,7 +62,7 @@ pub trait KeyState {
     /// Returns the end of the backoff, or any time that has passed if the key does not back off.
     fn not_before(&self) -> Self::Time;
 
-    /// Returns the time until which the pace permits no start, if that is after `now`.
+    /// Returns the time until which the pace permits no start, if this time is after `now`.
     #[inline]
     fn paced(&self, _now: Self::Time) -> Option<Self::Time> {
         None

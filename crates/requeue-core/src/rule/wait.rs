@@ -12,8 +12,8 @@ pub struct Wait<T> {
 }
 
 impl<T: Copy + Ord> Wait<T> {
-    /// Returns the latest time to which a debounced add may postpone the run. A due time without a
-    /// bound is its own bound.
+    /// Returns the latest time to which a debounced add may postpone the run. A due time without a bound counts as the
+    /// bound.
     #[inline]
     pub fn latest(self) -> T {
         self.bound.unwrap_or(self.due)

@@ -14,8 +14,7 @@ pub enum ReaddPolicy {
     /// backoff of a failure is over.
     #[default]
     Hold,
-    /// At most one run is pending. An add replaces a delayed add, and also a retry. It therefore
-    /// ends the backoff.
+    /// At most one run is pending. An add replaces a delayed add, and also a retry. An add therefore ends the backoff.
     Replace,
     /// client-go's behaviour. An add runs the key now and leaves its delayed add alone, so that
     /// both runs happen. A key that fails while it is dirty runs immediately, and again after its
@@ -71,8 +70,8 @@ pub struct Add {
     pub(crate) priority: i32,
     pub(crate) reasons: u32,
     pub(crate) failed: bool,
-    /// The longest wait of a debounced add, in nanoseconds. Its quiet time is `when`. A variant of
-    /// `When` with both times would make every add larger by another eight bytes.
+    /// The longest wait of a debounced add, in nanoseconds. The quiet time is `when`. A variant of `When` with both
+    /// times would make every add larger by another eight bytes.
     at_most: Option<NonZero<u64>>,
 }
 
@@ -107,8 +106,8 @@ impl Add {
     /// later than that add. If the key is ready or dirty, the add is part of that run. A quiet time
     /// of zero means now.
     ///
-    /// Debounced adds combine due times by their own rule: [`Merge::Exactly`] is the only
-    /// [merge](Self::merge) that affects them. They do not count as retries.
+    /// Debounced adds combine due times by their own rule: [`Merge::Exactly`] is the only [merge](Self::merge) that
+    /// affects debounced adds. Debounced adds do not count as retries.
     ///
     /// # Examples
     ///
@@ -192,7 +191,7 @@ impl Add {
         self.at_most.is_some()
     }
 
-    /// Returns true if the add asks for a run later than now, so that a clock must be read for it.
+    /// Returns true if the add asks for a run later than now, so that the add needs a clock.
     // The three getters are for `requeue` and for tests. A user knows the add that they made.
     #[doc(hidden)]
     #[must_use]
@@ -225,16 +224,16 @@ pub enum Added {
     New,
     /// The add has become part of a run that was pending.
     Coalesced,
-    /// The key is in flight. It is delivered once more after its completion.
+    /// The key is in flight. The key is delivered once more after its completion.
     Dirty,
     /// The key is backing off after a failure, and runs when the backoff is over ([`ReaddPolicy::Hold`]).
     BackingOff,
     /// The queue has been closed or shut down.
     Refused,
-    /// The key was parked. It is ready again or waits for its delay, and its failures are reset. Only stores answer
-    /// this.
+    /// The key was parked. The key is ready again or waits for its delay, and its failures are reset. Only stores give
+    /// this answer.
     Revived,
-    /// The key is parked, and stays parked. Only stores answer this.
+    /// The key is parked, and stays parked. Only stores give this answer.
     Parked,
 }
 

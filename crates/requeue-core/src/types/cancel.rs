@@ -29,7 +29,7 @@ pub enum CancelReason {
 pub enum CancelledRun {
     /// The key is not in flight, or its item is being dropped. Nothing has changed.
     NotInFlight,
-    /// The run is cancelled. It stays in flight until its worker completes it.
+    /// The run is cancelled. The key stays in flight until its worker completes the run.
     Cancelled,
     /// The run was cancelled before, and has not completed yet. Nothing has changed.
     AlreadyCancelled,
@@ -55,13 +55,12 @@ pub enum InFlightPolicy {
     /// The run in flight is [cancelled](CancelReason::Restarted), and the key runs again as soon as
     /// that run has stopped.
     ///
-    /// A delayed add has this effect when it is due. An add that waits for a backoff has it when
-    /// the backoff is over.
+    /// A delayed add has this effect when it is due. An add that waits for a backoff has this effect when the backoff
+    /// is over.
     Restart {
-        /// The bound of a series of restarts. Once this time has passed since the first restart,
-        /// adds no longer restart the run, as with [`InFlightPolicy::After`], so that a constantly
-        /// added key still completes. The series ends with the first run that is not restarted.
-        /// Zero restarts no run, and [`Duration::MAX`] sets no bound.
+        /// The bound of a series of restarts. Once this time has passed since the first restart, adds no longer restart
+        /// the run, so that a constantly added key still completes. The series ends with the first run that is not
+        /// restarted. Zero restarts no run, and [`Duration::MAX`] sets no bound.
         at_most: Duration,
     },
 }

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use super::slot::Slot;
 
-/// Identifies one delivery of one key. It becomes invalid with the completion.
+/// Identifies one delivery of one key. The ticket becomes invalid with the completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Ticket {
     /// The slot of the record at the time of the delivery. The record may have moved since.
@@ -45,7 +45,7 @@ pub struct Delivery<K> {
     pub ticket: Ticket,
     /// The adds, reasons and priority of the run. `adds` is at least 1.
     pub asked: Asked,
-    /// The number of failures in a row before this run.
+    /// The number of consecutive failures before this run.
     pub failures: u32,
     /// The time for which the key was ready, if times are tracked.
     pub queued: Option<Duration>,

@@ -10,7 +10,7 @@ pub enum Phase {
     Ready,
     /// The key is in flight.
     InFlight,
-    /// The key is in flight, and was added again since. It will be delivered once more.
+    /// The key is in flight, and was added again since. The key will be delivered once more.
     InFlightDirty,
 }
 
@@ -28,7 +28,7 @@ impl Phase {
     }
 }
 
-/// The lifecycle state of a queue. It only moves forward.
+/// The lifecycle state of a queue. The state only moves forward.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Default)]
 #[non_exhaustive]
 pub enum Ending {

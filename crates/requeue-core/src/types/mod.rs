@@ -1,4 +1,4 @@
-//! Plain data types. These modules import no others.
+//! Plain data types. These modules import no other modules.
 
 mod add;
 mod cancel;

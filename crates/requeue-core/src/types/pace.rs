@@ -4,9 +4,8 @@ use core::time::Duration;
 
 /// A limit on how often one key runs: at most `runs` starts in every window of the length `per`.
 ///
-/// Every run counts, also one that succeeds. A run above the pace waits until the pace permits it.
-/// Adds of the key in the meantime become part of that run, so nothing is dropped. Other keys do not
-/// wait.
+/// Every run counts, also a run that succeeds. A run above the pace waits until the pace permits it. Further adds of
+/// the key become part of that run, so no add is dropped. Other keys do not wait.
 ///
 /// # Examples
 ///
@@ -47,7 +46,7 @@ impl Pace {
     }
 
     /// Returns the number of starts that one window permits.
-    // A user has given these numbers, so only `requeue` needs the methods that return them.
+    // A user knows these numbers, so only `requeue` needs the methods that return them.
     #[doc(hidden)]
     #[must_use]
     pub const fn runs(&self) -> u32 {

@@ -6,8 +6,8 @@ use core::time::Duration;
 
 /// A point in time, in nanoseconds since an origin that the caller chooses.
 ///
-/// Every operation saturates, so that no deadline can wrap around and fire early. [`Time::NEVER`]
-/// is the latest time, about 584 years after the origin. A delay added to it gives `NEVER` again.
+/// Every operation saturates, so that no deadline can wrap around and fire early. [`Time::NEVER`] is the latest time,
+/// about 584 years after the origin. The sum of `NEVER` and a delay is `NEVER`.
 ///
 /// # Examples
 ///
@@ -65,7 +65,7 @@ impl Time {
 impl Add<Duration> for Time {
     type Output = Self;
 
-    /// Returns the time `delay` later, or [`Time::NEVER`] if that is too far to represent.
+    /// Returns the time `delay` later, or [`Time::NEVER`] if this time is too late to represent.
     fn add(self, delay: Duration) -> Self {
         let nanos = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
         Self(self.0.saturating_add(nanos))

@@ -4,12 +4,11 @@ use core::time::Duration;
 
 use super::source::{JitterSource, jitter, scale_duration};
 
-/// Delays that grow by a factor for a number of steps, up to a cap. Jitter is added to each of
-/// them.
+/// Delays that grow by a factor for a number of steps, up to a cap. Jitter is added to each delay.
 ///
-/// This is apimachinery's `Backoff`, with the same delays except on overflow. There, a delay that
-/// is too long to represent becomes negative. Here, it stays at [`Duration::MAX`]. All fields of
-/// the default are zero: it gives no delay, like a nil `Backoff` in apimachinery.
+/// This is apimachinery's `Backoff`, with the same delays except on overflow. There, a delay that is too long to
+/// represent becomes negative. In this crate, such a delay stays at [`Duration::MAX`]. All fields of the default are
+/// zero: it gives no delay, like a nil `Backoff` in apimachinery.
 ///
 /// No value of a field makes a method panic.
 ///
@@ -34,12 +33,12 @@ use super::source::{JitterSource, jitter, scale_duration};
 pub struct Backoff {
     /// The next delay, without its jitter. The cap does not apply to the first delay.
     pub duration: Duration,
-    /// The factor by which each step multiplies the duration. If it is 0, negative or NaN, the
-    /// duration does not change.
+    /// The factor by which each step multiplies the duration. If the factor is 0, negative or NaN, the duration does
+    /// not change.
     pub factor: f64,
-    /// The maximum random part of a delay, as a multiple of its duration. It is added after the
-    /// cap, so that a delay may be longer than the cap. It never changes the duration itself. If it
-    /// is 0, negative or NaN, there is no jitter.
+    /// The maximum random part of a delay, as a multiple of its duration. Jitter is added after the cap, so a delay may
+    /// be longer than the cap. Jitter never changes the duration itself. If this value is 0, negative or NaN, there is
+    /// no jitter.
     pub jitter: f64,
     /// The number of times that the duration may still change. At 0 and below, it does not change.
     pub steps: i32,
@@ -49,7 +48,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Returns the present delay, and advances the backoff to the next one.
+    /// Returns the present delay, and advances the backoff to the next delay.
     ///
     /// This is apimachinery's `Backoff.Step`. The delays do not end: when the steps are used up,
     /// each call returns the last duration.
@@ -94,10 +93,10 @@ impl Backoff {
 
     /// Returns the delays until the steps are used up.
     ///
-    /// There are at most `steps` delays: fewer if a delay reaches the cap, because that uses up the
-    /// steps. A caller that makes one attempt before each delay, and one after the last, makes at
-    /// most `steps` + 1 attempts. apimachinery's `ExponentialBackoff` makes one attempt less: none
-    /// after the last delay. It also omits the last delay, unless the cap ended the delays early.
+    /// There are at most `steps` delays: fewer if a delay reaches the cap, which uses up the steps. A caller that makes
+    /// one attempt before each delay, and one after the last, makes at most `steps` + 1 attempts. apimachinery's
+    /// `ExponentialBackoff` makes one attempt less: none after the last delay. apimachinery also omits the last delay,
+    /// unless the cap ended the delays early.
     ///
     /// # Examples
     ///

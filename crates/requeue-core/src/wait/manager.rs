@@ -10,8 +10,7 @@ use crate::types::Time;
 
 /// Computes how long a loop waits before each of its rounds.
 ///
-/// This is apimachinery's `BackoffManager`. The original returns a timer. Here, the caller has the
-/// timer.
+/// This is apimachinery's `BackoffManager`. The original returns a timer. In this crate, the caller has the timer.
 ///
 /// # Examples
 ///
@@ -79,10 +78,9 @@ impl Backoff {
 
     /// Returns the delays, without end, and restarts them at intervals of more than `reset`.
     ///
-    /// The delays restart at the first call at which strictly more than `reset` has passed since
-    /// the last restart, or since `now` if there was none. With a `reset` of zero, every delay is a
-    /// first one. If the clock goes back, the next restart is delayed by the same time. This is
-    /// apimachinery's `Backoff.DelayWithReset`.
+    /// The delays restart at the first call after more than `reset` has passed since the last restart. Before the first
+    /// restart, the time since `now` counts. With a `reset` of zero, every delay is a first delay. If the clock goes
+    /// back, the next restart is delayed by the same time. This is apimachinery's `Backoff.DelayWithReset`.
     ///
     /// # Examples
     ///
@@ -146,9 +144,8 @@ impl BackoffManager for DelayWithReset {
 
 /// A backoff without end, up to a maximum delay, that restarts after a quiet time.
 ///
-/// It restarts at the first delay that begins strictly more than `reset` after the *start* of the
-/// previous delay. If the clock goes back, no quiet time has passed. This is apimachinery's
-/// `NewExponentialBackoffManager`.
+/// The backoff restarts at the first delay that begins strictly more than `reset` after the *start* of the previous
+/// delay. If the clock goes back, no quiet time has passed. This is apimachinery's `NewExponentialBackoffManager`.
 ///
 /// # Examples
 ///

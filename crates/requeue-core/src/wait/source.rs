@@ -1,4 +1,4 @@
-//! The only source of randomness in the core. It is seeded, so that every run is reproducible.
+//! The only source of randomness in the core. The source has a seed, so that every run is reproducible.
 
 use core::time::Duration;
 
@@ -57,8 +57,8 @@ impl JitterSource {
 
     /// Returns a number from 0 to `most`, both inclusive: (most + 1) · chance / 2⁶⁴.
     ///
-    /// `most` is a number of nanoseconds in a [`Duration`], and so below 2⁹⁴. It is multiplied in
-    /// two halves, so that nothing overflows.
+    /// `most` is a number of nanoseconds in a [`Duration`], and so below 2⁹⁴. The product is computed in two halves, so
+    /// that nothing overflows.
     fn up_to(&mut self, most: u128) -> u128 {
         const LOW: u128 = u64::MAX as u128;
         let chance = u128::from(self.next_number());
@@ -92,16 +92,14 @@ pub fn jitter(duration: Duration, factor: f64, source: &mut JitterSource) -> Dur
     duration.saturating_add(scale_duration(duration, source.next_unit() * factor))
 }
 
-/// Returns `factor` times `duration`, in whole nanoseconds, rounded down, or zero for a negative
-/// factor and for NaN. It equals Go's `time.Duration(float64(d) * factor)` where that does not
-/// overflow.
+/// Returns `factor` times `duration`, in whole nanoseconds, rounded down, or zero for a negative factor and for NaN.
+/// The result equals Go's `time.Duration(float64(d) * factor)` where that does not overflow.
 pub(super) fn scale_duration(duration: Duration, factor: f64) -> Duration {
     // A cast from a float saturates, and makes NaN zero.
     saturating_nanos((duration.as_nanos() as f64 * factor) as u128)
 }
 
-/// Returns a duration of `nanos` nanoseconds, or [`Duration::MAX`] if that is too long for a
-/// duration.
+/// Returns a duration of `nanos` nanoseconds, or [`Duration::MAX`] if the number is too large for a duration.
 pub(crate) const fn saturating_nanos(nanos: u128) -> Duration {
     // `Duration::from_nanos_u128` needs Rust 1.93.
     const SECOND: u128 = 1_000_000_000;
@@ -174,8 +172,7 @@ mod tests {
     }
 
     proptest! {
-        /// The oracle is the documented range, [d, d + f·d]. The results must not all be in one
-        /// half of it.
+        /// The oracle is the documented range, [d, d + f·d]. The results must not all be in one half of the range.
         #[test]
         fn jitter_stays_in_its_range(nanos in 0..u64::MAX >> 11, factor in 0.001..8.0_f64, seed: u64) {
             let duration = Duration::from_nanos(nanos);

@@ -30,7 +30,7 @@ use requeue::Completion;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "an action does nothing unless a reconciler or an error policy returns it"]
 pub struct Action {
-    /// The completion that a constructor with a name of kube-rs stands for.
+    /// The completion for a constructor that has its name from kube-rs.
     pub(super) completion: Completion,
     pub(super) priority: Option<i32>,
 }
@@ -65,14 +65,14 @@ impl Action {
     /// Runs the object again after the delay that the [rate
     /// limiter](crate::controller::Config::rate_limiter) returns.
     ///
-    /// The delay grows with each failure in a row, and starts again after a success.
+    /// The delay grows with each consecutive failure, and starts again after a success.
     pub const fn backoff() -> Self {
         Self::new(Completion::Retry)
     }
 
-    /// Gives the object up: another run would fail, too.
+    /// Gives the object up, because another run would also fail.
     ///
-    /// It runs again when something changes.
+    /// The object runs again when something changes.
     ///
     /// The failure counts. A change runs the object after the delay of [`backoff`](Self::backoff)
     /// at the earliest.

@@ -137,7 +137,7 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
             return Ok(workers::Action::succeed());
         };
         if self.held.has_expired(&key) {
-            // As above, for the membership in a group. The loss of the shard cancels this run.
+            // The same check, for the membership in a group. The loss of the shard cancels this run.
             return future::pending().await;
         }
         let attempt = match self.begin_attempt(&key, &run) {
@@ -203,7 +203,7 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
         let run_of_key =
             self.enqueuer.writes.record_during(key.clone(), self.call_reconciler(target));
         let ended = run_of_key.instrument(span.span.clone()).await;
-        // From here on, a cancellation no longer makes the run an interrupted one.
+        // From here on, a run that is cancelled no longer counts as interrupted.
         listed.is_over = true;
         drop(listed);
         drop(active);
@@ -314,8 +314,8 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
     }
 }
 
-/// Puts `item` into the stream of results. Drops it if the stream is full: a slow reader must not
-/// delay a run.
+/// Puts `item` into the stream of results. Drops the result if the stream is full, because a slow reader must not delay
+/// a run.
 pub(super) fn report_item<T>(results: &mpsc::Sender<T>, item: T) {
     if let Err(mpsc::error::TrySendError::Full(_)) = results.try_send(item) {
         tracing::debug!("dropped a result: the controller's stream is full; read it continuously");

@@ -43,17 +43,16 @@ use crate::{ObjectKey, ObjectQueue, relist};
 
 /// A controller for the objects of one kind.
 ///
-/// It has the methods of kube's [`Controller`](kube::runtime::Controller), and a queue with
-/// backoff, priorities and metrics.
+/// This type has the methods of kube's [`Controller`](kube::runtime::Controller), and a queue with backoff, priorities
+/// and metrics.
 ///
-/// It differs from kube's in these points:
+/// The controller differs from kube's controller in these points:
 ///
-/// - **Failures back off.** Each object has its own backoff, with
-///   [`policy::backoff`](crate::policy::backoff) as the error policy. Only a new generation runs a
-///   failing object before its time: see [below](#backoff-and-new-generations).
-/// - **No deletion is missed.** A deletion that happened while a watch was disconnected is
-///   reported, also for owned and watched objects. The former owner of an object, and the object
-///   that it was mapped to before, are reconciled, too.
+/// - **Failures back off.** Each object has a separate backoff, with [`policy::backoff`](crate::policy::backoff) as the
+///   error policy. Only a new generation runs a failing object before its time: see
+///   [below](#backoff-and-new-generations).
+/// - **No deletion is missed.** A deletion that happened while a watch was disconnected is reported, also for owned and
+///   watched objects. The former owner of an object, and the object that it was mapped to before, are also reconciled.
 /// - **One object, one run.** An owner without a namespace is one object, even if its children live
 ///   in several namespaces.
 /// - **Changes go first.** The first list has [low priority](crate::controller::LOW_PRIORITY). A later
@@ -75,15 +74,14 @@ use crate::{ObjectKey, ObjectQueue, relist};
 /// object, and another object under the same name, which has no failures. The object
 /// then runs immediately, and its backoff starts again.
 ///
-/// Some reconcilers create generations themselves. They change a `spec`, or write the status of a
-/// CustomResourceDefinition that has no `status` subresource, where every write creates a
-/// generation. These objects back off, too: if an object runs before its delay has passed and that
-/// run fails, no change of the object shortens its next delay. Its backoff starts again only once
-/// until the object succeeds.
+/// Some reconcilers create generations themselves. Such reconcilers change a `spec`, or write the status of a
+/// CustomResourceDefinition that has no `status` subresource, where every write creates a generation. These objects
+/// also back off: if an object runs before its delay has passed and that run fails, no change of the object shortens
+/// its next delay. The backoff of such an object starts again only once until the object succeeds.
 ///
-/// An object can be given up: by [`max_retries`](Config::max_retries), by [`Action::terminal`], or
-/// by an error policy's [`Action::await_change`]. Its failure counts like any other. A reconciler's
-/// own writes do not run it immediately: before its delay has passed, only a new generation does.
+/// An object can be given up: by [`max_retries`](Config::max_retries), by [`Action::terminal`], or by an error policy's
+/// [`Action::await_change`]. The failure of such an object counts like any other failure. A reconciler's own writes do
+/// not run it immediately: before its delay has passed, only a new generation does.
 ///
 /// # Examples
 ///
@@ -186,10 +184,10 @@ where
     /// [`reflect`](kube::runtime::WatchStreamExt::reflect) to the watcher. The controller starts
     /// when it has seen an [`Event::InitDone`].
     ///
-    /// In kube this method is unstable, and takes a stream of objects. Such a stream cannot report
-    /// what was deleted while its watch was disconnected. Here it is therefore a stream of raw
-    /// events: omit `applied_objects()`. Instead of kube's `for_shared_stream`, whose streams have no
-    /// deletions, use [`for_shared`](Self::for_shared).
+    /// In kube this method is unstable, and takes a stream of objects. Such a stream cannot report objects that were
+    /// deleted while its watch was disconnected. This method therefore takes a stream of raw events: omit
+    /// `applied_objects()`. Instead of kube's `for_shared_stream`, whose streams have no deletions, use
+    /// [`for_shared`](Self::for_shared).
     ///
     /// ```no_run
     /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -325,20 +323,19 @@ where
 
     /// Reconciles only the objects of a shard, so that replicas share the work.
     ///
-    /// Each replica has another shard. An API server with the feature gate `ShardedListAndWatch`
-    /// (alpha since Kubernetes 1.36) sends only the objects of the shard. Otherwise the controller
-    /// drops the others, and logs that once.
+    /// Each replica has another shard. An API server with the feature gate `ShardedListAndWatch` (alpha since
+    /// Kubernetes 1.36) sends only the objects of the shard. Without the gate, the controller drops the objects of
+    /// other shards, and logs this once.
     ///
-    /// - The [store](Self::store) has only the objects of the shard. With
-    ///   [`for_stream`](Self::for_stream), you maintain it, so it has what you write to it.
+    /// - The [store](Self::store) has only the objects of the shard. With [`for_stream`](Self::for_stream), your
+    ///   program maintains the store, and decides which objects it contains.
     /// - An owned object belongs to the shard of its owner.
     /// - An object that a mapper or a trigger names is reconciled if the store has it and it is in
     ///   the shard.
     ///
-    /// The shards are fixed: no other replica takes over those of a replica that has stopped. Run one
-    /// replica for each shard, for example as a StatefulSet, or combine a shard with
-    /// [`leader_election`](Self::leader_election) by its own Lease. With [`shards`](Self::shard_group),
-    /// replicas take shards over.
+    /// The shards are fixed: when a replica stops, no other replica takes over its shards. Run one replica for each
+    /// shard, for example as a StatefulSet, or combine a shard with [`leader_election`](Self::leader_election) by a
+    /// separate Lease. With [`shards`](Self::shard_group), replicas take shards over.
     ///
     /// ```no_run
     /// # use k8s_openapi::api::core::v1::ConfigMap;
@@ -360,17 +357,17 @@ where
     /// Shares the objects with the other replicas of a [group](crate::membership). This replaces leader
     /// election: all replicas work, each on an equal part of the shards.
     ///
-    /// - **Start.** The controller joins the group once its watches have listed their objects. It lists the
+    /// - **Start.** The controller joins the group once its watches have listed their objects. The controller lists the
     ///   objects of each new shard by a consistent read, and then runs them with [low
     ///   priority](crate::controller::LOW_PRIORITY), as after a start. Until the first shard, nothing runs.
-    /// - **Handover.** Before another replica takes over a shard, the shard's runs in flight complete. A run that exceeds
-    ///   [`handover_timeout`](ShardGroup::handover_timeout) is dropped at an `await`. The keys of the shard
-    ///   leave the queue, and its objects leave a store that the controller maintains. That is no deletion
-    ///   of the objects. With [`run_refs`](Self::run_refs), the pending run of an object that was deleted
-    ///   is dropped, too: use a finalizer if a deletion must be handled.
-    /// - **Shutdown.** A [graceful shutdown](Self::graceful_shutdown_on) hands all shards over when their
-    ///   runs in flight have completed, and the other replicas continue immediately. A forced shutdown, and a stream that is
-    ///   dropped, leave them without a holder until the member Lease has expired.
+    /// - **Handover.** Before another replica takes over a shard, the shard's runs in flight complete. A run that
+    ///   exceeds [`handover_timeout`](ShardGroup::handover_timeout) is dropped at an `await`. The keys of the shard
+    ///   leave the queue, and its objects leave a store that the controller maintains. The controller does not report
+    ///   this as a deletion of the objects. With [`run_refs`](Self::run_refs), the pending run of an object that was
+    ///   deleted is also dropped. Use a finalizer if a deletion must be handled.
+    /// - **Shutdown.** A [graceful shutdown](Self::graceful_shutdown_on) hands all shards over when their runs in
+    ///   flight have completed, and the other replicas continue immediately. After a forced shutdown, or if the stream
+    ///   is dropped, the shards have no holder until the member Lease has expired.
     /// - **Objects that are created again.** An object that is deleted and created again under the
     ///   same name has another uid. With [`ShardBy::Uid`](crate::range::ShardBy::Uid), it is
     ///   usually in another shard. If one replica holds both shards, the key never has two runs
@@ -394,9 +391,9 @@ where
     ///   watched objects may be behind in any case.
     ///
     /// The requests of the group use the client of the controller's `Api`, unless
-    /// [`with_client`](ShardGroup::with_client) sets one with its own connections, which is recommended. The
-    /// group's [kind](ShardGroup::objects) is that of the controller by default, and its
-    /// [metrics](ShardGroup::metrics) are those of the controller.
+    /// [`with_client`](ShardGroup::with_client) sets a client with separate connections, which is recommended. The
+    /// group's [kind](ShardGroup::objects) is that of the controller by default, and its [metrics](ShardGroup::metrics)
+    /// are those of the controller.
     ///
     /// Invalid settings, missing [permissions](crate::membership#permissions) and a group with another number of
     /// shards end the stream with [`RunnerError::Membership`](super::RunnerError::Membership). A program
@@ -466,9 +463,9 @@ where
     ///
     /// The default is its kind in lower case.
     ///
-    /// Two controllers of a process cannot have the same name at the same time: the second one ends
-    /// with [`RunnerError::DuplicateName`](super::RunnerError::DuplicateName). A name is free once its
-    /// stream has ended or is dropped.
+    /// Two controllers of a process cannot have the same name at the same time: the second controller ends with
+    /// [`RunnerError::DuplicateName`](super::RunnerError::DuplicateName). A name is free once its stream has ended or
+    /// is dropped.
     ///
     /// When a stream is dropped, its runs continue up to their next `await`. For a moment they can
     /// overlap with the runs of the next controller of the same name. To prevent that, end the
@@ -488,7 +485,7 @@ where
         }
         self.parts.stops.graceful.push(graceful);
         self.parts.stops.forced.push(forced);
-        // Without metrics of the manager, those of the controller remain.
+        // If the manager has no metrics, the metrics of the controller remain.
         if metrics.is_some() {
             self.parts.observers.metrics = metrics;
         }
@@ -497,13 +494,13 @@ where
 
     /// Sets the backoff of failed watches.
     ///
-    /// It is shared by all watches of the controller. A [shared watch](crate::shared::SharedWatch) does not
-    /// use it.
+    /// All watches of the controller share this backoff. A [shared watch](crate::shared::SharedWatch) does not use this
+    /// backoff.
     ///
-    /// By default, each watch has its own backoff, from 0.8 s to 30 s with jitter. With an election or a
-    /// shard group, a list that the controller awaits before it can take part is repeated at least once
-    /// per retry period of that election or group. If `backoff` returns `None`, the controller shuts down
-    /// with [`RunnerError::WatchEnded`](super::RunnerError::WatchEnded).
+    /// By default, each watch has a separate backoff, from 0.8 s to 30 s with jitter. With an election or a shard
+    /// group, a list that the controller awaits before it can take part is repeated at least once per retry period of
+    /// that election or group. If `backoff` returns `None`, the controller shuts down with
+    /// [`RunnerError::WatchEnded`](super::RunnerError::WatchEnded).
     pub fn trigger_backoff(mut self, backoff: impl Backoff + 'static) -> Self {
         self.parts.others.backoff = Some(Arc::new(Mutex::new(backoff)));
         self
@@ -579,8 +576,8 @@ where
         self.parts.observers.status.writes.clone()
     }
 
-    /// Returns a handle for a dashboard. It shows why an object waits, and the shards of the
-    /// controller's group.
+    /// Returns a handle for a dashboard. The handle shows why an object waits, and the shards of the controller's
+    /// group.
     pub fn status(&self) -> Status {
         self.parts.observers.status.clone()
     }
@@ -588,7 +585,7 @@ where
     /// Ignores changes of objects of kind `K` that leave the result of `predicate` unchanged, such
     /// as [`predicates::generation`](kube::runtime::predicates::generation).
     ///
-    /// New objects always count. In [`run_refs`](Self::run_refs), deleted objects count, too.
+    /// New objects always count. In [`run_refs`](Self::run_refs), deleted objects also count.
     ///
     /// If you use a [finalizer](crate::finalizer::finalizer), do not ignore changes of finalizers: adding
     /// one creates no new generation.
@@ -610,11 +607,11 @@ where
 
     /// Watches objects that objects of kind `K` own.
     ///
-    /// When an owned object changes or is deleted, its owners are reconciled. An owner that it has
-    /// lost is reconciled, too.
+    /// When an owned object changes or is deleted, its owners are reconciled. An owner that the object has lost is also
+    /// reconciled.
     ///
-    /// Every owner counts, not only the controlling one, in any version of its kind. Only metadata
-    /// is watched. For other sources and for options, use [`watch_owned`](Self::watch_owned).
+    /// Every owner counts, not only the controlling owner, in any version of its kind. Only metadata is watched. For
+    /// other sources and for options, use [`watch_owned`](Self::watch_owned).
     ///
     /// ```no_run
     /// use k8s_openapi::api::core::v1::{ConfigMap, Secret};
@@ -677,12 +674,11 @@ where
 
     /// Watches objects that concern objects of kind `K`.
     ///
-    /// `mapper` returns the objects to reconcile when an object changes or is deleted. The objects
-    /// that it was mapped to before are reconciled, too.
+    /// `mapper` returns the objects to reconcile when an object changes or is deleted. The objects that it was mapped
+    /// to before are also reconciled.
     ///
-    /// The mapper is called when an object is seen. It returns kube's
-    /// [`ObjectRef`]s, or [`Request`]s, which can have a priority.
-    /// A deletion has the priority that the mapper returned for the object's last state.
+    /// The mapper is called when an object is seen. The mapper returns kube's [`ObjectRef`]s, or [`Request`]s, which
+    /// can have a priority. A deletion has the priority that the mapper returned for the object's last state.
     ///
     /// For other sources and for options, use [`watch_mapped`](Self::watch_mapped).
     ///
@@ -795,8 +791,8 @@ where
     ///
     /// # Cancel safety
     ///
-    /// The stream can be polled in a `select!`: no result is lost when a poll of it is dropped. Dropping
-    /// the stream itself stops the controller, each run at an `await`.
+    /// The stream can be polled in a `select!`: no result is lost when a poll is dropped. Dropping the stream itself
+    /// stops the controller, each run at an `await`.
     ///
     /// # Examples
     ///

@@ -104,7 +104,7 @@ impl Config {
     ///
     /// The default is zero, which disables this.
     ///
-    /// Use it for objects that change several times in a row.
+    /// Use it for objects that change several times within a short time.
     pub const fn debounce(mut self, debounce: Duration) -> Self {
         self.debounce = debounce;
         self
@@ -147,9 +147,8 @@ impl Config {
     ///
     /// The default is no limit.
     ///
-    /// An object that has used its retries is given up until it changes. It then has the same
-    /// number of retries again. Its backoff continues where it was, until the object succeeds or
-    /// has a new generation.
+    /// An object that has used its retries is given up until it changes. After a change, the object has the same number
+    /// of retries again. The backoff continues with the last delay, until the object succeeds or has a new generation.
     pub const fn max_retries(mut self, retries: u32) -> Self {
         self.max_retries = Some(retries);
         self
@@ -169,7 +168,7 @@ impl Config {
     ///
     /// The default is 2 minutes.
     ///
-    /// Nothing is reconciled before that. If a watch has not listed in time, the controller ends with
+    /// No object is reconciled before that. If a watch has not listed in time, the controller ends with
     /// [`RunnerError::CacheSync`](super::RunnerError::CacheSync), which names the watch.
     ///
     /// In a [shard group](crate::Controller::shard_group), the objects of a gained shard must be listed
@@ -202,10 +201,10 @@ impl Config {
 
     /// Keeps the backoff of an object that gets a new generation.
     ///
-    /// By default the object then runs immediately, and its failures are cleared: the new generation may
-    /// have corrected the cause. Call this method if a reconciler creates generations of the objects that
-    /// it reconciles and can fail afterwards. Otherwise such an object backs off, too, but has [two runs
-    /// for each delay](crate::Controller#backoff-and-new-generations).
+    /// By default the object then runs immediately, and its failures are cleared: the new generation may have corrected
+    /// the cause. Call this method if a reconciler creates generations of the objects that it reconciles and can fail
+    /// afterwards. Otherwise such an object also backs off, but has [two runs for each
+    /// delay](crate::Controller#backoff-and-new-generations).
     pub const fn keep_backoff_on_new_generation(mut self) -> Self {
         self.clear_on_new_generation = false;
         self
@@ -214,11 +213,10 @@ impl Config {
     /// Runs every object of the controller's own kind, with [low priority](super::LOW_PRIORITY), when its
     /// watch lists it again. By default an unchanged object does not run then.
     ///
-    /// A watch lists all objects again when it cannot resume: after a long outage, or when the API
-    /// server answers `410 Gone`. The controller compares the uid and the resource version of each
-    /// object with those that it last saw. It therefore reconciles every change, creation and
-    /// deletion that it has missed, and nothing else. kube and controller-runtime reconcile every
-    /// object instead, once for each watch that lists again.
+    /// A watch lists all objects again when it cannot resume: after a long outage, or when the API server answers
+    /// `410 Gone`. The controller compares the uid and the resource version of each object with the values that it last
+    /// saw. The controller therefore reconciles every change, creation and deletion that it has missed, and nothing
+    /// else. kube and controller-runtime reconcile every object instead, once for each watch that lists again.
     ///
     /// Owned and watched objects that are unchanged never start a run.
     ///
@@ -235,8 +233,8 @@ impl Config {
     ///
     /// The default is 10 s. Zero disables the wait.
     ///
-    /// It is measured from the record of the write. After it the object runs, although the store may
-    /// not contain the write yet.
+    /// The time is measured from the record of the write. After it the object runs, although the store may not contain
+    /// the write yet.
     pub const fn own_writes_timeout(mut self, timeout: Duration) -> Self {
         self.own_writes_timeout = timeout;
         self
@@ -244,17 +242,17 @@ impl Config {
 
     /// Starts no run for an event that only shows a [recorded](super::Writes) write of this controller.
     ///
-    /// An event that arrives during a run of the object that it concerns waits for the end of the run,
-    /// because the run may still record the write. With [`in_flight_policy`](Self::in_flight_policy), such an event
-    /// therefore restarts no run. Deletions, new generations, and objects in a list start runs as
-    /// usual. So does a write for the objects that it concerns besides that of the run.
+    /// An event that arrives during a run of the object that it concerns waits for the end of the run, because the run
+    /// may still record the write. With [`in_flight_policy`](Self::in_flight_policy), such an event therefore restarts
+    /// no run. Deletions, new generations, and objects in a list start runs as usual. A write to an object of the run
+    /// also starts runs of the other objects that it concerns.
     ///
-    /// A slow subscriber of a [`SharedWatch`](crate::shared::SharedWatch) receives several changes of an
-    /// object as one event. Such an event starts a run: one of the changes may be another client's.
+    /// A slow subscriber of a [`SharedWatch`](crate::shared::SharedWatch) receives several changes of an object as one
+    /// event. Such an event starts a run, because another client may have made one of the changes.
     ///
-    /// A write that changes nothing returns the current version, which may be another client's. Its
-    /// event then starts no run. If other clients write the same objects, record only writes that
-    /// changed the object, such as those with a resource version as a precondition.
+    /// A write that changes nothing returns the current version, which another client may have created. The event of
+    /// that version then starts no run. If other clients write the same objects, record only writes that changed the
+    /// object, such as those with a resource version as a precondition.
     pub const fn suppress_own_writes(mut self) -> Self {
         self.suppress_own_writes = true;
         self
@@ -264,9 +262,10 @@ impl Config {
     ///
     /// The default is [`InFlightPolicy::After`]: the run continues, and the object runs once more after it.
     ///
-    /// With [`InFlightPolicy::Restart`], the run is dropped at an `await`, and the object runs again immediately. A dropped run is
-    /// neither a success nor a failure, and no metric counts its result. Choose this for long runs whose result a change
-    /// makes useless. A reconciler that changes its own object causes such a change: filter these events, or write last.
+    /// With [`InFlightPolicy::Restart`], the run is dropped at an `await`, and the object runs again immediately. A
+    /// dropped run is neither a success nor a failure, and no metric counts its result. Choose this for long runs whose
+    /// result a change makes useless. A reconciler that changes the object of its run causes such a change: filter
+    /// these events, or write last.
     ///
     /// ```
     /// use requeue::InFlightPolicy;
@@ -283,11 +282,11 @@ impl Config {
 
     /// Sets the constructor of the rate limiter, which computes the delay after a failure.
     ///
-    /// The default is [`BackoffLimiter`](requeue::limiter::BackoffLimiter): 5 ms, doubled with each
-    /// failure in a row, up to 5 min, with jitter.
+    /// The default is [`BackoffLimiter`](requeue::limiter::BackoffLimiter): 5 ms, doubled with each consecutive
+    /// failure, up to 5 min, with jitter.
     ///
-    /// A limiter remembers the keys of objects that fail. If other users can create objects, give it
-    /// [`RandomState`] as its hasher, as above. Then they cannot choose names whose hashes are equal.
+    /// A limiter remembers the keys of objects that fail. If other users can create objects, give it [`RandomState`] as
+    /// its hasher, as above. These users then cannot choose names whose hashes are equal.
     pub fn rate_limiter<L>(mut self, make: impl Fn() -> L + Send + Sync + 'static) -> Self
     where
         L: RateLimiter<ObjectKey> + 'static,
@@ -298,8 +297,8 @@ impl Config {
 
     /// Sets the bound on how long low priorities wait.
     ///
-    /// At least one of every `deliveries` deliveries in a row is the object that has been ready
-    /// longest, at any priority.
+    /// At least one of any `deliveries` consecutive deliveries takes the object that has been ready longest, at any
+    /// priority.
     ///
     /// The default is 10. [`u32::MAX`] disables the bound.
     pub const fn oldest_every(mut self, deliveries: u32) -> Self {
@@ -358,8 +357,8 @@ impl Config {
             }
             Some(places) => queue = queue.group_by(move |key: &ObjectKey| places.group_of(key)),
             None if by_namespace => {
-                // With a random hasher, users cannot choose the name of a namespace so that it
-                // takes the turns of another.
+                // With a random hasher, users cannot choose a namespace whose name takes the turns of another
+                // namespace.
                 let hasher = RandomState::new();
                 queue = queue.group_by(move |key: &ObjectKey| {
                     GroupId::new(hasher.hash_one(key.namespace()))

@@ -48,7 +48,7 @@ impl OwnStore {
 pub(super) struct Rules {
     pub(super) ownership: Arc<dyn Ownership>,
     pub(super) scope: Scope,
-    /// Deleted objects are reconciled, too.
+    /// Deleted objects are also reconciled.
     pub(super) runs_gone: bool,
     /// Nothing is added before [`Enqueuer::end_standby`].
     pub(super) in_standby: bool,
@@ -59,9 +59,9 @@ pub(super) struct Enqueuer {
     pub(super) ownership: Arc<dyn Ownership>,
     pub(super) details: Details,
     pub(super) scope: Scope,
-    /// The add for a change. It is debounced, or immediate if the debounce is zero.
+    /// The add for a change. The add is debounced, or immediate if the debounce is zero.
     change: Add,
-    /// Deleted objects are reconciled, too.
+    /// Deleted objects are also reconciled.
     pub(super) runs_gone: bool,
     /// Objects that were seen again unchanged are reconciled.
     runs_unchanged: bool,
@@ -70,8 +70,8 @@ pub(super) struct Enqueuer {
     store: OwnStore,
     /// New generations end a backoff.
     generations: bool,
-    /// `Some` in standby. Then nothing is added to the queue. It contains the keys to add at the
-    /// end of the standby that are not in the store.
+    /// `Some` in standby, in which no key is added to the queue. The set contains the keys to add at the end of the
+    /// standby that are not in the store.
     standby: Mutex<Option<BTreeSet<ObjectKey>>>,
 }
 
@@ -185,7 +185,7 @@ impl Enqueuer {
         if self.release_if_overtaken(&key) {
             self.add(key.clone(), ChangeKind::NewGeneration.priority(), Reason::Object, None);
         }
-        // The run can record no more writes. An event that no write explains is another client's.
+        // The run can record no more writes. An event that no write explains shows a change of another client.
         for held in self.writes.end_run(&key) {
             self.add(key.clone(), held.priority, held.reason, None);
         }
@@ -223,7 +223,7 @@ impl Enqueuer {
 
     /// Makes a waiting key ready now.
     fn make_ready(&self, key: ObjectKey) {
-        // The lowest priority, so that the key keeps the one it has.
+        // The lowest priority, so that the key keeps its priority.
         self.add_if_held(key, Add::now().priority(i32::MIN));
     }
 
@@ -234,8 +234,8 @@ impl Enqueuer {
         }
     }
 
-    /// Forgets everything about the keys for which `is_gone` returns true, except for the queue's
-    /// part. Their objects are not deleted: another replica reconciles them.
+    /// Forgets everything about the keys for which `is_gone` returns true, except for the queue's part. The objects of
+    /// these keys are not deleted: another replica reconciles them.
     pub(super) fn forget_all(&self, is_gone: &dyn Fn(&ObjectKey) -> bool) {
         self.writes.forget_all(is_gone);
         self.failures.forget_all(is_gone);
@@ -245,8 +245,7 @@ impl Enqueuer {
         }
     }
 
-    /// Ends the backoff of `key` if the store has another version of the object than the one that
-    /// failed.
+    /// Ends the backoff of `key` if the version of the object in the store differs from the version that failed.
     fn release_if_overtaken(&self, key: &ObjectKey) -> bool {
         let release = || self.queue.forget(key);
         self.failures.end_wait_if_changed(key, || self.stored_version(key), release)
@@ -321,7 +320,7 @@ impl Enqueuer {
         self.queue.add_with(key, add);
     }
 
-    /// Returns true in standby. It remembers a key that is not in the store then.
+    /// Returns true in standby, and then remembers a key that is not in the store.
     fn waits_for_start(&self, key: &ObjectKey) -> bool {
         // The lock is held until the key is remembered. Otherwise the end of the standby could miss
         // it.
@@ -341,7 +340,7 @@ impl Enqueuer {
         for (key, held) in held {
             self.add(key, held.priority, held.reason, None);
         }
-        // The order of a hash map is random, and must not be that of the runs.
+        // The runs must not have the random order of a hash map.
         keys.sort_unstable();
         for key in keys {
             self.make_ready(key);

@@ -14,13 +14,12 @@ use crate::membership::MembershipError;
 
 /// An error in the stream of a [`Controller`](crate::Controller).
 ///
-/// The variants are kube's, and two more. Only [`RunnerError`](Self::RunnerError) ends the
-/// controller.
+/// The variants of kube's error, and two others. Only [`RunnerError`](Self::RunnerError) ends the controller.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error<ReconcilerErr, QueueErr> {
-    /// The object to reconcile is not in the store. In most cases it is the owner of an object that
-    /// is being deleted with it.
+    /// The object to reconcile is not in the store. In most cases, this object is an owner that is being deleted
+    /// together with the objects it owns.
     ObjectNotFound(Box<ObjectRef<DynamicObject>>),
     /// The reconciler failed.
     ReconcilerFailed(ReconcilerErr, Box<ObjectRef<DynamicObject>>),
@@ -29,7 +28,7 @@ pub enum Error<ReconcilerErr, QueueErr> {
     ReconcilerPanicked(String, Box<ObjectRef<DynamicObject>>),
     /// The reconciler exceeded this time limit. The object is retried with backoff.
     ReconcilerTimedOut(Duration, Box<ObjectRef<DynamicObject>>),
-    /// A watch failed. It is restarted with backoff.
+    /// A watch failed. The watch is restarted with backoff.
     QueueError(QueueErr),
     /// The controller could not continue, and has ended.
     RunnerError(RunnerError),
@@ -59,7 +58,7 @@ impl<R: fmt::Display, Q: fmt::Display> fmt::Display for Error<R, Q> {
 impl<R: StdError + 'static, Q: StdError + 'static> StdError for Error<R, Q> {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
-            // The message of the error itself is already part of ours.
+            // The message of this error already contains the message of the cause.
             Self::ReconcilerFailed(error, _) => error.source(),
             Self::QueueError(error) => error.source(),
             Self::ObjectNotFound(_)
@@ -110,9 +109,8 @@ pub enum RunnerError {
     /// The process cannot join its [shard group](crate::Controller::shard_group), or is no longer a
     /// member.
     ///
-    /// Contains the reason, which is part of the message, and the objects in flight, in order. Their
-    /// runs were dropped at an `await`, as in [`CutOff`](Self::CutOff). The error of a manager has no
-    /// objects.
+    /// Contains the reason, which is part of the message, and the objects in flight, in order. The runs of these
+    /// objects were dropped at an `await`, as in [`CutOff`](Self::CutOff). The error of a manager has no objects.
     #[error("{interrupted}{0}", interrupted = describe_interrupted(.1))]
     Membership(MembershipError, Vec<ObjectKey>),
     /// The process is no longer the leader, and the controller runs only [while it
@@ -136,7 +134,7 @@ impl RunnerError {
         ))
     }
 
-    /// Names the objects whose runs were dropped because a right was lost.
+    /// Names the objects whose runs were dropped when the process lost its right to run them.
     pub(super) fn with_interrupted(mut self, interrupted: Vec<ObjectKey>) -> Self {
         if let Self::Membership(_, keys) | Self::LeadershipLost(_, keys) = &mut self {
             *keys = interrupted;

@@ -13,7 +13,8 @@ use requeue::limiter::RateLimiter;
 
 use crate::{ObjectKey, watch};
 
-/// The version of an object that failed: a generation of one object, not of another under its name.
+/// The version of an object that failed: a generation, and the uid of the object, because another object may get the
+/// same name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Version {
     /// A hash, because uids are only compared.
@@ -31,30 +32,30 @@ impl Version {
 
 /// The failures of each key: the rate limiter, and the state that decides when a key comes back.
 ///
-/// The queue delays a key until its backoff has passed. Another [`Version`] of the object ends the
-/// wait early. Either the watch or the worker that has just recorded a failure may be the first to
-/// see that version. The store has the new object before the watch reports it. Both therefore
-/// compare with the store, under the lock of `keys`, and the second one finds nothing left to do.
+/// The queue delays a key until its backoff has passed. Another [`Version`] of the object ends the wait early. Either
+/// the watch or the worker that has just recorded a failure may be the first to see that version. The store has the new
+/// object before the watch reports it. Both therefore compare with the store, under the lock of `keys`, and the later
+/// of the two has no effect.
 ///
 /// There is an entry for each object that has failed and has not succeeded since.
 pub(super) struct Failures {
-    /// The limiter may be user code. It is therefore called under this lock only, never under that
-    /// of `keys`: a slow limiter delays only the callers that wait for its result.
+    /// The limiter may be user code. The limiter is therefore called only under this lock, never under the lock of
+    /// `keys`. A slow limiter then delays only the callers that wait for its result.
     limiter: Mutex<Box<dyn RateLimiter<ObjectKey>>>,
     keys: Mutex<HashMap<ObjectKey, Failure>>,
 }
 
 #[derive(Default)]
 struct Failure {
-    /// The version that failed, or the one for which the wait was ended early.
+    /// The version that failed, or the version for which the wait was ended early.
     version: Option<Version>,
-    /// Failures in a row of this version, since it was last given up.
+    /// Consecutive failures of this version, since it was last given up.
     count: u32,
     wait: Wait,
     /// `Some` if the key was given up: its number of adds at that time. The key comes back only to
     /// check whether it was added since.
     parked: Option<u32>,
-    /// The key runs before its delay has passed. If it fails again, it waits for its whole delay.
+    /// The key runs before its delay has passed. If the key fails again, it waits for its whole delay.
     hurried: bool,
     /// The limiter has forgotten the key since its last success.
     cleared: bool,
@@ -87,8 +88,7 @@ impl Failures {
         Some(failure.count.saturating_add(1))
     }
 
-    /// Records a failure of `version`, and returns the delay: `delay` if it is given, otherwise the
-    /// limiter's.
+    /// Records a failure of `version`, and returns the delay: `delay` if it is given, otherwise the limiter's delay.
     pub(super) fn record_failure(
         &self,
         key: &ObjectKey,
@@ -138,19 +138,18 @@ impl Failures {
         gone.iter().for_each(|key| self.forget_failures(key));
     }
 
-    /// Called when the queue has recorded the completion. If it was a failure, the key now backs
-    /// off.
+    /// Called when the queue has recorded the completion. After a failure, the key now backs off.
     pub(super) fn begin_backoff(&self, key: &ObjectKey) {
         if let Some(failure) = self.keys.lock().get_mut(key) {
             let hurried = std::mem::take(&mut failure.hurried);
-            // A key that ran before its time waits for its whole delay, so that generations which the
-            // reconciler itself creates cannot undo the backoff.
+            // A key that ran before its time waits for its whole delay. Generations that the reconciler itself creates
+            // therefore cannot undo the backoff.
             failure.wait = if hurried { Wait::UntilDue } else { Wait::UntilDueOrChanged };
         }
     }
 
-    /// Ends the wait of the key if the version that failed is not `version`. It then calls
-    /// `release` under the lock of `keys`, and returns true. Neither closure may run user code.
+    /// Ends the wait of the key if the version that failed is not `version`. When the wait ends, calls `release` under
+    /// the lock of `keys`, and returns true. Neither closure may run user code.
     pub(super) fn end_wait_if_changed(
         &self,
         key: &ObjectKey,
@@ -173,9 +172,8 @@ impl Failures {
                 release();
                 return true;
             }
-            // The limiter must forget the key before the release, and is not called under this
-            // lock. In the meantime the key may have become due or been released. Everything is
-            // therefore compared again.
+            // The limiter must forget the key before the release, and is not called under this lock. Before the
+            // release, the key may have become due or been released. Everything is therefore compared again.
             drop(keys);
             self.limiter.lock().forget(key);
             limiter_forgot = true;

@@ -97,7 +97,7 @@ impl<E: Resource> OwnWatch<E> {
         changes.into_iter().for_each(|change| enqueuer.own_changed(change, origin));
     }
 
-    /// Removes the objects of released shards from the store. Their keys were dropped.
+    /// Removes the objects of released shards from the store. The keys of these objects were dropped.
     fn drop_released(&mut self) {
         let ownership = &self.enqueuer.ownership;
         let has_left = |key: &ObjectKey| !ownership.is_held(key);
@@ -155,9 +155,8 @@ impl KeyFilter {
 /// watchers have no other way to list objects. After a release, it continues. A stream of the user
 /// cannot start again, so its objects are listed from its store.
 ///
-/// A controller that has not joined its group yet holds no shards. It first lists one object. If
-/// this list fails, the controller does not join, and so receives no shards whose objects it cannot
-/// list.
+/// A controller that has not joined its group yet holds no shards. Such a controller first lists one object. If this
+/// list fails, the controller does not join, and so receives no shards whose objects it cannot list.
 struct ShardedWatch<E> {
     following: Following,
     own: OwnWatch<E>,
@@ -166,7 +165,7 @@ struct ShardedWatch<E> {
     /// Starts the events again. `None` for a stream of the user.
     restart: Option<StartWatch<E>>,
     list: Listing,
-    /// The gains. `list.gains` are those that the list includes.
+    /// The gains. `list.gains` are the gains that the list includes.
     gains: watch::Receiver<u64>,
     drops: watch::Receiver<u64>,
     /// Keys of released shards were dropped, and their objects are in the store.
@@ -184,7 +183,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
         shards: ChangingShards,
         events: MakeEvents<E>,
     ) -> Self {
-        // These come first, so that the list of the watch includes the gains.
+        // The gains come first, so that the list of the watch includes them.
         let gains = shards.gains();
         let drops = shards.drops();
         let first_gains = *gains.borrow();
@@ -213,7 +212,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
             has_ended: false,
             list_by: None,
         };
-        // The first list has a time limit, too, if the shards were gained before the start.
+        // The first list also has a time limit, if the shards were gained before the start.
         watch.list_by = watch.list_deadline();
         watch
     }
@@ -254,9 +253,9 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
         Ok(())
     }
 
-    /// Returns true if all gained shards were listed. A stream that has ended still lists the shards
-    /// that are gained while other watches live. If it ends before the first gain, the objects that it
-    /// has listed have not run yet.
+    /// Returns true if all gained shards were listed. A stream that has ended still lists the shards that are gained
+    /// while other watches live. If the stream ends before the first gain, the objects that it has listed have not run
+    /// yet.
     fn is_complete(&self) -> bool {
         self.list.gains != 0 && self.list.gains == *self.gains.borrow()
     }
@@ -297,7 +296,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
         match event {
             Ok(Event::Init) => self.is_listing = true,
             Ok(Event::InitDone) => self.is_listing = false,
-            // The watch lists again, so another one can start.
+            // The watch lists again, so another watch can start.
             Err(_) if self.restart.is_some() => self.is_listing = false,
             _ => {}
         }
@@ -323,7 +322,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
     fn end_list(&mut self) {
         debug_assert!(!self.is_listing, "a list that is in progress is not complete");
         self.shards.mark_listed(self.list.gains);
-        // A later list of this watch follows an outage. Its unchanged objects count as usual.
+        // A later list of this watch follows an outage. The unchanged objects of this list count as usual.
         self.list.is_restart = false;
         self.list_by = None;
         self.list_by = self.list_deadline();
@@ -382,7 +381,7 @@ impl Listing {
             change.kind = ChangeKind::Listed;
             return is_here;
         }
-        // The other objects did not leave with a shard: those were forgotten.
+        // The other objects did not leave with a shard, because objects of released shards were forgotten.
         !(self.is_restart && change.kind == ChangeKind::Unchanged)
     }
 }

@@ -1,4 +1,4 @@
-//! The keys that a controller owns. It reconciles no others.
+//! The keys that a controller owns. The controller reconciles no other keys.
 //!
 //! The rest of the controller asks an [`Ownership`], and does not know whether there are shards:
 //!
@@ -29,8 +29,8 @@ use crate::range::Shard;
 /// Returns true if an object is in the store, and satisfies the condition.
 type InStore<'a> = &'a dyn Fn(&dyn Fn(&ObjectKey, &ObjectMeta) -> bool) -> bool;
 
-/// The keys that a controller owns. The default methods are for a controller that owns every key.
-/// They allocate nothing, and take no lock.
+/// The keys that a controller owns. The default methods are for a controller that owns every key. These methods
+/// allocate nothing, and take no lock.
 pub(super) trait Ownership: Send + Sync {
     /// Connects the keys with the controller that starts.
     fn attach_controller(&self, _controller: Attached) {}
@@ -78,8 +78,8 @@ pub(super) trait Ownership: Send + Sync {
         true
     }
 
-    /// Returns a value if the key is owned. While it exists, the key remains owned: an add comes
-    /// before the release of the shard.
+    /// Returns a value if the key is owned. While the value exists, the key remains owned: an add comes before the
+    /// release of the shard.
     fn hold(&self, _key: &ObjectKey) -> Option<Hold<'_>> {
         Some(Hold::default())
     }
@@ -122,8 +122,8 @@ pub(super) trait Ownership: Send + Sync {
         false
     }
 
-    /// Forgets the shard of an object as soon as no event is being handled. It does so only if
-    /// `is_gone` then returns true: there is no object, and the key is not in the queue.
+    /// Forgets the shard of an object as soon as no event is being handled. The shard is forgotten only if `is_gone`
+    /// then returns true: there is no object, and the key is not in the queue.
     fn forget_shard_of(&self, _key: &ObjectKey, _is_gone: &dyn Fn(&ObjectKey) -> bool) {}
 
     /// Returns the error of the user's function that assigns objects to shards, if it has failed.

@@ -46,19 +46,19 @@ impl<K: ObjectKind> Parts<K> {
         self.name.clone().unwrap_or_else(|| K::kind(&self.own.dyntype).to_lowercase())
     }
 
-    /// Returns the retry period of the controller's group or election, if it has one.
+    /// Returns the retry period of the controller's group or election, if any.
     pub(super) fn retry_period(&self) -> Option<Duration> {
         let common = self.sharding.common_group.as_ref().map(Group::retry_period);
         let own = self.sharding.shards.as_ref().map(ShardGroup::period);
         own.or(common).or_else(|| Some(self.start.election_status()?.retry_period()))
     }
 
-    /// Takes the controller's part in its group, if it has one. Returns the group if the controller
-    /// itself must join it. A manager joins its group for all of its controllers.
+    /// Takes the controller's part in its group, if any. Returns the group if the controller itself must join the
+    /// group. A manager joins its group for all of its controllers.
     ///
     /// # Errors
     ///
-    /// The settings of the group are invalid, or do not fit those of the controller.
+    /// The settings of the group are invalid, or do not fit the controller's settings.
     pub(super) fn take_group(&mut self) -> Result<Option<Group>, RunnerError> {
         let common = self.sharding.common_group.take();
         let shards = self.sharding.shards.take();
@@ -73,7 +73,7 @@ impl<K: ObjectKind> Parts<K> {
                 let plural = K::plural(&self.own.dyntype);
                 let group = K::group(&self.own.dyntype);
                 let dot = if group.is_empty() { "" } else { "." };
-                // A group without its own metrics is shown with the controller.
+                // A group without separate metrics is shown with the controller.
                 let metrics = self.observers.metrics.as_ref().map(AsRef::as_ref);
                 let shards = shards.for_controller(format!("{plural}{dot}{group}"), metrics);
                 (Group::new(shards, self.sharding.client.take())?, true)
@@ -108,8 +108,8 @@ pub(super) struct Others {
     pub(super) backoff: Option<TriggerBackoff>,
 }
 
-/// The part of the objects that the controller reconciles: that of a fixed shard, or that of the
-/// shards which a group assigns to this process.
+/// The part of the objects that the controller reconciles: a fixed shard, or the shards that a group assigns to this
+/// process.
 #[derive(Default)]
 pub(super) struct ShardSettings {
     pub(super) shard: Option<Shard>,
@@ -121,7 +121,7 @@ pub(super) struct ShardSettings {
 }
 
 impl ShardSettings {
-    /// Returns the keys that the controller owns. `scope` is that of its objects.
+    /// Returns the keys that the controller owns. `scope` is the scope of its objects.
     pub(super) fn into_ownership(self, scope: &Scope) -> Arc<dyn Ownership> {
         match (self.changing, self.shard) {
             (Some(changing), _) => Arc::new(changing),
@@ -132,12 +132,12 @@ impl ShardSettings {
     }
 }
 
-/// The events that stop a controller, or those of a manager.
+/// The events that stop a controller or a manager.
 #[derive(Default)]
 pub(crate) struct StopTriggers {
     /// No new run starts.
     pub(crate) graceful: Vec<BoxFuture<'static, ()>>,
-    /// Runs in flight are dropped, too.
+    /// Runs in flight are also dropped.
     pub(crate) forced: Vec<BoxFuture<'static, ()>>,
 }
 

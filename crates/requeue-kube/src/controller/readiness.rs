@@ -9,7 +9,7 @@ use tokio::sync::watch;
 /// Reports whether all watches of a [`Controller`](crate::Controller), or of all controllers of a
 /// [`Manager`](crate::Manager), have received their first list.
 ///
-/// Use it for a readiness probe. A process in standby is ready, too.
+/// Use it for a readiness probe. A process in standby is also ready.
 ///
 /// ```no_run
 /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -67,7 +67,7 @@ impl Readiness {
     ///
     /// # Cancel safety
     ///
-    /// It can be dropped and called again.
+    /// The future can be dropped, and the method called again.
     pub async fn ready(&self) {
         for (_, lists) in self.lists() {
             // The wait cannot fail: the sender is in `lists`.

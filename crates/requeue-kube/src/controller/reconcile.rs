@@ -22,11 +22,11 @@ pub(super) trait Reconcile<K: OwnKind>: Send + Sync + 'static {
     type Target: Send;
     type Error: std::error::Error + Send + 'static;
 
-    /// Returns true if deleted objects are reconciled, too.
+    /// Returns true if deleted objects are also reconciled.
     fn runs_gone(&self) -> bool;
 
-    /// Returns the reconciler's argument, or `None` if there is nothing to reconcile. `found` is the
-    /// object in the store.
+    /// Returns the reconciler's argument, or `None` if there is no object to reconcile. `found` is the object in the
+    /// store.
     fn target_of(&self, object: &ObjectRef<K>, found: Option<Arc<K>>) -> Option<Self::Target>;
 
     /// Calls the reconciler, and after a failure the error policy.

@@ -39,18 +39,17 @@ pub struct Request<K: Resource> {
 }
 
 impl<K: Resource> Request<K> {
-    /// Creates a request for `object`, without its own priority.
+    /// Creates a request for `object`, without a priority.
     pub const fn new(object: ObjectRef<K>) -> Self {
         Self { object, reason: None, priority: None }
     }
 
     /// Sets the priority.
     ///
-    /// A ready object with a higher priority runs first. Without it, a change of another object has
-    /// priority 0, and the first list of a watch has [low
-    /// priority](crate::controller::LOW_PRIORITY). Priority 0 is also that of a trigger, and of the objects
-    /// of a kind that was installed after the start. An object that several requests name has the
-    /// highest of their priorities.
+    /// A ready object with a higher priority runs first. Without it, a change of another object has priority 0, and the
+    /// first list of a watch has [low priority](crate::controller::LOW_PRIORITY). Triggers, and the objects of a kind
+    /// that was installed after the start, also have priority 0. An object that several requests name has the highest
+    /// of their priorities.
     pub const fn priority(mut self, priority: i32) -> Self {
         self.priority = Some(priority);
         self

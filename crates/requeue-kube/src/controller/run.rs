@@ -35,8 +35,8 @@ use crate::metrics::{Metrics, Series};
 /// The number of results that wait for a reader of the stream. Further results are dropped.
 const RESULTS: usize = 1024;
 
-/// Returns the controller's stream. It starts the controller when it is polled, and stops it when it
-/// is dropped.
+/// Returns the controller's stream. The stream starts the controller when it is polled, and stops the controller when
+/// it is dropped.
 pub(super) fn controller_stream<K: OwnKind, R: Reconcile<K>>(
     parts: Parts<K>,
     reconciler: R,
@@ -227,10 +227,10 @@ async fn run_workers<K: OwnKind, R: Reconcile<K>>(
     let workers = Workers::new(enqueuer.queue.clone(), handler)
         .on_finish(move |key| finished.run_finished(key))
         .concurrency(config.worker_count())
-        // The time limit is that of the drain. After it, runs are dropped without a further wait.
+        // The drain has the same time limit. After the drain, runs are dropped without a further wait.
         .grace(Duration::ZERO)
         .drain_timeout(config.shutdown_timeout)
-        // Each attempt creates its own span.
+        // Each attempt creates a separate span.
         .span(|_, _| Span::none());
     let running = || attempts.running.lock().iter().cloned().collect::<Vec<_>>();
     let mut ended = Ok(());
@@ -284,8 +284,8 @@ async fn run_workers<K: OwnKind, R: Reconcile<K>>(
     }
 }
 
-/// Waits for a graceful shutdown, or for the end of all watches. After a shutdown, the queue is paused.
-/// Returns `None` at the end of all watches: the remaining keys still run.
+/// Waits for a graceful shutdown, or for the end of all watches. After a shutdown, the queue is paused. Returns `None`
+/// when all watches have ended, because the remaining keys still run.
 async fn until_stopped(
     enqueuer: &Enqueuer,
     graceful: impl Future<Output = ()>,
@@ -311,7 +311,7 @@ async fn until_stopped(
 struct Stops {
     /// No new run starts.
     graceful: BoxFuture<'static, ()>,
-    /// Runs in flight are dropped, too.
+    /// Runs in flight are also dropped.
     forced: Shared<BoxFuture<'static, ()>>,
 }
 
@@ -320,7 +320,7 @@ impl Stops {
         Self { graceful: any_of(triggers.graceful), forced: any_of(triggers.forced).shared() }
     }
 
-    /// Waits for `future`. Returns `None` if the controller is stopped before that.
+    /// Waits for `future`. Returns `None` if the controller is stopped earlier.
     async fn unless_stopped<T>(&mut self, future: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -332,7 +332,7 @@ impl Stops {
     }
 }
 
-/// The tasks that detect changes. They stop when this is dropped.
+/// The tasks that detect changes. The tasks stop when this value is dropped.
 struct Watches {
     watches: JoinSet<Result<(), RunnerError>>,
     /// Triggers, which may end at any time.
@@ -429,7 +429,7 @@ pub(crate) fn pass_on<T>(ended: Result<T, JoinError>) -> Option<T> {
     }
 }
 
-/// Completes when one of the futures does.
+/// Completes when one of the futures completes.
 pub(crate) fn any_of(mut futures: Vec<BoxFuture<'static, ()>>) -> BoxFuture<'static, ()> {
     futures.push(future::pending().boxed());
     select_all(futures).map(|_| ()).boxed()

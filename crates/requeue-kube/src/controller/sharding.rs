@@ -25,9 +25,8 @@ use crate::membership::{
 
 /// The shards that a [sharded](crate::Controller::shard_group) controller holds.
 ///
-/// A reconciler uses it to protect its writes by the [fence](HeldShard::fence) of its object's
-/// shard. All clones show the same shards. It is empty while the controller is not a member of a
-/// group.
+/// A reconciler uses the handle to protect its writes by the [fence](HeldShard::fence) of its object's shard. All
+/// clones show the same shards. The handle is empty while the controller is not a member of a group.
 ///
 /// ```
 /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -84,7 +83,7 @@ impl HeldShards {
     pub(super) fn has_expired(&self, object: &ObjectKey) -> bool {
         match self.for_object(object) {
             Some(held) => !held.is_member(),
-            // The membership was lost, and the controller is about to be notified of it.
+            // The membership was lost, and the controller is about to be notified of the loss.
             None => {
                 let changing = self.0.changing.get().filter(|_| self.0.group.get().is_some());
                 changing.is_some_and(|it| it.places().shard_of(object).is_some())
@@ -152,7 +151,7 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Creates a group whose requests use its own client, or else `client`.
+    /// Creates a group whose requests use the client in its settings, or else `client`.
     ///
     /// # Errors
     ///
@@ -203,8 +202,8 @@ impl Group {
     }
 }
 
-/// Leaves the group after a join that did not complete. Otherwise the Lease would expire, and another
-/// replica might wait for that. After `limit`, or when `forced` completes, it continues in the background.
+/// Leaves the group after a join that did not complete. Otherwise the Lease would expire, and another replica might
+/// wait for this. After `limit`, or when `forced` completes, it continues in the background.
 pub(crate) async fn abandon_join(
     joining: Option<Joining>,
     limit: Duration,

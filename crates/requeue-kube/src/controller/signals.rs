@@ -4,8 +4,8 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, select};
 use tokio::sync::oneshot;
 
-/// Returns a future that completes at the first signal, and one that completes at the second. The second
-/// one must be polled for the first one to complete.
+/// Returns a future that completes at the first signal, and a future that completes at the second. The first future
+/// completes only if the second future is polled.
 pub(super) fn shutdown_signals() -> (BoxFuture<'static, ()>, BoxFuture<'static, ()>) {
     // One future waits for both signals: two handlers would both see the first signal.
     let (first, shutdown) = oneshot::channel();

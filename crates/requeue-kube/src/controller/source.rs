@@ -28,7 +28,7 @@ use crate::range::Shard;
 use crate::relist::Events;
 use crate::shared::{Object, SharedWatch};
 
-/// Starts a watch of what a selector selects. A shared watch has no selector, and takes the
+/// Starts a watch of the objects that a selector selects. A shared watch has no selector, and takes the
 /// [period](ListTimes::period) of its list.
 pub(super) type StartWatch<O> = Box<dyn FnMut(Selected, Option<Duration>) -> Events<O> + Send>;
 
@@ -47,7 +47,7 @@ pub(super) enum Selected {
     /// None. A list of one object shows whether the kind can be listed.
     Probe,
     Shard(Shard),
-    /// The shards that were held when the watch started, as far as they still are.
+    /// The shards that were held when the watch started, and that are still held.
     Held(Selection),
 }
 
@@ -80,7 +80,7 @@ impl Selected {
     pub(super) fn list_config(&self, wc: watcher::Config) -> watcher::Config {
         match self {
             Self::All | Self::Probe | Self::Shard(_) => wc,
-            // A streaming list can begin in a cache, too.
+            // A streaming list can also begin in a cache.
             Self::Held(_) => watcher::Config {
                 list_semantic: watcher::ListSemantic::MostRecent,
                 initial_list_strategy: watcher::InitialListStrategy::ListWatch,
@@ -91,7 +91,7 @@ impl Selected {
 }
 
 pub(super) type AnyPredicate<O> = Box<dyn Predicate<O> + Send>;
-/// An object that another object concerns, and its priority, if a mapper has set one.
+/// An object that another object concerns, and the priority that a mapper has set, if any.
 pub(super) type Target = (ObjectKey, Option<i32>);
 type Follow = Box<dyn FnOnce(Following) -> BoxFuture<'static, Result<(), RunnerError>> + Send>;
 
@@ -101,7 +101,7 @@ pub(super) struct Source {
     pub(super) name: String,
     pub(super) kind: Kind,
     pub(super) follow: Follow,
-    /// The events come from a shared watch, which has its own backoff.
+    /// The events come from a shared watch, which has a separate backoff.
     pub(super) is_shared: bool,
 }
 
@@ -126,7 +126,7 @@ pub(super) struct Following {
     pub(super) number: usize,
     pub(super) kind: Kind,
     pub(super) lists: ListTimes,
-    /// It is closed when the watches of the other kinds have ended.
+    /// The channel is closed when the watches of the other kinds have ended.
     pub(super) others: Arc<watch::Sender<()>>,
     /// Receives each error of the watch.
     pub(super) failed: Arc<dyn Fn(watcher::Error) + Send + Sync>,
@@ -280,13 +280,13 @@ impl Following {
     /// that long, although other requests of the process succeed.
     fn error_delay(&self) -> Option<Duration> {
         let delay = self.backoff.as_ref()?.lock().next()?;
-        // The watch with number 0 is that of the controller's own kind, which lists gained shards.
+        // The watch of the controller's own kind, which lists gained shards, has the number 0.
         let is_awaited = self.listed.awaits_list(self.number)
             || self.number == 0 && self.enqueuer.ownership.awaits_list();
         Some(self.lists.period.filter(|_| is_awaited).map_or(delay, |period| delay.min(period)))
     }
 }
 
-/// The backoff of a watch after an error. By default each watch has its own, with kube's times. A
-/// backoff of the user is shared by all watches.
+/// The backoff of a watch after an error. By default each watch has a separate backoff, with kube's times. A backoff of
+/// the user is shared by all watches.
 pub(super) type TriggerBackoff = Arc<Mutex<dyn Backoff>>;

@@ -52,7 +52,7 @@ impl Start {
     }
 }
 
-/// The right of this process to run a controller, or those of a manager.
+/// The right of this process to run a controller, or the controllers of a manager.
 #[derive(Default)]
 pub(crate) enum Right {
     /// There is neither an election nor a group.
@@ -71,7 +71,7 @@ impl Right {
         }
     }
 
-    /// Joins the group, if there is one: see [`Group::join`].
+    /// Joins the group, if any: see [`Group::join`].
     pub(crate) async fn or_join(
         self,
         group: Option<Group>,

@@ -44,7 +44,7 @@ impl Status {
         self.held.wait_of(object).or_else(|| self.writes.wait_of(object))
     }
 
-    /// Returns the state of the shard group, or `None` if the controller has not joined one.
+    /// Returns the state of the shard group, or `None` if the controller has not joined a group.
     #[must_use]
     pub fn shard_group(&self) -> Option<GroupStatus> {
         self.held.group_status()

@@ -23,7 +23,7 @@ where
     /// Reconciles all objects each time that `trigger` yields, for example after a change of the
     /// configuration.
     ///
-    /// They have [low priority](crate::controller::LOW_PRIORITY), so that changed objects go first.
+    /// These objects have [low priority](crate::controller::LOW_PRIORITY), so that changed objects go first.
     ///
     /// # Examples
     ///
@@ -50,9 +50,9 @@ where
 
     /// Reconciles the objects that `trigger` yields.
     ///
-    /// Its items are [`ObjectRef`](kube::runtime::reflector::ObjectRef)s,
-    /// [`ReconcileRequest`](kube::runtime::controller::ReconcileRequest)s, which also have a reason, or [`Request`]s, which
-    /// can have a priority.
+    /// The items of the stream are [`ObjectRef`](kube::runtime::reflector::ObjectRef)s,
+    /// [`ReconcileRequest`](kube::runtime::controller::ReconcileRequest)s, which also have a reason, or [`Request`]s,
+    /// which can have a priority.
     ///
     /// In kube this method is unstable, and takes only `ObjectRef`s.
     ///
@@ -161,7 +161,7 @@ where
     /// Delays the start until `trigger` completes, for example until this process is the leader.
     ///
     /// Until then the controller is in standby: watches and [store](Self::store) run, unless
-    /// [`without_warmup`](Self::without_warmup) is set, but nothing is queued. Then everything in the store is
+    /// [`without_warmup`](Self::without_warmup) is set, but nothing is queued. At the start, everything in the store is
     /// queued, with [low priority](crate::controller::LOW_PRIORITY).
     ///
     /// If the lease is lost, the caller must drop the stream immediately.
@@ -223,17 +223,17 @@ where
 
     /// Runs only while this process leads: of several replicas, one works, and the others stand by.
     ///
-    /// - **Start.** The controller takes part in the election once its watches have listed, so a
-    ///   replica that cannot list never leads. [Without warmup](Self::without_warmup), it lists after it
-    ///   has become the leader, and releases the lease if it cannot. With
-    ///   [`start_on`](Self::start_on), it takes part only after that trigger has completed. Until it
-    ///   leads, it is in standby, as described there.
+    /// - **Start.** The controller takes part in the election once its watches have listed, so a replica that cannot
+    ///   list never leads. [Without warmup](Self::without_warmup), it lists after it has become the leader, and
+    ///   releases the lease if it cannot. With [`start_on`](Self::start_on), it takes part only after that trigger has
+    ///   completed. Until this process leads, the controller is in standby, as described there.
     /// - **Shutdown.** During a [shutdown](Self::graceful_shutdown_on), the controller renews the lease while runs in
-    ///   flight complete, for at most [`shutdown_timeout`](super::Config::shutdown_timeout). It then releases the
-    ///   lease, so that another replica starts immediately. If runs were dropped, the lease is not released, but expires.
-    /// - **Loss of the lease.** All runs in flight are dropped immediately, each at an `await`. The
-    ///   stream ends with [`RunnerError::LeadershipLost`](super::RunnerError::LeadershipLost)
-    ///   before another replica leads. The process should then exit, too: an elector leads once.
+    ///   flight complete, for at most [`shutdown_timeout`](super::Config::shutdown_timeout). The controller then
+    ///   releases the lease, so that another replica starts immediately. If runs were dropped, the lease is not
+    ///   released, but expires.
+    /// - **Loss of the lease.** All runs in flight are dropped immediately, each at an `await`. The stream ends with
+    ///   [`RunnerError::LeadershipLost`](super::RunnerError::LeadershipLost) before another replica leads. The process
+    ///   should then also exit, because an elector leads only once.
     ///
     /// Work that blocks its thread cannot be dropped, and writes that were already sent cannot be recalled. A
     /// [`Fence`](crate::leader::Fence) protects against both. To use one, connect
@@ -270,7 +270,7 @@ where
     /// Starts watches and store only after [`start_on`](Self::start_on) has completed, or when this
     /// process leads.
     ///
-    /// By default they run in standby, too, so that a new leader starts immediately.
+    /// By default, watches and store also run in standby, so that a new leader starts immediately.
     pub fn without_warmup(mut self) -> Self {
         self.parts.start.is_cold = true;
         self

@@ -37,8 +37,8 @@ use crate::watch::{Observation, Watch, watch_name};
 /// | [`stream`](Self::stream) | those of your stream of raw events | [`filter`](Self::filter) |
 /// | [`shared`](Self::shared) | those of a [`SharedWatch`], each as an `Arc` | [`filter`](Self::filter), and [`SharedWatch::optional`] |
 ///
-/// Namespaces, labels and fields are those of the [`Api`] and the [`watcher::Config`]. A constructor
-/// whose name ends with `_with` is for a kind that is known only at run time.
+/// Namespaces, labels and fields come from the [`Api`] and the [`watcher::Config`]. A constructor whose name ends with
+/// `_with` is for a kind that is known only at run time.
 ///
 /// ```no_run
 /// use k8s_openapi::api::core::v1::{ConfigMap, Secret};
@@ -100,7 +100,7 @@ where
     /// As [`new`](Self::new), but only the metadata of the objects, which takes less memory and less
     /// traffic.
     ///
-    /// [`owns`](crate::Controller::owns) watches only metadata, too.
+    /// [`owns`](crate::Controller::owns) also watches only metadata.
     pub fn metadata(api: Api<O>, wc: watcher::Config) -> Self
     where
         O::DynamicType: Default,
@@ -119,11 +119,11 @@ where
 impl<O: Resource> Watched<O> {
     /// States that the kind may not be installed.
     ///
-    /// While the API server does not serve the kind, the controller works without it. It does not wait
-    /// for the kind before it starts, and no error is reported. A first list that fails for
-    /// another reason, such as a missing permission, is reported, and does not delay the start. Once the
-    /// kind is installed, the watch begins. If the kind is removed, its objects count as deleted, and
-    /// the controller waits again. One message is logged for each of these changes.
+    /// While the API server does not serve the kind, the controller works without it. The controller does not wait for
+    /// the kind before it starts, and no error is reported. A first list that fails for another reason, such as a
+    /// missing permission, is reported, and does not delay the start. Once the kind is installed, the watch begins. If
+    /// the kind is removed, its objects count as deleted, and the controller waits again. One message is logged for
+    /// each of these changes.
     ///
     /// With the permission to list and watch `customresourcedefinitions` of `apiextensions.k8s.io`, the
     /// watch begins when the definition is there. The permission can be limited to the definition's
@@ -201,12 +201,12 @@ impl<O: Resource, S> Debug for Watched<O, S> {
     }
 }
 
-/// The relation of an object of the other kind to those of the controller.
+/// The relation of an object of the other kind to the objects of the controller.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// It names its owners, which are in its namespace or have none.
+    /// The object names its owners, which are in its namespace or have no namespace.
     Owned,
-    /// A mapper names objects. It is not known whether they are in the shard.
+    /// A mapper names objects. The objects may be in another shard.
     Mapped,
 }
 
@@ -257,8 +257,7 @@ impl<O: Resource, S> Watched<O, S> {
     }
 }
 
-/// The origin of the events of a kind. It is private, so that only the constructors of [`Watched`] name
-/// sources.
+/// The origin of the events of a kind. This type is private, so that only the constructors of [`Watched`] name sources.
 pub(super) trait EventSource<O: Resource>: Send + 'static {
     /// An object as a mapper receives it.
     type Object;

@@ -55,9 +55,9 @@ impl Kind {
 /// is not polled, and no failure is counted. Writes of kinds that the controller does not watch
 /// delay nothing.
 ///
-/// The object waits at most for [`Config::own_writes_timeout`](super::Config::own_writes_timeout),
-/// because an event may never come, for example if the watch has a selector that excludes the
-/// object. After that it runs, and the metric `stale_sync_timeouts_total` counts it.
+/// The object waits at most for [`Config::own_writes_timeout`](super::Config::own_writes_timeout), because an event may
+/// never come, for example if the watch has a selector that excludes the object. After this time the object runs, and
+/// the metric `stale_sync_timeouts_total` counts the run.
 ///
 /// With several watches of one kind, the first event that shows a write counts, because the others
 /// may have selectors that exclude the object. The store of another watch may still be behind. A
@@ -219,8 +219,8 @@ fn numeric_version(meta: &ObjectMeta) -> Option<u64> {
 pub(super) struct Origin<'a> {
     kind: &'a Kind,
     progressed: Option<Progressed>,
-    /// The event stands for several changes. The last one may be an own write, and another one the
-    /// change of another client.
+    /// The event stands for several changes. The last change may be an own write, and an earlier change may come from
+    /// another client.
     is_merged: bool,
 }
 
@@ -316,8 +316,7 @@ impl Writes {
 
     /// Records the response of a deletion.
     ///
-    /// It is shown when the object is gone or has a deletion timestamp. Otherwise as
-    /// [`record`](Self::record).
+    /// A deletion is shown when the object is gone or has a deletion timestamp. Otherwise as [`record`](Self::record).
     ///
     /// ```no_run
     /// use k8s_openapi::api::core::v1::Secret;
@@ -337,7 +336,7 @@ impl Writes {
         let Some(key) = self.current_run() else { return };
         let kind = Kind::from_type::<O>(&O::DynamicType::default());
         match deleted {
-            // The object continues for a while, and this version shows that.
+            // The object continues to exist for a while, as this version shows.
             Either::Left(object) if object.meta().deletion_timestamp.is_some() => {
                 self.record_version(key, object, &O::DynamicType::default());
             }
@@ -440,18 +439,18 @@ impl Writes {
             state.open.remove(key);
         }
         if state.suppresses {
-            // The run before this one may not have been ended here yet.
+            // The end of the previous run may not be recorded here yet.
             state.in_flight.entry(key.clone()).or_default();
         }
         if timed_out { Freshness::TimedOut } else { Freshness::Fresh }
     }
 
-    /// Called after the run of `key`. Returns the adds that waited for its end.
+    /// Called after the run of `key`. Returns the adds that waited for the end of the run.
     pub(super) fn end_run(&self, key: &ObjectKey) -> Vec<Held> {
         self.0.lock().in_flight.remove(key).unwrap_or_default()
     }
 
-    /// Returns true if an event shows a write of a run of `key`, and must start no run of it.
+    /// Returns true if an event shows a write of a run of `key`, and must start no run of `key`.
     pub(super) fn is_own(&self, event: Origin<'_>, key: &ObjectKey) -> bool {
         let Some(shown) = event.only_shows() else { return false };
         let state = self.0.lock();
@@ -460,7 +459,7 @@ impl Writes {
         own.is_some_and(|writes| writes.iter().any(is_by_key))
     }
 
-    /// Keeps an add until the end of the run of `key`, if there is one, and if its event may show a
+    /// Keeps an add until the end of the run of `key`, if there is such a run, and if the event of the add may show a
     /// write that the run has not recorded yet. Returns the add otherwise.
     pub(super) fn hold_add(
         &self,
@@ -525,7 +524,7 @@ impl State {
         let now = Instant::now();
         self.expire_writes(now);
         let Some(watched) = self.kinds.get_mut(kind) else { return };
-        // A timeout that is out of range is as good as none.
+        // A timeout that is out of range has no effect.
         let until = now.checked_add(self.timeout).unwrap_or(now + Duration::from_secs(1 << 30));
         if let (true, Some(version)) = (self.suppresses, write.version) {
             watched.own.entry(version).or_default().push(write.clone());
@@ -533,8 +532,8 @@ impl State {
                 // The event of this write has arrived before its response: it starts no run.
                 held.retain(|held| held.kind != *kind || !held.shown.is_version(&write));
             }
-            // The event may come late, so the write is remembered for longer than its run waits. It
-            // may also never come, so there is a limit.
+            // The event may come late, so the write is remembered for longer than its run waits. The event may also
+            // never come, so there is a limit.
             self.limits.push_back((until.max(now + SUPPRESSED), kind.clone(), write.clone()));
         }
         // The event can arrive before the response does.
@@ -574,7 +573,7 @@ impl State {
         }
     }
 
-    /// Closes a write. Returns its object if that was the last one, and a run waits for it.
+    /// Closes a write. Returns the object if that was its last write, and a run waits for the write.
     fn close_write(&mut self, write: &Write) -> Option<ObjectKey> {
         let open = self.open.get_mut(&write.key)?;
         open.writes.retain(|number| *number != write.number);
@@ -607,7 +606,7 @@ impl State {
             Progressed::ListEnded => {
                 progress.reached = progress.reached.max(progress.listing);
                 progress.listed = progress.recorded;
-                // A deleted object has no version in the list. It is gone if the list began later.
+                // A deleted object has no version in the list. The object is gone if the list began later.
                 let before = watched.watches.values().map(|progress| progress.listed).min();
                 let is_gone =
                     |write: &Write| write.version.is_none() && Some(write.number) <= before;
@@ -673,7 +672,7 @@ impl Watched {
         while let Some(entry) = self.versions.first_entry().filter(|it| *it.key() <= reached) {
             shown.extend(entry.remove());
         }
-        // The event of the version that was just reached may still be compared with these.
+        // The event of the version that was just reached may still be compared with these writes.
         while let Some(entry) = self.own.first_entry().filter(|it| *it.key() < reached) {
             entry.remove();
         }

@@ -34,9 +34,8 @@ impl Sample {
 /// `_total`.
 pub(super) type Family = (&'static str, &'static str, Values);
 
-/// The values of a family in a sample. Each value has the label `controller`, and those of the queue
-/// also have `name`, with the same content. `Results` and `Depths` have several values each, which
-/// another label distinguishes.
+/// The values of a family in a sample. Each value has the label `controller`. Values of the queue also have the label
+/// `name`, with the same content. `Results` and `Depths` have several values each, which another label distinguishes.
 pub(super) enum Values {
     Results,
     ReconcileTime,

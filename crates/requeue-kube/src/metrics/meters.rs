@@ -58,8 +58,8 @@ pub(crate) struct Meters {
     pub(super) terminal: AtomicU64,
     pub(super) panics: AtomicU64,
     pub(super) timeouts: AtomicU64,
-    /// Deliveries that waited for an event of the object's own writes, and runs that started without
-    /// it after the time limit.
+    /// Deliveries that waited for an event of the object's own writes, and runs that started after the time limit
+    /// without such an event.
     pub(super) stale_skips: AtomicU64,
     pub(super) stale_starts: AtomicU64,
     /// Keys that come back after a delay.
@@ -110,8 +110,7 @@ impl Meters {
         self.stale_starts.fetch_add(1, Relaxed);
     }
 
-    /// Counts a key that comes back. It is a retry only if it has a delay, as in
-    /// controller-runtime.
+    /// Counts a key that comes back. As in controller-runtime, only a completion with a delay counts as a retry.
     pub(crate) fn comes_back(&self, delay: Duration) {
         self.retries.fetch_add(u64::from(!delay.is_zero()), Relaxed);
     }

@@ -22,9 +22,9 @@ use crate::ObjectQueue;
 
 /// The controllers in a Prometheus registry.
 ///
-/// Create it once for a registry, and pass it to each
-/// [`Controller::metrics`](crate::Controller::metrics). Controllers are read only when the registry
-/// is encoded. Their series appear when a controller starts, and disappear when it ends.
+/// Create it once for a registry, and pass it to each [`Controller::metrics`](crate::Controller::metrics). Controllers
+/// are read only when the registry is encoded. The series of a controller appear when it starts, and disappear when it
+/// ends.
 ///
 /// ```
 /// use prometheus_client::registry::Registry;
@@ -37,8 +37,8 @@ use crate::ObjectQueue;
 ///
 /// # Export
 ///
-/// It works as for a queue: see [`requeue::metrics::Metrics`]. Do not register both in one
-/// registry: both have series whose names begin with `workqueue_`.
+/// The metrics work as for a queue: see [`requeue::metrics::Metrics`]. Do not register both in one registry: both have
+/// series whose names begin with `workqueue_`.
 ///
 /// # Series
 ///
@@ -62,9 +62,9 @@ use crate::ObjectQueue;
 /// | `workqueue_unfinished_work_seconds` | `name`, `controller` | the sum of the times since delivery of all keys in flight |
 /// | `workqueue_longest_running_processor_seconds` | `name`, `controller` | the longest of these times |
 ///
-/// The series of elections and shard groups are those of [`LeaseMetrics`].
+/// The series of elections and shard groups are described at [`LeaseMetrics`].
 ///
-/// A scrape reads counters. Its cost does not depend on the number of keys.
+/// A scrape reads counters. The cost of a scrape does not depend on the number of keys.
 #[derive(Clone, Debug)]
 pub struct Metrics(Arc<Shown>);
 
@@ -80,7 +80,7 @@ impl Metrics {
 
     pub(crate) fn show_series(&self, series: &Arc<Series>) {
         let mut controllers = self.0.controllers.lock();
-        // The references are weak: the series of a controller end with it, not with the registry.
+        // The references are weak, so the series of a controller end with the controller, not with the registry.
         controllers.retain(|_, series| series.strong_count() > 0);
         controllers.insert(series.name.clone(), Arc::downgrade(series));
     }
@@ -102,7 +102,7 @@ pub(crate) struct Series {
     priorities: Mutex<Priorities>,
 }
 
-/// The priorities that were seen. Their series remain.
+/// The priorities that were seen. The series of these priorities remain.
 #[derive(Default)]
 struct Priorities {
     seen: BTreeSet<i32>,
@@ -125,7 +125,7 @@ impl Series {
 
     /// Returns the depth for each value of the label `priority`. `total` is the depth of all priorities.
     fn depths_by_priority(&self, total: usize) -> Vec<(String, usize)> {
-        // One more than the limit, to detect that it is exceeded.
+        // One more than the limit, so that an exceeded limit is detected.
         let depths: BTreeMap<_, _> =
             self.queue.ready_and_dirty_by_priority(MOST_PRIORITIES + 1).into_iter().collect();
         let mut priorities = self.priorities.lock();

@@ -29,7 +29,7 @@ pub(super) fn copy_error(error: &Arc<watcher::Error>) -> watcher::Error {
 struct Copied(Arc<watcher::Error>);
 
 impl Copied {
-    /// Returns the cause: the message of the error itself is that of its copy.
+    /// Returns the cause, because the copy already has the message of the error itself.
     fn cause(&self) -> &(dyn Error + 'static) {
         self.0.source().unwrap_or(&*self.0)
     }

@@ -14,21 +14,21 @@ use crate::ObjectKey;
 
 /// The objects of a [`SharedWatch`](super::SharedWatch) by the values of a function of them.
 ///
-/// It is created by [`SharedWatch::by_index`](super::SharedWatch::by_index), and has the objects of the
-/// watch's store. It is updated just after the store, and before the subscribers receive the event. It
-/// is cheap to clone.
+/// An index is created by [`SharedWatch::by_index`](super::SharedWatch::by_index), and has the objects of the watch's
+/// store. The index is updated just after the store, and before the subscribers receive the event. The index is cheap
+/// to clone.
 ///
-/// A look-up takes constant time, plus the time for its result. It does not wait for the watch, except
-/// while an update is being written. For each object and value, the index keeps two copies of the
-/// object's key, which share their text, and two of the value: about 150 bytes, and what the value
-/// allocates. The objects themselves are those of the store.
+/// A look-up takes constant time, plus the time for its result. A look-up does not wait for the watch, except while an
+/// update is being written. For each object and value, the index keeps two copies of the object's key, which share
+/// their text, and two copies of the value. The copies take about 150 bytes, and the memory that the value allocates.
+/// The objects themselves are shared with the store.
 #[derive(Educe)]
 #[educe(Clone(bound()), Debug(bound()))]
 pub struct Index<V, K>(#[educe(Debug(ignore))] Arc<RwLock<Entries<V, K>>>);
 
 struct Entries<V, K> {
     objects: HashMap<V, BTreeMap<ObjectKey, Arc<K>>>,
-    /// The values of each object that has any.
+    /// The values of each object that has values.
     values: HashMap<ObjectKey, Vec<V>>,
 }
 
@@ -121,7 +121,7 @@ struct Reader<V, F> {
 }
 
 impl<V, F> Reader<V, F> {
-    /// Returns the values of an object. If the function panics, the object has none.
+    /// Returns the values of an object. If the function panics, the object has no values.
     fn read_values<K, I>(&self, key: &ObjectKey, object: &K) -> Vec<V>
     where
         F: Fn(&K) -> I,
@@ -183,7 +183,7 @@ where
     }
 
     fn replace_objects(&self, objects: &[(ObjectKey, Arc<K>)]) {
-        // Look-ups use the old entries until the new ones are complete.
+        // Look-ups use the old entries until the new entries are complete.
         let mut fresh = Entries { objects: HashMap::new(), values: HashMap::new() };
         let mut reader = self.reader.lock();
         for (key, object) in objects {

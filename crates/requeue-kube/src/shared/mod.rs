@@ -1,8 +1,7 @@
 //! One watch and one store for several controllers of a process.
 //!
-//! Two controllers that need the objects of one kind usually have a watch and a store each. With a
-//! [`SharedWatch`], they have one of each together. So they list once after an outage, and each object
-//! is in memory once.
+//! Two controllers that need the objects of one kind usually have a watch and a store each. With a [`SharedWatch`],
+//! they share one watch and one store. After an outage they list once, and each object is in memory once.
 //!
 //! ```no_run
 //! use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
@@ -69,15 +68,13 @@ use crate::{ObjectKey, optional, relist};
 
 /// A watch of one kind, scope and selector, and its store, for several controllers of a process.
 ///
-/// Pass it to [`Controller::for_shared`] and [`Watched::shared`]. The watch begins when
-/// the first of these controllers starts, and ends when all of them and all clones of this value are
-/// gone.
+/// Pass the watch to [`Controller::for_shared`] and [`Watched::shared`]. The watch begins when the first of these
+/// controllers starts, and ends when all of them and all clones of this value are gone.
 ///
-/// - **Deletions are delivered**, also those that the watch has missed. kube's shared streams deliver
-///   none.
-/// - **Each subscriber is a queue.** A slow subscriber delays no other one, and takes memory only for
-///   the keys of objects that have changed since it last read. It then reads their latest state. Several
-///   changes of an object are then one event, which
+/// - **Deletions are delivered**, also deletions that the watch has missed. kube's shared streams deliver no deletions.
+/// - **Each subscriber is a queue.** A slow subscriber delays no other subscriber, and takes memory only for the keys
+///   of objects that have changed since it last read. The subscriber then reads the latest state of these objects.
+///   Several changes of an object are then one event, which
 ///   [`suppress_own_writes`](crate::controller::Config::suppress_own_writes) never suppresses.
 /// - **A late subscriber** first receives the current state, as a first list.
 /// - **After an outage**, the API server is asked for one list. Each controller reconciles only the
@@ -111,8 +108,8 @@ struct Inner<K: ObjectKind> {
     task: Mutex<JoinSet<()>>,
 }
 
-/// The state that the watch changes and the subscribers read. It has one lock, so that a subscriber sees
-/// each change exactly once: in the store when it takes a list, or as a key.
+/// The state that the watch changes and the subscribers read. The state has one lock, so that a subscriber sees each
+/// change exactly once: in the store when it takes a list, or as a key.
 struct Fanout<K: ObjectKind> {
     dyntype: K::DynamicType,
     writer: Writer<K>,
@@ -135,7 +132,7 @@ enum End {
 
 /// The changes that a subscriber has not read.
 struct Subscriber<K> {
-    /// It reads the whole store first. The other changes come after that.
+    /// The subscriber reads the whole store first, and then the other changes.
     lists: bool,
     order: VecDeque<ObjectKey>,
     changed: HashMap<ObjectKey, Changed<K>>,
@@ -442,7 +439,7 @@ fn prepare_indexes<K: ObjectKind>(fanout: &Mutex<Fanout<K>>, event: &Event<K>) {
 
 impl<K: ObjectKind> Fanout<K> {
     fn apply_event(&mut self, event: Event<K>) {
-        // The store changes under the lock of the subscribers. So each sees the change either in its
+        // The store changes under the lock of the subscribers. Each subscriber therefore sees the change either in its
         // list or as a key, and never in both.
         self.writer.apply_watcher_event(&event);
         match event {

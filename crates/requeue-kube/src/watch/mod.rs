@@ -1,13 +1,11 @@
 //! The changes of objects that a watch has seen, also while it was disconnected.
 //!
-//! kube's trigger streams pass on single objects, so a deletion while a watch was disconnected is
-//! never reported. A [`Watch`] reads the raw [`Event`]s instead, and remembers the state of each
-//! object. When a new list arrives, it reports which objects are new, changed, unchanged or
-//! deleted. It also remembers which other objects each object concerns, so that an owner is
-//! notified when an owned object is deleted.
+//! kube's trigger streams pass on single objects, so a deletion while a watch was disconnected is never reported. A
+//! [`Watch`] reads the raw [`Event`]s instead, and remembers the state of each object. When a new list arrives, it
+//! reports which objects are new, changed, unchanged or deleted. The watch also remembers which other objects each
+//! object concerns, so that an owner is notified when an owned object is deleted.
 //!
-//! A watch has no I/O: it takes events, and returns [`Change`]s. It reads no clock, and never
-//! waits.
+//! A watch has no I/O: it takes events, and returns [`Change`]s. A watch reads no clock, and never waits.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -23,10 +21,10 @@ use crate::ObjectKey;
 #[cfg(test)]
 mod tests;
 
-/// The priority of objects that can wait: those in the first list, those that a later list shows
-/// unchanged, and those that are reconciled in bulk.
+/// The priority of objects that can wait: objects in the first list, unchanged objects in a later list, and objects
+/// that are reconciled in bulk.
 ///
-/// The value is controller-runtime's.
+/// controller-runtime uses the same value.
 pub const LOW_PRIORITY: i32 = -100;
 
 /// Returns the name of a watch, as in `ConfigMap.v1 (owned)`.
@@ -50,14 +48,14 @@ pub struct Observation {
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Seen {
     uid: u64,
-    /// The version as a number, or a hash with the highest bit set if it is none. `None` for an object
+    /// The version as a number, or a hash with the highest bit set if the version is no number. `None` for an object
     /// without a resource version. Such an object never counts as unchanged.
     resource_version: Option<NonZeroU64>,
     generation: u64,
     property: Option<NonZeroU64>,
     /// Sorted, without duplicates: a mapper may return them in any order.
     targets: Box<[ObjectKey]>,
-    /// The priorities of those targets that have one. Rare, so `None` takes eight bytes.
+    /// The priorities of targets that have a priority. Rare, so `None` takes eight bytes.
     priorities: Option<Box<Priorities>>,
 }
 
@@ -93,8 +91,8 @@ impl Observation {
 
     /// Sets the priorities of objects that this object concerns.
     ///
-    /// The others have the priority of the [kind of the change](ChangeKind::priority). The highest of
-    /// several priorities of one object counts.
+    /// The other objects have the priority of the [kind of the change](ChangeKind::priority). The highest of several
+    /// priorities of one object counts.
     ///
     /// ```
     /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -133,8 +131,8 @@ impl Observation {
 }
 
 impl Seen {
-    /// Returns true if this is an older version than `other`. Versions of one resource are compared as
-    /// integers, also those of different objects.
+    /// Returns true if this is an older version than `other`. Versions of one resource are compared as integers, also
+    /// between different objects.
     fn is_older_than(&self, other: &Self) -> bool {
         let number = |seen: &Self| seen.resource_version.filter(|it| it.get() & HASHED == 0);
         number(self).zip(number(other)).is_some_and(|(this, other)| this < other)
@@ -188,16 +186,15 @@ fn version_number(text: &str) -> NonZeroU64 {
 pub enum ChangeKind {
     /// The object is in the first list.
     Listed,
-    /// The object was seen again, as in a list after `410 Gone`. It has the same uid and the same
-    /// resource version, and concerns the same objects.
+    /// The object was seen again, as in a list after `410 Gone`. The object has the same uid and the same resource
+    /// version, and concerns the same objects.
     Unchanged,
-    /// The object has changed, or concerns other objects. Its generation, if it has one, is the
-    /// same. An object without a resource version is never [`Unchanged`](Self::Unchanged), but
-    /// `Updated`.
+    /// The object has changed, or concerns other objects. Its generation, if any, is the same. An object without a
+    /// resource version is never [`Unchanged`](Self::Unchanged), but `Updated`.
     Updated,
     /// The object has a new generation: its desired state has changed.
     NewGeneration,
-    /// The object is new, or another object (by its uid) replaces a deleted one of the same name.
+    /// The object is new, or another object (by its uid) replaces a deleted object of the same name.
     Created,
     /// The object was deleted.
     Deleted,
@@ -238,7 +235,7 @@ impl Change {
         Self { key: key.clone(), targets, kind, priorities }
     }
 
-    /// Returns the priority of a run of `target`: its [own](Observation::priorities), or that of the
+    /// Returns the priority of a run of `target`: its [own](Observation::priorities), or the priority of the
     /// [kind](ChangeKind::priority) of this change.
     #[must_use]
     pub fn priority_of(&self, target: &ObjectKey) -> i32 {
@@ -293,10 +290,10 @@ impl Watch {
     /// each in the order of the keys. A list that is interrupted and starts again returns no
     /// changes for the interrupted part.
     ///
-    /// A list may be older than what the watch has seen, if the API server answers from a cache that
-    /// is behind. If an object in the list is older than it was seen, objects that are missing in the
-    /// list are kept, and count as changed when they are seen again. An old list without such an
-    /// object is not recognized: the version of the list itself is not part of the events.
+    /// A list may be older than the state that the watch has seen, if the API server answers from a cache that is
+    /// behind. If an object in the list is older than it was seen, objects that are missing in the list are kept, and
+    /// count as changed when they are seen again. An old list without such an object is not recognized: the version of
+    /// the list itself is not part of the events.
     #[must_use = "the changes name the objects that need a run"]
     pub fn event<O>(
         &mut self,
@@ -322,7 +319,7 @@ impl Watch {
 
     /// Keeps the state of an object that cannot be decoded, during a list.
     ///
-    /// It counts as the object that was seen before, if any, and not as deleted.
+    /// Such an object counts as the object that was seen before, if any, and not as deleted.
     ///
     /// ```
     /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -381,7 +378,7 @@ impl Watch {
         let is_older = |(key, now): (&_, &Seen)| {
             before.get(key).is_some_and(|before| now.is_older_than(before))
         };
-        // In an old list, the missing objects are those that were created after it.
+        // The objects that are missing in an old list were created after it.
         let missing: Vec<_> = match self.seen.iter().any(is_older) {
             true => before.extract_if(|key, _| !self.seen.contains_key(key)).collect(),
             false => Vec::new(),

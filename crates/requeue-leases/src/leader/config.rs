@@ -61,13 +61,13 @@ impl Config {
 
     /// Makes an elector for the Lease `name`, which must not exist yet, with these labels and annotations.
     ///
-    /// The elector creates the Lease, or gives up. It never takes it over, so the Lease has one
-    /// term only.
+    /// The elector creates the Lease, or gives up. The elector never takes a Lease over, so the Lease has only one
+    /// term.
     pub(crate) fn only_create(mut self, name: &str, labels: Value, annotations: Value) -> Self {
         name.clone_into(&mut self.name);
         self.metadata = json!({ "name": name, "labels": labels, "annotations": annotations });
         self.only_create = true;
-        // The Events of a group report takeovers, and not the terms of its members.
+        // The Events of a group report takeovers instead of the terms of its members.
         self.has_events = false;
         self
     }
@@ -83,7 +83,7 @@ impl Config {
     ///
     /// The default is 15 s.
     ///
-    /// For this time, other replicas wait for a leader that does not renew. It determines the time
+    /// For this time, other replicas wait for a leader that does not renew. The duration therefore determines the time
     /// to take over from a leader that has died.
     #[must_use]
     pub fn lease_duration(mut self, duration: Duration) -> Self {
@@ -94,8 +94,8 @@ impl Config {
     /// Sets the time after which a leader steps down, measured from the moment at which its last
     /// successful renewal was sent.
     ///
-    /// The default is 10 s. It must be less than the lease's duration: otherwise a leader would still lead when
-    /// another takes over.
+    /// The default is 10 s. The deadline must be less than the lease's duration. Otherwise a leader would still lead
+    /// when another replica takes over.
     ///
     /// The ratio of the lease's duration to this deadline is the margin for inaccurate clocks. With
     /// 15 s and 10 s, one clock may run almost 1.5 times as fast as another.
@@ -144,10 +144,10 @@ impl Config {
         self
     }
 
-    /// Creates a client for the election only, with its own connections.
+    /// Creates a client only for the election, with separate connections.
     ///
-    /// Its timeouts are those of the election's requests. It does not retry: the election decides
-    /// about retries.
+    /// The timeouts of the client are the timeouts of the election's requests. The client does not retry, because the
+    /// election decides about retries.
     ///
     /// # Errors
     ///
@@ -155,12 +155,12 @@ impl Config {
     pub fn client(&self, config: kube::Config) -> Result<Client, kube::Error> {
         let mut config = self.limit_requests(config);
         config.read_timeout = config.write_timeout;
-        // The time limit begins with each request: a connection that was idle is not late.
+        // The time limit begins with each request, so an idle connection does not exceed it.
         config.reset_reader_on_write = true;
         Client::try_from(config)
     }
 
-    /// Sets the time limits of a client's requests, except for that of reading: a watch is silent for longer.
+    /// Sets the time limits of a client's requests, except for reads, because a watch is silent for longer.
     pub(crate) fn limit_requests(&self, mut config: kube::Config) -> kube::Config {
         config.connect_timeout = Some(self.request_limit());
         config.write_timeout = Some(self.request_limit());
@@ -169,8 +169,7 @@ impl Config {
         config
     }
 
-    /// Returns the time limit of a request. A leader's request ends with its lease, if that is
-    /// earlier.
+    /// Returns the time limit of a request. A leader's request ends at the latest with its lease.
     pub(crate) fn request_limit(&self) -> Duration {
         // The limit is half of the deadline: a renewal whose request hangs still has a second
         // attempt.

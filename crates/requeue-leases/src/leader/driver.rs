@@ -24,7 +24,7 @@ impl Driver {
     ///
     /// # Cancel safety
     ///
-    /// It can be dropped. A request that was in flight then counts as failed.
+    /// The future can be dropped. A request that was in flight then counts as failed.
     pub(super) async fn acquire(&mut self) -> Option<FencingToken> {
         loop {
             let ended = self.take_step().await.is_some();
@@ -35,7 +35,7 @@ impl Driver {
         }
     }
 
-    /// Renews the lease until that fails, or until a release is requested.
+    /// Renews the lease until a renewal fails, or until a release is requested.
     pub(super) async fn hold_lease(&mut self) -> End {
         loop {
             if let Some(end) = self.take_step().await {

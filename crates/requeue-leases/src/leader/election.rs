@@ -1,13 +1,12 @@
-//! The algorithm of the election: client-go's, as a state machine without a clock and without a
-//! network.
+//! The election with client-go's algorithm, as a state machine without a clock and without a network.
 //!
-//! Invariant: no two replicas lead at the same time. A leader's right ends one renew deadline after
-//! its last successful renewal was *sent*. The API server stored that renewal no earlier, and a
-//! follower read it no earlier than that. The follower then waits for a whole lease, which is
-//! longer. It takes over by a write that fails if another replica has written in between.
+//! Invariant: no two replicas lead at the same time. A leader's right ends one renew deadline after its last successful
+//! renewal was *sent*. The API server stored this renewal no earlier than it was sent, and a follower read it no
+//! earlier than it was stored. The follower then waits for a whole lease, which is longer. The follower takes over by a
+//! write that fails if another replica has written since the read.
 //!
-//! Only the rates of the two clocks matter: the faster clock may exceed the slower one by less than
-//! the ratio of lease to renew deadline. The clocks need not show the same time.
+//! Only the rates of the two clocks matter: the faster clock may exceed the slower clock by less than the ratio of
+//! lease to renew deadline. The clocks need not show the same time.
 
 use std::time::Duration;
 
@@ -114,7 +113,7 @@ impl Election {
         if let Role::Ended(end) = &self.role {
             return Step::Ended(end.clone());
         }
-        // Neither a wait nor a request may outlast the right: the leader learns of its end in time.
+        // No wait or request may outlast the right, so that the leader learns of its end in time.
         let end = self.leading_until().unwrap_or(Time::NEVER);
         if now < self.plan.at {
             return Step::Wait(self.plan.at.min(end));
@@ -141,7 +140,7 @@ impl Election {
     /// Releases the Lease as soon as possible. Requires that all work of the leader has ended.
     pub(crate) fn release(&mut self) {
         let Role::Leader(held) = &mut self.role else { return };
-        // A read that is planned comes first: its result decides whether there is something to release.
+        // A planned read comes first, because its result decides whether there is a term to release.
         held.write = Request::Release;
         if self.plan.request == Request::Hold {
             self.plan = Plan { request: Request::Release, at: Time::ZERO };
@@ -223,8 +222,8 @@ impl Election {
                 let mine = lease.holder() == self.identity;
                 let token = lease.fencing_token();
                 self.see_lease(lease, now);
-                // A late response gives no right to lead. The Lease is ours, however, and can be
-                // taken over.
+                // A late response gives no right to lead. This elector nevertheless holds the Lease, and can take it
+                // over.
                 if mine && now < sent.at + self.config.renew_deadline {
                     let held =
                         Held { token, renewed: sent.at, conflicted: false, write: Request::Hold };
@@ -238,7 +237,7 @@ impl Election {
         if self.config.only_create {
             return self.role = Role::Ended(End::Lost(LeadershipLost::Abandoned));
         }
-        // Standbys that have seen the same renewal must not all poll simultaneously. The factor is client-go's.
+        // Standbys that have seen the same renewal must not all poll simultaneously. client-go uses the same factor.
         let pause = jitter(self.config.retry_period, 1.2, &mut self.jitter);
         self.plan = Plan { request: Request::Read, at: sent.at + pause };
     }
@@ -298,8 +297,7 @@ impl Election {
         let Some(Seen { lease, since }) = &self.seen else { return true };
         let lease_duration =
             lease.duration_seconds().map_or(self.config.lease_duration, Duration::from_secs);
-        // If we are the holder, it is by a write whose response was lost: no one else has our
-        // identity.
+        // If this elector is the holder, the response to its write was lost, because no one else has this identity.
         let unheld = lease.holder().is_empty() || lease.holder() == self.identity;
         unheld || now >= *since + lease_duration
     }

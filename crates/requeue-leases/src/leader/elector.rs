@@ -36,8 +36,8 @@ pub struct LeaderElector {
 impl LeaderElector {
     /// Creates an elector with a unique identity: the host's name and a UUID.
     ///
-    /// Use a separate client, such as the one that [`Config::client`] creates: renewals must not
-    /// wait behind the requests of the work.
+    /// Use a separate client, such as the client that [`Config::client`] creates: renewals must not wait behind the
+    /// requests of the work.
     ///
     /// # Errors
     ///
@@ -82,7 +82,7 @@ impl LeaderElector {
 
     /// Returns a handle that shows the current state of the election.
     ///
-    /// It remains valid after the elector is gone.
+    /// The handle remains valid after the elector is gone.
     #[must_use]
     pub fn status(&self) -> Status {
         Status(Arc::clone(&self.shared))
@@ -100,8 +100,8 @@ impl LeaderElector {
     ///
     /// # Cancel safety
     ///
-    /// If it is dropped, this process withdraws from the election. If that happens while it takes
-    /// the Lease over, no other replica can lead until the Lease expires.
+    /// If the future is dropped, this process withdraws from the election. If that happens while it takes the Lease
+    /// over, no other replica can lead until the Lease expires.
     ///
     /// # Examples
     ///
@@ -124,7 +124,7 @@ impl LeaderElector {
     pub async fn acquire(self) -> Term {
         match self.try_acquire().await {
             Some(term) => term,
-            // Only an elector with a single attempt gives up. It is not public.
+            // Only an elector with a single attempt gives up. Such an elector is not public.
             None => pending().await,
         }
     }
@@ -200,8 +200,8 @@ impl LeaderElector {
     ///
     /// # Cancel safety
     ///
-    /// If it is dropped, `lead` is dropped and the term ends. The lease is not released, because
-    /// `lead` may have left work behind.
+    /// If the future is dropped, `lead` is dropped and the term ends. The lease is not released, because `lead` may
+    /// have left work behind.
     ///
     /// ```no_run
     /// # async fn reconcile_all() {}

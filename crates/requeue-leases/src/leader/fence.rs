@@ -36,16 +36,15 @@ const ANNOTATION: &str = "requeue/leader-term";
 ///
 /// - A write without the test is not rejected. A merge patch, an apply and a `PUT` cannot test. (A
 ///   `PUT` with the `resourceVersion` that was read since the claim is as safe.)
-/// - A create is not fenced, because there is nothing to test. A late create of an earlier leader
-///   restores an object that was deleted in the meantime. Create objects with [the
-///   annotation](Fence::annotation), so that they show their term.
+/// - A creation is not fenced, because there is no object to test. If an earlier leader's create arrives late, it
+///   restores an object that was deleted since. Create objects with [the annotation](Fence::annotation), so that they
+///   show their term.
 /// - A delete has no patch. Use the uid and the `resourceVersion` that were read since the claim as
 ///   preconditions.
 /// - A fence is per object: an earlier leader can still write to objects that have not been claimed
 ///   yet.
-/// - Another Lease is another fence. If the Lease is deleted while a leader holds it, two processes
-///   lead until the first one notices. The fence distinguishes their terms, and only the holder of
-///   the current Lease can claim.
+/// - Another Lease is another fence. If the Lease is deleted while a leader holds it, two processes lead until the
+///   first leader notices. The fence distinguishes their terms, and only the holder of the current Lease can claim.
 ///
 /// ```no_run
 /// # use k8s_openapi::api::core::v1::ConfigMap;
@@ -124,9 +123,8 @@ impl Fence {
     /// Returns the patch to send before the first write to an object that was just read, or `None`
     /// if this term has already claimed it.
     ///
-    /// It sends no request in most cases. If the object was claimed under another Lease, or the
-    /// annotation is not a term, it first renews the lease. This ensures that the term in the
-    /// annotation is not a later one.
+    /// The call sends no request in most cases. If the object was claimed under another Lease, or the annotation is not
+    /// a term, it first renews the lease. This ensures that the term in the annotation is not a later term.
     ///
     /// The patch fails with code 422 if the object has changed since it was read. Read it again in
     /// that case.
@@ -138,7 +136,7 @@ impl Fence {
     ///
     /// # Cancel safety
     ///
-    /// It can be dropped at any point. At most, the lease has been renewed.
+    /// The future can be dropped at any point. At most, the lease has been renewed.
     ///
     /// # Examples
     ///
@@ -169,8 +167,8 @@ impl Fence {
                         return Err(LeadershipLost::Fenced(term));
                     }
                 }
-                // The two terms have no order. But a process that can renew now was the leader when the annotation was
-                // read.
+                // The two terms have no order. However, a process that can renew now was the leader when the annotation
+                // was read.
                 Some(_) | None => self.right.confirm().await?,
             }
         }
@@ -187,7 +185,7 @@ impl Fence {
 
     /// Returns a patch with these operations, after a test that this term has claimed the object.
     ///
-    /// It does not check whether this process still leads: the API server decides.
+    /// The call does not check whether this process still leads, because the API server decides.
     #[must_use]
     pub fn patch(&self, operations: Operations) -> Patch<()> {
         let term = json!(self.token.to_string());

@@ -14,8 +14,8 @@ use crate::token::FencingToken;
 
 /// The right to lead, for one term.
 ///
-/// It is cheap to clone. Each clone means that some work still runs: the lease is released only
-/// when all clones are dropped. For read access only, use a [`Status`](super::Status).
+/// The handle is cheap to clone. Each clone means that some work still runs: the lease is released only when all clones
+/// are dropped. For read access only, use a [`Status`](super::Status).
 ///
 /// ```no_run
 /// # use requeue_leases::leader::Leadership;
@@ -84,7 +84,7 @@ impl Led {
 impl Shared {
     pub(super) fn is_leading(&self) -> bool {
         let view = self.view.borrow();
-        // The clock is read after the right. Otherwise a right that ends in between would look valid.
+        // The clock is read after the right. Otherwise a right that ends between the two reads would look valid.
         view.led.as_ref().is_some_and(|led| !led.is_over() && self.clock.now() < led.until)
     }
 
@@ -112,7 +112,7 @@ impl Shared {
         }
     }
 
-    /// Changes the state of the term, if there is one, and wakes the tasks that wait for a change.
+    /// Changes the state of the term, if any, and wakes the tasks that wait for a change.
     pub(super) fn change_term(&self, change: impl FnOnce(&mut Led)) {
         self.view.send_modify(|view| {
             if let Some(led) = &mut view.led {
@@ -191,7 +191,7 @@ impl Leadership {
     ///
     /// # Cancel safety
     ///
-    /// It can be dropped and called again.
+    /// The future can be dropped, and the method called again.
     ///
     /// # Examples
     ///
@@ -215,7 +215,7 @@ impl Leadership {
     ///
     /// # Cancel safety
     ///
-    /// It can be dropped and called again.
+    /// The future can be dropped, and the method called again.
     ///
     /// # Examples
     ///
@@ -244,7 +244,7 @@ impl Leadership {
     ///
     /// # Cancel safety
     ///
-    /// If it is dropped, the lease is renewed nevertheless.
+    /// If the future is dropped, the lease is renewed nevertheless.
     ///
     /// # Examples
     ///

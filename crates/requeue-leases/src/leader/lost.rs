@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use crate::token::FencingToken;
 
-/// The reason why a leader no longer leads, or must stop to write, except for its own release.
+/// The reason why a leader no longer leads, or must stop writing. A release by the leader is not such a reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeadershipLost {
-    /// No renewal succeeded for this long after the last successful one was sent.
+    /// No renewal has succeeded for this time, counted from the sending of the last successful renewal.
     #[error("leadership lost: the lease was not renewed for {0:?}")]
     RenewDeadline(Duration),
     /// Another replica holds the Lease.
     ///
-    /// Contains the identity of the holder, or nothing if the Lease has none.
+    /// Contains the identity of the holder, or nothing if the Lease has no holder.
     #[error("leadership lost: {}", describe_holder(.0))]
     Taken(String),
     /// The Lease was deleted.
@@ -28,9 +28,9 @@ pub enum LeadershipLost {
     /// This later term has claimed an object: see [`Fence::claim`](super::Fence::claim).
     #[error("the later term {0} has claimed the object")]
     Fenced(FencingToken),
-    /// Some work was still running this long after the leader had to stop: at the end of the [drain
-    /// timeout](super::Config::drain_timeout), or [long after](super::Status::check) the end of the
-    /// lease. The lease is not released, but expires.
+    /// Some work was still running this time after the leader had to stop: at the end of the [drain
+    /// timeout](super::Config::drain_timeout), or [long after](super::Status::check) the end of the lease. The lease is
+    /// not released, but expires.
     #[error("work was still running {0:?} after the leader had to stop")]
     Undrained(Duration),
 }

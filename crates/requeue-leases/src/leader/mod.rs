@@ -1,11 +1,11 @@
 //! Leader election: one of several replicas leads, by a Kubernetes Lease.
 //!
-//! The algorithm is client-go's, and works without a controller. A controller of requeue-kube that must
-//! run only while its process leads takes the elector with `Controller::leader_election`.
+//! The election has client-go's algorithm, and works without a controller. A controller of requeue-kube that must run
+//! only while its process leads takes the elector with `Controller::leader_election`.
 //!
 //! - **One leader.** No two replicas lead at the same time, even if requests are slow or lost, or a replica is
-//!   disconnected. This holds as long as no machine's clock runs 1.5 times as fast as another's. The clocks need not
-//!   show the same time.
+//!   disconnected. This holds as long as no machine's clock runs 1.5 times as fast as the clock of another machine. The
+//!   clocks need not show the same time.
 //! - **The leader knows when its term ends.** [`Leadership::is_leading`] is exact, by a clock that also counts while
 //!   the machine is suspended. The leader is also notified by that time.
 //! - **Late writes are rejected.** A process that was frozen in the middle of a write finishes it
@@ -54,7 +54,7 @@
 //!
 //! The response times of the API server to these polls and to the write must be added. A request without a response
 //! counts as failed after half a renew deadline, and the next poll makes up for it. The algorithm is client-go's. The
-//! polls are spread so that standbys do not all poll at the same time.
+//! standbys poll at different times.
 //!
 //! # Differences from client-go
 //!
@@ -65,13 +65,13 @@
 //! - The lease's duration must be whole seconds. client-go truncates 2.9 s to 2 in the Lease.
 //! - The identity is new for each elector, and every term has a new number. A [`FencingToken`] therefore names one term. In
 //!   client-go, a leader that returns under its old name keeps the number.
-//! - A deleted Lease ends the term. Replicas that have seen it held still wait until it would have
-//!   expired; client-go creates it again immediately. A replica that has never seen the Lease cannot
-//!   know about it. If you delete the Lease of a running leader, two replicas may lead until the
-//!   first one next renews, or, if it cannot renew, up to its renew deadline.
+//! - A deleted Lease ends the term. Replicas that have seen it held still wait until it would have expired; client-go
+//!   creates it again immediately. A replica that has never seen the Lease cannot know about it. If you delete the
+//!   Lease of a running leader, two replicas may lead until the first leader next renews. If the first leader cannot
+//!   renew, this lasts at most for its renew deadline.
 //! - Unknown fields of the Lease are kept.
-//! - A release waits for the work, and renews the lease in the meantime. client-go's
-//!   `ReleaseOnCancel` leaves that to the caller.
+//! - A release waits for the work, and renews the lease during this time. client-go's `ReleaseOnCancel` leaves that to
+//!   the caller.
 //! - There are no locks of other kinds, and no coordinated leader election, which is alpha.
 //!
 //! # Permissions

@@ -11,7 +11,7 @@ const TOLERANCE: Duration = Duration::from_secs(20);
 
 /// Shows the current state of an election.
 ///
-/// It is cheap to clone, and remains valid after its elector is gone.
+/// The handle is cheap to clone, and remains valid after its elector is gone.
 ///
 /// ```no_run
 /// # use requeue_leases::leader::LeaderElector;

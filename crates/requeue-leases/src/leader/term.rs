@@ -28,7 +28,7 @@ impl Term {
     /// Returns the right to lead, for the tasks that do the work.
     #[must_use]
     pub fn leadership(&self) -> Leadership {
-        // It is `Some` until `release`, which consumes the term.
+        // The value is `Some` until `release`, which consumes the term.
         self.leadership.clone().expect("a term that was released is gone")
     }
 
@@ -39,15 +39,15 @@ impl Term {
     ///
     /// # Cancel safety
     ///
-    /// It can be dropped and called again.
+    /// The future can be dropped, and the method called again.
     pub async fn lost(&self) -> LeadershipLost {
         self.shared.wait_for(|led| led.lost.clone()).await
     }
 
-    /// Asks the work to stop, unless that was done before, and returns its deadline.
+    /// Asks the work to stop, unless it was asked before, and returns its deadline.
     pub(super) fn drained_by(&self) -> Time {
         let mut stopping_since = self.shared.clock.now();
-        // The first request counts: a second one must not extend the time.
+        // The first request counts, because a second request must not extend the time.
         self.shared.change_term(|led| stopping_since = *led.stopping.get_or_insert(stopping_since));
         stopping_since + self.shared.config.drain_timeout
     }
@@ -57,9 +57,9 @@ impl Term {
     ///
     /// # Errors
     ///
-    /// The lease was lost in the meantime, or a [`Leadership`] still existed when the
-    /// [`drain_timeout`](super::Config::drain_timeout) was over. That time counts from the first
-    /// request to stop. The lease is not released, but expires.
+    /// The lease was lost during the wait, or a [`Leadership`] still existed when the
+    /// [`drain_timeout`](super::Config::drain_timeout) was over. That time counts from the first request to stop. The
+    /// lease is not released, but expires.
     ///
     /// # Cancel safety
     ///
@@ -98,10 +98,10 @@ impl Term {
         }
     }
 
-    /// If the lease is lost, waits until that has been reported.
+    /// If the lease is lost, waits until the loss has been reported.
     pub(super) async fn wait_until_over(mut self) {
         if self.shared.view.borrow().led.as_ref().is_some_and(|led| led.lost.is_some()) {
-            // It fails only if the runtime is shutting down.
+            // The wait fails only if the runtime is shutting down.
             let _ = (&mut self.task).await;
         }
     }

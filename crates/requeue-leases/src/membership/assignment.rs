@@ -6,14 +6,14 @@ use serde_json::{Map, Value, json};
 
 use crate::lease::{ASSIGNMENT, Lease};
 
-/// The label of all Leases of a group. Its value is the group's name.
+/// The label of all Leases of a group. The value of the label is the group's name.
 pub(super) const LABEL: &str = "requeue/shard-group";
 /// In a member Lease: the uid of the group object that the member has joined.
 pub(super) const JOINED: &str = "requeue/shard-group-uid";
 /// In a member Lease: the member is about to stop, and receives no shards.
 pub(super) const STOPPING: &str = "requeue/shard-stopping";
-/// The member that wrote the assignment. If it is not the former holder of a shard that has moved,
-/// the former holder is dead.
+/// The member that wrote the assignment. If this member is not the former holder of a shard that has moved, the former
+/// holder is dead.
 const WRITER: &str = "requeue/shard-writer";
 const BY: &str = "requeue/shard-by";
 const OBJECTS: &str = "requeue/shard-objects";
@@ -32,7 +32,7 @@ pub(super) struct Layout {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Slot {
     pub(super) holder: Option<Arc<str>>,
-    /// The fencing token: greater with each new holder, and 0 before the first one.
+    /// The fencing token: greater with each new holder, and 0 before the first holder.
     pub(super) number: i32,
 }
 

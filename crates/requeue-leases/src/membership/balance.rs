@@ -1,10 +1,9 @@
 //! The desired assignment: even, and with as few moves as possible.
 //!
-//! It is a function of the present assignment and the live members, so all replicas that see the
-//! same state compute the same result. With n members, each has ⌊shards/n⌋ or ⌈shards/n⌉ shards.
-//! Only surplus shards and those without a live holder move. Rendezvous hashing selects the surplus
-//! shards and their new holders. Rendezvous hashing alone would not suffice: of 64 shards, one of
-//! four members would often have 22, which is 38 % above its share.
+//! The result is a function of the present assignment and the live members, so all replicas that see the same state
+//! compute the same result. With n members, each has ⌊shards/n⌋ or ⌈shards/n⌉ shards. Only surplus shards and shards
+//! without a live holder move. Rendezvous hashing selects the surplus shards and their new holders. Rendezvous hashing
+//! alone would not suffice: of 64 shards, one of four members would often have 22, which is 38 % above its share.
 //!
 //! Each move that the result asks for leaves the rest of the result unchanged. Members therefore
 //! move their shards at different times, and together reach the same assignment.
@@ -25,7 +24,7 @@ pub(super) fn desired_holders(assignment: &Assignment, live: &[Arc<str>]) -> Vec
     let scores = Scores::new(live);
     let mut to: Vec<Option<usize>> = vec![None; slots.len()];
     let mut free = quotas.clone();
-    // Each member keeps those of its shards for which it has the highest scores.
+    // Each member keeps the shards for which it has the highest scores.
     for (member, name) in live.iter().enumerate() {
         let mut own: Vec<_> =
             (0..slots.len()).filter(|shard| held_by(&slots[*shard], name)).collect();
@@ -58,7 +57,7 @@ fn member_quotas(slots: &[Slot], live: &[Arc<str>]) -> Vec<usize> {
     let share = slots.len() / live.len();
     let extra = slots.len() % live.len();
     let has_extra = |name: &str| slots.iter().filter(|slot| held_by(slot, name)).count() > share;
-    // Members that have more than the share keep one more, so that fewer shards move.
+    // Members that have more than the share keep one shard more, so that fewer shards move.
     let (mut order, others): (Vec<_>, Vec<_>) =
         (0..live.len()).partition(|member| has_extra(&live[*member]));
     order.extend(others);
@@ -147,7 +146,7 @@ mod tests {
         }
     }
 
-    /// Members move their shards at different times. No order of the moves changes the result.
+    /// Members move their shards at different times. The order of the moves does not change the result.
     #[test]
     fn each_move_leaves_the_other_moves_unchanged() {
         let mut random = fastrand::Rng::with_seed(1);

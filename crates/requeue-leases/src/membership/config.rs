@@ -55,9 +55,8 @@ pub struct ShardGroup {
 impl ShardGroup {
     /// Creates the configuration of the group `name`, whose Leases are in `namespace`.
     ///
-    /// If there is no such group, the first member creates it. Each controller needs its own
-    /// group. If two controllers of one kind used one name, each would reconcile only a part of the
-    /// objects.
+    /// If there is no such group, the first member creates it. Each controller needs a separate group. If two
+    /// controllers of one kind used one name, each would reconcile only a part of the objects.
     pub fn new(name: impl Into<String>, namespace: impl Into<String>) -> Self {
         let name = name.into();
         let lease = Config::new(namespace, &name);
@@ -79,8 +78,8 @@ impl ShardGroup {
     ///
     /// The default is 64.
     ///
-    /// It is the largest number of members that have work. It cannot be changed later: to change it,
-    /// stop all members and delete the Lease of the group.
+    /// At most this number of members have work. The number cannot be changed later: to change it, stop all members and
+    /// delete the Lease of the group.
     pub fn count(mut self, count: u32) -> Self {
         self.count = count;
         self
@@ -95,11 +94,10 @@ impl ShardGroup {
     /// Sets a function that returns the shard of a controller's object with this namespace and name,
     /// below [`count`](Self::count).
     ///
-    /// It replaces the hash, and must be the same in all members. The API server cannot select such a
-    /// shard, so each replica receives all objects, and drops the others. The function is called for
-    /// each event and each run, while the controller holds locks: it must return quickly, and must not
-    /// use the controller. If it panics or returns a number that is out of range, the controller ends
-    /// with `RunnerError::ShardFunction`.
+    /// The function replaces the hash, and must be the same in all members. The API server cannot select such a shard,
+    /// so each replica receives all objects, and drops the others. The function is called for each event and each run,
+    /// while the controller holds locks: it must return quickly, and must not use the controller. If the function
+    /// panics or returns a number that is out of range, the controller ends with `RunnerError::ShardFunction`.
     ///
     /// ```
     /// use requeue_leases::membership::ShardGroup;
@@ -141,8 +139,8 @@ impl ShardGroup {
     ///
     /// The default is 30 s.
     ///
-    /// In the meantime no other key of the shard runs, so a run that never ends must not delay the
-    /// handover forever. A cancelled run is repeated by the new holder.
+    /// Until then no other key of the shard runs, so a run that never ends must not delay the handover forever. A
+    /// cancelled run is repeated by the new holder.
     pub fn handover_timeout(mut self, timeout: Duration) -> Self {
         self.handover_timeout = timeout;
         self
@@ -177,7 +175,7 @@ impl ShardGroup {
         self
     }
 
-    /// Creates a client for the group only, with its own connections.
+    /// Creates a client only for the group, with separate connections.
     ///
     /// Renewals must not wait behind the requests of the work.
     ///
@@ -209,7 +207,7 @@ impl ShardGroup {
 // Hidden: the parts of the configuration that requeue-kube needs for its controllers.
 #[doc(hidden)]
 impl ShardGroup {
-    /// Sets the objects and the metrics to those of a controller, unless they are set.
+    /// Sets the objects and the metrics to the values of a controller, unless they are set.
     pub fn for_controller(mut self, objects: String, metrics: Option<&LeaseMetrics>) -> Self {
         if self.objects.is_empty() {
             self.objects = objects;

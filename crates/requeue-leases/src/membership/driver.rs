@@ -50,7 +50,7 @@ pub(super) async fn run_membership(
     let clock = &config.clock;
     let mut joined = Some(joined);
     loop {
-        // Each attempt has another name: a request of the last one may have created its Lease.
+        // Each attempt uses another name, because a request of the last attempt may have created its Lease.
         let mut driver = Driver::new(&config, &client, &outputs);
         if let Some(result) = driver.take_part(&mut received, &mut joined).await {
             return result;
@@ -68,9 +68,9 @@ struct Driver<'a> {
     group: Group,
     requests: Requests,
     watch: WatchEvents,
-    /// The request in flight. Never ready without one.
+    /// The request in flight. This future is never ready without a request.
     call: Fuse<BoxFuture<'static, Answer>>,
-    /// The acquisition of the member Lease. Never ready without one.
+    /// The acquisition of the member Lease. This future is never ready without an acquisition.
     joining: Fuse<BoxFuture<'static, Option<Term>>>,
     term: Option<(Term, Leadership)>,
     events: Option<Events>,
@@ -117,8 +117,8 @@ impl<'a> Driver<'a> {
         loop {
             let right = self.term.as_ref().and_then(|(_, leadership)| leadership.right_until());
             let step = self.group.poll(self.clock.now(), right);
-            // The state is published before the next wait. A shard that is about to be given away
-            // then does not look held.
+            // The state is published before the next wait. A shard that this member is about to give away then no
+            // longer appears as held.
             self.publish_state();
             let until = match step {
                 Step::Call(call) => {
@@ -218,7 +218,7 @@ impl<'a> Driver<'a> {
         let slots = self.group.group().into_iter().flat_map(|group| group.assignment.slots());
         let holders = slots.map(|slot| slot.holder.clone()).collect();
         let now = self.clock.now();
-        // Most polls change nothing, and must not wake those that wait for the view.
+        // Most polls change nothing, and must not wake tasks that wait for the view.
         self.outputs.view.send_if_modified(|view| view.update(held, holders, confirmed, now));
         while let Some(change) = self.group.next_change() {
             let number =
@@ -238,7 +238,7 @@ impl<'a> Driver<'a> {
                     continue;
                 }
             };
-            // It fails if the membership was dropped, which ends this task.
+            // The send fails if the membership was dropped, which ends this task.
             let _ = self.outputs.changes.send(change);
         }
     }
@@ -293,7 +293,7 @@ impl<'a> Driver<'a> {
 
     async fn end_with(&mut self, end: End) -> Result<(), MembershipError> {
         let group = &self.config.name;
-        // `hold_nothing` comes first: no shard may look held while the rest takes its time.
+        // `hold_nothing` comes first, because no shard may appear as held while the other steps run.
         self.hold_nothing();
         match end {
             End::Left => {
@@ -320,8 +320,7 @@ impl<'a> Driver<'a> {
         self.show_held(0);
     }
 
-    /// Releases and deletes the member Lease. If that fails, it expires, and another member deletes
-    /// it.
+    /// Releases and deletes the member Lease. If the release fails, the Lease expires, and another member deletes it.
     async fn leave_group(&mut self) {
         let Some((term, leadership)) = self.term.take() else { return };
         let uid = leadership.fencing_token().uid().to_owned();

@@ -15,7 +15,7 @@ pub enum MembershipError {
     /// The Lease of the group, which has this name, was deleted.
     #[error("the Lease {0:?} of the shard group was deleted: join again")]
     Deleted(String),
-    /// The member Lease was lost. All shards are lost with it.
+    /// The member Lease was lost. All shards are then also lost.
     #[error("the membership in the shard group has ended: {0}")]
     Lost(LeadershipLost),
 }

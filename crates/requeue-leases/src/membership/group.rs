@@ -4,43 +4,40 @@
 //!
 //! Invariant: no two replicas act on a shard at the same time.
 //!
-//! 1. A replica acts on a shard only while it holds its member Lease, and while the last version of
-//!    the group object that it has seen names it as the holder. Its right ends one renew deadline
-//!    after its last successful renewal was sent. A replica whose right has ended never acts again.
-//!    A Lease has one term only: if the response to its creation is lost, others may observe that
-//!    it expires. The replica therefore makes one attempt with each name.
-//! 2. The group object changes only by writes that name the version that the writer has read. Two
-//!    kinds of writers change the holder of a shard. One is the present holder, after all runs of the
-//!    shard have ended. The other is a replica that knows that the present holder is
-//!    [dead](super::members), which is permanent.
+//! 1. A replica acts on a shard only while it holds its member Lease, and while the last version of the group object
+//!    that it has seen names it as the holder. The replica's right ends one renew deadline after its last successful
+//!    renewal was sent. A replica whose right has ended never acts again. A Lease has one term only: if the response to
+//!    its creation is lost, others may observe that it expires. The replica therefore makes one attempt with each name.
+//! 2. The group object changes only by writes that name the version that the writer has read. Two kinds of writers
+//!    change the holder of a shard. One is the present holder, after all runs of the shard have ended. The other writer
+//!    is a replica that knows that the present holder is [dead](super::members), which is permanent.
 //! 3. A holder that has sent such a write does not act on the shard before it has seen a later
 //!    version of the object that names it. From then on the write can no longer succeed, even if
 //!    it is still on its way.
 //!
-//! By 2, what a live holder has seen remains true until it changes it itself. A late watch can
-//! therefore delay a member, but cannot make it act on the shard of another.
+//! By rule 2, the assignment that a live holder has seen stays valid until the holder changes it. A late watch can
+//! therefore delay a member, but cannot make it act on the shard of another member.
 //!
-//! Only the rates of the clocks matter, as in the election: the faster clock may exceed the slower
-//! one by less than the ratio of lease to renew deadline. A machine that was suspended may believe
-//! that all members have expired when it resumes. It then reads their Leases before it acts on that.
+//! Only the rates of the clocks matter, as in the election: the faster clock may exceed the slower clock by less than
+//! the ratio of lease to renew deadline. A machine that was suspended may believe that all members have expired when it
+//! resumes. Such a machine reads their Leases before it acts on this.
 //!
-//! A group object that is deleted ends the membership of all its members. They may notice it late.
-//! Each member Lease names the uid of the group object. As long as a Lease with another uid belongs
-//! to a member that may be alive, no shard of the new object is taken.
+//! A group object that is deleted ends the membership of all its members. The members may notice the deletion late.
+//! Each member Lease names the uid of the group object. As long as a Lease with another uid belongs to a member that
+//! may be alive, no shard of the new object is taken.
 //!
 //! # Progress
 //!
-//! All replicas compute the [desired assignment](super::balance) from the group object and the live
-//! members, except for [new](super::members) ones. A holder hands a surplus shard over: it requests
-//! its [release](Change::Release), waits until the shard is drained, and writes the new holder. If
-//! a run exceeds the time limit, its [cancellation](Change::Cancel) is requested: until the run
-//! ends, no other key of the shard can run. A member that stops hands over all of its shards, and
-//! then releases and deletes its Lease.
+//! All replicas compute the [desired assignment](super::balance) from the group object and the live members, except for
+//! members that are [new](super::members). A holder hands a surplus shard over: it requests its
+//! [release](Change::Release), waits until the shard is drained, and writes the new holder. If a run exceeds the time
+//! limit, its [cancellation](Change::Cancel) is requested: until the run ends, no other key of the shard can run. A
+//! member that stops hands over all of its shards, and then releases and deletes its Lease.
 //!
-//! Any member that knows that another member is dead writes the desired holders of its shards. It
-//! does the same for shards without a holder.
+//! Any member that knows that another member is dead writes the desired holders of its shards. The member does the same
+//! for shards without a holder.
 //!
-//! A member whose watch has not shown its own renewals for a renew deadline lists the Leases again.
+//! If a member's watch has not shown the member's renewals for a renew deadline, the member lists the Leases again.
 
 mod local;
 mod requests;
@@ -69,7 +66,7 @@ pub(super) struct Group {
     lists: Lists,
     group: Option<GroupLease>,
     members: Members,
-    /// This replica's Lease as last observed, and when its record was.
+    /// This replica's Lease as last observed, and the time of that observation.
     own: Option<(Lease, Time)>,
     local: Vec<Local>,
     desired: Option<Vec<Option<Arc<str>>>>,
@@ -120,8 +117,8 @@ impl Group {
         }
     }
 
-    /// Returns the next step at `now`. `right` is the end of the right that the member Lease gives,
-    /// if it was acquired.
+    /// Returns the next step at `now`. If the member Lease was acquired, `right` is the time until which the member may
+    /// act.
     pub(super) fn poll(&mut self, now: Time, right: Option<Time>) -> Step {
         if self.requests.sent.as_ref().is_some_and(|sent| now >= sent.until) {
             self.handle_answer(now, Answer::Failed);

@@ -78,8 +78,8 @@ impl ShardGroup {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, this process does not join. If it has created a Lease, a task of
-    /// the runtime deletes the Lease. If the runtime ends before that, the Lease expires.
+    /// If the future is dropped, this process does not join. If this process has created a Lease, a task of the runtime
+    /// deletes the Lease. If the runtime ends before that, the Lease expires.
     ///
     /// # Examples
     ///
@@ -115,7 +115,7 @@ impl ShardGroup {
     }
 }
 
-/// An attempt to join. If it is dropped, the process leaves the group in the background.
+/// An attempt to join. If the attempt is dropped, the process leaves the group in the background.
 #[derive(Debug)]
 pub struct Joining {
     membership: Option<Membership>,
@@ -238,7 +238,7 @@ impl Membership {
     /// Shards that are not being released are ignored.
     pub fn drained(&self, shards: impl IntoIterator<Item = u32>) {
         let shards = shards.into_iter().map(|shard| shard as usize).collect();
-        // It fails only if the membership has ended.
+        // The send fails only if the membership has ended.
         let _ = self.commands.send(Command::Drained(shards));
     }
 

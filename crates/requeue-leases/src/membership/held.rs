@@ -23,14 +23,13 @@ pub enum Change {
     /// A shard that was drained can be gained again, with the same token, if its handover is no
     /// longer necessary.
     Gained(Vec<HeldShard>),
-    /// Start no more runs for these shards, wait for those in flight, and call
+    /// Start no more runs for these shards, wait for the runs in flight, and call
     /// [`Membership::drained`](super::Membership::drained).
     Release(Vec<u32>),
     /// The [time limit](super::ShardGroup::handover_timeout) of the release has passed. Cancel the runs that are
     /// left, and call [`Membership::drained`](super::Membership::drained) when they have ended.
     Cancel(Vec<u32>),
-    /// Another process has changed the holder of these shards, which no member does. Cancel their
-    /// runs now.
+    /// Another process, which is no member, has changed the holder of these shards. Cancel their runs now.
     Lost(Vec<u32>),
 }
 
@@ -55,7 +54,7 @@ pub(super) struct View {
 
 /// A shard that this process holds.
 ///
-/// It is cheap to clone, and does not delay a handover.
+/// The handle is cheap to clone, and does not delay a handover.
 #[derive(Clone)]
 pub struct HeldShard {
     pub(super) index: u32,
@@ -66,7 +65,7 @@ pub struct HeldShard {
 }
 
 impl View {
-    /// Updates the view at `now`. Returns true if it has changed.
+    /// Updates the view at `now`. Returns true if the view has changed.
     pub(super) fn update(
         &mut self,
         held: Vec<Option<i32>>,
@@ -119,7 +118,7 @@ impl HeldShard {
 
     /// Returns a fence, with which the API server rejects late writes of former holders.
     ///
-    /// Its annotation is `requeue/shard-term`.
+    /// The annotation of the fence is `requeue/shard-term`.
     #[must_use]
     pub fn fence(&self) -> Fence {
         Fence::new(Arc::new(self.clone()), Arc::clone(&self.token), ANNOTATION)

@@ -6,19 +6,18 @@
 //! - The Lease was unchanged for its whole duration, by the observer's clock.
 //! - A read that was *sent* after that time shows it still unchanged.
 //!
-//! The read is necessary because a watch may be late. A renewal that the read does not show was
-//! stored after it was sent. By then the member's right had ended, and a member whose right has
-//! ended does not return. A Lease that was deleted is never created again. Its member is dead when
-//! the longest lease duration of the group has passed since its absence was observed.
+//! The read is necessary because a watch may be late. A renewal that the read does not show was stored after it was
+//! sent. At that time the member's right had ended, and a member whose right has ended never acts again. A Lease that
+//! was deleted is never created again. The member of a deleted Lease is dead when the longest lease duration of the
+//! group has passed since its absence was observed.
 //!
-//! A member that has not renewed its Lease yet is new. It receives no shards, because it may be in
-//! a crash loop. After each crash, its shards would have no holder until its Lease expires. The
-//! exception is a group in which no member has renewed its Lease: all of its members receive
-//! shards.
+//! A member that has not renewed its Lease yet is new. A new member receives no shards, because it may be in a crash
+//! loop. After each crash, its shards would have no holder until its Lease expires. The exception is a group in which
+//! no member has renewed its Lease: all of its members receive shards.
 //!
-//! A member that joins after a crash learns of the death later than the others. It must not hand
-//! shards to the dead member in the meantime. Therefore only a renewal that the observer has seen
-//! counts, and a member whose shards another member has taken receives none.
+//! A member that joins after a crash learns of the death later than the other members. Until then, it must not hand
+//! shards to the dead member. Therefore only a renewal that the observer has seen counts, and a member whose shards
+//! another member has taken receives no shards.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -65,7 +64,7 @@ impl Member {
             && self.lease.annotation(STOPPING).is_none()
     }
 
-    /// Returns the properties on which it depends whether a live member receives shards.
+    /// Returns the properties that decide whether a live member receives shards.
     fn standing(&self) -> (bool, bool, bool) {
         (self.lease.annotation(STOPPING).is_some(), self.renews, self.is_taken)
     }
@@ -78,8 +77,7 @@ impl Member {
 /// The members, by the names of their Leases, except for the observer itself.
 pub(super) struct Members {
     seen: BTreeMap<Arc<str>, Member>,
-    /// Holders of shards whose Lease was never observed, each with the time of a read that found
-    /// none.
+    /// Holders of shards whose Lease was never observed, each with the time of a read that found no Lease.
     unknown: BTreeMap<Arc<str>, Time>,
     lease_duration: Duration,
 }
@@ -96,8 +94,7 @@ impl Members {
     /// Returns the members that receive shards, in the order of their names. `own` is the observer,
     /// if it may receive shards, and whether it has renewed its Lease.
     ///
-    /// They include a new member that holds a shard: it received the shard when all members were
-    /// new.
+    /// The candidates include a new member that holds a shard: it received the shard when all members were new.
     pub(super) fn candidates(
         &self,
         group: &GroupLease,
@@ -171,8 +168,8 @@ impl Members {
                 && sent >= member.since + member.lease_duration(default)
         });
         match unchanged {
-            // This is where a death is decided. It is permanent: a renewal that the read did not show was
-            // stored after the read was sent, when the member's right had ended.
+            // This is where a death is decided. The death is permanent: a renewal that the read did not show was stored
+            // after the read was sent, when the member's right had ended.
             Some(member) => {
                 member.state = State::Dead;
                 if lease.resource_version() > member.lease.resource_version() {
@@ -184,7 +181,7 @@ impl Members {
         }
     }
 
-    /// Records that another member has taken shards of this one, as one does that knows of its death.
+    /// Records that another member has taken shards of this member, because it knows that this member is dead.
     pub(super) fn mark_taken(&mut self, name: &str) {
         if let Some(member) = self.seen.get_mut(name) {
             member.is_taken = true;
@@ -228,7 +225,7 @@ impl Members {
         self.dead_at(name, longest).is_some_and(|at| now >= at)
     }
 
-    /// Returns the time from which on a member is dead, if that does not depend on a read.
+    /// Returns the time from which on a member is dead, if this time does not depend on a read.
     fn dead_at(&self, name: &str, longest: Duration) -> Option<Time> {
         let longest = longest.max(self.lease_duration);
         match self.seen.get(name) {

@@ -7,11 +7,11 @@
 //!
 //! - **One holder.** No two members act on a shard at the same time, even if requests are slow or lost, watches are
 //!   late, or a member is disconnected. As in [leader election](crate::leader), no machine's clock may run 1.5 times as
-//!   fast as another's.
+//!   fast as the clock of another machine.
 //! - **Late writes are rejected.** A process that was frozen in the middle of a write finishes it when it continues.
 //!   With the [fence](HeldShard::fence) of its shard, the API server rejects that write.
-//! - **Even shares.** With n members, each has between ⌊shards/n⌋ and ⌈shards/n⌉ shards. A member that joins or leaves
-//!   moves its own share, and no other shard. A member receives its share after its first renewal.
+//! - **Even shares.** With n members, each has between ⌊shards/n⌋ and ⌈shards/n⌉ shards. When a member joins or leaves,
+//!   only the shards of its share move. A member receives its share after its first renewal.
 //! - **Planned handovers.** A shard moves when its runs in flight have ended. The other shards of the holder continue. The new holder
 //!   is written directly, so the shard has no holder for the time of one write and one event.
 //! - **Crashes.** The shards of a member that dies are taken over when its Lease has expired by the clocks of the
@@ -57,18 +57,18 @@
 //! # Members that have just joined
 //!
 //! A member receives shards after it has renewed its Lease for the first time, one [retry
-//! period](crate::leader::Config::retry_period) after it joined: 2 s by default. A process in a crash loop
-//! therefore receives none. If no live member has renewed its Lease yet, all members receive
-//! shards. The first member of a group therefore takes all shards immediately.
+//! period](crate::leader::Config::retry_period) after it joined: 2 s by default. A process in a crash loop therefore
+//! receives no shards. If no live member has renewed its Lease yet, all members receive shards. The first member of a
+//! group therefore takes all shards immediately.
 //!
 //! # Deleted objects
 //!
-//! - **A member Lease.** Its member gives up at its next renewal. The others wait until the Lease would
-//!   have expired, counted from the moment at which they saw that it was gone.
+//! - **A member Lease.** The member of a deleted Lease gives up at its next renewal. The other members wait for the
+//!   duration of the Lease, counted from the moment at which they saw that it was gone.
 //! - **The object of the group.** All members give up with [`MembershipError::Deleted`]. Members of the next
 //!   object take no shards until the Leases of all former members have expired or are released.
-//! - **Both at the same time.** Members that start afterwards cannot know about those that still run. Two
-//!   members may then act on a shard, up to the renew deadline. Stop all members first.
+//! - **Both at the same time.** Members that start afterwards cannot know about members that still run. Two members may
+//!   then act on a shard, up to the renew deadline. Stop all members first.
 //!
 //! # Permissions
 //!
@@ -101,7 +101,7 @@ mod watch;
 pub use self::config::ShardGroup;
 pub use self::error::MembershipError;
 pub use self::held::{Change, HeldShard};
-// Hidden: requeue-kube leaves a group whose join was interrupted, and waits for that.
+// Hidden: requeue-kube leaves a group whose join was interrupted, and waits until it has left.
 #[doc(hidden)]
 pub use self::handle::Joining;
 pub use self::handle::Membership;

@@ -65,13 +65,13 @@ pub(super) enum End {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Change {
     Gained(Vec<Gain>),
-    /// Start no run, and report when those in flight have ended.
+    /// Start no run, and report when the runs in flight have ended.
     Release(Vec<usize>),
     /// Cancel the runs that are left, and report when they have ended.
     Cancel(Vec<usize>),
     /// Another process has changed the holder. Cancel all runs now.
     Lost(Vec<usize>),
-    /// The new holders of these shards were written, this long after they were drained.
+    /// The new holders of these shards were written. Contains the time since the shards were drained.
     Moved(Vec<(usize, Duration)>),
 }
 

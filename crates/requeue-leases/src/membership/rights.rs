@@ -1,6 +1,6 @@
 //! Reviews the permissions of a member before it joins.
 //!
-//! Without this, a missing permission would show later, and only in the log: requests are repeated.
+//! Without this review, a missing permission would appear later, and only in the log, because requests are repeated.
 
 use futures_util::future::join_all;
 use k8s_openapi::api::authorization::v1::{
@@ -32,7 +32,7 @@ pub(super) async fn review_permissions(
             SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..<_>::default() };
         let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
         let answer = reviews.create(&PostParams::default(), &review).await;
-        // No answer is no refusal: the requests that follow show the permissions.
+        // A missing answer is not a refusal: the requests that follow show the permissions.
         answer.ok().and_then(|review| review.status).is_none_or(|status| status.allowed)
     }));
     match VERBS.into_iter().zip(allowed.await).find(|(_, allowed)| !allowed) {

@@ -17,10 +17,10 @@ use super::error::MembershipError;
 use super::handle::{Ended, Membership, spawn_until_dropped};
 use super::held::{Change, HeldShard};
 
-/// The time that a member has to leave its group if no run of it is in flight.
+/// The time that a member has to leave its group if none of its runs is in flight.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The work on the objects of shards, such as that of controllers.
+/// The work on the objects of shards, such as the work of controllers.
 pub trait ShardedWork: Send + Sync {
     /// Takes these shards over: their objects may run from now on.
     fn gain(&self, gained: &[HeldShard]);
@@ -89,7 +89,7 @@ impl Sharding {
         self.leave_now().await;
     }
 
-    /// Hands all shards over. Their runs have ended, or are cancelled.
+    /// Hands all shards over. The runs of these shards have ended, or are cancelled.
     pub async fn leave_now(&self) {
         if !self.leave(LEAVE_TIMEOUT).await {
             tracing::warn!("the shards were not handed over, and the member Lease expires");
@@ -174,7 +174,7 @@ impl Driver {
         let lost = self.work.cancel(&shards);
         self.work.forget(&shards);
         self.releasing.retain(|shard, _| !shards.contains(shard));
-        // Its end drops the keys, and is not reported.
+        // The end of the future drops the keys, and is not reported.
         self.releases.push(lost.map(|()| (Vec::new(), 0)).boxed());
     }
 

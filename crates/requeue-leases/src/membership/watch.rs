@@ -21,7 +21,7 @@ pub(super) fn watch_leases(client: Client, namespace: &str, group: &str) -> Even
     let api: Api<DynamicObject> = Api::namespaced_with(client, namespace, &resource);
     let config = watcher::Config::default().labels(&format!("{LABEL}={group}"));
     watcher(api, config)
-        // An API server that is overloaded must not be flooded with lists.
+        // The pause protects an overloaded API server from many lists.
         .default_backoff()
         .filter_map(async |event| match event {
             Ok(event) => read_event(event).map(Ok),

@@ -31,7 +31,7 @@ pub struct Inner {
     pub requests: usize,
     /// The paths of the lists of other objects, also as streams, with their times.
     pub lists: Vec<(String, Instant)>,
-    /// Returns true for the path and the query of a request that fails, as in an outage.
+    /// Returns true for the path and the query of a request that should fail, to simulate an outage.
     pub fails: Option<fn(&str, &str) -> bool>,
 }
 
@@ -179,7 +179,7 @@ fn failure(code: u16) -> Response<Channel<Bytes, Infallible>> {
     respond(code, status.to_string(), None)
 }
 
-/// Responds with a text, and then with those that arrive until the channel is closed.
+/// Responds with a text, and then with the texts that arrive until the channel is closed.
 pub fn respond(
     code: u16,
     first: String,

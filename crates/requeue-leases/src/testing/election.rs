@@ -21,9 +21,9 @@ pub struct Inner {
     pub server: Server,
     pub(crate) log: Vec<(Method, String, Value)>,
     pub(crate) events: Vec<Value>,
-    /// It reads requests, and does not answer.
+    /// The server reads requests, and does not answer.
     pub(crate) silent: bool,
-    /// It answers with this error code.
+    /// The server answers with this error code.
     pub(crate) refuses: Option<u16>,
 }
 

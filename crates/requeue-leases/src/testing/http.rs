@@ -1,5 +1,5 @@
-//! The server of these tests behind kube's client. It has no other objects than Leases, and its
-//! watches show no changes.
+//! The server of these tests behind kube's client. The server has no other objects than Leases, and its watches show no
+//! changes.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;

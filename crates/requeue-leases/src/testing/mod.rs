@@ -3,7 +3,7 @@
 //! The published crate contains it, but compiles it only with the feature `test-util`. The documentation of the crate
 //! does not show it, and it may change at any time.
 
-// As in a test: a request that cannot be read is a failure.
+// A request that cannot be read makes the test fail.
 #![allow(clippy::unwrap_used)]
 
 mod api;

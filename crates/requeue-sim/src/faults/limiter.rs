@@ -8,13 +8,13 @@ use std::time::Duration;
 use requeue::limiter::RateLimiter;
 use requeue_core::Time;
 
-/// The last answer of the limiter, and the state that determines the next one.
+/// The last answer of the limiter, and the state that determines the next answer.
 pub(super) struct Said {
     pub(super) delay: Duration,
     rng: fastrand::Rng,
     /// True while the limiter gives extreme answers.
     pub(super) faulty: bool,
-    /// True if the limiter panicked in its last call. That call counted nothing.
+    /// True if the limiter panicked in its last call. The call that panicked counted nothing.
     pub(super) panicked: bool,
     /// The failures that the limiter has counted, by key.
     counts: BTreeMap<u32, u32>,

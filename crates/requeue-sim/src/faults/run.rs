@@ -26,8 +26,7 @@ pub struct Report {
 ///
 /// # Errors
 ///
-/// Returns an error if the queue and the model differ, or if the run does not end. It names the
-/// step.
+/// Returns an error if the queue and the model differ, or if the run does not end. The error names the step.
 pub fn run(seed: u64) -> Result<Report, String> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let rules = Rules {
@@ -46,8 +45,8 @@ pub fn run(seed: u64) -> Result<Report, String> {
         pace: (rng.u8(..4) == 0)
             .then(|| Pace::new(rng.u32(1..4), Duration::from_secs(rng.u64(1..20)))),
     };
-    // Many keys of a crowd fall due at the same time. With the other rules, their order depends on how many
-    // of them are ready when a getter asks for one.
+    // Many keys of a crowd fall due at the same time. With the other rules, their order depends on the number of keys
+    // that are ready when a getter asks for a key.
     let crowds = if rng.u8(..8) == 0 { rng.u8(1..3) } else { 0 };
     let rules = match crowds {
         0 => rules,
@@ -229,7 +228,7 @@ impl Simulation {
         }
     }
 
-    /// Polls a random task that was woken. It may be the same one each time.
+    /// Polls a random task that was woken. The choice may be the same task each time.
     fn poll_one(&mut self) {
         let woken: Vec<usize> =
             (0..self.tasks.len()).filter(|&at| self.tasks[at].is_woken()).collect();

@@ -23,7 +23,7 @@ use crate::model::AddRequest;
 pub(super) struct Task {
     future: Pin<Box<dyn Future<Output = ()>>>,
     woken: Arc<Flag>,
-    /// The activity of a worker. A drain has none.
+    /// The activity of a worker. A drain has no activity.
     does: Option<Rc<Cell<Does>>>,
     /// The team that the task waits for, until none of its keys is in flight.
     team: Option<u32>,
@@ -184,8 +184,7 @@ impl Held {
         .await
     }
 
-    /// Completes the delivery with success, and takes the next key. If `waits` is true, waits until
-    /// there is one.
+    /// Completes the delivery with success, and takes the next key. If `waits` is true, waits until there is a key.
     async fn succeed_and_get(mut self, waits: bool) -> Option<Self> {
         let (world, item) = (Rc::clone(&self.world), self.item.take()?);
         let succeeded = |key| {
@@ -260,7 +259,7 @@ async fn work(world: Rc<World>, does: Rc<Cell<Does>>) {
         if held.is_empty() {
             return;
         }
-        // All items are recorded before the first one is handled.
+        // All items are recorded before the first item is handled.
         let held: Vec<_> = held.into_iter().map(|item| Held::new(&world, item)).collect();
         let mut held = held.into_iter();
         while let Some(one) = held.next() {
@@ -365,7 +364,7 @@ async fn deal_with(world: &Rc<World>, held: Held, way: u32) {
             return world.stale.borrow_mut().push(ticket);
         }
         13 => {
-            // Adds its own key again.
+            // Adds the key of the run again.
             world.add(held.key(), AddRequest::default());
         }
         14 => {

@@ -39,7 +39,7 @@ pub(super) struct World {
     hooks: Option<Arc<Hooks>>,
     /// The failures of each key that the limiter should have counted.
     counted: RefCell<BTreeMap<u32, u32>>,
-    /// The keys of crowds have numbers from `CROWD` up to this one.
+    /// The keys of crowds have numbers from `CROWD` up to this number.
     pub(super) crowd: Cell<u32>,
     /// Tickets of completed deliveries.
     pub(super) stale: RefCell<Vec<Ticket>>,
@@ -55,8 +55,8 @@ const CROWD: u32 = 1_000;
 
 impl World {
     pub(super) fn new(rules: Rules, keys: u32, teams: u32, mut rng: fastrand::Rng) -> Self {
-        // A key that is due waits for its pace from the operation on that finds it due. Both sides
-        // must find it at the same time.
+        // A key waits for its pace from the first operation that finds the key due. Both sides must find the key due at
+        // the same time.
         let sparing = rng.bool() && rules.pace.is_none();
         // The bound of restarts counts from the time at which a key becomes ready, and the two sides
         // make due keys ready at different times.
@@ -141,8 +141,8 @@ impl World {
         self.digest.borrow().finish()
     }
 
-    /// Records a difference between the queue and the model. It is reported only after the step,
-    /// because a task must not mistake it for its own panic.
+    /// Records a difference between the queue and the model. The difference is reported only after the step, because a
+    /// task must not mistake it for a panic of the task.
     pub(super) fn expect<T: PartialEq + std::fmt::Debug>(&self, what: &str, queue: T, model: T) {
         if queue != model {
             let wrong = format!("{what}: the queue says {queue:?}, the model {model:?}");
@@ -334,7 +334,7 @@ impl World {
         self.expect("done", queue, model.is_some());
     }
 
-    /// Checks that a ticket of a completed delivery has no effect on a later one.
+    /// Checks that a ticket of a completed delivery has no effect on a later delivery.
     pub(super) fn use_stale(&self) {
         let which = self.pick(self.stale.borrow().len() as u32) as usize;
         if let Some(ticket) = self.stale.borrow().get(which) {
@@ -511,7 +511,7 @@ impl World {
         for key in 0..self.keys {
             let counted = self.counted.borrow().get(&key).copied().unwrap_or(0);
             self.expect("num_requeues", queue.num_requeues(&key), counted);
-            // Otherwise `cancel` could not forget them: it finds no record of the key.
+            // Otherwise `cancel` could not forget the failures, because it finds no record of the key.
             let is_forgotten = counted == 0 || model.failures(&key) > 0;
             self.expect("the limiter counts only the failures in the record", is_forgotten, true);
             let known = model.see(&key);

@@ -7,8 +7,8 @@ use crate::model::TeamStates;
 use crate::{Key, Op};
 
 impl Lockstep {
-    /// Applies an operation on a team. It is skipped if the keys of the queue have no groups, which
-    /// the model does not know.
+    /// Applies an operation on a team. The operation is skipped if the keys of the queue have no groups, which the
+    /// model does not know.
     pub(super) fn on_team(&mut self, op: &Op) {
         if !self.queue.has_groups() {
             return;
@@ -47,7 +47,7 @@ impl Lockstep {
         }
     }
 
-    /// Compares what is visible of each team.
+    /// Compares the visible state of each team.
     pub(super) fn compare_teams(&self) {
         if !self.queue.has_groups() || self.dropping {
             return;

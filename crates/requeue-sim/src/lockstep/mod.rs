@@ -115,7 +115,7 @@ impl Lockstep {
     ///
     /// Panics if the results differ.
     pub fn apply(&mut self, op: &Op) -> Option<u32> {
-        // Except for `End` and `CancelTeam`, only these operations remove a record, and only that of
+        // Except for `End` and `CancelTeam`, only these operations remove a record, and each removes the record of only
         // one key.
         let touched = match *op {
             Op::Finish(which, _) => pick(&self.live, which).map(|live| live.1),
@@ -355,7 +355,7 @@ impl Lockstep {
         if !more {
             self.dropping = false;
             let [core, model] = &self.lost;
-            // A key that is dropped late, and was also ready, may have run in the meantime.
+            // A key that is dropped late, and was also ready, may have run before the drop.
             let lazy = self.setup.mode == Mode::Lazy && core.is_superset(model);
             assert!(lazy || core == model, "keys that will not run: {core:?}, not {model:?}");
         }
@@ -388,8 +388,8 @@ impl Lockstep {
         }
     }
 
-    /// Applies an operation to the queue. Returns `None` if a key's clone panicked in it. Its only
-    /// effect then is that due keys may have become ready.
+    /// Applies an operation to the queue. Returns `None` if a key's clone panicked during the operation. In this case,
+    /// the only effect is that due keys may have become ready.
     fn attempt<T>(&mut self, f: impl FnOnce(&mut Queue<Key>) -> T) -> Option<T> {
         let Some(fuse) = self.fuse.take() else { return Some(inside(|| f(&mut self.queue))) };
         let done = Key::with_fuse(fuse, || f(&mut self.queue));
@@ -404,7 +404,7 @@ impl Lockstep {
         done
     }
 
-    /// Forgets starts whose window is over. With many keys, the queue forgets only some of them.
+    /// Forgets starts whose window is over. With many keys, the queue forgets only some starts.
     fn sweep_pace(&mut self) {
         let mut keys = Vec::new();
         if self.setup.rules.pace.is_none() {

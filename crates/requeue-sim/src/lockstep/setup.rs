@@ -10,8 +10,8 @@ use crate::model::{AddRequest, Rules, Stack, Team};
 pub enum Mode {
     /// Every operation gets its `now`.
     Plain,
-    /// Adds and gets receive no `now` if the queue reports that it makes no difference. Both sides
-    /// make due keys ready before they are compared.
+    /// Adds and gets receive no `now` if the queue reports that the time makes no difference. Both sides make due keys
+    /// ready before they are compared.
     Thrifty,
     /// A shutdown drops one key per step.
     Lazy,
@@ -28,7 +28,7 @@ pub struct Setup {
     pub teams: u32,
     /// True if the queue has groups even without turns and a limit, so that its teams can be paused.
     pub groups: bool,
-    /// The number of distinct hashes. By default, each key has its own.
+    /// The number of distinct hashes. By default, each key has a separate team.
     pub hashes: Option<u64>,
     /// True if the queue tracks times.
     pub track: bool,
@@ -63,8 +63,7 @@ impl Setup {
     }
 }
 
-/// An order that keeps the keys that its stack has lost, so that they are not dropped inside the
-/// queue.
+/// An order that keeps the keys lost by its stack, so that they are not dropped inside the queue.
 pub(super) struct TestOrder(Stack<Key>, Vec<Key>);
 
 impl TestOrder {

@@ -6,7 +6,7 @@ use super::{Model, later};
 use crate::How;
 
 impl<K: Ord + Clone> Model<K> {
-    /// Cancels the run in flight of a key. Also returns its number, if this call has cancelled it.
+    /// Cancels the run in flight of a key. Also returns the number of the delivery, if this call has cancelled it.
     pub fn cancel_running(&mut self, key: &K) -> (CancelledRun, Option<u64>) {
         let Some(run) = self.processing.get_mut(key) else {
             return (CancelledRun::NotInFlight, None);
@@ -21,7 +21,7 @@ impl<K: Ord + Clone> Model<K> {
         (CancelledRun::Cancelled, Some(run.epoch))
     }
 
-    /// Returns the reason why this delivery was cancelled. From now on, nothing cancels it.
+    /// Returns the reason why this delivery was cancelled. From now on, nothing cancels the delivery.
     pub fn seal(&mut self, epoch: u64) -> Option<CancelReason> {
         let run = self.processing.values_mut().find(|run| run.epoch == epoch)?;
         run.sealed = true;
@@ -53,8 +53,8 @@ impl<K: Ord + Clone> Model<K> {
         std::mem::take(&mut self.restarted)
     }
 
-    /// The end of a run, before anything else. Returns true if a restart is the reason. The next
-    /// run, if there is one, then serves the adds of this run.
+    /// The end of a run, before anything else. Returns true if a restart is the reason. The next run, if any, then
+    /// serves the adds of this run.
     pub(super) fn end_cancelled(&mut self, key: &K, how: How, asked: Asked) -> bool {
         let restarted = self.processing[key].cancelled == Some(CancelReason::Restarted);
         if let Some(run) = self.processing.get_mut(key) {

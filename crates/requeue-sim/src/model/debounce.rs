@@ -5,8 +5,8 @@ use requeue_core::{Added, Time};
 use super::{Model, Wait};
 
 impl<K: Ord + Clone> Model<K> {
-    /// Applies a debounced add. Its run is due at `due` if no other debounced add follows, and at
-    /// `most` at the latest if others do.
+    /// Applies a debounced add. The run is due at `due` if no other debounced add follows, and otherwise at `most` at
+    /// the latest.
     pub(super) fn debounce(&mut self, key: &K, due: Time, most: Time, failed: bool) -> Added {
         let now = self.now;
         let is_ready = self.dirty.contains(key) && !self.processing.contains_key(key);
@@ -45,7 +45,7 @@ impl<K: Ord + Clone> Model<K> {
         if at > wanted { Added::BackingOff } else { added }
     }
 
-    /// Ends the wait of `key` for debounced adds. Returns false if it does not wait for any.
+    /// Ends the wait of `key` for debounced adds. Returns false if the key does not wait for debounced adds.
     pub fn flush_debounced(&mut self, key: &K, now: Time) -> bool {
         let Some(was) = self.waiting.get(key).map(|wait| wait.at) else { return false };
         if self.bounds.remove(key).is_none() {

@@ -105,8 +105,8 @@ impl<K: Ord + Clone> Model<K> {
         };
     }
 
-    /// Completes a delivery after a shutdown, when all adds are refused, including those of a
-    /// completion. Returns true if a run that was asked for will not happen.
+    /// Completes a delivery after a shutdown, when all adds are refused, including the adds of a completion. Returns
+    /// true if a run that was asked for will not happen.
     pub(super) fn end_run_shut_down(&mut self, key: &K, how: How) -> bool {
         let asks_more = !matches!(how, How::Done | How::Succeed | How::GiveUp | How::Cancelled);
         if self.is_stopped(key) || self.dirty.contains(key) && self.is_paced(key) {

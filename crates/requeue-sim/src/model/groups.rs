@@ -11,7 +11,7 @@ pub struct TeamStates {
     pub ready: usize,
     /// Keys that wait, and are neither ready nor in flight.
     pub waiting: usize,
-    /// The waiting keys that have failed. They are not part of `waiting`.
+    /// The waiting keys that have failed. `waiting` does not include these keys.
     pub backing_off: usize,
     /// Keys in flight.
     pub in_flight: usize,
@@ -48,14 +48,14 @@ impl<K: Ord + Clone> Model<K> {
         teams.map(|(key, _)| key.clone()).collect()
     }
 
-    /// Withdraws all pending runs of the keys of a team. Returns the number of keys that had one.
+    /// Withdraws all pending runs of the keys of a team. Returns the number of keys that had a pending run.
     pub fn cancel_team(&mut self, team: u64) -> usize {
         let keys = self.members(team).into_iter();
         keys.filter_map(|key| self.cancel(&key)).filter(|cancelled| cancelled.any()).count()
     }
 
-    /// Cancels the runs in flight of the keys of a team. Returns the numbers of those that this call
-    /// has cancelled, in ascending order.
+    /// Cancels the runs in flight of the keys of a team. Returns the numbers of the deliveries that this call has
+    /// cancelled, in ascending order.
     pub fn cancel_running_team(&mut self, team: u64) -> Vec<u64> {
         let mut epochs = Vec::new();
         for key in self.members(team) {

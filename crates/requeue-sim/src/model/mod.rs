@@ -1,16 +1,15 @@
 //! The behaviour of a queue of keys, as simply as possible.
 //!
-//! The state is client-go's: the ready keys in order, a set of *dirty* keys, a set of keys in
-//! *processing*, and a map of *waiting* keys. [`ReaddPolicy::KeepBoth`] works on it like client-go's
-//! `queue.go` and `delaying_queue.go`, line by line (in `keep`). The two other policies, which have
-//! at most one pending run per key, are in `single`. This module has the parts that all policies
-//! share.
+//! The state is the same as in client-go: the ready keys in order, a set of *dirty* keys, a set of keys in
+//! *processing*, and a map of *waiting* keys. [`ReaddPolicy::KeepBoth`] works on it like client-go's `queue.go` and
+//! `delaying_queue.go`, line by line (in `keep`). The two other policies, which have at most one pending run per key,
+//! are in `single`. This module has the parts that all policies share.
 //!
 //! The differences from client-go are deliberate:
 //!
 //! - `done` of a key that is not in processing has no effect.
 //! - Equal deadlines come in order of arrival.
-//! - A key is ready at its deadline, not just after it.
+//! - A key is ready exactly at its deadline.
 
 mod cancelling;
 mod client_go;
@@ -38,7 +37,7 @@ pub use self::store_groups::{GroupSettings, GroupedKey, Refusal, StoreGroups};
 pub use self::view::{Seen, Tally};
 use crate::How;
 
-/// Returns the time `delay` after `now`, or never. The arithmetic is independent of the core's.
+/// Returns the time `delay` after `now`, or never. The arithmetic does not depend on the core.
 fn later(now: Time, delay: Duration) -> Time {
     let nanos = u128::from(now.as_nanos()) + delay.as_nanos();
     u64::try_from(nanos).map_or(Time::NEVER, Time::from_nanos)
@@ -77,8 +76,8 @@ pub struct AddRequest {
     pub reasons: u32,
     /// True if the add is the retry of a failure.
     pub failed: bool,
-    /// The longest wait of a debounced add, whose quiet time is the delay of `when`. It has no
-    /// effect without a delay.
+    /// The longest wait of a debounced add, whose quiet time is the delay of `when`. This time has no effect without a
+    /// delay.
     pub debounce: Option<Duration>,
 }
 
@@ -129,7 +128,7 @@ pub struct Out<K> {
     pub epoch: u64,
     /// The adds, reasons and priority of the run.
     pub asked: Asked,
-    /// The number of failures in a row before the run.
+    /// The number of consecutive failures before the run.
     pub failures: u32,
     /// The time for which the key was ready.
     pub queued: Duration,
@@ -305,7 +304,7 @@ impl<K: Ord + Clone> Model<K> {
         Some(self.end_run(&key, how, asked, now))
     }
 
-    /// Like [`finish`](Self::finish), for keys that cannot be copied: a custom order gets none.
+    /// Like [`finish`](Self::finish), for keys that cannot be copied: a custom order gets no copies.
     pub fn finish_without_copies(
         &mut self,
         epoch: u64,

@@ -9,13 +9,13 @@ pub enum Ranking {
     Fifo,
     /// The highest priority, with aging.
     Priority {
-        /// At least one of this many deliveries in a row is of the key that has been ready longest.
+        /// At least one of this number of consecutive deliveries takes the key that has been ready longest.
         oldest_every: u32,
     },
-    /// A custom order: the key that was pushed or touched last. It loses every `lossy`-th key that
-    /// it gets, unless `lossy` is 0.
+    /// A custom order: the key that was pushed or touched last. This order loses every `lossy`-th key that it gets,
+    /// unless `lossy` is 0.
     Stack {
-        /// One of this many keys is lost.
+        /// One of this number of keys is lost.
         lossy: u32,
     },
 }
@@ -62,11 +62,11 @@ pub struct ReadyKeys<K> {
     turns: Vec<Turn>,
     in_work: BTreeMap<u64, u32>,
     paused: BTreeSet<u64>,
-    /// The number of deliveries in a row that were not of the key that had been ready longest.
+    /// The number of consecutive deliveries that did not take the key that had been ready longest.
     passed_over: u32,
     placed: u64,
     stack: Stack<K>,
-    /// True if the custom order gets keys. It is false while keys cannot be copied.
+    /// True if the custom order gets keys. The value is false while keys cannot be copied.
     gives_copies: bool,
 }
 
@@ -188,8 +188,8 @@ impl<K: Clone + Ord> ReadyKeys<K> {
         !self.paused.is_empty()
     }
 
-    /// Pauses or resumes a team. At the end of a pause, a custom order gets the keys again that it
-    /// has returned in the meantime.
+    /// Pauses or resumes a team. At the end of a pause, a custom order gets the keys again that it returned during the
+    /// pause.
     pub fn pause(&mut self, team: u64, paused: bool) {
         if paused {
             self.paused.insert(team);
@@ -227,7 +227,7 @@ impl<K: Clone + Ord> ReadyKeys<K> {
         self.stack.touch(key);
     }
 
-    /// Raises the priority of a ready key to `priority`, if that is higher.
+    /// Raises the priority of a ready key to `priority`, if `priority` is higher.
     pub fn lift(&mut self, key: &K, priority: i32) {
         let level = self.level(priority);
         let Some(candidate) = self.keys.iter_mut().find(|c| c.key == *key) else { return };
@@ -244,13 +244,13 @@ impl<K: Clone + Ord> ReadyKeys<K> {
         self.see_to_turns();
     }
 
-    /// Returns the key that has been ready longest, among those that may be delivered.
+    /// Returns the key that has been ready longest, among the keys that may be delivered.
     #[must_use]
     pub fn oldest(&self) -> Option<K> {
         self.by_age().next().cloned()
     }
 
-    /// Returns the keys that may be delivered, the one that has been ready longest first.
+    /// Returns the keys that may be delivered, first the key that has been ready longest.
     pub fn by_age(&self) -> impl Iterator<Item = &K> {
         self.eligible_keys().map(|candidate| &candidate.key)
     }
@@ -300,7 +300,7 @@ impl<K: Clone + Ord> ReadyKeys<K> {
         Some(key)
     }
 
-    /// Removes `key` for its delivery, regardless of the order. Returns true if it was ready.
+    /// Removes `key` for its delivery, regardless of the order. Returns true if the key was ready.
     pub fn pop_this(&mut self, key: &K) -> bool {
         let Some(at) = self.keys.iter().position(|candidate| candidate.key == *key) else {
             return false;

@@ -25,8 +25,7 @@ impl<K: Ord + Clone> Model<K> {
         self.wait(key, self.permit(key), Merge::Earliest)
     }
 
-    /// The run of `key` is due, and waits until the pace permits it. Until then, debounced adds
-    /// postpone it as before.
+    /// The run of `key` is due, and waits until the pace permits it. Until then, debounced adds still postpone the run.
     pub(super) fn postpone(&mut self, key: &K) {
         self.count_paced(key);
         let bound = self.bounds.get(key).copied();

@@ -20,7 +20,7 @@ impl<K: Ord + Clone> Model<K> {
             self.back_off(key, due.unwrap_or(now));
             self.hold(key, now);
         }
-        // A key that is ready already is not held.
+        // A key that is already ready is not held.
         let wanted = due.unwrap_or(now);
         let at = if is_ready { wanted } else { wanted.max(self.not_before(key)) };
         let added = self.demand(key, at, request.merge, now);
@@ -34,7 +34,7 @@ impl<K: Ord + Clone> Model<K> {
             return self.wait_for_pace(key);
         }
         if at <= now {
-            // It replaces a waiting run, and the backoff is over.
+            // The add replaces a waiting run, and the backoff is over.
             self.stop_waiting(key);
             self.not_before.remove(key);
             return self.add_now(key);
@@ -50,8 +50,7 @@ impl<K: Ord + Clone> Model<K> {
         self.wait(key, at, merge)
     }
 
-    /// `Hold`: the key has failed. It backs off until `at`, or until the end of an earlier backoff
-    /// if that is later.
+    /// `Hold`: the key has failed. The key backs off until the later of `at` and the end of an earlier backoff.
     pub(super) fn back_off(&mut self, key: &K, at: Time) {
         if self.re_add == ReaddPolicy::Hold {
             let not_before = self.not_before(key).max(at);

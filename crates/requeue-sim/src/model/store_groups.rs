@@ -1,14 +1,14 @@
 //! The groups of a store: the claims that their settings permit.
 //!
-//! Several processes take turns separately, so the model does not predict the next key of a claim. It decides whether
-//! the claim could deliver the key.
+//! Several processes take turns separately, so the model does not predict the next key of a claim. The model decides
+//! whether the claim could deliver the key.
 
 use std::collections::BTreeMap;
 
 /// The settings of the groups of a store.
 #[derive(Clone, Debug, Default)]
 pub struct StoreGroups {
-    /// The limit of keys in flight of each group without a separate one. `None`: no limit.
+    /// The limit of keys in flight of each group without a separate limit. `None`: no limit.
     pub default_limit: Option<u32>,
     groups: BTreeMap<String, GroupSettings>,
 }
@@ -120,7 +120,8 @@ impl StoreGroups {
         ready.into_iter().find(is_missed).map_or(Ok(()), |key| Err(Refusal::NotHighest(key)))
     }
 
-    /// Checks that a claim that has looked up all groups and delivers no further key leaves none that it could deliver.
+    /// Checks a claim that has looked up all groups and delivers no further key: it must leave no key that it could
+    /// deliver.
     ///
     /// # Errors
     ///

@@ -46,7 +46,7 @@ pub struct Seen {
     pub adds: u32,
     /// The reasons of these adds.
     pub reasons: u32,
-    /// The priority of the run that is pending or in flight. Otherwise, it is not compared.
+    /// The priority of the run that is pending or in flight. Otherwise, the priority is not compared.
     pub priority: Option<i32>,
     /// True if the key is throttled: it is ready, but its team is at its limit or paused.
     pub held_back: bool,
@@ -54,14 +54,14 @@ pub struct Seen {
     pub group_paused: bool,
     /// The reason why the run in flight was cancelled, as a number: cancelled is 1, and restarted 2.
     pub cancelled: Option<u8>,
-    /// The time at which the key entered its state. It is not compared for a key that is remembered
-    /// only for its failures.
+    /// The time at which the key entered its state. The time is not compared for a key that is remembered only for its
+    /// failures.
     pub since: Option<Time>,
 }
 
 impl Seen {
-    /// Returns the same state without a pace whose time has passed at `now`: the queue forgets such
-    /// times when it likes.
+    /// Returns the same state without a pace whose time has passed at `now`: the queue forgets such times at any
+    /// moment.
     #[must_use]
     pub fn at(self, now: Time) -> Self {
         let paced_until = if self.paced_until > now { self.paced_until } else { Time::ZERO };
@@ -201,7 +201,7 @@ impl<K: Ord + Clone> Model<K> {
         if self.paused { 0 } else { self.queue.eligible() }
     }
 
-    /// Returns the keys that may be delivered, the one that has been ready longest first.
+    /// Returns the keys that may be delivered, first the key that has been ready longest.
     pub fn by_age(&self) -> impl Iterator<Item = &K> {
         self.queue.by_age()
     }

@@ -24,7 +24,7 @@ const TICK: Duration = Duration::from_millis(100);
 const TICKS_A_MINUTE: usize = 600;
 /// The number of objects at a time.
 const OBJECTS: u64 = 400;
-/// The maximum number of workers that wait for a key or work on one.
+/// The maximum number of workers that wait for a key or work on a key.
 const WORKERS: usize = 24;
 /// The number of parts of a run. No key is left after each part.
 const PARTS: usize = 6;
@@ -59,8 +59,7 @@ impl fmt::Display for Hour {
 ///
 /// # Errors
 ///
-/// Returns an error if memory was not returned. It names the memory, the kind of queue and the
-/// time.
+/// Returns an error if memory was not returned. The error names the memory, the kind of queue and the time.
 pub fn hour(seed: u64, minutes: usize) -> Result<Vec<Hour>, String> {
     let kinds = Kind::ALL.iter();
     kinds.map(|&kind| life(kind, seed, minutes).map_err(|e| format!("{kind:?}: {e}"))).collect()
@@ -124,7 +123,7 @@ struct Controller {
     healed: bool,
 }
 
-/// A worker that waits for a key, works on one, or has only the key's ticket left.
+/// A worker that waits for a key, works on a key, or has only the key's ticket left.
 enum Worker {
     Waits(Getter),
     Works(Item<'static, Name>, Time),
@@ -159,7 +158,7 @@ impl Controller {
         })
     }
 
-    /// Works for `minutes` minutes, and returns the mean number of bytes in the last one.
+    /// Works for `minutes` minutes, and returns the mean number of bytes in the last minute.
     fn work(&mut self, minutes: usize) -> usize {
         self.healed = false;
         let mut sum = 0;
@@ -194,7 +193,7 @@ impl Controller {
         }
         // This call makes a custom order return the keys that it still has.
         drop(self.queue.try_get());
-        // An alarm of a cancelled key may be left. It goes off, and is not armed again.
+        // The alarm of a cancelled key may be left. Such an alarm goes off, and is not armed again.
         if let Some(at) = self.clock.next_alarm() {
             self.clock.set(at);
         }
@@ -208,8 +207,8 @@ impl Controller {
         page.entries.first().map(|entry| self.queue.explain(&entry.key))
     }
 
-    /// Ends the queue in one of the possible ways. Meanwhile getters wait for a key, and perhaps a
-    /// drain waits for the end.
+    /// Ends the queue in one of the possible ways. During this time, getters wait for a key, and a drain may wait for
+    /// the end.
     fn end(&mut self) -> Result<(), String> {
         for _ in 0..10 {
             self.event();
@@ -284,7 +283,7 @@ impl Controller {
         add.merge(merge).priority(self.rng.i32(-2..3)).reason(1 << self.rng.u32(..4))
     }
 
-    /// Deletes an object, and creates a new one.
+    /// Deletes an object, and creates a new object.
     fn replace(&mut self) {
         let at = self.rng.usize(..self.objects.len());
         let old = name(mem::replace(&mut self.objects[at], self.born));
@@ -304,7 +303,7 @@ impl Controller {
 
     // --- Workers ----------------------------------------------------------------------------------
 
-    /// Advances the clock, and lets getters and workers do what is due.
+    /// Advances the clock, and lets getters and workers do their due work.
     fn go_on(&mut self, by: Duration) {
         self.clock.advance(by);
         while self.workers.len() < WORKERS {

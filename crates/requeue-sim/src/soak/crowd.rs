@@ -49,12 +49,12 @@ impl fmt::Display for Crowd {
     }
 }
 
-/// Runs `rounds` rounds after the warm-up or, for `None`, until `time` is over. All memory must be
+/// Runs `rounds` rounds after the warm-up. If `rounds` is `None`, runs until `time` is over. All memory must be
 /// returned after each round.
 ///
 /// # Errors
 ///
-/// Returns an error if memory was not returned. It names the memory and the number of rounds.
+/// Returns an error if memory was not returned. The error names the memory and the number of rounds.
 pub fn crowd(seed: u64, rounds: Option<u64>, time: Duration) -> Result<Crowd, String> {
     let mut all = Crowd { queues: 0, deliveries: 0, idle: [Memory::now(); 2] };
     // This starts the timer thread of the process.
@@ -230,8 +230,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
 
 // --- Tasks ---------------------------------------------------------------------------------------
 
-/// Each queue gets its own runtime. Once the runtime is dropped, it holds nothing of the
-/// queue.
+/// Each queue gets a separate runtime. Once the runtime is dropped, it holds nothing of the queue.
 fn with_tasks(rng: &mut fastrand::Rng) -> Result<u64, String> {
     let runtime = runtime::Builder::new_multi_thread()
         .worker_threads(2)

@@ -8,8 +8,8 @@ use requeue::clock::FakeClock;
 use requeue::limiter::{BackoffLimiter, Bucket, ExponentialFailure, MaxOf};
 use requeue::{BuildError, Builder, CustomOrder, GroupId, Order, Queue, ReaddPolicy};
 
-/// A namespace and a name. All have the same length, so that the memory of a number of keys does
-/// not depend on which keys they are.
+/// A namespace and a name. All names have the same length, so that the memory of a number of keys does not depend on
+/// the choice of the keys.
 pub(super) type Name = String;
 
 /// A fixed seed. By default, every run hashes differently, and tables grow at different times.
@@ -67,7 +67,7 @@ fn client_go() -> MaxOf<Name> {
     MaxOf::new(vec![Box::new(each), Box::new(Bucket::new(10.0, 100))])
 }
 
-/// Returns the name of the `number`th object. It shares its namespace with 49 others.
+/// Returns the name of the `number`th object. The object shares its namespace with 49 other objects.
 pub(super) fn name(number: u64) -> Name {
     format!("namespace-{:08}/name-{number:010}", number / 50)
 }

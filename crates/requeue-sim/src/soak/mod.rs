@@ -1,9 +1,8 @@
 //! Checks that all memory is returned: over an hour of a controller's life on a fake clock, and
 //! while threads and tasks run for a given time.
 //!
-//! Every request to the allocator is counted, and the limits are exact. After an hour, an idle
-//! queue holds no more pieces of memory than after its warm-up. Once it is dropped, not a byte of
-//! it is left.
+//! Every request to the allocator is counted, and the limits are exact. After an hour, an idle queue holds no more
+//! pieces of memory than after its warm-up. After the queue is dropped, no byte of it is left.
 
 mod controller;
 mod crowd;
@@ -42,9 +41,9 @@ impl Memory {
         }
     }
 
-    /// Returns true if this is the memory that was held `before`, with at most `late` more pieces.
-    /// Their size may differ by up to 4096 bytes: a table may have kept capacity for a few dozen
-    /// keys, or not, depending on how it became empty.
+    /// Returns true if this is the memory that was held `before`, with at most `late` more pieces. Their size may
+    /// differ by up to 4096 bytes: depending on how a table became empty, it may have kept capacity for a few dozen
+    /// keys.
     const fn is_back(self, before: Self, late: usize) -> bool {
         self.bytes <= before.bytes + 4096 && self.pieces <= before.pieces + late
     }

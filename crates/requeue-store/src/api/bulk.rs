@@ -60,9 +60,9 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// Returns an error if the store cannot be reached, the queue was dropped, or, in PostgreSQL, another
-    /// transaction keeps the key locked for 5 s. [`UpdateError::may_have_happened`] returns true if the answer
-    /// of the store was lost: the change may have been made.
+    /// Returns an error if the store cannot be reached, the queue was dropped, or another transaction of PostgreSQL
+    /// keeps the key locked for 5 s. [`UpdateError::may_have_happened`] returns true if the answer of the store was
+    /// lost: the change may have been made.
     ///
     /// # Cancel safety
     ///
@@ -169,8 +169,8 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// As [`cancel`](Self::cancel). Some of the keys may be ready. Repeating the call also makes
-    /// those ready that wait by then.
+    /// As [`cancel`](Self::cancel). Some of the keys may be ready. Repeating the call also makes keys ready that wait
+    /// at that time.
     ///
     /// # Cancel safety
     ///
@@ -328,11 +328,11 @@ impl Queue {
 /// A change of all keys in a state, from [`Queue::revive_all`], [`Queue::cancel_all`] or
 /// [`GroupHandle::cancel_all`](crate::GroupHandle::cancel_all).
 ///
-/// It does nothing until it or its [steps](Self::step) are awaited. Awaiting it returns the number of
-/// changed keys.
+/// The change does nothing until it or its [steps](Self::step) are awaited. Awaiting it returns the number of changed
+/// keys.
 ///
-/// Each step has its own transactions, so an interruption loses nothing: the keys of finished steps are
-/// changed, and the others are unchanged.
+/// Each step has separate transactions, so an interruption loses nothing: the keys of finished steps are changed, and
+/// the other keys are unchanged.
 #[must_use = "nothing is changed until this is awaited"]
 pub struct Bulk {
     shared: Arc<Shared>,
@@ -347,7 +347,7 @@ pub struct Bulk {
 
 #[derive(Debug)]
 enum Stage {
-    /// Walks over the keys. Has the position at which the walk continues.
+    /// Walks over the keys. Contains the position at which the walk continues.
     Walk(Option<Cursor>),
     /// Changes the keys that were locked, one at a time.
     Locked,
@@ -371,11 +371,10 @@ impl Bulk {
     ///
     /// # Errors
     ///
-    /// Returns an error if the keys are those of a group, and the queue has no groups or the name is not valid.
+    /// Returns an error if the keys belong to a group, and the queue has no groups or the name is not valid.
     ///
-    /// Returns an error if the store cannot be reached; the next call continues with the same keys. In
-    /// PostgreSQL, the last step fails if other transactions keep some of the keys locked for 5 s. Those keys
-    /// are unchanged.
+    /// Returns an error if the store cannot be reached; the next call continues with the same keys. In PostgreSQL, the
+    /// last step fails if other transactions keep some of the keys locked for 5 s. The locked keys are unchanged.
     ///
     /// # Cancel safety
     ///
@@ -452,8 +451,8 @@ impl Bulk {
         Ok(())
     }
 
-    /// Changes one key that was locked, and waits for its lock. If that fails, changes the keys that are no
-    /// longer locked, and waits for no other lock.
+    /// Changes one key that was locked, and waits for its lock. If this wait fails, changes the keys that are no longer
+    /// locked, and waits for no other lock.
     async fn take_locked(&mut self) -> Answer<()> {
         let Some(key) = self.locked.last() else {
             self.stage = Stage::Over;
@@ -465,7 +464,7 @@ impl Bulk {
                 self.changed += count_changed(&answers);
                 Ok(())
             }
-            // This call has waited 5 s for one lock. It would wait as long for each of the others.
+            // This call has waited 5 s for one lock, and would wait as long for each other lock.
             Err(fault) if fault.kind == Kind::Locked => {
                 let Shared { engine, place, .. } = &*self.shared;
                 let mut left = 0;

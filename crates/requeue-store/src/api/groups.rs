@@ -57,8 +57,8 @@ impl Queue {
     /// Sets the limit of keys in flight for each group without a [separate limit](GroupHandle::set_limit). With `None`,
     /// these groups have no limit.
     ///
-    /// The limit is stored, and applies to later claims of all processes. Runs in flight continue, even if they are more
-    /// than the new limit.
+    /// The limit is stored, and applies to later claims of all processes. Runs in flight continue, even if their number
+    /// exceeds the new limit.
     ///
     /// # Errors
     ///
@@ -359,8 +359,8 @@ impl GroupHandle<'_> {
     /// Stops the deliveries of the group in all processes. Everything else continues: its keys are added and coalesce,
     /// become ready, and are completed.
     ///
-    /// The pause is stored. It outlives this process, and the keys of the group. A claim that has begun may still deliver
-    /// keys, and so may a process that has [claimed keys ahead](crate::OpenOptions::claim_ahead).
+    /// The pause is stored. The pause outlives this process, and the keys of the group. A claim that has begun may
+    /// still deliver keys, and so may a process that has [claimed keys ahead](crate::OpenOptions::claim_ahead).
     ///
     /// # Errors
     ///
@@ -394,7 +394,7 @@ impl GroupHandle<'_> {
         self.change(GroupChange::Paused(true), "paused").await
     }
 
-    /// Ends a [pause](Self::pause). Waiting workers learn of it as fast as of an add.
+    /// Ends a [pause](Self::pause). Waiting workers learn of the resume as fast as of an add.
     ///
     /// # Errors
     ///
@@ -574,9 +574,9 @@ impl GroupHandle<'_> {
 
     /// Cancels all keys of the group in this state, or in any state with `None`, as [`Queue::cancel_all`] does.
     ///
-    /// Runs in flight continue: only the next run of their keys is cancelled. The call reads all keys of the queue in the
-    /// state. If each add names the group, and a key is added with another group during the call, that key may be
-    /// cancelled, too.
+    /// Runs in flight continue: only the next run of their keys is cancelled. The call reads all keys of the queue in
+    /// the state. If each add names the group, and a key is added with another group during the call, that key may also
+    /// be cancelled.
     ///
     /// # Examples
     ///

@@ -1,4 +1,4 @@
-//! An open queue. All its handles share one task that claims keys, and one that renews leases.
+//! An open queue. All its handles share a task that claims keys, and a task that renews leases.
 
 use std::fmt;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ impl Queue {
         &self.shared.place.name
     }
 
-    /// Adds a key that is ready immediately. When this returns, the add is as durable as the engine promises.
+    /// Adds a key that is ready immediately. When this call returns, the add is as durable as the engine promises.
     ///
     /// Concurrent adds of one process are sent in batches.
     ///
@@ -57,8 +57,8 @@ impl Queue {
     ///
     /// - The key is longer than 2,048 bytes.
     /// - The [pattern](crate::OpenOptions::group_by) of the queue extracts a group whose name has more than 100 bytes.
-    /// - During the whole [time of an add](crate::OpenOptions::add_timeout), the store could not be reached,
-    ///   or, in PostgreSQL, other transactions had the key locked.
+    /// - During the whole [time of an add](crate::OpenOptions::add_timeout), the store could not be reached, or other
+    ///   transactions of PostgreSQL had the key locked.
     /// - The store refuses the add, or the queue was [dropped](crate::ErrorKind::Dropped).
     ///
     /// [`AddError::may_have_happened`] returns true if the key may have been added nevertheless.
@@ -253,7 +253,7 @@ impl Queue {
     ///
     /// As [`get`](Self::get).
     pub async fn get_many(&self, max: usize) -> Vec<Item> {
-        // A getter may be answered without a key: the leases of its keys were lost on the way.
+        // A getter may be answered without a key, because the leases of its keys were lost before the answer.
         while max > 0 && !self.shutting_down() {
             let (reply, passed) = oneshot::channel();
             if self.getters.send(Waiter { max, reply }).is_err() {
@@ -271,10 +271,10 @@ impl Queue {
     /// Cancels the run of a key in flight, in any process. The key runs again only if it was added
     /// again.
     ///
-    /// The worker learns of it within a second, and by the next renewal of its lease if PostgreSQL cannot send
-    /// notifications to it. [`Item::cancelled`] becomes ready there, `Workers` cancel the handler's context, and
-    /// `requeue work` terminates the command. The run counts neither as a success nor as a failure. If the
-    /// worker is gone, the run is over when its lease expires.
+    /// The worker learns of the cancellation within a second. If PostgreSQL cannot send it notifications, it learns at
+    /// the next renewal of its lease. [`Item::cancelled`] becomes ready there, `Workers` cancel the handler's context,
+    /// and `requeue work` terminates the command. The run counts neither as a success nor as a failure. If the worker
+    /// is gone, the run is over when its lease expires.
     ///
     /// A pending run of the key remains: see [`cancel`](Self::cancel). The run of a later delivery is never
     /// cancelled. A run that completes before its worker learns of it counts as it has completed.
@@ -330,8 +330,8 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// Returns an error if the store cannot be reached, or the queue was dropped. On Redis, some shards of
-    /// the queue may have been paused, and the others still deliver their keys: repeat the call.
+    /// Returns an error if the store cannot be reached, or the queue was dropped. On Redis, some shards of the queue
+    /// may have been paused, while the other shards still deliver their keys: repeat the call.
     ///
     /// # Cancel safety
     ///
@@ -394,7 +394,7 @@ impl Queue {
     /// [Shuts down](Self::shut_down) the queue in this process when no work is left: no key is ready, waiting
     /// or in flight, in this process or another. Parked keys do not count.
     ///
-    /// Only a getter that waits for keys detects that. Without getters, the queue is never shut down.
+    /// Only a getter that waits for keys detects the end of the work. Without getters, the queue is never shut down.
     ///
     /// # Examples
     ///
@@ -438,7 +438,7 @@ impl Queue {
     /// A getter that waits for keys detects the drop within the [poll interval](crate::OpenOptions::poll).
     /// Then the queue is shut down in this process, each `get` returns `None`, and `Workers` stop.
     ///
-    /// A queue that is created again with the same name is another queue. This handle never changes it: open
+    /// A queue that is created again with the same name is another queue. This handle never changes the new queue: open
     /// it again.
     ///
     /// # Examples
@@ -466,8 +466,8 @@ impl Queue {
     /// Waits until the queue is [shut down](Self::shut_down) in this process, and all its requests are
     /// settled.
     ///
-    /// When it returns, no key is being claimed, and the store has recorded each completion, unless its lease
-    /// was lost first. If the store cannot be reached, the call waits until the leases expire.
+    /// When the call returns, no key is being claimed, and the store has recorded each completion, unless its lease was
+    /// lost first. If the store cannot be reached, the call waits until the leases expire.
     ///
     /// Wait for this before the process exits. Otherwise, other processes get some keys only when their
     /// leases expire. For example, a key may have been claimed for a [`get`](Self::get) that was dropped.
@@ -504,8 +504,8 @@ impl Queue {
         self.shared.leases.settled().await;
     }
 
-    /// Returns the number of keys that this process holds, including those that are
-    /// [claimed ahead](crate::OpenOptions::claim_ahead).
+    /// Returns the number of keys that this process holds, including keys that are [claimed
+    /// ahead](crate::OpenOptions::claim_ahead).
     pub(crate) fn leased(&self) -> usize {
         self.shared.leases.len()
     }

@@ -12,13 +12,13 @@ use crate::types::inspect::{Entry, Standing, State, StateCounts};
 use crate::types::key::Key;
 use crate::types::rate::{Rate, Throttle};
 
-/// The maximum number of keys in flight that one read returns, and that are searched for the longest runs.
+/// The maximum number of keys in flight that one read returns, and among which the longest runs are searched.
 const RUNNING: usize = 256;
 /// The maximum number of keys in flight that an explanation names.
 const EXPLAINED: usize = 10;
 
 impl Queue {
-    /// Counts the keys in each state. The engine reads all keys for that.
+    /// Counts the keys in each state. For this, the engine reads all keys.
     ///
     /// # Errors
     ///
@@ -237,25 +237,25 @@ impl Queue {
         }
     }
 
-    /// Returns recent [counts](Self::counts). The engine counts again after a pause, which depends on the duration
-    /// of the last two counts. The shorter count decides, so that a stall of the store causes no long pause:
+    /// Returns recent [counts](Self::counts). The engine counts again after a pause, which depends on the duration of
+    /// the last two counts. The shorter count determines the pause, so that a stall of the store causes no long pause:
     ///
     /// - Up to 0.6 s: the pause is fifty times the duration, and at least 1 s.
     /// - Up to 7.5 s: the pause is 30 s.
     /// - Over 7.5 s: the pause is four times the duration.
     ///
-    /// So counts that take a similar time take at most a fifth of the time of the engine, and at most a fiftieth if
-    /// they take up to 0.6 s. The number of callers does not matter. Counts whose durations differ much, or that
-    /// reach their time limit, can take more.
+    /// Counts of similar duration therefore take at most a fifth of the engine's time, and at most a fiftieth if they
+    /// take up to 0.6 s. The number of callers does not matter. Counts whose durations differ much, or that reach their
+    /// time limit, can take more.
     ///
     /// Callers that arrive during a count wait for it. [`sample`](Self::sample) returns the last counts
     /// without waiting, and their age.
     ///
     /// # Errors
     ///
-    /// Returns an error if the last count failed, now or recently. A count that takes over a minute fails.
-    /// After a failure, the engine is not queried again for 1 s to 10 s. If several counts in a row take too
-    /// long, the pauses are one minute, two and then four. On SQLite, a count that takes too long runs to its end.
+    /// Returns an error if the last count failed, now or recently. A count that takes over a minute fails. After a
+    /// failure, the engine is not queried again for 1 s to 10 s. If several consecutive counts take too long, the
+    /// pauses are one minute, two and then four. On SQLite, a count that takes too long runs to its end.
     ///
     /// # Cancel safety
     ///
@@ -303,18 +303,18 @@ impl Queue {
     /// Returns the values of the queue's metrics, or `None` before the first
     /// [`recent_counts`](Self::recent_counts).
     ///
-    /// The numbers of keys are those of all processes, as of the last `recent_counts`: `counts_age` is their
-    /// age. The other values describe this process:
+    /// The numbers of keys cover all processes, as of the last `recent_counts`: `counts_age` is their age. The other
+    /// values describe this process:
     ///
-    /// - A completion counts when the worker makes it, even if the store does not accept it. A success after
-    ///   the lease has expired counts as a failure, as in the store. A worker that was killed counts nothing.
-    /// - Adds are those of this process, including delayed ones.
+    /// - A completion counts when the worker makes it, even if the store does not accept it. As in the store, a success
+    ///   after the lease has expired counts as a failure. A worker that was killed counts nothing.
+    /// - Adds are counted in this process, including delayed adds.
     /// - `enqueued` counts the adds that gave a key its pending run. A delayed add counts immediately, and a retry
     ///   or a requeue does not count: another process may deliver the key. In a queue in memory, a key counts when
     ///   it becomes ready.
-    /// - `given_up` counts the keys that failed for the last time in this process: they were given up, or
-    ///   reached the limit of failures. If such a key was added during its last run, it is not parked but
-    ///   runs again with its failures reset. It includes the keys that claims of this process have parked.
+    /// - `given_up` counts the keys that failed for the last time in this process: they were given up, or reached the
+    ///   limit of failures. If such a key was added during its last run, it is not parked but runs again with its
+    ///   failures reset. `given_up` includes the keys that claims of this process have parked.
     ///
     /// # Examples
     ///

@@ -12,12 +12,13 @@ use crate::types::schedule::{Schedule, ScheduleInfo};
 impl Queue {
     /// Adds a key again at each time of a schedule, which is kept in the store.
     ///
-    /// A key has at most one schedule, and this call changes it. If the expression and the time zone, or the period, are
-    /// the same as before, its times stay, so that a program may call this at each start. A pause stays in any case.
+    /// A key has at most one schedule, and this call changes it. If the expression and the time zone, or the period,
+    /// are the same as before, its times stay. A program may therefore call this at each start. The change does not end
+    /// a pause.
     ///
-    /// The processes that get keys of the queue add the key, each time one of them. If the key is still ready or waiting
-    /// then, it runs once. Times that pass while no process gets keys lead to one add. Times are measured by the clock of
-    /// the store.
+    /// The processes that get keys of the queue add the key, each time one of them. If the key is still ready or
+    /// waiting then, it runs once. If times pass while no process gets keys, the key is added once. Times are measured
+    /// by the clock of the store.
     ///
     /// # Errors
     ///
@@ -70,7 +71,7 @@ impl Queue {
             let Agenda { now, schedules } = engine.put_schedule(place, schedule).await?;
             for stored in schedules {
                 if stored.is_new && stored.due_at().is_some() {
-                    // If this fails, or this process stops here, another one computes the next time.
+                    // If this fails, or this process stops here, another process computes the next time.
                     let _ = fire(&self.shared, &stored, now).await;
                 }
             }
@@ -128,7 +129,8 @@ impl Queue {
         Ok(infos)
     }
 
-    /// Removes the schedule of a key. Returns false if the key has none. The key itself and its runs are not affected.
+    /// Removes the schedule of a key. Returns false if the key has no schedule. The key itself and its runs are not
+    /// affected.
     ///
     /// # Errors
     ///
@@ -202,8 +204,8 @@ impl Queue {
         paused.map_err(|fault| UpdateError::from_engine("the schedule was not paused", fault))
     }
 
-    /// Ends a [pause](Self::pause_schedule). Times that have passed meanwhile are skipped. Returns false if the key has no
-    /// schedule. A schedule that was refused is tried again.
+    /// Ends a [pause](Self::pause_schedule). Times that have passed during the pause are skipped. Returns false if the
+    /// key has no schedule. A schedule that was refused is tried again.
     ///
     /// # Errors
     ///

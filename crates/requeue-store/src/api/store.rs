@@ -125,8 +125,8 @@ impl Store {
 
     /// Creates the schema, or upgrades it to this version. Repeating it is harmless.
     ///
-    /// It needs more privileges than operations on queues do. Opening a queue upgrades the schema too, if
-    /// this client has these privileges. A failed upgrade leaves the store unchanged.
+    /// A migration needs more privileges than operations on queues. Opening a queue also upgrades the schema, if this
+    /// client has these privileges. A failed upgrade leaves the store unchanged.
     ///
     /// # Errors
     ///
@@ -183,9 +183,8 @@ impl Store {
 
     /// Drops a queue that has no keys. The queue and its settings are removed for all processes.
     ///
-    /// Processes that still have it open get errors. Their adds fail with
-    /// [`ErrorKind::Dropped`](crate::ErrorKind::Dropped), and their getters return `None`: see
-    /// [`Queue::is_dropped`].
+    /// Processes that still have it open get errors. Adds of these processes fail with
+    /// [`ErrorKind::Dropped`](crate::ErrorKind::Dropped), and their getters return `None`: see [`Queue::is_dropped`].
     ///
     /// No acknowledged add is lost. If an add and a drop happen at the same time, one of them fails: the add,
     /// or the drop because the queue has a key. A queue that is created again with this name is another
@@ -195,7 +194,7 @@ impl Store {
     ///
     /// - If a key is ready, waiting, in flight, parked or damaged, the queue [has keys](crate::ErrorKind::HasKeys) and is
     ///   unchanged. The message has their numbers.
-    /// - If there is [no such queue](crate::ErrorKind::Missing), the message names similar ones.
+    /// - If there is [no such queue](crate::ErrorKind::Missing), the message names similar queues.
     /// - If the store cannot be reached, the queue may or may not have been dropped. Dropping it again is
     ///   harmless.
     /// - In PostgreSQL, the drop fails if a transaction that has added keys to the queue stays open for 5 s.
@@ -276,9 +275,8 @@ impl Store {
     /// other processes have the file open, `FILE-wal` contains the last changes, and is a part of the store.
     /// Connections to servers need no closing, and stay open.
     ///
-    /// After this call, all calls on a queue of a file fail, and this process loses its keys when their
-    /// leases expire. So [shut down](Queue::shut_down) the queues first, and wait until they are
-    /// [settled](Queue::settled).
+    /// After this call, all calls on a queue of a file fail, and this process loses its keys when their leases expire.
+    /// Therefore, [shut down](Queue::shut_down) the queues first, and wait until they are [settled](Queue::settled).
     ///
     /// # Cancel safety
     ///
@@ -334,8 +332,8 @@ impl OpenOptions {
     /// Sets the re-add policy: the effect of an add on a key that waits or backs off. The default is
     /// [`ReaddPolicy::Hold`].
     ///
-    /// It is a setting of the queue, the same for all processes: the first process that opens the queue
-    /// chooses it permanently. The other choice is [`ReaddPolicy::Replace`]. [`open`](Self::open) refuses
+    /// This option is a setting of the queue for all processes: the first process that opens the queue chooses it
+    /// permanently. The other choice is [`ReaddPolicy::Replace`]. [`open`](Self::open) refuses
     /// [`ReaddPolicy::KeepBoth`], because a key in a store has at most one pending run.
     pub fn readd_policy(mut self, readd_policy: ReaddPolicy) -> Self {
         self.opening.readd_policy = Some(readd_policy);
@@ -344,8 +342,8 @@ impl OpenOptions {
 
     /// Sets the effect of an add on a parked key. The default is [`ParkedAdd::Revive`].
     ///
-    /// It is a setting of the queue, the same for all processes: the first process that opens the queue
-    /// chooses it permanently.
+    /// This option is a setting of the queue for all processes: the first process that opens the queue chooses it
+    /// permanently.
     pub fn parked_add(mut self, parked_add: ParkedAdd) -> Self {
         self.opening.parked_add = Some(parked_add);
         self
@@ -358,7 +356,7 @@ impl OpenOptions {
     /// gets as many keys as its [weight](crate::GroupHandle::set_weight). [`Queue::group`] has the operations on one
     /// group.
     ///
-    /// It is a setting of the queue, the same for all processes: the first process that opens the queue chooses it
+    /// This option is a setting of the queue for all processes: the first process that opens the queue chooses it
     /// permanently. [`open`](Self::open) refuses another setting, and a pattern that is empty or not a regular
     /// expression.
     ///
@@ -386,12 +384,12 @@ impl OpenOptions {
         self
     }
 
-    /// Sets the limit of keys in flight of each group, over all processes, when this creates the queue. By default there
-    /// is none. The option needs [`group_by`](Self::group_by).
+    /// Sets the limit of keys in flight of each group, over all processes, when this creates the queue. By default
+    /// there is no limit. The option needs [`group_by`](Self::group_by).
     ///
     /// The limit is stored. If the queue exists and has another limit, [`open`](Self::open) fails.
-    /// [`Queue::set_group_limit`] changes the limit, and [`GroupHandle::set_limit`] sets a separate one for a group. Use
-    /// these, and omit the option, if limits change.
+    /// [`Queue::set_group_limit`] changes the limit, and [`GroupHandle::set_limit`] sets a separate limit for a group.
+    /// Use these, and omit the option, if limits change.
     ///
     /// [`GroupHandle::set_limit`]: crate::GroupHandle::set_limit
     ///
@@ -420,8 +418,8 @@ impl OpenOptions {
         self
     }
 
-    /// Sets the rate of all starts of the queue, over all processes, if the queue has none. By default there is no such
-    /// limit.
+    /// Sets the rate of all starts of the queue, over all processes, if the queue has no rate. By default there is no
+    /// such limit.
     ///
     /// The first process that opens the queue with a rate chooses it, and the rate is stored. If a later process asks for
     /// another rate, [`open`](Self::open) fails, also if both open the queue at the same time. A process without this
@@ -495,28 +493,27 @@ impl OpenOptions {
     /// Sets the longest backoff after a key's first failure, and after any failure. The defaults are 1 s
     /// and 5 min.
     ///
-    /// Each failure in a row doubles the backoff, up to `cap`. Its second half is random: a backoff of 8 s
-    /// takes between 4 s and 8 s. A failure before the backoff is over does not double it. If a key has not
-    /// failed for twice `cap` after its backoff, the next one begins at `base` again.
+    /// Each consecutive failure doubles the backoff, up to `cap`. The second half of a backoff is random: a backoff of
+    /// 8 s takes between 4 s and 8 s. A failure before the backoff is over does not double it. If a key has not failed
+    /// for twice `cap` after its backoff, the next backoff begins at `base` again.
     pub fn backoff(mut self, base: Duration, cap: Duration) -> Self {
         self.options.backoff = (base, cap);
         self
     }
 
-    /// Parks a key after this many failures in a row, at least 1. By default, failures alone never park a
-    /// key.
+    /// Parks a key after this number of consecutive failures, at least 1. By default, failures alone never park a key.
     ///
-    /// The process that completes the last of these runs, or finds its lease expired, applies its own limit.
+    /// The limit of the process that completes the last of these runs, or finds its lease expired, applies.
     ///
-    /// [`Context::is_last_attempt`](requeue::workers::Context::is_last_attempt) ignores this limit. It
-    /// respects [`Workers::max_retries`](requeue::workers::Workers::max_retries), which parks keys, too.
+    /// [`Context::is_last_attempt`](requeue::workers::Context::is_last_attempt) ignores this limit. That method
+    /// respects [`Workers::max_retries`](requeue::workers::Workers::max_retries), which also parks keys.
     pub fn max_failures(mut self, most: u32) -> Self {
         self.options.max_failures = Some(most.max(1));
         self
     }
 
-    /// Limits starvation by priorities. In each series of this many keys that the process takes, at least one
-    /// is the key that has been ready longest, regardless of its priority.
+    /// Limits starvation by priorities. In each series of this number of keys that the process takes, at least one is
+    /// the key that has been ready longest, at any priority.
     ///
     /// The default is 10. The minimum is 1, which is first in, first out.
     pub fn oldest_every(mut self, deliveries: u32) -> Self {
@@ -543,9 +540,9 @@ impl OpenOptions {
     /// time, and nothing is claimed ahead. Only [`Queue::get`] and [`Workers`](requeue::workers::Workers)
     /// count towards the rate. Calls of [`Queue::get_many`] for several keys do not.
     ///
-    /// If no worker takes a key within ten times that period, the key returns to its place in the order,
-    /// without a failure. A shutdown returns all such keys. Until then, other processes do not get the key.
-    /// If a key of a higher priority is added meanwhile, its run starts after the run of this key.
+    /// If no worker takes a key within ten times that period, the key returns to its place in the order, without a
+    /// failure. A shutdown returns all such keys. Until then, other processes do not get the key. A key of a higher
+    /// priority that is added during this time starts after this key.
     ///
     /// If the process is killed, keys that were claimed ahead come back when their leases expire, with one
     /// more failure, like keys whose runs had begun.
@@ -597,13 +594,13 @@ impl OpenOptions {
     /// There are two cases:
     ///
     /// - A run of this process was the last failure of its key.
-    /// - A claim of this process finds that the lease of a key has expired, because its worker died, and that
-    ///   this was the last failure. Then [`ParkedKey::lease_expired`] is true.
+    /// - A claim of this process finds that the lease of a key has expired, because its worker died, and that this was
+    ///   the last failure. In this case, [`ParkedKey::lease_expired`] is true.
     ///
-    /// Each report is also a [`tracing`] event with the target `requeue_store::parked`. If the answer to a
-    /// claim is lost, so are its reports.
+    /// Each report is also a [`tracing`] event with the target `requeue_store::parked`. If the answer to a claim is
+    /// lost, its reports are also lost.
     ///
-    /// `report` is called on a task of the runtime and must not block. A panic in it is caught and logged.
+    /// `report` is called on a task of the runtime and must not block. A panic in `report` is caught and logged.
     ///
     /// # Examples
     ///
@@ -669,11 +666,11 @@ impl OpenOptions {
         self
     }
 
-    /// Opens the queue. Creates it if it does not exist, unless [`must_exist`](Self::must_exist) is set.
+    /// Opens the queue. Creates a missing queue, unless [`must_exist`](Self::must_exist) is set.
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::Missing`]: there is no such queue, and it must be an existing one.
+    /// - [`ErrorKind::Missing`]: there is no such queue, and the options do not create it.
     /// - [`ErrorKind::Invalid`]:
     ///   - The name of the queue is empty, longer than 200 bytes, or contains a NUL.
     ///   - The name of the [`worker`](Self::worker) is invalid.
@@ -761,7 +758,7 @@ impl OpenOptions {
 
 /// Returns up to three of the names that the user may have meant by `typed`.
 fn similar_names(typed: &str, names: Vec<String>) -> Vec<String> {
-    // For a name of one or two letters, all others are equally near.
+    // For a name of one or two letters, all other names are equally near.
     let most = typed.chars().count() / 3;
     let differences = |name: String| (strsim::osa_distance(typed, &name), name);
     let mut near: Vec<_> =

@@ -96,7 +96,7 @@ impl WorkItem for Item {
         }
     }
 
-    /// Sets a low priority for a number below 0, and a high one for a number above 0.
+    /// Sets a low priority for a number below 0, and a high priority for a number above 0.
     fn set_priority(&mut self, priority: i32) {
         Self::set_priority(self, priority.into());
     }

@@ -60,7 +60,7 @@ impl Wish for Adding {
             let mut left = Vec::new();
             let mut deadline = None;
             for adding in batch {
-                // The request lasts as long as its most patient caller waits. The others stop waiting by
+                // The request lasts as long as its most patient caller waits. The other callers stop waiting by
                 // themselves.
                 deadline = deadline.max(Some(adding.deadline));
                 match found.get(&adding.ask.key) {
@@ -82,7 +82,7 @@ impl Wish for Adding {
             locked.extend(answer(added, askers));
             batch = left;
         }
-        // Answer before the caller's own deadline, so that the caller gets the reason.
+        // The answer comes before the caller's deadline, so that the caller gets the reason.
         let now = Instant::now() + LAST;
         for adding in locked.extract_if(.., |adding: &mut Self| adding.deadline <= now) {
             adding.send_answer(Err(EngineError::locked()));
@@ -93,7 +93,7 @@ impl Wish for Adding {
     }
 }
 
-/// Answers the adds, and returns those whose keys are locked.
+/// Answers the adds, and returns the adds whose keys are locked.
 fn answer(added: Answer<Free>, askers: Vec<Vec<Adding>>) -> Vec<Adding> {
     let mut left = Vec::new();
     match added {
@@ -126,7 +126,7 @@ fn answer(added: Answer<Free>, askers: Vec<Vec<Adding>>) -> Vec<Adding> {
     left
 }
 
-/// The answers to adds. Adds of locked keys have none.
+/// The answers to adds. Adds of locked keys have no answer.
 struct Free {
     answers: Vec<Option<Added>>,
     /// True if an earlier attempt may have added the keys nevertheless.
@@ -153,7 +153,7 @@ async fn try_add(
                 place.meters.count_adds(&asks, &answers);
                 return Ok(Free { answers, unsure });
             }
-            // One locked key must not delay the others of its batch: the next request skips it.
+            // One locked key must not delay the other keys of its batch, so the next request skips the locked key.
             Err(fault) if fault.kind == Kind::Locked && tried == Tried::No => {
                 tried = Tried::InVain;
                 continue;

@@ -20,8 +20,8 @@ const OVERDUE: u32 = 10;
 const WINDOW: Duration = Duration::from_millis(250);
 /// The time for which nothing is claimed ahead after keys had to be released.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The number of full claims in a row that shows a backlog. Without a backlog, a key belongs to the worker
-/// that asks first, in any process.
+/// The number of consecutive full claims that shows a backlog. Without a backlog, a key belongs to the worker that asks
+/// first, in any process.
 const BACKLOG: u32 = 2;
 
 /// Keys on their way to a worker. Keys that do not arrive are unclaimed, because their runs never began.
@@ -29,7 +29,7 @@ const BACKLOG: u32 = 2;
 pub(crate) struct Unstarted(VecDeque<Item>);
 
 impl Unstarted {
-    /// Delivers the keys to a worker, except those whose leases are lost.
+    /// Delivers the keys to a worker, except keys whose leases are lost.
     pub(crate) fn begin(mut self) -> Vec<Item> {
         let mut begun = Vec::with_capacity(self.0.len());
         while let Some(mut item) = self.0.pop_front() {
@@ -65,7 +65,7 @@ pub(crate) struct Ahead {
     rate: f64,
     rated: Instant,
     paused_until: Instant,
-    /// The number of claims in a row that found as many keys as they asked for.
+    /// The number of consecutive claims that found as many keys as they asked for.
     full: u32,
     /// True if a worker has taken a key since the last claim began.
     is_used: bool,
@@ -77,8 +77,7 @@ impl Ahead {
         Self {
             items: Unstarted::default(),
             most: options.claim_ahead,
-            // A key returns after ten horizons. That is a third of the lease at most, when the first renewal
-            // is due.
+            // A key returns after ten horizons. This is at most a third of the lease, when the first renewal is due.
             longest: (options.lease / (3 * OVERDUE)).min(HORIZON.1),
             latency: Duration::ZERO,
             rate: 0.0,
@@ -168,7 +167,7 @@ impl Ahead {
             && let Some(item) = self.items.0.pop_front()
         {
             item.return_unclaimed();
-            // The rate was overestimated, and kept a key from other processes.
+            // The rate was overestimated, so this process kept a key from other processes.
             self.paused_until = now + PAUSE;
         }
     }

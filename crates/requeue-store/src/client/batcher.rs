@@ -1,7 +1,7 @@
 //! Batches concurrent requests per shard, without a linger delay.
 //!
-//! A batch contains the requests that arrive while the previous batch is in flight. It also contains the
-//! requests of tasks that are ready to run before the batch is sent.
+//! A batch contains the requests that arrive while the previous batch is in flight. A batch also contains the requests
+//! of tasks that are ready to run before the batch is sent.
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,14 +18,14 @@ use crate::types::key::Key;
 
 /// The maximum number of requests in a batch.
 pub(crate) const MAX_BATCH: usize = 256;
-/// After this many batches of one request in a row, no concurrent request is expected.
+/// After this number of consecutive batches of one request, no concurrent request is expected.
 const LONELY: u32 = 8;
 
 /// A request about a key.
 pub(crate) trait Wish: Sized + Send + 'static {
     fn key(&self) -> &Key;
 
-    /// Sends a batch for one shard, and answers its requests. Returns those whose keys are locked.
+    /// Sends a batch for one shard, and answers its requests. Returns the requests whose keys are locked.
     fn submit_batch(
         engine: Arc<dyn Engine>,
         place: Arc<Place>,
@@ -72,7 +72,7 @@ impl<T: Wish> Batcher<T> {
         let turns = Arc::new(Semaphore::new(engine.max_batches()));
         tokio::spawn(async move {
             let mut batch = Vec::new();
-            // The number of batches of one request in a row.
+            // The number of consecutive batches of one request.
             let mut lone = 0;
             loop {
                 // The semaphore is never closed.
@@ -107,7 +107,7 @@ impl<T: Wish> Batcher<T> {
                 // Send it from this task until another request arrives: that saves waking a second task.
                 let mut submitting = Box::pin(submitting);
                 tokio::select! {
-                    // The batch is polled first: a request that arrives must not delay its sending.
+                    // The batch is polled first, because a new request must not delay the sending of the batch.
                     biased;
                     () = poll_fn(|at| unless_it_panics(submitting.as_mut(), at)) => {}
                     _ = come.recv_many(&mut batch, MAX_BATCH) => {

@@ -12,14 +12,14 @@ use crate::types::error::{Answer, EngineError};
 const FRESH: Duration = Duration::from_secs(1);
 /// The pause after a successful query, as a multiple of the duration of that query, up to [`LONG_PAUSE`].
 const SHARE: u32 = 50;
-/// The longest pause after a query that took up to 7.5 s. A query can be slow once, because the store was
-/// stopped or the machine was busy. The results must not be out of date for long after that.
+/// The longest pause after a query that took up to 7.5 s. A query can be slow once, because the store was stopped or
+/// the machine was busy. The results must not be out of date for long after such a query.
 const LONG_PAUSE: Duration = Duration::from_secs(30);
 /// The minimum pause after long queries, as a multiple of their duration.
 const LONG_SHARE: u32 = 4;
-/// The time limit of a query. PostgreSQL counts 100 million keys in about half of it.
+/// The time limit of a query. PostgreSQL counts 100 million keys in about half of this time.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
-/// The longest pause after a query that failed before its time limit, such as that of a store that could not be
+/// The longest pause after a query that failed before its time limit, for example because the store could not be
 /// reached.
 const REST: Duration = Duration::from_secs(10);
 
@@ -37,10 +37,10 @@ struct Turn {
     until: Instant,
     /// The duration of the last successful query.
     took: Duration,
-    /// The number of queries in a row that failed, and the error of the last one.
+    /// The number of consecutive queries that failed, and the error of the last query.
     faults: u32,
     fault: String,
-    /// The number of queries in a row that reached their time limit.
+    /// The number of consecutive queries that reached their time limit.
     timeouts: u32,
 }
 
@@ -59,7 +59,7 @@ impl<T: Clone + Send + 'static> Cache<T> {
         lock(&self.found).as_ref().map(|(found, at)| (found.clone(), at.elapsed()))
     }
 
-    /// Returns the result of `look` if a query is due, and the last result otherwise, with its age.
+    /// Returns the result of `look` if a query is due, and otherwise the last result, with its age.
     pub(crate) async fn get_or_query(
         self: &Arc<Self>,
         look: impl Future<Output = Answer<T>> + Send + 'static,

@@ -30,7 +30,7 @@ pub(crate) struct Waiter {
 /// Claims keys for the getters that arrive through `come`, until the queue is shut down or its last handle is
 /// dropped.
 pub(crate) async fn serve_getters(shared: Weak<Shared>, mut come: mpsc::UnboundedReceiver<Waiter>) {
-    // The task has a weak handle only, because it must not keep a queue alive whose last handle was dropped.
+    // The task has only a weak handle, because it must not keep a queue alive after its last handle was dropped.
     let Some((mut wakes, mut shutdown, mut desk)) = shared.upgrade().map(|shared| {
         let (wakes, shutdown) =
             (shared.engine.subscribe_wakes(&shared.place), shared.shutdown.subscribe());
@@ -51,7 +51,7 @@ pub(crate) async fn serve_getters(shared: Weak<Shared>, mut come: mpsc::Unbounde
         }
         desk.deliver_keys();
         desk.ahead.unclaim_late(Instant::now());
-        // This marks the value as seen, so that `changed` below waits for the next change.
+        // This call marks the value as seen, so that `changed` below waits for the next change.
         let before = std::mem::replace(&mut now, *shutdown.borrow_and_update());
         if now.is_final() {
             break;
@@ -200,7 +200,7 @@ impl Desk {
             && let Some(waiter) = self.waiters.pop_front()
         {
             let items = self.ahead.take(waiter.max, Instant::now());
-            // If the getter has been dropped meanwhile, the drop of `items` returns the keys.
+            // If the getter has been dropped, the drop of `items` returns the keys.
             let _ = waiter.reply.send(items);
         }
     }
@@ -216,8 +216,8 @@ impl Desk {
         self.ahead.note_claim();
         self.has_newcomers = false;
         let options = &shared.options;
-        // Another process may die while it holds keys that this process does not know of. The next poll finds
-        // those keys.
+        // Another process may die while it holds keys that this process does not know of. The next poll finds these
+        // keys.
         let poll = options.poll.min(options.lease).mul_f64(0.9 + fastrand::f64() / 5.0);
         // The number of rounds of `every` that the next `max` keys complete.
         let oldest = ((u64::from(self.round) + max as u64) / u64::from(self.every)) as usize;
@@ -228,12 +228,12 @@ impl Desk {
         let may_end = is_waited_for && shutdown == Shutdown::WhenIdle;
         let shared = Arc::clone(shared);
         Some(Box::pin(async move {
-            // Leases count from before the request. The engine grants them later, so this process never
-            // trusts one too long.
+            // Leases count from before the request. The engine grants leases later, so this process never relies on a
+            // lease for too long.
             let since = Instant::now();
             let found = self::claim(&shared, claim, since).await;
             let took = since.elapsed();
-            // The query costs a request, so it is made only if the claim has found no key and expects none.
+            // The query costs a request, so it is made only if the claim has found no key and expects no key.
             if may_end
                 && let Ok(Found { items, next: None, schedule_in, .. }) = &found
                 && items.is_empty()
@@ -247,8 +247,8 @@ impl Desk {
         }))
     }
 
-    /// Lets another process have a wake that this one has taken, but does not need: its getters were dropped, or have
-    /// got their keys meanwhile.
+    /// Passes on to another process a wake that this process has taken but does not need, because its getters were
+    /// dropped or have received their keys.
     fn pass_wake_on(&mut self, shared: &Shared) {
         if std::mem::take(&mut self.is_woken) {
             shared.engine.pass_wake_on(&shared.place);

@@ -21,9 +21,9 @@ pub(crate) type Reply = oneshot::Sender<Result<bool, CompleteError>>;
 #[derive(Debug)]
 pub(crate) struct Finishing {
     end: End,
-    /// The number of failures in a row, if this completion is a failure.
+    /// The number of consecutive failures, if this completion is a failure.
     failures: u32,
-    /// The lease. When it has expired, the completion can have no effect.
+    /// The lease. When the lease has expired, the completion can have no effect.
     lease: Ending,
     /// True if an earlier attempt may have taken effect.
     unsure: bool,
@@ -35,15 +35,15 @@ impl Finishing {
         Self { end, failures, lease, unsure: false, reply }
     }
 
-    /// Answers a failure at the limit, and reports its key as parked, unless the key was added during the
-    /// run. Engines do not report which of the two happened, so this looks the key up. The lookup may miss a
-    /// key that was revived in between.
+    /// Answers a failure at the limit, and reports its key as parked, unless the key was added during the run. Engines
+    /// do not report which of the two happened, so this function looks the key up. The lookup may miss a key that was
+    /// revived since the completion.
     async fn answer_parked(self, engine: Arc<dyn Engine>, place: Arc<Place>) {
         let key = &self.end.key;
         let is_parked = match self.lease.send_deadline() {
             Some(deadline) => match timeout_at(deadline, engine.look_up(&place, key)).await {
                 Ok(Ok(found)) => found.is_some_and(|entry| entry.state == State::Parked),
-                // The completion has taken effect, and most likely parked the key.
+                // The completion has taken effect, and has most likely parked the key.
                 Ok(Err(_)) | Err(_) => true,
             },
             None => true,
@@ -56,7 +56,7 @@ impl Finishing {
         self.send_answer(&place, Ok(is_parked));
     }
 
-    /// Answers the caller, or logs an error if there is none.
+    /// Answers the caller, or logs an error if there is no caller.
     fn send_answer(self, place: &Place, ended: Result<bool, CompleteError>) {
         let Self { end, lease, reply, .. } = self;
         // The caller must see that this process no longer holds the key.
@@ -125,13 +125,13 @@ impl Wish for Finishing {
                 Err(why) => why,
             };
             let is_unsure = why.kind.may_have_happened();
-            // If a repeated completion finds no lease, the first one may have ended it.
+            // If a repeated completion finds no lease, the first completion may have ended the lease.
             batch.iter_mut().for_each(|finishing| finishing.unsure |= is_unsure);
             let wait = delay.wait();
             let again = Instant::now() + wait;
             let is_refused = why.kind.is_final();
-            // A completion whose lease expires before the next attempt would be refused. Its caller gets the
-            // reason now.
+            // A completion whose lease expires before the next attempt would be refused. The caller of such a
+            // completion gets the reason now.
             let over = |finishing: &mut Self| {
                 is_refused
                     || finishing.lease.send_deadline().is_none_or(|deadline| deadline <= again)
@@ -147,7 +147,7 @@ impl Wish for Finishing {
     }
 }
 
-/// Answers the completions, and returns those whose keys are locked.
+/// Answers the completions, and returns the completions whose keys are locked.
 fn answer(
     engine: &Arc<dyn Engine>,
     place: &Arc<Place>,
@@ -158,7 +158,7 @@ fn answer(
     for (finishing, held) in batch.into_iter().zip(held) {
         match held {
             None => left.push(finishing),
-            // This runs in a separate task, so that the next batch does not wait for the lookup.
+            // The lookup runs in a separate task, so that the next batch does not wait for it.
             Some(true) if finishing.end.how.parks(finishing.failures) => {
                 tokio::spawn(finishing.answer_parked(Arc::clone(engine), Arc::clone(place)));
             }

@@ -33,9 +33,9 @@ pub struct Completed {
 /// A key in flight: no other worker on any machine has it until its completion, or until its lease
 /// expires.
 ///
-/// The lease is renewed as long as the item exists. If it cannot be renewed, or was lost,
-/// [`lost`](Self::lost) becomes ready and no completion of this item has an effect. Other systems can compare
-/// the [`fencing_token`](Self::fencing_token) to reject late writes of a worker that has lost its lease.
+/// The lease is renewed as long as the item exists. If the lease cannot be renewed, or was lost, [`lost`](Self::lost)
+/// becomes ready and no completion of this item has an effect. Other systems can compare the
+/// [`fencing_token`](Self::fencing_token) to reject late writes of a worker that has lost its lease.
 ///
 /// A worker completes the delivery with [`complete`](Self::complete), or with a shorthand for one
 /// [`Completion`]: [`succeed`](Self::succeed), [`retry`](Self::retry), [`give_up`](Self::give_up) and
@@ -89,7 +89,7 @@ impl Item {
         }
     }
 
-    /// Returns the key. The item dereferences to it, too.
+    /// Returns the key. The item also dereferences to the key.
     #[must_use]
     pub const fn key(&self) -> &Key {
         &self.out.key
@@ -120,7 +120,7 @@ impl Item {
         self.out.group.as_deref()
     }
 
-    /// Returns the number of this attempt: 1 plus the number of failures in a row before it.
+    /// Returns the number of this attempt: 1 plus the number of consecutive failures before this run.
     #[must_use]
     pub const fn attempt(&self) -> u32 {
         self.out.failures.saturating_add(1)
@@ -144,23 +144,23 @@ impl Item {
         self.out.asked.priority
     }
 
-    /// Sets the priority of the key's next run, if the completion of this delivery causes one. The
-    /// default is the priority of this run.
+    /// Sets the priority of the key's next run, if the completion of this delivery causes a run. The default is the
+    /// priority of this run.
     pub const fn set_priority(&mut self, priority: Priority) {
         self.out.asked.priority = priority;
     }
 
-    /// Returns the fencing token: a number that is greater for each later delivery of the key. That also
-    /// holds after a failover to a replica that lags, and after a restore from a backup.
+    /// Returns the fencing token: a number that is greater for each later delivery of the key. This also holds after a
+    /// failover to a replica that lags, and after a restore from a backup.
     ///
-    /// No two deliveries of a queue have the same token. The token is approximately the time of the delivery
-    /// in microseconds since 1970. Until the year 2255 it is below 2⁵³, the limit up to which JavaScript and
-    /// JSON represent integers exactly. It fits a `bigint` column. [`Context::fencing_token`] has the same type.
+    /// No two deliveries of a queue have the same token. The token is approximately the time of the delivery in
+    /// microseconds since 1970. Until the year 2255 it is below 2⁵³, the limit up to which JavaScript and JSON
+    /// represent integers exactly. The token fits a `bigint` column. [`Context::fencing_token`] has the same type.
     ///
     /// [`Context::fencing_token`]: requeue::workers::Context::fencing_token
     #[must_use]
     pub const fn fencing_token(&self) -> u64 {
-        // It is never negative: engines count up from 0, or from the current time.
+        // The token is never negative, because engines count up from 0, or from the current time.
         self.out.epoch.unsigned_abs()
     }
 
@@ -179,8 +179,8 @@ impl Item {
         self.signals.lost.cancelled().await;
     }
 
-    /// Returns true if the lease is lost. If it returns false, no other worker had received the key before
-    /// the call.
+    /// Returns true if the lease is lost. If the call returns false, no other worker had received the key before the
+    /// call.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         !self.shared().leases.is_held(self.out.epoch)
@@ -209,14 +209,15 @@ impl Item {
         &self.signals
     }
 
-    /// Sets the error of a failure. Its first 4 KiB are kept. A completion that is not a failure ignores it.
+    /// Sets the error of a failure. The store keeps the first 4 KiB of the error. A completion that is not a failure
+    /// ignores the error.
     pub fn set_error(&mut self, error: impl fmt::Display) {
         let mut error = error.to_string();
         error.truncate(prefix(&error, MAX_ERROR).len());
         self.error = Some(error);
     }
 
-    /// Completes the delivery. Returns true if this has parked the key.
+    /// Completes the delivery. Returns true if the completion has parked the key.
     ///
     /// A completion that parks the key is also reported as a [`tracing`] event with the target
     /// `requeue_store::parked` and the level `WARN`.
@@ -230,8 +231,8 @@ impl Item {
     ///
     /// # Cancel safety
     ///
-    /// The completion is sent when the future is first polled. If the future is dropped after that, the
-    /// completion still takes effect. If it is dropped before, the run has failed.
+    /// The completion is sent when the future is first polled. If the future is dropped after that, the completion
+    /// still takes effect. If the future is dropped before, the run has failed.
     ///
     /// # Examples
     ///
@@ -296,9 +297,8 @@ impl Item {
         self.complete(Completion::Retry).await.map(drop)
     }
 
-    /// Completes the delivery with [`Completion::GiveUp`]: the run failed with this error, and the key is
-    /// parked until it is revived. If it was added during the run, it runs again instead, with its
-    /// failures reset.
+    /// Completes the delivery with [`Completion::GiveUp`]: the run failed with this error, and the key is parked until
+    /// it is revived. If the key was added during the run, it runs again instead, with its failures reset.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! The keys that this process holds. Their leases are renewed together, at a third of their duration.
+//! The keys that this process holds. The leases of these keys are renewed together, at a third of their duration.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -15,8 +15,8 @@ use crate::engine::{Engine, Place, Renewed, by_shard, lock};
 use crate::types::error::{EngineError, Kind};
 use crate::types::key::Key;
 
-/// The interval of polls for cancelled runs. With the renewal after it, a worker learns of a cancelled run within a
-/// second.
+/// The interval of polls for cancelled runs. Because a renewal follows each poll, a worker learns of a cancelled run
+/// within a second.
 const POLL: Duration = Duration::from_millis(500);
 /// The timeout of such a poll.
 const ANSWERING: Duration = Duration::from_secs(2);
@@ -28,13 +28,13 @@ struct Held {
     /// Until this time, the process certainly has the lease. The time is measured by the process's own clock,
     /// from before the request was sent.
     deadline: Instant,
-    /// The time of the delivery to a worker, or `None` before that.
+    /// The time of the delivery to a worker, or `None` before the delivery.
     since: Option<Instant>,
     lost: CancellationToken,
     /// Cancelled when the run is cancelled.
     cancelled: CancellationToken,
-    /// True if the worker has completed the delivery, but the engine has not recorded the completion yet. The
-    /// engine may take long to record it.
+    /// True if the worker has completed the delivery, but the engine has not recorded the completion yet. The engine
+    /// may take long to record the completion.
     is_ending: bool,
 }
 
@@ -134,7 +134,7 @@ impl Leases {
 
     /// Begins the completion of a delivery. Returns `None` if the lease is lost.
     pub(crate) fn begin_completion(self: &Arc<Self>, epoch: i64) -> Option<Ending> {
-        // From here on, a lost lease does not signal the worker: its run is over.
+        // From here on, a lost lease does not signal the worker, because its run is over.
         lock(&self.held).get_mut(&epoch)?.is_ending = true;
         let ending = Ending { leases: Arc::clone(self), epoch };
         ending.send_deadline().is_some().then_some(ending)
@@ -221,7 +221,7 @@ async fn keep_leases(
     place: Arc<Place>,
 ) {
     let Some(lease) = leases.upgrade().map(|leases| leases.lease) else { return };
-    // Two renewals in a row may fail before a lease expires.
+    // Two consecutive renewals may fail before a lease expires.
     let every = lease / 3;
     let mut renewal = Instant::now() + every;
     let mut cancels = Cancels::new();
@@ -258,7 +258,7 @@ async fn keep_leases(
         }
         // A shard that does not answer delays neither the other shards nor the report of a lost lease.
         loop {
-            // A lease can expire while a shard is silent. Its worker learns of that in time.
+            // A lease can expire while a shard is silent. The worker learns of the loss in time.
             let next = leases.upgrade().and_then(|leases| leases.expire_leases());
             tokio::select! {
                 renewed = parts.join_next() => match renewed {
@@ -287,7 +287,7 @@ impl Cancels {
         Self { next: Instant::now() + POLL, last: 0 }
     }
 
-    /// Delays the next poll: most runs complete before it.
+    /// Delays the next poll, because most runs complete before it.
     fn delay_poll(&mut self) {
         self.next = Instant::now() + POLL;
     }

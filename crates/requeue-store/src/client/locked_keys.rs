@@ -16,8 +16,8 @@ pub(crate) const LAST: Duration = Duration::from_millis(250);
 
 /// The requests for locked keys, by key.
 ///
-/// A later request for one of these keys waits here, too: in a batch, it would delay the other requests.
-/// While any request waits, one task retries all of them.
+/// A later request for one of these keys also waits here, because it would delay the other requests of a batch. While
+/// any request waits, one task retries all requests.
 #[derive(Debug)]
 pub(crate) struct LockedKeys<T> {
     engine: Arc<dyn Engine>,
@@ -74,7 +74,7 @@ impl<T: Wish> LockedKeys<T> {
         let mut delay = RetryDelay::up_to(LAST);
         loop {
             sleep(delay.wait()).await;
-            // The lock is released before the requests, which may take long.
+            // The lock is released before the requests are sent, because they may take long.
             let keys: Vec<Key> = lock(&self.waiting).by_key.keys().cloned().collect();
             let mut freed = false;
             for keys in keys.chunks(MAX_BATCH) {
@@ -97,19 +97,18 @@ impl<T: Wish> LockedKeys<T> {
         }
     }
 
-    /// Takes the requests for these keys. The keys stay, so that later requests do not overtake them.
+    /// Takes the requests for these keys. The keys stay in the table, so that later requests do not overtake them.
     fn take_requests(&self, keys: &[Key]) -> Vec<T> {
         let mut all = lock(&self.waiting);
         let waiting = keys.iter().filter_map(|key| all.by_key.get_mut(key).map(std::mem::take));
         waiting.flatten().collect()
     }
 
-    /// Puts back the requests that are `left`, in front of later ones. Returns true if a key is no longer
-    /// locked.
+    /// Puts back the requests that are `left`, in front of later requests. Returns true if a key is no longer locked.
     fn return_keys(&self, keys: &[Key], left: Vec<T>) -> bool {
         let all = &mut lock(&self.waiting).by_key;
-        // Requests for these keys have arrived meanwhile. They go behind those that are left, which came
-        // first.
+        // Requests for these keys have arrived since then. Later requests go behind the requests that are left, which
+        // came first.
         let come: Vec<T> = keys.iter().filter_map(|key| all.remove(key)).flatten().collect();
         let others = all.len();
         let mut put = |what: T| all.entry(what.key().clone()).or_default().push(what);

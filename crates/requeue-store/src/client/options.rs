@@ -29,8 +29,8 @@ pub(crate) struct Opening {
 }
 
 impl Opening {
-    /// Checks the options, and returns the way in which keys get their groups, if it is given. Returns the reason if an
-    /// option is invalid.
+    /// Checks the options, and returns the way in which keys get their groups, if any. Returns the reason if an option
+    /// is invalid.
     pub(crate) fn check(&self) -> Result<Option<Grouping>, String> {
         match self.readd_policy {
             None | Some(ReaddPolicy::Hold | ReaddPolicy::Replace) => {}

@@ -30,8 +30,8 @@ pub(crate) struct Timetable {
 impl Timetable {
     /// Records the time until a schedule is due, which a claim or a request for schedules has returned.
     ///
-    /// The earliest time counts. A claim and a request for schedules overlap, so either may not know a schedule that the
-    /// other one knows. A time that has become wrong costs one request, which returns the right one.
+    /// The earliest time counts. A claim and a request for schedules overlap, so each may miss a schedule that the
+    /// other has found. A time that has become wrong costs one request, which returns the right time.
     pub(crate) fn note_due(&mut self, time: Option<Duration>) {
         let due_at = time.and_then(|time| Instant::now().checked_add(time));
         self.due_at = self.due_at.into_iter().chain(due_at).min();
@@ -48,7 +48,7 @@ impl Timetable {
         }
     }
 
-    /// Waits until a schedule is due, or until those that were due are fired.
+    /// Waits until a schedule is due, or until due schedules are fired.
     pub(crate) async fn changed(&mut self) {
         match (&mut self.firing, self.due_at) {
             (Some(firing), _) => {
@@ -63,13 +63,13 @@ impl Timetable {
     }
 }
 
-/// Fires the schedules that are due. Returns the time until the next one, if there is one.
+/// Fires the schedules that are due. Returns the time until the next schedule is due, if any.
 async fn fire_due(shared: &Shared) -> Option<Duration> {
     let Shared { engine, place, options, .. } = shared;
     let fired = timeout(options.lease, fire_page(shared)).await;
     match fired.unwrap_or_else(|_| Err(EngineError::late())) {
         Ok(next) => next,
-        // The next claim reports it.
+        // The next claim reports the drop.
         Err(fault) if fault.kind == Kind::Dropped => None,
         Err(fault) => {
             place.note_failure(Part::all_shards(&**engine, place), &fault);
@@ -100,7 +100,7 @@ async fn fire_page(shared: &Shared) -> Answer<Option<Duration>> {
     Ok(next)
 }
 
-/// Fires a schedule that was read at the time `now`. Returns false if another process has changed it.
+/// Fires a schedule that was read at the time `now`. Returns false if another process has changed the schedule.
 pub(crate) async fn fire(shared: &Shared, was: &Scheduled, now: Micros) -> Answer<bool> {
     let calendar = Calendar::parse(&was.spec, &was.zone);
     let next = calendar.and_then(|calendar| calendar.next_after(was.next_at, now));

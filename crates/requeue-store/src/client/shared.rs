@@ -96,7 +96,7 @@ impl Shared {
         invalid_name(name).map_or(Ok(()), |why| Err(Failed::invalid(why)))
     }
 
-    /// Returns the key with its group, if both are valid. `group` is the one that the add names.
+    /// Returns the key with its group, if both are valid. `group` is the group that the add names.
     pub(crate) fn check_key(&self, key: Key, group: Option<&str>) -> Result<Member, Failed> {
         let start = || Key::from(&key[..key.len().min(64)]);
         if key.is_too_long() {
@@ -136,7 +136,7 @@ impl Shared {
                 .put_wish(shard, Adding::new(Ask { group, ..Ask::new(key, add) }, deadline, reply));
             (n, answered)
         };
-        // Send all before waiting, so that they share batches.
+        // All requests are sent before the wait, so that they share batches.
         let sent: Vec<_> = keys.into_iter().map(send).collect();
         let (mut failed, mut is_unsure) = (None, false);
         // Read all answers, also after a failure: they tell whether a part of the keys was added.

@@ -6,8 +6,7 @@ pub use requeue::{Added, Merge, ReaddPolicy};
 
 /// The effect of an add on a parked key.
 ///
-/// It is a setting of the queue, the same for all processes: the first process that opens the queue chooses
-/// it.
+/// This effect is a setting of the queue for all processes: the first process that opens the queue chooses it.
 ///
 /// # Examples
 ///
@@ -41,7 +40,7 @@ pub enum ParkedAdd {
     Keep,
 }
 
-/// The priority of a key: ready keys with a higher one are delivered first.
+/// The priority of a key: ready keys with a higher priority are delivered first.
 ///
 /// Within one priority, the keys that have been ready longest are first. See
 /// [`OpenOptions::oldest_every`](crate::OpenOptions::oldest_every) for the exception that keeps low
@@ -92,7 +91,7 @@ impl From<i32> for Priority {
     }
 }
 
-/// Returns -1, 0 or 1. A queue in memory accepts it as a priority, too.
+/// Returns -1, 0 or 1. A queue in memory also accepts it as a priority.
 impl From<Priority> for i32 {
     fn from(priority: Priority) -> Self {
         priority.number().into()

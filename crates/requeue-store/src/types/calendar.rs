@@ -1,7 +1,7 @@
 //! The calendar of schedules: cron expressions with a time zone, and periods.
 //!
 //! The crate `cronexpr` finds dates, and this module maps them to instants with `jiff`. Each cron crate was tried with
-//! 26 cases, and none maps all of them. 02:30 in the gap of Berlin should run at 03:00, and 02:30 in the fold once:
+//! 26 cases, and no crate maps all cases. 02:30 in the gap of Berlin should run at 03:00, and 02:30 in the fold once:
 //!
 //! | | `30 2` in the gap | `0,30 2` in the gap | `30 2` in the fold | a day without midnight (Cairo) | Apia's skipped day |
 //! |---|---|---|---|---|---|
@@ -10,9 +10,9 @@
 //! | `jiff-cron` 0.3 | 03:30 | 03:00 | once | 01:00 | skipped |
 //! | this module | 03:00 | 03:00 once | once | 01:00 | the next midnight |
 //!
-//! Therefore, this module uses only dates in UTC. There `cronexpr` is the best. It depends on `jiff` alone, its errors
-//! name the wrong field, and a search without a result ends after four years. `croner` needs two families of proc macros.
-//! `jiff-cron` requires a field for seconds, and combines the two fields of days as no other cron does.
+//! Therefore, this module uses only dates in UTC. There `cronexpr` is the best. This crate depends only on `jiff`, its
+//! errors name the wrong field, and a search without a result ends after four years. `croner` needs two families of
+//! proc macros. `jiff-cron` requires a field for seconds, and combines the two fields of days as no other cron does.
 
 use std::time::Duration;
 
@@ -116,8 +116,8 @@ pub(crate) struct Cron {
     zone: TimeZone,
     /// The expression in UTC, where each date is one instant.
     dates: Crontab,
-    /// True if the expression has a `*` for the hours. Then it means a time in each hour that passes, also in those that
-    /// the clock shows twice. Otherwise it means times of the day, as the clock shows them.
+    /// True if the expression has a `*` for the hours. The expression then means a time in each hour that passes, also
+    /// in hours that the clock shows twice. Otherwise the expression means times of the day, as the clock shows them.
     is_hourly: bool,
 }
 
@@ -152,7 +152,7 @@ impl Cron {
         let is_hourly = matches!(fields[1], "*" | "*/1");
         let (expression, zone_name) = (expression.to_owned(), zone_name.to_owned());
         let cron = Self { expression, zone_name, zone, dates, is_hourly };
-        // Each date of the Gregorian calendar that returns within four years follows this one.
+        // After this date, each date of the Gregorian calendar that returns within four years follows.
         let any = DateTime::constant(2024, 1, 1, 0, 0, 0, 0);
         cron.next_date(any).map_err(|_| {
             wrong("it has no date within four years; correct the day and the month")
@@ -179,7 +179,7 @@ impl Cron {
                     after.to_timestamp(date).map(|early| self.next_change(early).unwrap_or(early))
                 }
             };
-            // While the clock shows a time for the second time, dates have passed that it still shows.
+            // While the clock shows times for the second time, dates that it still shows have already passed.
             let at = at.map_err(|error| error.to_string())?;
             if at > now {
                 return Ok(at);
@@ -198,7 +198,7 @@ impl Cron {
             match self.next_change(from) {
                 Some(change) if change <= at => {
                     from = change;
-                    // The date at the change is the first one with the new offset.
+                    // The date at the change is the first date with the new offset.
                     let first = self.zone.to_datetime(change);
                     date = first.checked_sub(SignedDuration::from_nanos(1)).map_err(failed)?;
                 }

@@ -1,4 +1,4 @@
-//! Errors, one type for each kind of operation. None of them prints its source.
+//! Errors, one type for each kind of operation. No error prints its source.
 
 use std::error::Error;
 use std::{fmt, iter};
@@ -17,8 +17,8 @@ pub(crate) fn newer_schema(found: impl fmt::Display, supported: impl fmt::Displa
     ))
 }
 
-/// Returns the error of an engine about a schema that this program does not upgrade by itself. `next` says
-/// how to upgrade it.
+/// Returns the error of an engine about a schema that this program does not upgrade by itself. `next` says how to
+/// upgrade the schema.
 #[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) fn older_schema(
     found: impl fmt::Display,
@@ -53,13 +53,13 @@ pub(crate) enum Kind {
     /// The store has made the change, but it has not confirmed that the change is as durable as requested. A
     /// retry may succeed.
     Unconfirmed,
-    /// Nothing was changed: another transaction has locked a key. It is unknown for how long.
+    /// Nothing was changed: another transaction has locked a key. The duration of the lock is unknown.
     Locked,
     /// Nothing was changed. A retry gets the same answer.
     Refused,
     /// A part of the change was made. A retry gets the same answer for the rest.
     PartlyRefused,
-    /// Nothing was changed, and a retry is useless: the queue was dropped.
+    /// Nothing was changed, and a retry is useless, because the queue was dropped.
     Dropped,
 }
 
@@ -169,7 +169,7 @@ pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// Returns an error, its source, the source of that, and so on.
+/// Returns an error and the chain of its sources.
 pub(crate) fn with_sources<'a>(
     error: &'a (dyn Error + 'static),
 ) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
@@ -202,10 +202,10 @@ pub enum ErrorKind {
     /// The queue was [dropped](crate::Store::drop_queue) after it was opened. No later call with this handle
     /// succeeds, even if the queue is created again.
     Dropped,
-    /// No server answers at the address, or the server cannot do it now; a file cannot be opened, or is locked; or
-    /// another transaction has locked a key.
+    /// No server answers at the address, or the server cannot execute the request now. Or a file cannot be opened or is
+    /// locked, or another transaction has locked a key.
     Unreachable,
-    /// The server rejects the user or the password, or requires one.
+    /// The server rejects the user or the password, or requires a password.
     Authentication,
     /// No encrypted connection was made: the server's certificate is not trusted, or only one side uses
     /// TLS.
@@ -317,8 +317,8 @@ macro_rules! error {
 error! {
     /// The error of [`Store::connect`](crate::Store::connect).
     ///
-    /// Its [kind](Self::kind) tells you what to do about it. Its source is the report of the engine, the
-    /// server or the system; the error about an invalid address has none. Neither contains a password.
+    /// The [kind](Self::kind) of the error tells you how to react. Its source is the report of the engine, the server
+    /// or the system; the error about an invalid address has no source. Neither contains a password.
     ConnectError, "", {}
 }
 
@@ -353,8 +353,8 @@ error! {
     /// The error of a cancel, revive, pause or drop: the store cannot be reached, another transaction has locked a
     /// key, or the queue was dropped.
     ///
-    /// If it [may have happened](Self::may_have_happened), look at the key before you repeat a cancel or a revive:
-    /// a second one also affects later adds and failures. A second drop affects a queue of the same name that was
+    /// If it [may have happened](Self::may_have_happened), look at the key before you repeat a cancel or a revive: a
+    /// second call also affects later adds and failures. A second drop affects a queue of the same name that was
     /// created since. Repeating a pause or a resume is harmless.
     ///
     /// A drop that finds [keys](ErrorKind::HasKeys) or [no such queue](ErrorKind::Missing) has no source.
@@ -382,8 +382,8 @@ pub enum CompleteError {
     /// again, or parked.
     #[error("the lease has expired: the key no longer belongs to this worker; discard the result")]
     Lost,
-    /// The lease expired, or the completion took effect. It was sent in time, the answer was lost, and
-    /// when it was sent again, the lease was gone.
+    /// The lease expired, or the completion took effect. The completion was sent in time, and its answer was lost. When
+    /// the completion was sent again, the lease was gone.
     #[error("the answer was lost: either the completion took effect, or the lease expired before")]
     Unsure,
     /// The queue was [dropped](crate::Store::force_drop_queue) together with the key. Nothing was changed.

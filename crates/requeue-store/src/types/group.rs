@@ -12,10 +12,9 @@ const MAX_NAME: usize = 100;
 
 /// The way in which the keys of a queue get their groups.
 ///
-/// It is a setting of the queue, the same for all processes: see
-/// [`OpenOptions::group_by`](crate::OpenOptions::group_by). The name of a group has up to 100 bytes and no control
-/// characters. Keys whose group has the empty name are in no tenant's group, but they take turns and have limits as the
-/// keys of any other group.
+/// This value is a setting of the queue for all processes: see [`OpenOptions::group_by`](crate::OpenOptions::group_by).
+/// The name of a group has up to 100 bytes and no control characters. The group with the empty name is for keys without
+/// a tenant. This group takes turns and has a limit, like any other group.
 ///
 /// # Examples
 ///
@@ -33,7 +32,7 @@ pub enum GroupBy {
     /// A regular expression extracts the group from the key: its first capture, or else the whole match. A key that does
     /// not match is in the group with the empty name.
     ///
-    /// The syntax is that of the crate `regex`. Control characters, backslashes and bytes that are not UTF-8 are escaped
+    /// The crate `regex` defines the syntax. Control characters, backslashes and bytes that are not UTF-8 are escaped
     /// in the name, as [`Key`](crate::Key) shows them. An add is refused if the name then has more than 100 bytes.
     Pattern(String),
 }
@@ -90,7 +89,7 @@ impl Grouping {
     ///
     /// # Errors
     ///
-    /// Returns the reason if the group has no valid name, or differs from the one that the add names.
+    /// Returns the reason if the group has no valid name, or differs from the group that the add names.
     pub(crate) fn group_of(&self, key: &Key, named: Option<&str>) -> Result<Arc<str>, String> {
         let group = match self {
             Self::Add => named.unwrap_or_default().into(),
@@ -98,7 +97,8 @@ impl Grouping {
                 let found = pattern.captures(key);
                 let found = found.and_then(|found| found.get(1).or(found.get(0)));
                 let bytes = found.map(|found| found.as_bytes()).unwrap_or_default();
-                // A key may have any bytes. It shows them as text, so that different bytes are different groups.
+                // A key may have any bytes. The escapes show such bytes as text, so that different bytes are different
+                // groups.
                 let group = Key::from(bytes).to_string();
                 if let Some(named) = named.filter(|&named| named != group) {
                     return Err(format!(
@@ -132,8 +132,8 @@ impl fmt::Display for Grouping {
     }
 }
 
-/// Returns a text that is less than `name`, and not less than any other valid name that is less than `name`. Engines
-/// compare names by their bytes. `None`: no name is less.
+/// Returns a text between `name` and the valid names below it: it is less than `name`, but not less than these names.
+/// Engines compare names by their bytes. `None`: no name is less.
 pub(crate) fn preceding(name: &str) -> Option<String> {
     let mut chars = name.chars();
     let last = chars.next_back()?;

@@ -18,29 +18,29 @@ pub enum State {
     Ready,
     /// Is due in the future: it was added with a delay, or is backing off.
     Waiting,
-    /// Delivered: a worker of this process or another one has it.
+    /// Delivered: a worker of this or another process has the key.
     InFlight,
     /// Has failed for the last time, and is kept until it is added again, revived or cancelled.
     Parked,
-    /// Set aside, because another program has written a row for it that cannot be read. No worker gets
-    /// it until it is added again. An add replaces the row. [`Entry::error`] has the reason.
+    /// Set aside, because another program has written an unreadable row for the key. No worker gets it until it is
+    /// added again. An add replaces the row. [`Entry::error`] has the reason.
     Damaged,
 }
 
-/// The state of a key at the time of a query. Times are the engine's.
+/// The state of a key at the time of a query. The engine measures the times.
 ///
-/// It is flat, like the entry of a queue in memory: each field is a column where keys are listed.
+/// The struct is flat, like the entry of a queue in memory: each field is a column where keys are listed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Entry {
     /// The key.
     pub key: Key,
-    /// Its state.
+    /// The state of the key.
     pub state: State,
     /// How long the key has been in its state. For a ready key, this is the time since it was added or
     /// became due. `None` for a waiting key: the store does not record it.
     pub since: Option<Duration>,
-    /// The time until the pending run is due. For a key in flight, that is the run after this one.
+    /// The time until the pending run is due. For a key in flight, this is the run after the present run.
     pub due: Option<Duration>,
     /// The bound: further debounced adds postpone the pending run until this time has passed, at the latest. `None`
     /// if the run does not wait for debounced adds. Without [`at_most`](crate::Add::at_most), more than 100 years.
@@ -61,9 +61,9 @@ pub struct Entry {
     pub worker: Option<String>,
     /// The number of failures in a row.
     pub failures: u32,
-    /// Its priority.
+    /// The priority of the key.
     pub priority: Priority,
-    /// The number of adds that the pending run stands for.
+    /// The number of adds that the pending run serves.
     pub adds: u32,
     /// The bitwise or of the reasons of these adds.
     pub reasons: u32,
@@ -115,16 +115,16 @@ pub struct QueueInfo {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct GroupInfo {
-    /// Its name. It is empty for the keys whose add names no group, or that the pattern does not match.
+    /// Its name. The name is empty for the keys whose add names no group, or that the pattern does not match.
     pub name: String,
     /// The numbers of its keys in each state.
     pub counts: StateCounts,
-    /// The limit of its keys in flight: the one that was [set for it](crate::GroupHandle::set_limit), or else the
+    /// The limit of its keys in flight: the limit that was [set for it](crate::GroupHandle::set_limit), or else the
     /// [limit of the queue](crate::OpenOptions::group_limit). `None`: there is no limit.
     pub limit: Option<u32>,
     /// The number of keys in one turn: see [`GroupHandle::set_weight`](crate::GroupHandle::set_weight).
     pub weight: u32,
-    /// The [rate](crate::GroupHandle::set_rate) of its starts. `None`: only that of the queue applies.
+    /// The [rate](crate::GroupHandle::set_rate) of its starts. `None` means that only the rate of the queue applies.
     pub rate: Option<Rate>,
     /// The time until its rate permits the next start. Zero if the rate permits one now; `None` if there is no rate.
     pub next_start: Option<Duration>,
@@ -140,7 +140,7 @@ pub struct StateCounts {
     pub ready: u64,
     /// Keys that are due in the future.
     pub waiting: u64,
-    /// Keys in flight, including the dirty ones.
+    /// Keys in flight, including dirty keys.
     pub in_flight: u64,
     /// Keys in flight that were added again and run once more.
     pub dirty: u64,

@@ -1,4 +1,4 @@
-//! Keys. They are bytes, because engines and programs in other languages share them.
+//! Keys. Keys are bytes, because engines and programs in other languages share them.
 
 use std::fmt;
 use std::ops::Deref;

@@ -6,21 +6,22 @@ use std::time::Duration;
 
 /// The starts of this time are the default burst.
 const DEFAULT_BURST: Duration = Duration::from_millis(200);
-/// The greatest product of the burst and the time of a rate, in microseconds: about 35 years. With it, the arithmetic
-/// of each engine is exact, also with the doubles of Redis, and a rate that was never used permits its burst.
+/// The greatest product of the burst and the time of a rate, in microseconds: about 35 years. Up to this product, the
+/// arithmetic of each engine is exact, also with the doubles of Redis, and an unused rate permits its burst.
 const MOST: u128 = 1 << 50;
 
 /// A limit on the rate at which keys start, for all processes together: at most `starts` in each time `per`, and a burst.
 ///
-/// In every window of the engine's clock, at most `window × starts / per + burst` deliveries start. While keys are ready
-/// and workers wait for them, at least 95 % of the rate start. Each delivery is a start: also that of a retry, and that
-/// after an expired lease. A key that returns to the store without a run has started, too.
+/// In every window of the engine's clock, at most `window × starts / per + burst` deliveries start. While keys are
+/// ready and workers wait for them, at least 95 % of the permitted starts happen. Each delivery is a start, also the
+/// delivery of a retry and the delivery after an expired lease. The delivery of a key that returns to the store without
+/// a run is also a start.
 ///
-/// The burst is the number of starts that may follow each other immediately after a pause. Its default is the number of
-/// starts in 200 ms, rounded up, so that slow claims do not lower the rate. With a burst of 1, each claim delivers one
-/// key, and the latency of each claim delays all later starts.
+/// The burst is the number of starts that may follow each other immediately after a pause. The default burst is the
+/// number of starts in 200 ms, rounded up, so slow claims do not lower the rate. With a burst of 1, each claim delivers
+/// one key, and the latency of each claim delays all later starts.
 ///
-/// If the engine's clock goes back, the time that passes twice permits its starts twice.
+/// If the engine's clock goes back, the repeated period permits its starts again.
 ///
 /// The algorithm is the generic cell rate algorithm of ITU-T I.371: it keeps one time for each rate.
 ///
@@ -197,7 +198,7 @@ impl Throttle {
 }
 
 impl Rate {
-    /// Returns the time in microseconds of this many starts, rounded up.
+    /// Returns the time of this number of starts in microseconds, rounded up.
     pub(crate) fn time_of(self, starts: usize) -> i64 {
         let time = (as_wide(self.per) * starts as u128).div_ceil(u128::from(self.starts));
         i64::try_from(time).unwrap_or(i64::MAX)

@@ -33,13 +33,14 @@ impl Schedule {
     /// Creates a schedule from a cron expression of five fields and the name of a time zone in the IANA database.
     ///
     /// The fields are minute, hour, day of the month, month and day of the week. If both fields of days are restricted,
-    /// one of them suffices. The names from `@hourly` to `@yearly` are expressions, too.
+    /// a day must match only one of them. The names from `@hourly` to `@yearly` are also expressions.
     ///
-    /// A time of day that a change of the clocks skips is replaced by the first instant after it. One that the clock
-    /// shows twice is used once. With `*` for the hours, the expression means each hour that passes instead: none is left
-    /// out or added.
+    /// A time of day that a change of the clocks skips is replaced by the first instant after it. A time of day that
+    /// the clock shows twice is used once. With `*` for the hours, the expression means each hour that passes instead:
+    /// none is left out or added.
     ///
-    /// Time zones come from the system. If it has none, as in many containers, they come from this program.
+    /// Time zones come from the system. If the system has no time zones, like many containers, they come from this
+    /// program.
     ///
     /// # Errors
     ///
@@ -100,7 +101,8 @@ pub struct ScheduleInfo {
     pub next: Option<Duration>,
     /// True if the schedule adds nothing: it is [paused](crate::Queue::pause_schedule), or was refused.
     pub is_paused: bool,
-    /// The reason why a worker has refused the schedule. It was stored by SQL, or its time zone is unknown to the worker.
+    /// The reason why a worker has refused the schedule. Such a schedule was stored by SQL, or its time zone is unknown
+    /// to the worker.
     pub error: Option<String>,
     /// The priority of the adds.
     pub priority: Priority,

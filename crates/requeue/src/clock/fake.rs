@@ -13,7 +13,7 @@ use super::{Alarm, Clock};
 use crate::Time;
 use crate::sync::{Arc, AtomicBool, Condvar, Mutex, MutexGuard, Ordering, PoisonError, waker_fn};
 
-/// A clock for tests: it stands still until it is moved.
+/// A clock for tests, whose time changes only when a test moves it.
 ///
 /// Clones share one clock. Deadlines are absolute: if the time of an alarm has come when it is
 /// armed, the alarm goes off immediately. No alarm is missed: the order in which alarms are armed and
@@ -42,8 +42,7 @@ struct Shared {
 struct State {
     now: Time,
     timers: Timers,
-    /// The alarms of queues that watch over tasks. They go off like all others, but are not
-    /// counted.
+    /// The alarms of queues that watch over tasks. These alarms go off like all others, but are not counted.
     watchdogs: Timers,
 }
 
@@ -73,14 +72,13 @@ impl FakeClock {
     /// Moves the clock forward by `by`, wakes all wakers that are due, and returns when they have
     /// been woken.
     ///
-    /// Wakers are woken in the order of their deadlines. Those with equal deadlines are woken in
-    /// the order in which they were armed. They run on this thread with no lock held, so a waker
-    /// may use the clock. The waker sees the time after the move, as after one long pause, and not
-    /// its own deadline.
+    /// Wakers are woken in the order of their deadlines. Wakers with equal deadlines are woken in the order in which
+    /// they were armed. Wakers run on this thread without a lock, so a waker may use the clock. The waker sees the time
+    /// after the move instead of its deadline, as after a long pause.
     ///
     /// # Panics
     ///
-    /// Panics if a waker does. The wakers after it are woken when the clock is moved next.
+    /// Panics if a waker panics. The later wakers are woken at the next move of the clock.
     pub fn advance(&self, by: Duration) {
         let mut state = self.lock();
         state.now = state.now + by;
@@ -93,7 +91,7 @@ impl FakeClock {
     ///
     /// # Panics
     ///
-    /// Panics if a waker does.
+    /// Panics if a waker panics.
     pub fn set(&self, now: Time) {
         self.lock().now = now;
         self.wake_due();
@@ -116,7 +114,7 @@ impl FakeClock {
         self.lock().timers.first_deadline().map(|(at, _)| at)
     }
 
-    /// Blocks this thread until at least `n` alarms are armed. Other threads arm them.
+    /// Blocks this thread until at least `n` alarms are armed. Other threads arm the alarms.
     ///
     /// A test calls this to wait, without a sleep, until the threads or tasks that it started are
     /// waiting.
@@ -150,8 +148,8 @@ impl FakeClock {
     /// Runs `future` to completion on this thread, and moves the clock to the next alarm whenever
     /// the future waits.
     ///
-    /// It is meant for futures that wait only for this clock: hours pass in microseconds, with the
-    /// same result in every run.
+    /// The method is meant for futures that wait only for this clock: hours pass in microseconds, with the same result
+    /// in every run.
     ///
     /// # Panics
     ///

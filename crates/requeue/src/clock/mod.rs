@@ -1,8 +1,8 @@
 //! Sources of time for a queue.
 //!
-//! A [`Clock`] returns the current time, and wakes a [`Waker`] once a given time has come. It never
-//! runs a callback and needs no task, so one trait serves async and blocking callers. A clock may
-//! wake too early, but never forgets an armed alarm.
+//! A [`Clock`] returns the current time, and wakes a [`Waker`] once a given time has come. A clock never runs a
+//! callback and needs no task, so one trait serves async and blocking callers. A clock may wake too early, but never
+//! forgets an armed alarm.
 //!
 //! | clock | `now` | woken by |
 //! |---|---|---|
@@ -44,11 +44,10 @@ pub use self::tsc::TscClock;
 
 /// A source of time, which also wakes a waker once a given time has come.
 ///
-/// A caller that waits on a clock must compare [`now`](Clock::now) with its deadline whenever it is
-/// woken, and arm again if the wake is too early. A clock may therefore wake too often: because it
-/// arms at most an hour ahead, because its runtime is shutting down, or because an alarm was
-/// dropped while it was going off. A clock never wakes too late on purpose, and never forgets an
-/// armed alarm.
+/// A caller that waits on a clock must compare [`now`](Clock::now) with its deadline whenever it is woken, and arm
+/// again if the wake is too early. A clock may therefore wake too often: because it arms at most an hour ahead, because
+/// its runtime is shutting down, or because an alarm was dropped while it was going off. A clock never delays a wake on
+/// purpose, and never forgets an armed alarm.
 ///
 /// # Examples
 ///
@@ -89,10 +88,9 @@ pub trait Clock: Send + Sync + 'static {
     /// Returns true if this clock follows real time: while a thread parks for a duration, the clock
     /// advances by that duration.
     ///
-    /// A queue asks once, when it is built. If true, a blocked thread may keep its own deadline;
-    /// otherwise an alarm must wake the thread. A small difference is allowed, because a thread
-    /// that wakes too early waits again. [`SystemClock`] returns true, and so does the clock that
-    /// reads the processor's counter.
+    /// A queue asks once, when it is built. If true, a blocked thread may keep its deadline itself. Otherwise an alarm
+    /// must wake the thread. A small difference is allowed, because a thread that wakes too early waits again.
+    /// [`SystemClock`] returns true, and so does the clock that reads the processor's counter.
     fn is_real_time(&self) -> bool {
         false
     }
@@ -125,7 +123,7 @@ pub struct Alarm(Option<Pin<Box<dyn Send + Sync>>>);
 impl Alarm {
     /// Returns an alarm that is disarmed by dropping `guard`.
     ///
-    /// It is for implementations of [`Clock`].
+    /// This function is for implementations of [`Clock`].
     ///
     /// # Examples
     ///
@@ -151,8 +149,8 @@ impl Alarm {
 
 impl Drop for Alarm {
     fn drop(&mut self) {
-        // The guard owns a waker, perhaps its last copy. Dropping it can run user code, such as a
-        // clock's.
+        // The guard owns a waker, perhaps its last copy. Dropping the guard can run user code, such as the code of a
+        // clock.
         drop_quietly(self.0.take());
     }
 }

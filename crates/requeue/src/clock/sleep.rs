@@ -57,9 +57,8 @@ impl<C: Clock + ?Sized> Future for Sleep<'_, C> {
             self.alarm = Alarm::none();
             return Poll::Ready(());
         }
-        // A poll cannot tell whether the alarm has gone off or the wake came from elsewhere, so
-        // each poll that is too early arms again. The old alarm is dropped first, so that there are
-        // never two.
+        // A poll cannot tell whether the alarm has gone off or the wake came from elsewhere, so each poll that is too
+        // early arms again. The old alarm is dropped first, so that there are never two alarms.
         self.alarm = Alarm::none();
         self.alarm = self.clock.arm(self.at, cx.waker());
         Poll::Pending

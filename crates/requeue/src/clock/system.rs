@@ -12,15 +12,14 @@ use crate::sync::quietly;
 
 /// The machine's monotonic clock.
 ///
-/// Its times count from a moment early in the process's life, which is time 1 (in nanoseconds), so
-/// [`Time::ZERO`] is before any time that this clock returns. All `SystemClock`s agree.
+/// The times count from a moment early in the process's life, which is time 1 (in nanoseconds), so [`Time::ZERO`] is
+/// before any time that this clock returns. All `SystemClock`s agree.
 ///
-/// Alarms are kept by **one thread for the whole process**, called `requeue-timer`. It starts with
-/// the first alarm whose time has not come yet, holds absolute deadlines, and never stops. It
-/// sleeps for at most an hour at a time, so that it notices that the machine was suspended. It
-/// survives wakers that panic. Wakers run on this thread, so they must be quick. If the system
-/// refuses to start the thread, alarms go off immediately: a waiting caller then polls the clock
-/// continuously, but is not forgotten.
+/// Alarms are kept by **one thread for the whole process**, called `requeue-timer`. The thread starts with the first
+/// alarm whose time has not come yet, holds absolute deadlines, and never stops. The thread sleeps for at most an hour
+/// at a time, so that it notices a suspension of the machine. The thread survives wakers that panic. Wakers run on this
+/// thread, so they must be quick. If the system refuses to start the thread, alarms go off immediately: a waiting
+/// caller then polls the clock continuously, but is not forgotten.
 ///
 /// # Examples
 ///
@@ -82,7 +81,7 @@ static TIMER: TimerThread = TimerThread {
 
 struct TimerThread {
     state: Mutex<State>,
-    /// Notified when an alarm is armed that precedes all others.
+    /// Notified when an alarm is armed that precedes all other alarms.
     earlier: Condvar,
 }
 

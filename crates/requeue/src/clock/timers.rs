@@ -1,4 +1,4 @@
-//! Wakers in the order of their deadlines, for the system's clock and the fake one.
+//! Wakers in the order of their deadlines, for the system's clock and the fake clock.
 
 use std::collections::BTreeMap;
 use std::task::Waker;

@@ -18,22 +18,19 @@ use crate::sync::{quietly, waker_fn};
 
 /// The clock of a tokio runtime, for tests that pause or advance its time.
 ///
-/// A queue uses it only if [`Builder::clock`](crate::Builder::clock) sets it, even if the queue is
-/// built in a runtime. The clock follows a runtime whose time is paused or advanced. It holds its
-/// runtime's handle, so any thread can use it, including a thread of another runtime. Its times
-/// count from its creation, which is time 1 (in nanoseconds). Clones agree; clocks that were
-/// created separately do not.
+/// A queue uses it only if [`Builder::clock`](crate::Builder::clock) sets it, even if the queue is built in a runtime.
+/// The clock follows a runtime whose time is paused or advanced. The clock holds its runtime's handle, so any thread
+/// can use it, including a thread of another runtime. The times of the clock count from its creation, which is time 1
+/// (in nanoseconds). Clones agree; clocks that were created separately do not.
 ///
-/// Alarms are entries of the runtime's timer driver, which wakes the waker itself. **No task is
-/// spawned**, and an alarm goes off without being polled. Like all of tokio's timers, alarms have a
-/// resolution of one millisecond and never go off early. They go off only while the runtime runs: a
-/// current-thread runtime outside of `block_on` stands still.
+/// Alarms are entries of the runtime's timer driver, which wakes the waker itself. **No task is spawned**, and an alarm
+/// goes off without being polled. Like all of tokio's timers, alarms have a resolution of one millisecond and never go
+/// off early. Alarms go off only while the runtime runs: a current-thread runtime outside of `block_on` stands still.
 ///
-/// If there is no timer driver, because the runtime has shut down or was built without one,
-/// [`SystemClock`]'s thread wakes instead, so waiting callers are not forgotten. If the time was
-/// paused when its runtime shut down, it stays where it was. Alarms that were armed at that moment
-/// detect the shutdown without a panic. Otherwise the first alarm detects it by a panic in tokio,
-/// which is caught; only the message of the panic hook is visible.
+/// If there is no timer driver, because the runtime has shut down or was built without one, [`SystemClock`]'s thread
+/// wakes instead, so waiting callers are not forgotten. If the time was paused when its runtime shut down, the time no
+/// longer changes. Alarms that were armed at that moment detect the shutdown without a panic. Otherwise the first alarm
+/// detects it by a panic in tokio, which is caught; only the message of the panic hook is visible.
 ///
 /// # Examples
 ///
@@ -141,9 +138,8 @@ impl TokioClock {
     /// Arms a timer of the runtime. Panics if there is no timer driver, or it has shut down.
     fn arm_driver(&self, at: Time, waker: &Waker) -> Alarm {
         let (clock, relayed) = (Arc::clone(&self.0), waker.clone());
-        // A driver that shuts down fires all of its timers, and panics if it is asked for a new one.
-        // Before that, its timers never fire early. An early wake therefore shows that the driver
-        // has gone.
+        // A driver that shuts down fires all of its timers, and panics if it is asked for a new timer. Before that, its
+        // timers never fire early. An early wake therefore shows that the driver has gone.
         let relay = waker_fn(move || {
             if clock.current_time() < at {
                 clock.driverless.store(true, Ordering::Relaxed);

@@ -13,31 +13,28 @@ use crate::Time;
 /// the clock in each operation, so this is a considerable part of the operation's cost. A queue
 /// with neither metrics nor delays reads the clock so rarely that this clock saves nothing.
 ///
-/// **Accuracy.** The first [`TscClock::new`] measures the counter's rate once, against the system's
-/// clock. The error of this measurement is permanent: 1 to 15 parts per million on the machines
-/// that were measured, or up to 55 ms per hour. NTP corrects the system's clock, but not this
-/// error. Measured by the system's clock, delays are longer or shorter by that amount. Measured by
-/// this clock, no wait is too short: a caller that is woken early reads the clock, and waits for
-/// the rest.
+/// **Accuracy.** The first [`TscClock::new`] measures the counter's rate once, against the system's clock. The error of
+/// this measurement is permanent: 1 to 15 parts per million on the machines that were measured, or up to 55 ms per
+/// hour. NTP corrects the system's clock, but does not correct this error. Measured by the system's clock, delays are
+/// longer or shorter by that amount. Measured by this clock, no wait is too short: a caller that is woken early reads
+/// the clock, and waits for the rest.
 ///
 /// **Between threads.** All clocks of this type agree, and count from the same moment early in the
 /// process's life, which is time 1 (in nanoseconds). In each thread, time never goes back. The
 /// times that two threads read at the same time can differ by some tens of nanoseconds, because a processor
 /// may read its counter a few instructions ahead.
 ///
-/// **Platforms.** It works on `x86_64` with an invariant counter, whose rate does not depend on the
-/// processor's frequency, and on `aarch64` (except iOS). Elsewhere it is the system's monotonic
-/// clock, with that clock's cost. It trusts the processor's description of its counter. If the
-/// kernel has found that the counters of several processors differ, choose [`SystemClock`]. On
-/// Linux that is the case if `/sys/devices/system/clocksource/clocksource0/available_clocksource`
-/// does not list `tsc`.
+/// **Platforms.** It works on `x86_64` with an invariant counter, whose rate does not depend on the processor's
+/// frequency, and on `aarch64` (except iOS). Elsewhere it is the system's monotonic clock, with that clock's cost. The
+/// clock trusts the processor's description of its counter. If the kernel has found that the counters of several
+/// processors differ, choose [`SystemClock`]. On Linux that is the case if
+/// `/sys/devices/system/clocksource/clocksource0/available_clocksource` does not list `tsc`.
 ///
-/// **Suspend.** While a machine is suspended, the counter may stand still, continue, or restart from
-/// zero. A clock that goes back makes callers wait longer. Use this clock on servers, not on
-/// laptops, and not in virtual machines that migrate to hosts with another rate, unless their
-/// counter is scaled.
+/// **Suspend.** While a machine is suspended, the counter may stand still, continue, or restart from zero. A clock that
+/// goes back makes callers wait longer. Use this clock only on servers. Do not use it in virtual machines that migrate
+/// to hosts with another rate, unless their counter is scaled.
 ///
-/// Its alarms are [`SystemClock`]'s, at most an hour ahead, and that clock's thread wakes them.
+/// The thread of [`SystemClock`] wakes its alarms, at most an hour ahead.
 ///
 /// # Examples
 ///
@@ -83,7 +80,7 @@ impl Default for TscClock {
 
 impl Clock for TscClock {
     fn now(&self) -> Time {
-        // The difference is zero if this processor's counter is slightly behind that of the origin.
+        // The difference is zero if this processor's counter is slightly behind the counter of the origin.
         let nanos = self.counter.delta_as_nanos(self.origin, self.counter.raw());
         Time::from_nanos(nanos.saturating_add(1))
     }

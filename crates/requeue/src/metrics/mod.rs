@@ -3,7 +3,7 @@
 //! A backend can use either of two interfaces, or both:
 //!
 //! - A backend that is *scraped* reads the queue at the time of the scrape, in constant time, with
-//!   [`Queue::sample`](crate::Queue::sample). No thread keeps a gauge up to date in between.
+//!   [`Queue::sample`](crate::Queue::sample). Between two scrapes, no thread keeps a gauge up to date.
 //! - A backend that needs *every event* supplies [hooks](QueueMetrics) through a
 //!   [`MetricsProvider`].
 #![cfg_attr(
@@ -11,7 +11,7 @@
     doc = "\nFor [`prometheus_client`], [`Metrics`] does all of this."
 )]
 //!
-//! No metrics are global: each queue is built with its own.
+//! No metrics are global: each queue is built with separate metrics.
 
 #[cfg(feature = "prometheus")]
 mod prometheus;
@@ -26,10 +26,9 @@ pub use self::sample::{Sample, Scrape, Times};
 
 /// Receives the events of a queue with keys of type `K`.
 ///
-/// A queue calls these hooks before the operation returns, and without a lock. They are for
-/// backends that need every event, as client-go's `MetricsProvider`; a backend that is scraped
-/// reads the queue. The default implementation of each hook does nothing. A hook may use the queue.
-/// The queue discards the panics of hooks.
+/// A queue calls these hooks before the operation returns, and without a lock. The hooks are for backends that need
+/// every event, like client-go's `MetricsProvider`. A backend that is scraped reads the queue. The default
+/// implementation of each hook does nothing. A hook may use the queue. The queue discards the panics of hooks.
 ///
 /// [`get`](Self::get) and [`done`](Self::done) receive the key, for example to measure per
 /// namespace. The other hooks receive no key, because the queue would have to clone it under its

@@ -1,4 +1,4 @@
-//! The collector for `prometheus-client`. It reads the queues only when the registry is encoded.
+//! The collector for `prometheus-client`. The collector reads the queues only when the registry is encoded.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -21,10 +21,9 @@ use crate::{BuildError, Key};
 
 /// The queues of a Prometheus registry.
 ///
-/// Create it once for a registry, and pass it to each
-/// [`Builder::metrics`](crate::Builder::metrics). The queues are read only when the registry is
-/// encoded. The series of a queue disappear when its last handle and its last item are dropped. Its
-/// name can then be used again.
+/// Create it once for a registry, and pass it to each [`Builder::metrics`](crate::Builder::metrics). The queues are
+/// read only when the registry is encoded. The series of a queue disappear when its last handle and its last item are
+/// dropped. The name of the queue can then be used again.
 ///
 /// # Examples
 ///
@@ -48,18 +47,17 @@ use crate::{BuildError, Key};
 ///
 /// # Serving metrics
 ///
-/// [`text::encode`](prometheus_client::encoding::text::encode) writes OpenMetrics text. Serve it
-/// with the header `Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8`, to
-/// clients whose `Accept` names that type. It is not valid `text/plain`: OpenMetrics names families
-/// of counters without the `_total` suffix of their samples, so clients would find neither the type
-/// nor the help text of these families. The `/metrics` endpoint of requeue-http writes both
-/// formats.
+/// [`text::encode`](prometheus_client::encoding::text::encode) writes OpenMetrics text. Serve it with the header
+/// `Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8`, to clients whose `Accept` names that
+/// type. The encoded text is not valid `text/plain`: OpenMetrics names families of counters without the `_total` suffix
+/// of their samples, so clients would find neither the type nor the help text of these families. The `/metrics`
+/// endpoint of requeue-http writes both formats.
 ///
 /// # Series
 ///
-/// All series have the label `name`, which is the queue's name. The first seven are client-go's,
-/// with the names, help texts and buckets that Kubernetes gives them, so its dashboards and alerts
-/// work unchanged. A prefix or labels of the registry are added to them.
+/// All series have the label `name`, which is the queue's name. The first seven families come from client-go, with the
+/// names, help texts and buckets of Kubernetes. Dashboards and alerts for Kubernetes therefore work unchanged. A prefix
+/// or labels of the registry are added to these names.
 ///
 /// | series | type | meaning |
 /// |---|---|---|
@@ -88,9 +86,9 @@ pub struct Metrics {
 
 /// The upper bounds of the histograms' buckets.
 ///
-/// They are the same numbers as in Kubernetes, so buckets of Go and Rust programs can be added up.
-/// Some are written differently (`0.000001` for `1e-06`). Prometheus parses them as numbers, and
-/// since version 3.0 stores them all in one form.
+/// The bounds are the same numbers as in Kubernetes, so buckets of Go and Rust programs can be added up. Some bounds
+/// are written differently (`0.000001` for `1e-06`). Prometheus parses them as numbers, and since version 3.0 stores
+/// them all in one form.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 #[non_exhaustive]
 pub enum Buckets {
@@ -176,7 +174,7 @@ impl Metrics {
     /// assert!(body.contains("\nworkqueue_depth{name=\"mail\"} 3\n"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    // It is hidden, because only requeue-store has other queues.
+    // The method is hidden, because only requeue-store has other queues.
     #[doc(hidden)]
     pub fn add<Q: Scrape + 'static>(&self, name: &str, queue: &Arc<Q>) -> Result<(), BuildError> {
         self.add_as(&name.into(), queue)
@@ -218,7 +216,7 @@ struct Queues {
 
 struct ByName {
     queues: BTreeMap<Arc<str>, Weak<dyn Scrape>>,
-    /// At this number of entries, dead ones are removed, if no scrape has removed them.
+    /// At this number of entries, dead entries are removed, if no scrape has removed them.
     sweep_at: usize,
 }
 
@@ -291,12 +289,12 @@ impl Collector for Queues {
     }
 }
 
-/// The name, the help text and the value of a family of metrics. The name has the unit, but not the
-/// `_total` suffix of counters.
+/// The name, the help text and the value of a family of metrics. The name contains the unit, but no `_total` suffix of
+/// counters.
 type Family = (&'static str, &'static str, Value<Sample>);
 
 /// The function that reads the value of a family from a sample, by the kind of the value.
-// It is hidden, because only the metrics of requeue-kube need it for other samples.
+// The item is hidden, because only the metrics of requeue-kube need it for other samples.
 #[doc(hidden)]
 #[derive(Debug)]
 pub enum Value<S> {
@@ -349,7 +347,7 @@ fn encode_histogram(times: &Histogram, buckets: Buckets, mut to: MetricEncoder<'
 }
 
 const FAMILIES: [Family; 18] = [
-    // The same as in Kubernetes' component-base, without its prefix on the stability.
+    // The text is the same as in Kubernetes' component-base, without its prefix about stability.
     ("workqueue_depth", "Current depth of workqueue", Keys(|of| Some(of.depth))),
     ("workqueue_adds", "Total number of adds handled by workqueue", Count(|of| of.totals.enqueued)),
     (

@@ -10,7 +10,7 @@ use crate::{Histogram, Totals};
 pub struct Sample {
     /// The number of ready and dirty keys.
     pub depth: usize,
-    /// The number of keys that wait for a due time, including those that back off.
+    /// The number of keys that wait for a due time, including keys that back off.
     pub waiting: usize,
     /// The number of keys that back off, or `None` if the queue does not count them.
     pub backing_off: Option<usize>,
@@ -22,7 +22,7 @@ pub struct Sample {
     pub given_up: u64,
     /// The number of attempts that panicked.
     pub panics: u64,
-    /// The times that keys were and are ready and in flight.
+    /// The times for which keys were, or are, ready and in flight.
     pub times: Times,
     /// The number of parked keys, or `None` if the queue has no such state.
     pub parked: Option<usize>,
@@ -30,7 +30,7 @@ pub struct Sample {
     pub counts_age: Option<Duration>,
 }
 
-/// The times that keys of a queue were and are ready and in flight.
+/// The times for which keys of a queue were, or are, ready and in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Times {
@@ -47,8 +47,8 @@ pub struct Times {
     pub oldest_ready: Duration,
 }
 
-/// A queue whose metrics can be read: a queue of this crate, or one that keeps its keys elsewhere.
-// It is hidden, because only requeue-store has queues that keep their keys elsewhere.
+/// A queue whose metrics can be read: a queue of this crate, or a queue that keeps its keys elsewhere.
+// The trait is hidden, because only requeue-store has queues that keep their keys elsewhere.
 #[doc(hidden)]
 pub trait Scrape: Send + Sync {
     /// Reads the metrics without waiting.

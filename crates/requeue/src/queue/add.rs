@@ -13,8 +13,8 @@ use crate::Key;
 use crate::ranked_mutex::RankedGuard;
 use crate::sync::drop_quietly;
 
-/// The number of keys by which prefetching runs ahead of the adds. It is about the number of reads
-/// of memory that a processor can wait for at the same time.
+/// The number of keys by which prefetching runs ahead of the adds. The number is about the number of reads of memory
+/// that a processor can wait for at the same time.
 const AHEAD: usize = 8;
 
 impl<K: Key, S: BuildHasher> Queue<K, S> {
@@ -60,7 +60,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Adds `key` with all options of an [`Add`], and calls `own` to make an owned key if the queue
     /// has no record of it.
     ///
-    /// It is [`add_ref`](Self::add_ref) for keys without `ToOwned`, such as `Arc<str>`.
+    /// This method is [`add_ref`](Self::add_ref) for keys without `ToOwned`, such as `Arc<str>`.
     ///
     /// # Examples
     ///
@@ -85,7 +85,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         // `own` is user code, so it is not called under the lock.
         let known = state.core.add_known(key, hash, &add, now);
         self.shared.release_lock(state);
-        // Another thread may add the key in between. This is then one more add for the same run.
+        // Another thread may add the key between the two calls. This add is then one more add for the same run.
         known.unwrap_or_else(|| self.add_with(own(key), add))
     }
 
@@ -127,7 +127,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
             if state.core.refuses(&key, hash) {
                 return Added::Refused;
             }
-            // The memory is fetched while the limiter reads its own table.
+            // The memory is fetched while the limiter reads its table.
             state.core.prefetch(hash);
         }
         let now = self.shared.clock.now();
@@ -174,7 +174,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     /// Adds all `keys` in order, and returns the number of adds that were accepted.
     ///
-    /// It takes the lock once per 256 keys.
+    /// The call takes the lock once per 256 keys.
     ///
     /// # Examples
     ///

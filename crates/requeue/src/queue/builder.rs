@@ -177,8 +177,8 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// Sets the effect of an add on a key in flight.
     ///
     /// The default is [`InFlightPolicy::After`]. With [`InFlightPolicy::Restart`], the queue reads the clock at each
-    /// operation. A pause does not change the effect: an add cancels the run in flight, and the key
-    /// runs again after the resume.
+    /// operation. A pause does not change the effect: an add cancels the run in flight, and the key runs again when the
+    /// queue is resumed.
     ///
     /// # Examples
     ///
@@ -199,21 +199,21 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
 
     /// Limits how often one key runs, successes included. The default is no limit.
     ///
-    /// In every window of the length [`per`](Pace::per), at most [`runs`](Pace::runs) deliveries of
-    /// one key start. An add above the pace makes the key wait until the pace permits its run. Later
-    /// adds become part of that run, so nothing is dropped. Other keys do not wait.
+    /// In every window of the length [`per`](Pace::per), at most [`runs`](Pace::runs) deliveries of one key start. An
+    /// add above the pace makes the key wait until the pace permits its run. Later adds become part of that run, so no
+    /// add is dropped. Other keys do not wait.
     ///
-    /// A [limiter](Self::limiter) delays a key that fails; a pace also delays one that succeeds, such
-    /// as a controller whose own writes trigger it again. A released delivery does not count. Under
-    /// [`ReaddPolicy::KeepBoth`], a run that the pace delays and the run of a delayed add become one.
+    /// A [limiter](Self::limiter) delays a key that fails; a pace also delays a key that succeeds, for example if a
+    /// controller's own writes trigger the key again. A released delivery does not count. Under
+    /// [`ReaddPolicy::KeepBoth`], a run that the pace delays and the run of a delayed add become one run.
     ///
-    /// The queue then keeps a copy of each key that ran within the last window, with the times of its
-    /// starts, and every operation reads the clock. Copies whose window is over are removed at later
-    /// deliveries, up to four at each: an idle queue keeps the last ones.
+    /// The queue then keeps a copy of each key that ran within the last window, with the times of its starts, and every
+    /// operation reads the clock. Copies whose window is over are removed at later deliveries, up to four at each
+    /// delivery. An idle queue therefore keeps the last copies.
     ///
-    /// A start has the time at which the call that delivered the key read the clock, before it took the
-    /// queue's lock. Two starts can be closer than the pace by the time that the call waited for the
-    /// lock. [`Item::count_start`](crate::Item::count_start) sets a later time.
+    /// A start has the time at which the call that delivered the key read the clock, before it took the queue's lock.
+    /// Two starts can be closer than the pace permits, by the time for which the call waited for the lock.
+    /// [`Item::count_start`](crate::Item::count_start) sets a later time.
     ///
     /// # Examples
     ///
@@ -292,8 +292,8 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         self
     }
 
-    /// Sets the delays of the default limiter: `base` after the first failure of a key, doubled
-    /// with each further one up to `max`, with jitter.
+    /// Sets the delays of the default limiter: `base` after the first failure of a key, doubled with each further
+    /// failure up to `max`, with jitter.
     ///
     /// The default is 1 s and 5 min, so that ten retries survive the restart of a service that the key
     /// needs. Choose a shorter `base` if most failures are conflicts that the next attempt resolves.
@@ -369,10 +369,9 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// hashes. The queue compares a key with all others of the same hash: 32,000 such keys take
     /// seconds, and the time grows with the square of their number.
     ///
-    /// Choose [`std::hash::RandomState`], which is SipHash, if keys come from people or programs
-    /// that you do not trust. The default limiter then uses SipHash, too. A custom
-    /// [`limiter`](Self::limiter) hashes keys with its own hasher: see
-    /// [`BackoffLimiter::with_hasher`].
+    /// Choose [`std::hash::RandomState`], which is SipHash, if keys come from people or programs that you do not trust.
+    /// The default limiter then also uses SipHash. A custom [`limiter`](Self::limiter) hashes keys with a separate
+    /// hasher: see [`BackoffLimiter::with_hasher`].
     ///
     /// # Examples
     ///
@@ -403,7 +402,7 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// - [`BuildError::ZeroOldestEvery`]: `oldest_every` of [`Order::Priority`] is 0.
     /// - [`BuildError::InvalidPace`]: the [pace](Self::pace) has no runs, more than
     ///   [`Pace::MAX_RUNS`], or no length.
-    /// - [`BuildError::Unnamed`]: the queue has metrics, but no name or an empty one.
+    /// - [`BuildError::Unnamed`]: the queue has metrics, but no name or an empty name.
     /// - [`BuildError::DuplicateName`]: a live queue with this name reports to the same metrics.
     pub fn build(self) -> Result<Queue<K, S>, BuildError> {
         let settings = self.settings;
@@ -453,8 +452,7 @@ impl<K: Key, S> fmt::Debug for Builder<K, S> {
     }
 }
 
-/// A custom order that is not called again after it has panicked. Its keys are then delivered by
-/// age.
+/// A custom order that is not called again after it has panicked. The order's keys are then delivered by age.
 struct Fused<K> {
     order: Option<Box<dyn CustomOrder<K>>>,
     broken: bool,
@@ -474,7 +472,7 @@ impl<K> Fused<K> {
 impl<K> CustomOrder<K> for Fused<K> {
     fn push(&mut self, key: K) {
         if self.broken {
-            // The key is still delivered by age. This copy of it is dropped here, under the lock.
+            // The key is still delivered by age. This copy of the key is dropped here, under the lock.
             return drop_quietly(key);
         }
         self.held += 1;
@@ -498,8 +496,8 @@ impl<K> CustomOrder<K> for Fused<K> {
 
 impl<K> Drop for Fused<K> {
     fn drop(&mut self) {
-        // The keys are dropped one by one, as far as the order returns them. If two keys panicked
-        // while a collection was dropped, the process would abort.
+        // Each key that the order returns is dropped separately. If two keys panicked while a collection was dropped,
+        // the process would abort.
         if std::mem::needs_drop::<K>() {
             while self.held > 0
                 && let Some(key) = self.pop()

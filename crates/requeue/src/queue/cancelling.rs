@@ -1,4 +1,4 @@
-//! Cancelling runs in flight, and waiting for it.
+//! Cancels runs in flight, and waits for cancellations.
 
 use std::borrow::Borrow;
 use std::future::Future;
@@ -17,16 +17,16 @@ use crate::ranked_mutex::RankedGuard;
 use crate::sync::{Arc, Weak, drop_quietly, waker_fn};
 
 impl<K: Key, S: BuildHasher> Queue<K, S> {
-    /// Cancels the run in flight of `key`, and returns whether there was one.
+    /// Cancels the run in flight of `key`, and returns whether there was such a run.
     ///
-    /// Its [`Item`](super::Item) is notified, and [workers](crate::workers) cancel the context of
-    /// their handler with [`CancelReason::Cancelled`]. The key stays in flight until the delivery is
-    /// completed. A run that stops with [`Completion::Cancelled`](crate::Completion::Cancelled)
-    /// counts neither as a success nor as a failure. So does a run whose item is dropped, or whose
-    /// handler panics. Any other completion has its usual effect.
+    /// The [`Item`](super::Item) of the run is notified, and [workers](crate::workers) cancel the context of their
+    /// handler with [`CancelReason::Cancelled`]. The key stays in flight until the delivery is completed. A run that
+    /// stops with [`Completion::Cancelled`](crate::Completion::Cancelled) counts neither as a success nor as a failure.
+    /// The same applies to a run whose item is dropped, or whose handler panics. Any other completion has its usual
+    /// effect.
     ///
-    /// The call affects neither pending runs of the key nor its failures. To stop all work on a
-    /// key, call [`cancel`](Self::cancel), too, which removes its pending runs.
+    /// The call affects neither pending runs of the key nor its failures. To stop all work on a key, also call
+    /// [`cancel`](Self::cancel), which removes its pending runs.
     ///
     /// # Examples
     ///
@@ -49,7 +49,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         Q: Hash + Eq + ?Sized,
     {
         let hash = self.hash_key(key);
-        // Due keys first: an add that is due may restart the run.
+        // Due keys become ready first, because an add that is due may restart the run.
         let Some((mut state, _)) = self.shared.lock_settled() else {
             return CancelledRun::NotInFlight;
         };
@@ -73,7 +73,7 @@ impl<K: Key> Shared<K> {
         reason
     }
 
-    /// Returns the reason why a delivery was cancelled, if it was. From now on, nothing cancels it.
+    /// Returns the reason why a delivery was cancelled, if it was. From now on, nothing cancels the delivery.
     pub(super) fn seal_run(&self, ticket: &core::Ticket) -> Option<CancelReason> {
         let mut state = self.lock_after_restarts()?;
         let reason = state.core.seal(ticket);
@@ -87,8 +87,8 @@ impl<K: Key> Shared<K> {
     }
 }
 
-/// Waits until a delivery is cancelled. It is never ready once the delivery is completed, and does
-/// not keep the queue alive.
+/// Waits until a delivery is cancelled. The future is never ready once the delivery is completed, and does not keep the
+/// queue alive.
 #[must_use = "it has no effect once it is dropped"]
 pub(crate) struct Cancellation<K: Key> {
     shared: Weak<Shared<K>>,
@@ -133,7 +133,7 @@ impl<K: Key> Cancellation<K> {
     }
 }
 
-/// Nothing in it is pinned.
+/// No field is pinned.
 impl<K: Key> Unpin for Cancellation<K> {}
 
 impl<K: Key> Future for Cancellation<K> {

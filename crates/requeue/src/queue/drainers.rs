@@ -4,8 +4,7 @@ use std::task::Waker;
 
 use requeue_core::{self as core, GroupId};
 
-/// The list of the waiting drains of a queue. It is under the queue's lock, and allocated with the
-/// first drain.
+/// The list of the waiting drains of a queue. The list is under the queue's lock, and allocated with the first drain.
 #[derive(Default)]
 pub(super) struct Drainers(Option<Box<List>>);
 
@@ -41,8 +40,7 @@ impl Until {
 struct Drainer {
     number: u64,
     until: Until,
-    /// True once the drain has completed. It stays true, even if other keys are delivered
-    /// afterwards.
+    /// True once the drain has completed. The value stays true, even if other keys are delivered afterwards.
     finished: bool,
     waker: Option<Waker>,
 }
@@ -102,7 +100,7 @@ impl Drainers {
         None
     }
 
-    /// Removes a drain that no longer waits. Returns its waker, to be dropped outside the lock.
+    /// Removes a drain that no longer waits. Returns the drain's waker, to be dropped outside the lock.
     pub(super) fn remove_drain(&mut self, number: u64) -> Option<Waker> {
         let list = self.0.as_mut()?;
         let at = list.listed.iter().position(|drainer| drainer.number == number)?;

@@ -55,9 +55,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// # Cancel safety
     ///
-    /// A future that is dropped has taken no key, and passes on its wake. A future that is woken
-    /// and not polled takes no key either. Every two such futures delay a task that waits behind
-    /// them by 5 to 10 ms.
+    /// A future that is dropped has taken no key, and passes on its wake. A future that is woken and not polled also
+    /// takes no key. Every two such futures delay a task that waits behind them by 5 to 10 ms.
     ///
     /// # Examples
     ///
@@ -211,8 +210,8 @@ impl<'q, K: Key, S: BuildHasher> Future for Get<'q, K, S> {
 }
 
 impl<'q, K: Key, S: BuildHasher> Get<'q, K, S> {
-    /// Sets the longest time to wait, from this call on, by the queue's clock. The result is `None` if
-    /// it has passed.
+    /// Sets the longest time to wait, from this call on, by the queue's clock. The result is `None` if this time has
+    /// passed.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.inner.deadline = Some(self.inner.queue.now() + timeout);
         self
@@ -220,20 +219,20 @@ impl<'q, K: Key, S: BuildHasher> Get<'q, K, S> {
 
     /// Makes `None` final: no key is ready, and no key in flight will become ready again.
     ///
-    /// After `shut_down`, `get` returns `None` as soon as no key is ready, as client-go's does. A later
-    /// call may return a key that was dirty while in flight. A loop that must also process those keys
-    /// calls this method, as `Workers` do.
+    /// After `shut_down`, `get` returns `None` as soon as no key is ready, as client-go's does. A later call may return
+    /// a key that was dirty while in flight. A loop that must also process such keys calls this method, as `Workers`
+    /// do.
     pub fn until_final(mut self) -> Self {
         self.inner.wait_until_final();
         self
     }
 
-    /// Waits for the key, and blocks this thread. It needs no runtime.
+    /// Waits for the key, and blocks this thread. The call needs no runtime.
     ///
-    /// This call, like the other methods named `blocking`, blocks the thread while it waits. In async
-    /// code await the future, or call this in `tokio::task::spawn_blocking`: on a runtime with one
-    /// thread, nothing else runs meanwhile, not even the task that would add a key. To find such calls
-    /// in tests, wrap them in `tokio::task::block_in_place`, which panics on a runtime with one thread.
+    /// This call, like the other methods named `blocking`, blocks the thread while it waits. In async code await the
+    /// future, or call this in `tokio::task::spawn_blocking`: on a runtime with one thread, this call blocks all tasks,
+    /// including the task that would add a key. To find such calls in tests, wrap them in
+    /// `tokio::task::block_in_place`, which panics on a runtime with one thread.
     ///
     /// # Examples
     ///

@@ -3,9 +3,8 @@
 //! In the order of this file: one key without waiting, many keys in one call, a key after a
 //! completion, a getter that waits, and a thread that parks.
 //!
-//! A getter that finds no key joins the list of waiters under the same hold of the lock, so it
-//! misses no key that becomes ready later. It checks again when its task is polled or its thread is
-//! woken.
+//! A getter that finds no key joins the list of waiters under the same hold of the lock, so it misses no key that
+//! becomes ready later. The getter checks again when its task is polled or its thread is woken.
 
 use std::future::Future;
 use std::hash::BuildHasher;
@@ -48,7 +47,7 @@ impl<K: Key> Shared<K> {
         let mut state = self.lock().ok()?;
         let now = state.time_for(Operation::Get, read)?;
         let taken = state.core.get(now);
-        // More keys may be due than one call makes ready.
+        // The number of due keys may exceed the number that one call makes ready.
         if read.is_some() && taken.is_none() {
             return None;
         }
@@ -58,7 +57,7 @@ impl<K: Key> Shared<K> {
 }
 
 impl<K: Key, S: BuildHasher> Queue<K, S> {
-    /// Takes the next ready key, if there is one, and returns it with the lock.
+    /// Takes the next ready key, if any, and returns it with the lock.
     pub(super) fn lock_and_take(&self) -> Result<Taken<'_, K>, Reentered> {
         let shared = &self.shared;
         let (mut state, mut now) = shared.lock_for(Operation::Get, None)?;
@@ -86,7 +85,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
             } else {
                 state.core.get(now)
             };
-            // More keys were due than one call makes ready, and none of them could be delivered.
+            // The number of due keys exceeded the number that one call makes ready, and none of the ready keys could be
+            // delivered.
             let more_due =
                 || !state.core.is_paused() && state.core.next_due().is_some_and(|due| due <= now);
             if taken.is_some() || !(again || more_due()) {
@@ -186,7 +186,7 @@ impl<K: Key> Shared<K> {
         }
         // The limiter is called before the queue is locked: the limiter's lock has the lower rank.
         self.limiter.forget_key(&item);
-        // It is dropped after the lock is released, even if a key's `clone` panics under the lock.
+        // This value is dropped after the lock is released, even if a key's `clone` panics under the lock.
         let mut completed = Completed::new();
         let how = Finish::Succeed;
         let locked = self.lock_for(Operation::Finish(&item.ticket, &how), None);
@@ -199,8 +199,8 @@ impl<K: Key> Shared<K> {
         };
         let (unused, worked) = state.keep_dropped(finished);
         completed.take_contents(&mut item, unused);
-        // If not every operation needs the time, the clock may have been read for the completion, but not for the
-        // get. A drain must see the moment in which no key is in flight.
+        // Unless every operation needs the time, the clock may have been read only for the completion. A drain must see
+        // the moment in which no key is in flight.
         let next = state.time_for(Operation::Get, self.facts.always_needs_now.then_some(now));
         let taken = match next.filter(|_| state.drainers.is_empty()) {
             Some(now) => state.core.get(now),
@@ -291,7 +291,8 @@ impl<'q, K: Key, S: BuildHasher> Getter<'q, K, S> {
             }
             Some(deadline) => {
                 let keeps_deadline = shared.facts.is_real_time && self.kind == Kind::Thread;
-                // Each check arms again, because an alarm may go off early, and wakes only its own waker.
+                // Each check arms again, because an alarm may go off early, and wakes only the waker with which it was
+                // armed.
                 if !keeps_deadline {
                     self.alarm = quietly(|| shared.clock.arm(deadline, waker));
                 }
@@ -300,16 +301,14 @@ impl<'q, K: Key, S: BuildHasher> Getter<'q, K, S> {
         }
     }
 
-    /// Takes a key, or finds that the queue has none and will have none, or joins the list of
-    /// waiters.
+    /// Takes a key, or finds that the queue has no key and will have no key, or joins the list of waiters.
     fn take_or_join(&mut self, waker: &Waker) -> Result<Option<Delivery<K>>, Pause> {
         let shared = &self.queue.shared;
-        // A waker's `clone` is user code. It runs outside the lock, and only if no key is ready.
+        // A waker's `clone` is user code. The `clone` runs outside the lock, and only if no key is ready.
         let mut fresh = None;
         let (mut state, old) = loop {
             let Ok((mut state, taken)) = self.queue.lock_and_take() else {
-                // The caller is the code of a key, which runs under the lock. It could wait
-                // forever.
+                // The caller is the code of a key, which runs under the lock. Such a caller could wait forever.
                 return Ok(None);
             };
             let core = &state.core;
@@ -411,13 +410,12 @@ impl<K: Key> Shared<K> {
         if until == Time::NEVER {
             return park();
         }
-        // The limit is for steps of the clock and suspended machines, so that the thread does not
-        // oversleep.
+        // The limit prevents the thread from oversleeping after a step of the clock or a suspension of the machine.
         let left = until.since(self.clock.now()).min(Duration::from_secs(3600));
         if self.facts.is_real_time {
             park_timeout(left);
         } else {
-            // If time is not the machine's, the alarm wakes this thread. Nothing may be driving the
+            // If the clock does not follow the machine's time, the alarm wakes this thread. Nothing may be driving the
             // alarm's runtime at the moment, so the thread also checks from time to time.
             park_warily(left.max(CHECK_INTERVAL));
         }

@@ -128,7 +128,7 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// The queue remembers the pause while the group has no keys, which takes about 200 bytes until
     /// [`resume`](Self::resume). The cost does not depend on the number of keys.
     ///
-    /// It has no effect once the queue is shut down. A shutdown drops the ready keys of paused groups.
+    /// The call has no effect once the queue is shut down. A shutdown drops the ready keys of paused groups.
     ///
     /// # Examples
     ///
@@ -156,10 +156,10 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
 
     /// Starts the deliveries of the group again.
     ///
-    /// Its keys keep their age. In a fair order, the group returns at the end of the round. A custom
-    /// order gets the keys again that it has returned during the pause.
+    /// The group's keys keep their age. In a fair order, the group returns at the end of the round. A custom order gets
+    /// the keys again that it has returned during the pause.
     pub fn resume(&self) {
-        // Due keys first: groups that are due take their turns before this one.
+        // Due keys become ready first, because their groups take turns before this group.
         let Some((mut state, _)) = self.queue.shared.lock_settled() else { return };
         state.core.resume_group(self.group);
         loop {
@@ -169,7 +169,7 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
             match more {
                 Ok(true) => {}
                 Ok(false) => return,
-                // A key's `clone` has panicked. That key is delivered by age.
+                // A key's `clone` has panicked. The key is then delivered by age.
                 Err(panic) => resume_unwind(panic),
             }
             let Ok(next) = self.queue.shared.lock() else { return };
@@ -189,8 +189,8 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// Runs in flight continue. [`cancel_running`](Self::cancel_running) cancels them. Keys that are
     /// added during the call may stay.
     ///
-    /// The call examines every key of the queue, 256 under one hold of the lock, so that its cost
-    /// grows with the size of the queue.
+    /// The call examines every key of the queue, 256 under one hold of the lock, so its cost grows with the size of the
+    /// queue.
     ///
     /// # Examples
     ///
@@ -210,9 +210,9 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// Cancels the runs in flight of all keys of the group, as [`Queue::cancel_running`] does for one
     /// key. Returns the number of runs that this call has cancelled.
     ///
-    /// The keys stay in flight until their deliveries are completed.
-    /// [`none_in_flight`](Self::none_in_flight) waits for that. A run that starts during the call may
-    /// continue, unless the group is [paused](Self::pause). The cost is that of [`cancel`](Self::cancel).
+    /// The keys stay in flight until their deliveries are completed. [`none_in_flight`](Self::none_in_flight) waits for
+    /// this. A run that starts during the call may continue, unless the group is [paused](Self::pause). The cost is
+    /// that of [`cancel`](Self::cancel).
     ///
     /// # Examples
     ///
@@ -267,8 +267,8 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
 
     /// Waits until no key of the group is in flight.
     ///
-    /// It is ready at the first moment at which none is, even if another key of the group is
-    /// delivered immediately. [Pause](Self::pause) the group first, so that none follows.
+    /// The future is ready at the first such moment, even if another key of the group is delivered immediately.
+    /// [Pause](Self::pause) the group first, so that no delivery follows.
     ///
     /// # Cancel safety
     ///

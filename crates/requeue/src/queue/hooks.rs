@@ -1,5 +1,5 @@
-//! The events that metrics hooks receive without a key. They are counted under the lock, and
-//! reported after its release.
+//! The events that metrics hooks receive without a key. The events are counted under the lock, and reported after its
+//! release.
 
 use requeue_core as core;
 

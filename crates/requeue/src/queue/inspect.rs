@@ -27,9 +27,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     /// Returns the number of ready and dirty keys by priority, in ascending order.
     ///
-    /// Priorities without keys are left out, and at most `limit` entries are returned. The cost
-    /// grows with the number of priorities, not with the number of keys. The result is empty unless
-    /// [times are kept](super::Builder::track_times).
+    /// Priorities without keys are left out, and at most `limit` entries are returned. The cost depends only on the
+    /// number of priorities. The result is empty unless [times are kept](super::Builder::track_times).
     ///
     /// # Examples
     ///
@@ -108,8 +107,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.shared.read_settled(core::Queue::states)
     }
 
-    /// Returns the number of keys with a record: keys that are ready, waiting or in flight, and
-    /// those whose failures are remembered.
+    /// Returns the number of keys with a record: keys that are ready, waiting or in flight, and keys whose failures are
+    /// remembered.
     ///
     /// A walk with [`snapshot`](Self::snapshot) returns this number of entries.
     // Only tests and the program need this method, so it is hidden.
@@ -160,7 +159,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.shared.lock().map_or_else(|_| Totals::default(), |state| state.core.totals())
     }
 
-    /// Returns the number of failures of `key` in a row. The attempt of its next item is one more.
+    /// Returns the number of consecutive failures of `key`. The attempt of the key's next item is this number plus 1.
     #[must_use]
     pub fn failures<Q>(&self, key: &Q) -> u32
     where
@@ -173,9 +172,9 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     /// Returns a page of the queue's keys from `cursor` on.
     ///
-    /// It has about `limit` keys (at least one, and at most 256 under one hold of the lock). A key that
-    /// has a state during the whole walk is on exactly one of its pages, even if the queue changes
-    /// meanwhile. The order of the keys has no meaning.
+    /// The page has about `limit` keys (at least one, and at most 256 under one hold of the lock). A key that has a
+    /// state during the whole walk is on exactly one of its pages, even if the queue changes during the walk. The order
+    /// of the keys has no meaning.
     ///
     /// # Examples
     ///
@@ -212,8 +211,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     /// Returns the keys in flight, starting with the oldest delivery.
     ///
-    /// It skips the first `skip` keys and returns at most `limit`, and at most 256 at a time. Returns
-    /// `None` unless [times are kept](super::Builder::track_times).
+    /// The call skips the first `skip` keys and returns at most `limit`, and at most 256 at a time. Returns `None`
+    /// unless [times are kept](super::Builder::track_times).
     ///
     /// # Examples
     ///
@@ -322,9 +321,9 @@ impl<K: Key> Shared<K> {
         })
     }
 
-    /// Reads all values under one hold of the lock, in constant time, after all due keys were made
-    /// ready in batches. A key is made ready once, so a scrape only does earlier what the next
-    /// operation would have done. Returns `None` if a key's own code calls this under the lock.
+    /// Reads all values under one hold of the lock, in constant time, after all due keys were made ready in batches. A
+    /// key is made ready once, so a scrape only performs this step before the next operation would. Returns `None` if a
+    /// key's own code calls this under the lock.
     pub(crate) fn read_sample(&self) -> Option<Sample> {
         // A key is cloned for a custom order. If its `clone` panics, the panic must not reach the
         // scrape. The keys that are due then stay due.

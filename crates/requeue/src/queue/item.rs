@@ -1,7 +1,7 @@
 //! A key in flight, and the completion of its delivery.
 //!
-//! Each delivery is completed exactly once: by a method that takes the item, by its drop, or, after
-//! it was detached, by its ticket or key.
+//! Each delivery is completed exactly once: by a method that takes the item, or by the item's drop. A detached delivery
+//! is completed by its ticket or key.
 
 use std::fmt;
 use std::future::Future;
@@ -87,7 +87,7 @@ impl<'q, K: Key> Item<'q, K> {
         }
     }
 
-    /// Returns the key. The item also derefs to it.
+    /// Returns the key. The item also dereferences to the key.
     #[must_use]
     pub fn key(&self) -> &K {
         match &self.live {
@@ -98,7 +98,7 @@ impl<'q, K: Key> Item<'q, K> {
         }
     }
 
-    /// Returns the attempt of this run: 1, plus the number of failures in a row before it.
+    /// Returns the attempt of this run: 1, plus the number of consecutive failures before this run.
     #[must_use]
     pub const fn attempt(&self) -> u32 {
         self.failures.saturating_add(1)
@@ -110,13 +110,13 @@ impl<'q, K: Key> Item<'q, K> {
         self.asked.adds
     }
 
-    /// Returns the reasons of those adds, combined by bitwise or.
+    /// Returns the reasons of these adds, combined by bitwise or.
     #[must_use]
     pub const fn reasons(&self) -> u32 {
         self.asked.reasons
     }
 
-    /// Returns the highest priority of those adds.
+    /// Returns the highest priority of these adds.
     #[must_use]
     pub const fn priority(&self) -> i32 {
         self.asked.priority
@@ -193,8 +193,8 @@ impl<'q, K: Key> Item<'q, K> {
 
     /// Waits until the run is cancelled, and returns the reason.
     ///
-    /// The future does not borrow the item, so that another task can wait. It does not keep the queue
-    /// alive. Once the delivery is completed, or the queue is dropped, it is never ready.
+    /// The future does not borrow the item, so another task can wait for it. The future does not keep the queue alive.
+    /// Once the delivery is completed, or the queue is dropped, it is never ready.
     ///
     /// # Cancel safety
     ///
@@ -239,10 +239,10 @@ impl<'q, K: Key> Item<'q, K> {
         Cancellation::new(queue, self.ticket)
     }
 
-    /// Makes this run not count toward the queue's [pace](crate::Builder::pace), for a worker that
-    /// finds that there is nothing to do.
+    /// Makes this run not count toward the queue's [pace](crate::Builder::pace), for a worker that finds no work for
+    /// the key.
     ///
-    /// It has no effect in a queue without a pace. [`count_start`](Self::count_start) reverses it.
+    /// The call has no effect in a queue without a pace. [`count_start`](Self::count_start) reverses it.
     ///
     /// # Examples
     ///
@@ -272,10 +272,10 @@ impl<'q, K: Key> Item<'q, K> {
         }
     }
 
-    /// Makes this run count toward the queue's [pace](crate::Builder::pace) from now on, and not
-    /// from its delivery, for a worker that begins some time after it has taken the key.
+    /// Makes this run count toward the queue's [pace](crate::Builder::pace) from now on instead of from its delivery,
+    /// for a worker that begins some time after it has taken the key.
     ///
-    /// It has no effect in a queue without a pace.
+    /// The call has no effect in a queue without a pace.
     // Only the program `requeue` needs this method, so it is hidden.
     #[doc(hidden)]
     pub fn count_start(&self) {
@@ -358,9 +358,9 @@ impl<'q, K: Key> Item<'q, K> {
         }
     }
 
-    /// Converts the item into one that can be sent to other threads and tasks.
+    /// Converts the item into an item that can be sent to other threads and tasks.
     ///
-    /// It keeps the queue alive.
+    /// The new item keeps the queue alive.
     ///
     /// # Examples
     ///
@@ -407,7 +407,7 @@ impl<'q, K: Key> Item<'q, K> {
         self.live.as_ref().is_some_and(|(owner, _)| std::ptr::eq(&**owner, shared))
     }
 
-    // Inlined, so that a shorthand has no more instructions than its own completion needs.
+    // Inlined, so that a shorthand has only the instructions of its completion.
     #[inline(always)]
     fn complete_with(&mut self, completion: Completion) {
         let Some((owner, key)) = &self.live else { return };
@@ -447,10 +447,10 @@ impl<K: Key> Item<'_, K> {
     /// failed, unless it was cancelled.
     #[cold]
     fn fail_dropped(&mut self) {
-        // This may run while unwinding, so no panic of user code may leave it.
+        // This function may run while unwinding, so no panic of user code may leave it.
         let Some((owner, key)) = &self.live else { return };
         let now = quietly(|| owner.clock.now()).unwrap_or_default();
-        // The limiter is called without the lock, and nothing may cancel the run in the meantime.
+        // The limiter is called without the lock, and nothing may cancel the run during this call.
         let is_cancelled = quietly(|| owner.seal_run(&self.ticket)).flatten().is_some();
         let completion = if is_cancelled { Completion::Cancelled } else { Completion::Retry };
         let (how, _) = owner.resolve_completion(completion, key, self.asked, Some(now));
@@ -485,18 +485,17 @@ impl<K: Key + fmt::Debug> fmt::Debug for Item<'_, K> {
 
 /// Identifies a delivery that was detached from its item.
 ///
-/// Dropping it has no effect: the key stays in flight until `done` is called for it.
+/// Dropping the ticket has no effect: the key stays in flight until `done` is called for the key.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 #[must_use = "without its ticket, a delivery can only be completed by `Queue::done`"]
 pub struct Ticket {
     pub(super) ticket: core::Ticket,
-    /// The queue's number. It is needed because deliveries of different queues can have equal
-    /// epochs.
+    /// The queue's number. The number is needed because deliveries of different queues can have equal epochs.
     pub(super) queue: u64,
 }
 
-/// The contents of a completed item. They belong to the user, so they are dropped outside the lock,
-/// and a panic of their drop is discarded.
+/// The contents of a completed item. The contents belong to the user, so they are dropped outside the lock, and a panic
+/// of their drop is discarded.
 pub(super) struct Completed<'q, K: Key> {
     live: Option<(Owner<'q, K>, K)>,
     /// The queue's own copy of the key, if it keeps no record.
@@ -542,8 +541,8 @@ impl<K: Key> State<K> {
 }
 
 impl<K: Key> Shared<K> {
-    /// Returns the transition of the state machine for `completion`, and its time if it is known.
-    /// It also updates the limiter and the counter.
+    /// Returns the transition of the state machine for `completion`, and its time if it is known. The method also
+    /// updates the limiter and the counter.
     #[inline(always)]
     fn resolve_completion(
         &self,
@@ -635,7 +634,7 @@ impl<K: Key> Shared<K> {
     /// effect, if it was completed before.
     pub(super) fn finish_detached(&self, ticket: &core::Ticket) -> bool {
         let how = Finish::Done;
-        // Declared before the guard of the lock, so that a panic releases the lock first.
+        // This value is declared before the guard of the lock, so that a panic releases the lock first.
         let mut copy = None;
         let locked = self.lock_for(Operation::Finish(ticket, &how), None);
         let Ok((mut state, now)) = locked else { return false };
@@ -677,7 +676,7 @@ impl<K: Key> Shared<K> {
         let (unused, worked) = state.keep_dropped(finished);
         self.release_lock(state);
         if is_dropped && let Some(key) = delivered {
-            // The record has forgotten the failures of the key, so the limiter does, too.
+            // The record has forgotten the failures of the key, so the limiter must also forget them.
             self.limiter.forget_key(key);
         }
         if worked.is_some() {

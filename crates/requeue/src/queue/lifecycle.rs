@@ -27,7 +27,7 @@ pub struct Drained<K> {
     /// True if the drain completed: no key was in flight and none was ready. A drain with
     /// [`in_flight_only`](Drain::in_flight_only) completes as soon as no key is in flight.
     pub finished: bool,
-    /// The number of keys that are still ready. They are delivered to getters that ask for them.
+    /// The number of keys that are still ready. These keys are delivered to getters that ask for them.
     pub ready: usize,
     /// The number of keys that are still in flight.
     pub in_flight: usize,
@@ -37,7 +37,7 @@ pub struct Drained<K> {
 }
 
 impl<K> Drained<K> {
-    /// Creates a report. It is `finished` if no key is ready or in flight.
+    /// Creates a report. The report is `finished` if no key is ready or in flight.
     // Only requeue-store needs this function, so it is hidden.
     #[doc(hidden)]
     #[must_use]
@@ -70,7 +70,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Waiting keys are still delivered when they are due, and known keys are retried. `get`
     /// returns `None` when no key is ready, waiting or in flight.
     ///
-    /// Call it at the end of the input. It may be called several times, and from anywhere.
+    /// Call it at the end of the input. The method may be called several times, and from anywhere.
     ///
     /// # Examples
     ///
@@ -92,15 +92,15 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     /// Ends the waits for further debounced adds. Returns the number of keys that have waited.
     ///
-    /// Their pending runs are due now, or as soon as a backoff and the [pace](crate::Pace) permit them.
-    /// The runs serve the adds so far. Waits for other delayed adds do not change, and later
+    /// The pending runs of these keys are due now, or as soon as a backoff and the [pace](crate::Pace) permit them. The
+    /// runs serve the adds so far. Waits for other delayed adds do not change, and later
     /// [debounced](crate::Add::debounce) adds wait again.
     ///
     /// Call it when no more adds are expected: at the end of the input, or before a graceful shutdown,
     /// which would drop the waiting keys. The keys become due in no particular order.
     ///
-    /// If a key was ever debounced, the call examines every key of the queue, 256 under one hold of
-    /// the lock, so that its cost grows with the size of the queue.
+    /// If a key was ever debounced, the call examines every key of the queue, 256 under one hold of the lock, so its
+    /// cost grows with the size of the queue.
     ///
     /// # Examples
     ///
@@ -128,12 +128,12 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// Returns the dropped keys, in no particular order.
     ///
-    /// Ready keys are still delivered; then `get` returns `None`. This is client-go's `ShutDown`. The
-    /// failures of a dropped key are forgotten, also by the limiter.
-    /// As in client-go, `None` is not final while a dirty key is in flight. If the queue is paused,
-    /// ready keys are dropped, too; if a [group](Self::group) is paused, its ready keys are.
+    /// Ready keys are still delivered; then `get` returns `None`. This is client-go's `ShutDown`. The failures of a
+    /// dropped key are forgotten, also by the limiter. As in client-go, `None` is not final while a dirty key is in
+    /// flight. If the queue is paused, ready keys are also dropped; if a [group](Self::group) is paused, its ready keys
+    /// are.
     ///
-    /// It may be called several times, and from anywhere. Every earlier drain stops waiting.
+    /// The method may be called several times, and from anywhere. Every earlier drain stops waiting.
     ///
     /// # Examples
     ///
@@ -204,10 +204,9 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// A later `shut_down` ends the wait.
     ///
-    /// Await it in a task, or call [`blocking`](Drain::blocking) on a thread. By default
-    /// it waits without a limit; [`timeout`](Drain::timeout) sets one. client-go's
-    /// `ShutDownWithDrain` waits only for keys in flight, as this does with
-    /// [`in_flight_only`](Drain::in_flight_only).
+    /// Await it in a task, or call [`blocking`](Drain::blocking) on a thread. By default the drain waits without a
+    /// limit; [`timeout`](Drain::timeout) sets one. client-go's `ShutDownWithDrain` waits only for keys in flight, as
+    /// this does with [`in_flight_only`](Drain::in_flight_only).
     ///
     /// # Cancel safety
     ///
@@ -247,10 +246,9 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.shared.lock().is_ok_and(|state| state.core.ending() != Ending::Open)
     }
 
-    /// Returns the keys that were dropped since the queue was shut down: those that failed, and
-    /// those that were requeued.
+    /// Returns the keys that were dropped since the queue was shut down: keys that failed, and keys that were requeued.
     ///
-    /// Each key is returned once. The report of a drain already contains them.
+    /// Each key is returned once. The report of a drain already contains these keys.
     #[must_use = "each dropped key is returned only once"]
     pub fn take_dropped(&self) -> Vec<K> {
         let dropped = self
@@ -262,7 +260,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     /// Stops deliveries. Everything else continues: keys are added, become ready, and are completed.
     ///
-    /// It has no effect once the queue is shut down.
+    /// The call has no effect once the queue is shut down.
     ///
     /// # Examples
     ///
@@ -426,7 +424,7 @@ impl<K: Key> Shared<K> {
     }
 }
 
-/// Nothing in it is pinned: the keys are in a vector.
+/// No field is pinned: the keys are in a vector.
 impl<K: Key, S: BuildHasher> Unpin for Drain<'_, K, S> {}
 
 impl<K: Key, S: BuildHasher> Future for Drain<'_, K, S> {

@@ -1,4 +1,4 @@
-//! The queue's rate limiter, behind its own lock. No panic of the limiter leaves this module.
+//! The queue's rate limiter, behind a separate lock. No panic of the limiter leaves this module.
 
 use std::time::Duration;
 
@@ -16,9 +16,9 @@ pub(crate) struct LockedLimiter<K> {
     limiter: RankedMutex<Box<dyn RateLimiter<K>>>,
     /// The delay to use if the limiter panics or cannot be called.
     longest: Duration,
-    /// True if the limiter has nothing to forget, so that a success need not take its lock. It is
-    /// written under that lock. A thread that may forget a failure has received the key after the
-    /// failure was counted, so it sees the value that was written then.
+    /// True if the limiter has nothing to forget. A success then need not take its lock. The flag is written under the
+    /// limiter's lock. A thread that may forget a failure has received the key after the failure was counted, so it
+    /// sees the value that was written then.
     idle: AtomicBool,
 }
 

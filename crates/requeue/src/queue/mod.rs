@@ -41,8 +41,8 @@ use crate::sync::{Arc, drop_quietly};
 
 /// A type whose values can be keys: they can be hashed, compared, cloned and sent.
 ///
-/// It is implemented for every such type. Each delivery clones its key once, so use a type such as
-/// `Arc<str>` if a clone is expensive.
+/// The trait is implemented for every such type. Each delivery clones its key once, so use a type such as `Arc<str>` if
+/// a clone is expensive.
 ///
 /// A key's hash must not change while the queue has the key: with another hash it is another key.
 /// Good hashes matter, because an operation compares its key with all others of the same hash. If
@@ -75,17 +75,17 @@ impl<T: Hash + Eq + Clone + Send + 'static> Key for T {}
 ///
 /// # User code
 ///
-/// The queue calls a key's `eq` and `clone` under its lock. With a [custom
-/// order](crate::CustomOrder), it also calls that order and a key's `hash` under its lock. It calls
-/// the [limiter](crate::limiter::RateLimiter) under a separate lock. All other user code runs without a
-/// lock: wakers, metrics hooks, group functions, the clock, and the drop of keys.
+/// The queue calls a key's `eq` and `clone` under its lock. With a [custom order](crate::CustomOrder), it also calls
+/// that order and a key's `hash` under its lock. The queue calls the [limiter](crate::limiter::RateLimiter) under a
+/// separate lock. All other user code runs without a lock: wakers, metrics hooks, group functions, the clock, and the
+/// drop of keys.
 ///
 /// All of this code may call any queue, and never deadlocks:
 ///
-/// - Code without a lock may do anything, unless it was called from code that runs under one.
-/// - A limiter may use any queue. But while it runs, no other limiter is called: a key that fails
-///   then waits for the [longest delay](crate::limiter::RateLimiter::longest_delay) of the limiter that was not
-///   called, and `forget` and `num_requeues` find nothing.
+/// - Code that runs without a lock may do anything, unless code that runs under a lock has called it.
+/// - A limiter may use any queue. However, while it runs, no other limiter is called: a key that fails then waits for
+///   the [longest delay](crate::limiter::RateLimiter::longest_delay) of the limiter that was not called, and `forget`
+///   and `num_requeues` find nothing.
 /// - Calls from code that runs under a queue's lock are refused: adds return [`Added::Refused`](crate::Added::Refused),
 ///   gets and counts find nothing, and an item that is completed there stays in flight. This
 ///   applies to all queues whose keys or order run user code.
@@ -158,8 +158,7 @@ impl<K: Key, S> fmt::Debug for Queue<K, S> {
 impl<K: Key, S: BuildHasher> Queue<K, S> {
     // --- Removing and completing ----------------------------------------------------------------
 
-    /// Cancels the pending runs of `key`, clears its failures, also in the limiter, and returns what was
-    /// cancelled.
+    /// Cancels the pending runs of `key`, clears its failures, also in the limiter, and returns the cancelled states.
     ///
     /// A run in flight continues. [`cancel_running`](Self::cancel_running) cancels it.
     ///
@@ -183,8 +182,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         let locked = self.shared.lock_for(Operation::Promote, None);
         let Ok((mut state, now)) = locked else { return Cancelled::default() };
         state.core.promote(now, LOCK_BATCH);
-        // The limiter needs a reference to an owned key; the record has one. The limiter counts no
-        // failures of a key without a record.
+        // The limiter needs a reference to an owned key, which the record contains. The limiter counts no failures of a
+        // key without a record.
         let forgets = self.shared.limiter.may_forget();
         let known = if forgets { state.core.look_up(key, hash) } else { None };
         let cancelled = state.core.cancel(key, hash);
@@ -263,7 +262,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         if let Some(ticket) = detached {
             return self.shared.finish_detached(&ticket);
         }
-        // Like every operation, this one makes due keys ready, as many as one hold of the lock may.
+        // Like every operation, this call makes due keys ready, up to the limit for one hold of the lock.
         if let Ok((mut state, now)) = self.shared.lock_for(Operation::Promote, None) {
             state.core.promote(now, LOCK_BATCH);
             self.shared.release_lock(state);

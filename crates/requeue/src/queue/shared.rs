@@ -105,7 +105,7 @@ pub(crate) struct Shared<K: Key> {
     pub(crate) hooks: Option<Arc<dyn QueueMetrics<K>>>,
     pub(crate) name: Option<Arc<str>>,
     pub(crate) tally: Tally,
-    /// Its handle keeps the queue alive. It is `Some` while anything borrows from the queue.
+    /// A handle keeps the queue alive. An upgrade returns `Some` while anything borrows from the queue.
     pub(super) this: Weak<Self>,
     timer: OnceLock<Waker>,
 }
@@ -123,12 +123,12 @@ pub(super) struct Facts {
     has_news: bool,
     /// True if the fast paths of gets apply: there is no custom order, and no pace.
     pub(super) has_fast_gets: bool,
-    /// True if a parked thread can keep a deadline of this clock. It is read once, because the
-    /// clock is user code, and the value may be needed under the lock.
+    /// True if a parked thread can keep a deadline of this clock. The value is read once, because the clock is user
+    /// code, and the value may be needed under the lock.
     pub(super) is_real_time: bool,
 }
 
-/// Counters that the state machine does not keep. They order nothing.
+/// Counters that the state machine does not keep. These counters order nothing.
 #[derive(Default)]
 pub(crate) struct Tally {
     pub(crate) given_up: AtomicU64,
@@ -148,7 +148,7 @@ impl<K: Key> Shared<K> {
         let has_fast_gets = !has_order && config.pace.is_none();
         let core = core::Queue::new(config);
         let restarts = core.restarts();
-        // An empty queue has no deadlines. If it needs the time even so, then every operation does.
+        // An empty queue has no deadlines. If such an add nevertheless needs the time, every operation needs it.
         let always_needs_now = core.needs_now(Operation::Promote);
         let facts = Facts {
             rank,
@@ -215,8 +215,8 @@ impl<K: Key> Shared<K> {
         if let Some(now) = state.time_for(operation, now) {
             return Ok((state, now));
         }
-        // The clock is user code, so it is not called under the lock. Another thread may take the lock in
-        // between, as if this call had begun later.
+        // The clock is user code, so it is not called under the lock. Before this call, another thread may take the
+        // lock, as if this call had begun later.
         drop(state);
         let now = self.clock.now();
         Ok((self.lock()?, now))
@@ -353,9 +353,9 @@ impl<K: Key> Shared<K> {
     /// Arms the alarm for the earliest due time, if getters wait for it and no thread keeps the
     /// time.
     ///
-    /// The clock arms outside the lock. If several threads want to arm, or an alarm goes off while
-    /// it is being armed, one thread arms and checks once more. If alarms keep going off while they
-    /// are armed, the waiting getters poll the clock, not this thread.
+    /// The clock arms outside the lock. If several threads want to arm, or an alarm goes off while it is being armed,
+    /// one thread arms and checks once more. If alarms keep going off while they are armed, the waiting getters poll
+    /// the clock instead of this thread.
     fn arm_alarm(&self) {
         for _ in 0..8 {
             let Ok(mut state) = self.lock() else { return };
@@ -477,8 +477,8 @@ impl<K: Key> Drop for Shared<K> {
         if !std::mem::needs_drop::<K>() {
             return;
         }
-        // The keys are dropped one by one. If a key panics, the next must still be dropped; if two
-        // keys panicked while a collection was dropped, the process would abort.
+        // Each key is dropped separately. If a key panics, the next must still be dropped; if two keys panicked while a
+        // collection was dropped, the process would abort.
         let state = self.state.get_mut();
         let core = std::mem::replace(&mut state.core, core::Queue::new(core::Config::default()));
         let dropped = std::mem::replace(&mut state.dropped, DroppedKeys::new());
@@ -486,8 +486,8 @@ impl<K: Key> Drop for Shared<K> {
     }
 }
 
-/// Returns true if keys of this type run no code that could call the queue while it is locked. The
-/// most common types of keys are known to run none.
+/// Returns true if keys of this type run no code that could call the queue while it is locked. The most common types of
+/// keys are known to run no such code.
 fn has_plain_code<K: 'static>() -> bool {
     fn is_one_of<K: 'static>(types: &[TypeId]) -> bool {
         types.contains(&TypeId::of::<K>())

@@ -1,9 +1,8 @@
 //! The list of waiting getters, and the wakes that were given to them.
 //!
-//! The list is under the queue's lock. A getter that is woken leaves the list and holds a *wake*
-//! until it checks for a key, gives up or times out. It then returns the wake, and as many getters
-//! are woken as there are keys. While a key is ready and a getter is listed, at least one woken
-//! getter has not checked yet.
+//! The list is under the queue's lock. A getter that is woken leaves the list and holds a *wake* until it checks for a
+//! key, gives up or times out. The getter then returns the wake, and as many getters are woken as there are keys. While
+//! a key is ready and a getter is listed, at least one woken getter has not checked yet.
 
 use std::task::Waker;
 
@@ -47,8 +46,8 @@ pub(crate) struct Waiters {
     threads: u32,
     /// The number of wakes given so far.
     given: u64,
-    /// The latest wake that was returned. Earlier wakes that are still held no longer count: a
-    /// getter that was overtaken may never check, and must not block the others.
+    /// The latest wake that was returned. Earlier wakes that are still held no longer count, because a getter that was
+    /// overtaken may never check, and must not block other getters.
     returned: u64,
     /// The latest wake that was given to a task.
     to_task: u64,
@@ -91,7 +90,7 @@ impl Waiters {
         self.spinner.is_some()
     }
 
-    /// Lets a new getter on a thread spin, if no other getter spins. It counts as woken, because it
+    /// Lets a new getter on a thread spin, if no other getter spins. A spinning getter counts as woken, because it
     /// checks again soon, so no other getter is woken for a key that it can take.
     pub(crate) fn start_spinning(
         &mut self,
@@ -179,7 +178,7 @@ impl Waiters {
             State::Vacant => None,
         };
         self.vacant.push(at);
-        // The memory of many getters is returned when the last one has gone.
+        // The memory of many getters is returned when the last getter has gone.
         if self.vacant.len() == self.all.len() && self.all.capacity() > 64 {
             self.all = Vec::new();
             self.vacant = Vec::new();
@@ -195,8 +194,8 @@ impl Waiters {
             // A woken task may be polled late or never. One more wake keeps it from blocking a key.
             let spare = u64::from(self.to_task > self.returned);
             let enough = match self.all[self.head as usize].kind {
-                // Waking a thread costs more than adding a key, so threads form a chain: each
-                // thread that takes a key wakes the next one, if more keys are left.
+                // Waking a thread costs more than adding a key, so threads form a chain: each thread that takes a key
+                // wakes the next thread, if more keys are left.
                 Kind::Thread => 1,
                 // A chain of tasks would be slow, because each of them waits until it is polled.
                 Kind::Task => keys as u64,
@@ -206,17 +205,16 @@ impl Waiters {
             }
             self.wake_at(self.head, wakes);
         }
-        // A woken thread always checks. If all woken getters are tasks, which may never check, and
-        // a thread waits behind them, that thread is woken as well.
+        // A woken thread always checks. If all woken getters are tasks, which may never check, and a thread waits
+        // behind them, that thread is also woken.
         if keys > 0 && self.has_threads() && self.to_thread <= self.returned {
             let first = self.first_thread();
             self.wake_at(first, wakes);
         }
     }
 
-    /// Returns the latest wake given to a task, if a key is ready, another getter is listed, and
-    /// neither this wake nor a later one has been returned. The wake may never be used, so the
-    /// caller watches over it.
+    /// Returns the latest wake given to a task, if a key is ready, another getter is listed, and neither this wake nor
+    /// a later wake has been returned. The wake may never be used, so the caller watches over it.
     #[inline]
     pub(crate) const fn unused_wake(&self, keys: usize) -> Option<u64> {
         let only_tasks_come = self.to_task > self.returned && self.to_thread <= self.returned;
@@ -232,7 +230,7 @@ impl Waiters {
         at
     }
 
-    /// Wakes all getters, or only those that do not wait for a final `None`.
+    /// Wakes all getters, or only getters that do not wait for a final `None`.
     pub(crate) fn wake_all(&mut self, until_final_too: bool, wakes: &mut Wakes) {
         let mut at = self.head;
         while at != NONE {
@@ -257,7 +255,7 @@ impl Waiters {
         }
     }
 
-    /// Returns this wake and all earlier ones: they no longer count.
+    /// Returns this wake and all earlier wakes, which then no longer count.
     pub(crate) fn give_back(&mut self, wake: u64) {
         self.returned = self.returned.max(wake);
     }
@@ -281,8 +279,8 @@ impl Waiters {
         self.threads > 0
     }
 
-    /// Returns the waker of the thread that must check at `due`, if that thread must be woken
-    /// first. It is the leader, if the leader sleeps longer, or a thread that becomes the leader.
+    /// Returns the waker of the thread that must check at `due`, if that thread must be woken first. This thread is the
+    /// leader, if the leader sleeps longer, or a thread that becomes the leader.
     pub(crate) fn keep_time(&self, due: crate::Time) -> Option<Waker> {
         if !self.has_threads() {
             return None;
@@ -393,8 +391,7 @@ mod tests {
         assert!(!waiters.start_spinning(&mut third, Kind::Thread, false));
         assert_eq!(woken(&mut waiters, 1), 0);
 
-        // The spinning thread has taken the key and processes it, so another getter is needed for
-        // the next one.
+        // The spinning thread has taken the key and processes it, so another getter is needed for the next key.
         waiters.remove_waiter(&mut spinner);
         assert!(!waiters.is_spinning());
         assert_eq!(woken(&mut waiters, 1), 1);

@@ -6,14 +6,14 @@ use std::task::{Wake, Waker};
 use super::waiters::Wakes;
 use crate::sync::{Arc, AtomicBool, Ordering};
 
-/// The list of the futures that wait. It is under the queue's lock, and allocated with the first one,
-/// because most queues have none.
+/// The list of the futures that wait. The list is under the queue's lock. It is allocated with the first future,
+/// because most queues have no such future.
 #[derive(Default)]
 pub(super) struct Watchers(Option<Box<List>>);
 
 #[derive(Default)]
 struct List {
-    /// The futures by the number of the delivery, and their own number.
+    /// The futures, by the number of the delivery and the number of the future.
     listed: BTreeMap<(u64, u64), Arc<Watcher>>,
     /// The number of the latest future that was listed.
     last: u64,
@@ -75,7 +75,7 @@ impl Watchers {
         }
     }
 
-    /// Removes the futures of the delivery `epoch`, which is completed. They are never ready.
+    /// Removes the futures of the delivery `epoch`, which is completed. These futures are never ready.
     #[inline(always)]
     pub(super) fn end_delivery(&mut self, epoch: u64) {
         if self.0.is_some() {

@@ -12,9 +12,9 @@ use crate::sync::{drop_payload, panic_message, quietly};
 pub struct Crash<'a>(&'a (dyn Any + Send));
 
 impl<'a> Crash<'a> {
-    /// Returns the message of the panic, if it has one.
+    /// Returns the message of the panic, if any.
     ///
-    /// `panic!` always has one, `panic_any` rarely.
+    /// `panic!` always has a message, `panic_any` rarely.
     #[must_use]
     pub fn message(&self) -> Option<&'a str> {
         panic_message(self.0)
@@ -97,9 +97,8 @@ pub fn set_really_crash(really_crash: bool) {
 
 /// Handles a panic of a function that a loop of this module has called.
 ///
-/// `payload` is the value that [`catch_unwind`](panic::catch_unwind) has returned. By then, the
-/// process's panic hook has reported the message and the location, on standard error unless it was
-/// replaced.
+/// `payload` is the value that [`catch_unwind`](panic::catch_unwind) has returned. The process's panic hook has already
+/// reported the message and the location, on standard error unless it was replaced.
 #[cfg_attr(feature = "tokio", doc = "This emits a `tracing` event of level error,")]
 #[cfg_attr(not(feature = "tokio"), doc = "This writes nothing,")]
 /// calls the handlers of [`on_crash`], and returns, so that the caller continues. This is

@@ -1,4 +1,4 @@
-//! Tries of a condition with growing delays. Their number is limited.
+//! Tries of a condition with growing delays. The number of tries is limited.
 
 use std::future;
 use std::ops::ControlFlow;
@@ -12,10 +12,10 @@ use crate::clock::Clock;
 /// Tries `condition` immediately, and again after each delay of `backoff`, until it holds or no try is
 /// left.
 ///
-/// This is apimachinery's `ExponentialBackoff`. There are at most [`Backoff::steps`] tries: none if
-/// `steps` is not positive. No delay follows the last try. A delay that reaches the cap uses up the
-/// remaining tries: the wait ends after the delay before it. `Ok(false)` means "not yet". So does a
-/// panic, unless [`set_really_crash`](super::set_really_crash) was called with `true`.
+/// This is apimachinery's `ExponentialBackoff`. There are at most [`Backoff::steps`] tries: none if `steps` is not
+/// positive. No delay follows the last try. A delay that reaches the cap uses up the remaining tries: the wait ends
+/// after the delay before it. `Ok(false)` means "not yet". A panic also means "not yet", unless
+/// [`set_really_crash`](super::set_really_crash) was called with `true`.
 ///
 /// # Errors
 ///

@@ -14,15 +14,15 @@
 //!
 //! All loops have these properties:
 //!
-//! - They read the time from the clock that is passed to them, so tests of hours of waiting take no
-//!   time: see [`FakeClock::run`](crate::clock::FakeClock::run). They need no runtime.
-//! - A *stop* is any future; its output does not matter. Examples are a token's `cancelled()`, a
-//!   receiver, and a task's handle. [`pending`](std::future::pending) never stops. The stop is
-//!   checked before every run, so it wins a race with the timer. It does not interrupt a run that
-//!   has begun: a function that takes long must check the stop itself.
-//! - The function is a closure that returns a future, so that the loop can be spawned if both can
-//!   be. Use `|| async { … }`; or `async || …` if it only reads its captures; or change the
-//!   captures first and then return the future, as below.
+//! - The loops read the time from the clock that is passed to them, so tests of hours of waiting take no time: see
+//!   [`FakeClock::run`](crate::clock::FakeClock::run). The loops need no runtime.
+//! - A *stop* is any future; its output does not matter. Examples are a token's `cancelled()`, a receiver, and a task's
+//!   handle. [`pending`](std::future::pending) never stops. The stop is checked before every run, so it wins a race
+//!   with the timer. The stop does not interrupt a run that has begun: a function that takes long must check the stop
+//!   itself.
+//! - The function is a closure that returns a future. If both can be spawned, the loop can be spawned. Use
+//!   `|| async { … }`; or `async || …` if it only reads its captures; or change the captures first and then return the
+//!   future, as below.
 //! - A panic of the function is passed to [`handle_crash`], and by default the loop continues.
 //! - Dropping the future of a loop stops it where it waits: between two runs, or where the function
 //!   itself waits. No resources remain.

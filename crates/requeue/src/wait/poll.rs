@@ -41,7 +41,7 @@ impl Polling {
 impl<M: BackoffManager> Polling<M> {
     /// Tries after each delay that `manager` gives, without a timeout.
     ///
-    /// It replaces apimachinery's `Backoff.Timer` and `DelayFunc.Until`.
+    /// This function replaces apimachinery's `Backoff.Timer` and `DelayFunc.Until`.
     ///
     /// # Examples
     ///
@@ -98,9 +98,9 @@ impl<M: BackoffManager> Polling<M> {
 
 /// Tries `condition` until it holds, with the parameters of `polling`.
 ///
-/// This is apimachinery's `PollUntilContextCancel` and `PollUntilContextTimeout`, and with
-/// [`Polling::last_try`] its `Poll` and `PollImmediate`. `Ok(false)` means "not yet". So does a
-/// panic, unless [`set_really_crash`](super::set_really_crash) was called with `true`.
+/// This is apimachinery's `PollUntilContextCancel` and `PollUntilContextTimeout`, and with [`Polling::last_try`] its
+/// `Poll` and `PollImmediate`. `Ok(false)` means "not yet". A panic also means "not yet", unless
+/// [`set_really_crash`](super::set_really_crash) was called with `true`.
 ///
 /// # Errors
 ///

@@ -15,7 +15,7 @@ use crate::clock::{Clock, Sleep, sleep_until};
 /// The pauses between the runs of a loop: a timer that is reused, and a stop that may come first.
 pub(super) struct Rounds<'a, C: Clock + ?Sized, S> {
     sleep: Sleep<'a, C>,
-    /// It must not be polled again once it was ready: each method reports that, and the loop ends.
+    /// The stop must not be polled again after it was ready. Each method therefore reports the stop, and the loop ends.
     stop: Pin<&'a mut S>,
 }
 
@@ -29,8 +29,7 @@ impl<'a, C: Clock + ?Sized, S: Future> Rounds<'a, C, S> {
         poll_fn(|cx| Poll::Ready(self.stop.as_mut().poll(cx).is_ready())).await
     }
 
-    /// Waits until `at`, or until the stop. Returns true if the stop has come, even if `at` has,
-    /// too.
+    /// Waits until `at`, or until the stop. Returns true if the stop has come, even if `at` has also come.
     pub(super) async fn stopped_by(&mut self, at: Time) -> bool {
         self.sleep.reset(at);
         let mut others_ran = false;

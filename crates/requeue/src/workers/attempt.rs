@@ -34,7 +34,7 @@ where
     H: Fn(Q::Key, Context) -> F + Send + Sync + 'static,
     F: Future<Output = Result<Action, Error>> + Send + 'static,
 {
-    /// Takes keys until no more will come. It continues after panics.
+    /// Takes keys until no more will come. The worker continues after panics.
     pub(super) async fn run_worker(self) {
         let mut panics = 0u32;
         loop {
@@ -45,8 +45,8 @@ where
                 Err(error) => {
                     self.workers.queue.note_panic();
                     quietly(|| tracing::error!(%error, "a worker panicked"));
-                    // If there was an item, its key is retried with backoff. If there was none,
-                    // taking a key has panicked. The worker tries again, but not continuously.
+                    // If there was an item, its key is retried with backoff. If there was no item, taking a key has
+                    // panicked. The worker tries again after a pause.
                     tokio::task::yield_now().await;
                     let mut pause = pin!(Some(self.pause_after_panic(panics)));
                     _ = poll_fn(|cx| poll_caught(pause.as_mut(), cx)).await;
@@ -166,7 +166,7 @@ where
         }
     }
 
-    /// Waits after a panic of the worker. The wait grows with the number of panics in a row.
+    /// Waits after a panic of the worker. The wait grows with the number of consecutive panics.
     async fn pause_after_panic(&self, panics: u32) {
         let delay = panic_pause(panics);
         tokio::select! {
@@ -235,8 +235,8 @@ fn drop_caught<F>(mut future: Pin<&mut Option<F>>) -> Result<(), Error> {
     call_caught(|| future.set(None))
 }
 
-/// Formats a value of the user. Its panic is caught here and not around the event, because a
-/// subscriber that is unwound may have poisoned its locks.
+/// Formats a value of the user. A panic of the formatting is caught here and not around the event, because a subscriber
+/// that is unwound may have poisoned its locks.
 struct Shown<'a, T: ?Sized>(&'a T);
 
 impl<T: fmt::Debug + ?Sized> fmt::Debug for Shown<'_, T> {

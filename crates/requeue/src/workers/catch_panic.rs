@@ -1,4 +1,4 @@
-//! Catches panics of user code, so that none stops a worker.
+//! Catches panics of user code, so that no panic stops a worker.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -39,7 +39,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// Returns the number of this attempt: 1, plus the number of failures in a row before it.
+    /// Returns the number of this attempt: 1, plus the number of consecutive failures before this run.
     #[must_use]
     pub const fn attempt(&self) -> u32 {
         self.delivery.attempt
@@ -81,13 +81,13 @@ impl Context {
         self.delivery.adds
     }
 
-    /// Returns the reasons of those adds, combined by bitwise or.
+    /// Returns the reasons of these adds, combined by bitwise or.
     #[must_use]
     pub const fn reasons(&self) -> u32 {
         self.delivery.reasons
     }
 
-    /// Returns the highest priority of those adds.
+    /// Returns the highest priority of these adds.
     #[must_use]
     pub const fn priority(&self) -> i32 {
         self.delivery.priority

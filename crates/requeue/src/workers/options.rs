@@ -99,7 +99,7 @@ impl<K: Clone> Options<K> {
     }
 }
 
-/// The pause after a panic: 5 ms, doubled with each earlier panic in a row, up to 1.28 s.
+/// The pause after a panic: 5 ms, doubled with each consecutive panic before it, up to 1.28 s.
 pub(super) const fn panic_pause(panics: u32) -> Duration {
     let exponent = if panics < 8 { panics } else { 8 };
     Duration::from_millis(5 << exponent)

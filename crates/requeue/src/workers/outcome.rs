@@ -67,9 +67,9 @@ impl Action {
 
     /// The run has stopped because it was cancelled: [`Completion::Cancelled`].
     ///
-    /// It counts neither as a success nor as a failure. A handler returns it when its
-    /// [context](super::Context::cancel_reason) is cancelled and the rest of the work is no longer
-    /// needed. The key runs again only if it was added again.
+    /// Such a run counts neither as a success nor as a failure. A handler returns it when its
+    /// [context](super::Context::cancel_reason) is cancelled and the rest of the work is no longer needed. The key runs
+    /// again only if it was added again.
     pub const fn cancelled() -> Self {
         Self::new(Completion::Cancelled)
     }
@@ -86,9 +86,8 @@ impl Action {
 
 /// The result of a run that failed. The default completion is [`Completion::Retry`].
 ///
-/// It is created from any error with `?` or `into`, and also from a string. Because of this
-/// conversion, it does not implement [`std::error::Error`]; [`source`](Self::source) returns the
-/// original error.
+/// An error is created from any error with `?` or `into`, and also from a string. Because of this conversion, it does
+/// not implement [`std::error::Error`]; [`source`](Self::source) returns the original error.
 ///
 /// # Examples
 ///

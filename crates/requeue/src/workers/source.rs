@@ -28,19 +28,18 @@ pub trait WorkQueue: Clone + Send + Sync + 'static {
     /// Returns the clock that measures timeouts.
     fn clock(&self) -> Arc<dyn Clock>;
 
-    /// Shuts the queue down: it delivers no more keys, except those that it must still deliver.
+    /// Shuts the queue down: it delivers no more keys, except keys that it must still deliver.
     fn shut_down(&self);
 
     /// Waits until all completions of the workers were recorded, and the keys that they did not
     /// take were returned.
     ///
-    /// It is called after the workers have stopped. The default is ready immediately, for queues
-    /// without I/O.
+    /// The method is called after the workers have stopped. The default is ready immediately, for queues without I/O.
     fn wait_settled(&self) -> impl Future<Output = ()> + Send {
         ready(())
     }
 
-    /// Returns the keys that are left, and those that were dropped.
+    /// Returns the keys that are left, and the keys that were dropped.
     fn take_left(&self) -> Drained<Self::Key>;
 
     /// Counts a panic of a handler.
@@ -60,7 +59,7 @@ pub trait WorkItem: Send + Sized + 'static {
     /// Returns the numbers of the delivery.
     fn delivery(&self) -> Delivery;
 
-    /// Sets the priority of the key's next run, if the completion causes one.
+    /// Sets the priority of the key's next run, if the completion causes a run.
     fn set_priority(&mut self, priority: i32);
 
     /// Waits until the queue cancels this run, or until the key no longer belongs to this worker, and
@@ -87,13 +86,13 @@ pub trait WorkItem: Send + Sized + 'static {
 #[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Delivery {
-    /// 1, plus the number of failures in a row before this run.
+    /// 1, plus the number of consecutive failures before this run.
     pub attempt: u32,
     /// The number of adds that this run serves.
     pub adds: u32,
-    /// The reasons of those adds, combined by bitwise or.
+    /// The reasons of these adds, combined by bitwise or.
     pub reasons: u32,
-    /// The highest priority of those adds.
+    /// The highest priority of these adds.
     pub priority: i32,
     /// How long the key was ready before this delivery, or `None` if the queue does not keep this
     /// time.

@@ -104,15 +104,14 @@ where
 
     /// Fails an attempt that takes longer than `timeout`, by the queue's clock.
     ///
-    /// Its [cancellation token](Context::cancelled) is cancelled first. When the [grace
-    /// period](Self::grace) has passed as well, its future is dropped. The default is no timeout.
+    /// The [cancellation token](Context::cancelled) of the attempt is cancelled first. When the [grace
+    /// period](Self::grace) has also passed, its future is dropped. The default is no timeout.
     ///
     /// The result of an attempt that returns within the grace period counts. If it is an error, its
     /// text becomes, for example, `timed out after 3s`, its `source` is the handler's error, and
     /// its completion is unchanged.
     ///
-    /// Code in `spawn_blocking` cannot be stopped. It continues while another worker may have the
-    /// key.
+    /// Code in `spawn_blocking` cannot be stopped. Such code continues while another worker may have the key.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
@@ -143,9 +142,9 @@ where
     /// Calls `f` for each key that is given up: past [`max_retries`](Self::max_retries), or with an
     /// error that is [terminal](Error::terminal).
     ///
-    /// It is called on the worker's task, before the completion of the delivery. If it blocks, it
-    /// keeps the worker from its next key, and the runtime's thread from its other tasks. Move long
-    /// work elsewhere. A panic in it is ignored.
+    /// The hook is called on the worker's task, before the completion of the delivery. If it blocks, it keeps the
+    /// worker from its next key, and the runtime's thread from its other tasks. Move long work elsewhere. A panic in
+    /// the hook is ignored.
     pub fn on_give_up(mut self, f: impl Fn(Q::Key, Error) + Send + Sync + 'static) -> Self {
         self.options.on_give_up = Some(Arc::new(f));
         self
@@ -153,12 +152,12 @@ where
 
     /// Calls `f` for the key of each run, after the completion of its delivery.
     ///
-    /// A key that failed is backing off by then. If the failed work is out of date, `f` can
-    /// [`forget`](crate::Queue::forget) and [`add`](crate::Queue::add) the key. An add before the
-    /// completion becomes part of the retry.
+    /// At that time, a key that failed is already backing off. If the failed work is out of date, `f` can
+    /// [`forget`](crate::Queue::forget) and [`add`](crate::Queue::add) the key. An add before the completion becomes
+    /// part of the retry.
     ///
-    /// It is called on the worker's task, as [`on_give_up`](Self::on_give_up) is. At that time, the
-    /// key may already be in flight with another worker. A panic in it is ignored.
+    /// The hook is called on the worker's task, as [`on_give_up`](Self::on_give_up) is. At that time, the key may
+    /// already be in flight with another worker. A panic in the hook is ignored.
     ///
     /// # Examples
     ///
@@ -220,9 +219,8 @@ where
     ///
     /// # Cancel safety
     ///
-    /// A future that is dropped aborts its workers. Their keys are retried with backoff.
-    /// [`take_dropped`](crate::Queue::take_dropped) returns the keys that the report would have
-    /// contained.
+    /// A future that is dropped aborts its workers. The keys of these workers are retried with backoff.
+    /// [`take_dropped`](crate::Queue::take_dropped) returns the keys that the report would have contained.
     pub async fn run(self) -> Drained<Q::Key> {
         self.run_until(std::future::pending()).await
     }

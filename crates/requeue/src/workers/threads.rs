@@ -145,8 +145,8 @@ where
     /// Waiting keys are dropped. Ready keys are still delivered, and runs in flight complete,
     /// within the [drain timeout](Self::drain_timeout).
     ///
-    /// `shutdown` runs on its own thread and can block, for example on a channel. It need not
-    /// return if the queue completes first.
+    /// `shutdown` runs on a separate thread and can block, for example on a channel. `shutdown` need not return if the
+    /// queue completes first.
     ///
     /// A thread cannot be stopped from outside. A handler that ignores its cancellation for longer
     /// than the grace period continues after this method has returned, and then completes its
@@ -227,8 +227,7 @@ struct Waiting<'q> {
 }
 
 impl Waiting<'_> {
-    /// Waits until all workers have stopped, for at most `timeout`. With `or_shut_down`, a shutdown
-    /// ends the wait, too.
+    /// Waits until all workers have stopped, for at most `timeout`. With `or_shut_down`, a shutdown also ends the wait.
     fn wait_until_ended(&mut self, timeout: Option<Duration>, or_shut_down: bool) {
         let deadline = timeout.map(|timeout| self.clock.now() + timeout);
         let events = self.events.clone();
@@ -240,7 +239,7 @@ impl Waiting<'_> {
                 Ok(Event::Ended) => self.running -= 1,
                 Ok(Event::ShutDown) if or_shut_down => return,
                 Ok(Event::ShutDown | Event::Alarm) => {}
-                // Impossible, because `self` holds a sender, too.
+                // Impossible, because `self` also holds a sender.
                 Err(_) => return,
             }
             drop(alarm);
@@ -260,7 +259,7 @@ where
     S: BuildHasher + Send + Sync + 'static,
     H: Fn(K, Context) -> Result<Action, Error>,
 {
-    /// Takes keys until no more will come. It continues after panics.
+    /// Takes keys until no more will come. The worker continues after panics.
     fn run_worker(&self) {
         let mut panics = 0u32;
         loop {
@@ -270,8 +269,7 @@ where
                 Err(error) => {
                     self.workers.queue.note_panic();
                     drop_quietly(error);
-                    // If there was no item, taking a key has panicked. The worker tries again, but
-                    // not continuously.
+                    // If there was no item, taking a key has panicked. The worker tries again after a pause.
                     thread::park_timeout(panic_pause(panics));
                     panics = panics.saturating_add(1);
                 }
@@ -306,7 +304,7 @@ where
         true
     }
 
-    /// Waits for the next key. Returns `None` if no more will come, or the workers were stopped.
+    /// Waits for the next key. Returns `None` if no more keys will come, or the workers were stopped.
     fn next_item(&self) -> Option<Item<'static, K>> {
         // A future, because a blocked getter could not be stopped while it waits for a key that is
         // dirty in flight.

@@ -10,7 +10,7 @@ pub(super) use tokio_util::sync::CancellationToken as Token;
 pub(super) use self::flag::Token;
 use crate::CancelReason;
 
-/// The token of one run. It is cancelled with a reason, or with the token of its workers.
+/// The token of one run. The token is cancelled with a reason, or with the token of its workers.
 #[derive(Clone, Debug)]
 pub(super) struct RunToken {
     pub(super) token: Token,
@@ -24,7 +24,7 @@ impl RunToken {
         Self { token: stop.child_token(), reason: Arc::default() }
     }
 
-    /// Cancels the run. The first reason counts, but the queue's replaces that of the workers.
+    /// Cancels the run. The first reason counts, but a reason of the queue replaces a reason of the workers.
     pub(super) fn cancel(&self, reason: CancelReason) {
         // The reason is stored before the token is cancelled, so a run that sees the cancellation
         // finds its reason.
@@ -56,7 +56,7 @@ mod flag {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    /// Its own flag, and that of its parent.
+    /// The flag of this token, and the flag of its parent.
     #[derive(Clone, Debug, Default)]
     pub(in super::super) struct Token {
         own: Arc<AtomicBool>,

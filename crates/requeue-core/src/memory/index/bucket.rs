@@ -1,8 +1,8 @@
 //! A bucket of the index: the tags and the slots of up to twelve keys in 64 bytes, a cache line.
 //!
-//! The first word holds the tags of places 0 to 7. The second holds those of places 8 to 11 and,
-//! above them, the number of keys that have overflowed to later buckets. Six words hold two slots
-//! each. Words are read and written whole, because a read that spans two writes waits for both.
+//! The first word holds the tags of places 0 to 7. The second word holds the tags of places 8 to 11. Its upper bytes
+//! count the keys that have overflowed to later buckets. Six words hold two slots each. Words are read and written
+//! whole, because a read that spans two writes waits for both.
 
 use wide::u8x16;
 
@@ -17,10 +17,10 @@ pub(super) type Bucket = [u64; WORDS];
 
 /// One bit for each place.
 const PLACES: u32 = (1 << WIDTH) - 1;
-/// The lower half of a word. In the second word it holds four tags.
+/// The lower half of a word. The second word holds four tags.
 const SECOND: u64 = 0xFFFF_FFFF;
-/// The position of the tag's seven bits in the hash. The bits above choose the bucket, those below
-/// the segment.
+/// The position of the tag's seven bits in the hash. The bits above choose the bucket, and the bits below choose the
+/// segment.
 const TAG_SHIFT: u32 = 19;
 /// One overflowed key, as counted in the second word.
 const OVERFLOW: u64 = 1 << 32;
@@ -82,7 +82,7 @@ pub(super) fn clear_place(bucket: &mut Bucket, place: usize) {
     bucket[place / 8 % 2] &= !(0xFF << (place % 8 * 8));
 }
 
-/// Returns true if a key was inserted into a later bucket because this one was full.
+/// Returns true if a key was inserted into a later bucket because this bucket was full.
 #[inline]
 pub(super) fn has_overflowed(bucket: &Bucket) -> bool {
     bucket[1] >= OVERFLOW

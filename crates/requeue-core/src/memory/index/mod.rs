@@ -5,11 +5,11 @@
 //! that has overflowed counts the keys that went to later buckets, so that a removal leaves no
 //! tombstone. This is the layout of F14 (N. Bronson and X. Shi, *Open-sourcing F14*, 2019).
 //!
-//! The segments are the buckets of linear hashing (W. Litwin, *Linear hashing: a new tool for file
-//! and table addressing*, 1980). As keys are added, segments are split in two, one after the other;
-//! as keys are removed, segments are merged again. Rehashing all keys in one step would block every
-//! caller for tens of milliseconds. A step here touches a few hundred keys. Half of them stay where
-//! they are. The others move to the new segment, where they keep their bucket and place.
+//! The segments are the buckets of linear hashing (W. Litwin, *Linear hashing: a new tool for file and table
+//! addressing*, 1980). As keys are added, segments are split in two, one after the other; as keys are removed, segments
+//! are merged again. Rehashing all keys in one step would block every caller for tens of milliseconds. A step here
+//! touches a few hundred keys. Half of them stay where they are. The other keys move to the new segment, where they
+//! keep their bucket and place.
 
 mod bucket;
 mod segment;
@@ -43,8 +43,8 @@ pub(crate) const fn fold(hash: u64) -> u32 {
 
 pub(crate) struct Index {
     segments: Vec<Segment>,
-    /// The number of segments, rounded down to a power of two. Segments with this number or a
-    /// higher one were split off lower segments.
+    /// The number of segments, rounded down to a power of two. Segments with this number or a higher number were split
+    /// off lower segments.
     half: u32,
     /// If there are more keys than this, the next segment is split.
     most: usize,
@@ -180,14 +180,14 @@ impl Index {
         let Some(last) = self.segments.pop() else { return };
         self.update_bounds();
         let into = self.segments.len() - self.half as usize;
-        // If many hashes are alike, `insert` doubles the segment, so every key fits.
+        // If many hashes have the same last bits, `insert` doubles the segment, so every key fits.
         for slot in last.slots() {
             self.segments[into].insert(records, slot);
         }
         give_back(&mut self.segments);
     }
 
-    /// Sets the numbers of keys at which the next segment is split or the last one is merged.
+    /// Sets the numbers of keys at which the next segment is split or the last segment is merged.
     ///
     /// A round of splits takes place while the average grows from `FULL` to `FULL + 1` keys per
     /// bucket. Segments are merged below an average of three keys per two buckets.

@@ -14,18 +14,18 @@ use crate::types::Slot;
 pub(super) const BITS: u32 = 6;
 /// The average number of taken places per bucket, of twelve, at which a small segment is full.
 pub(super) const FULL: u32 = 7;
-/// The same average for a segment of the usual size. Such a segment gets this full only if many
-/// hashes are alike.
+/// The same average for a segment of the usual size. A segment of this size becomes so full only if many hashes have
+/// the same last bits.
 const CRAMMED: u32 = 10;
 
-/// The position of a key's slot in the index. Each record stores its own position, so that most
-/// slots are removed without a search. It is stored as `2 place + 1`, like a [`Slot`].
+/// The position of a key's slot in the index. Each record stores its position, so that most slots are removed without a
+/// search. The position is stored as `2 place + 1`, like a [`Slot`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Position(NonZeroU8);
 
 impl Position {
-    /// The slot is in a bucket after the first one of its probe sequence.
+    /// The slot is in a later bucket of its probe sequence.
     pub(crate) const OVERFLOWED: Self = Self::in_place(15);
 
     /// The slot is in the first bucket of its probe sequence, in `place`.
@@ -286,8 +286,8 @@ impl Segment {
 
     /// Moves all keys whose hashes have `bit` into a new segment.
     ///
-    /// A key in the first bucket of its probe sequence keeps its bucket and place, in this segment
-    /// or the new one. Its record is therefore read, but not written.
+    /// A key in the first bucket of its probe sequence keeps its bucket and place, in this segment or in the new
+    /// segment. The split therefore reads the key's record, but does not write it.
     pub(super) fn split_off<T: Indexed>(&mut self, bit: u32, records: &mut Slab<T>) -> Self {
         let mut new = Self::new(u32::from(self.bits));
         // All hashes are read first. Records are far apart, and the processor overlaps independent

@@ -61,7 +61,7 @@ impl<K: Eq + Clone> Queue<K> {
         self.counters.totals
     }
 
-    /// Returns the number of ready keys, including throttled ones (client-go's `Len`).
+    /// Returns the number of ready keys, including throttled keys (client-go's `Len`).
     #[must_use]
     pub const fn len(&self) -> usize {
         self.counters.ready as usize
@@ -98,8 +98,7 @@ impl<K: Eq + Clone> Queue<K> {
         let (waiting, failing) = match self.ending {
             Ending::ShutDown => (0, 0),
             _ => {
-                // A ready key or a key in flight is in that state only, even if it has a deadline
-                // as well.
+                // A ready key or a key in flight is only in that state, even if it also has a deadline.
                 let Counters { failing, busy_waiting, busy_failing, .. } = self.counters;
                 (self.timers.len() - busy_waiting as usize, (failing - busy_failing) as usize)
             }

@@ -97,9 +97,9 @@ impl<K> Record<K> {
         !matches!(self.phase, Phase::Idle) || self.waiting || self.failures > 0
     }
 
-    /// Merges the adds, reasons and priority of `asked` into the pending run, or into a new one.
+    /// Merges the adds, reasons and priority of `asked` into the pending run, or into a new run.
     pub(in crate::queue) fn merge_asked(&mut self, asked: Asked) {
-        // Without a pending run, the priority is that of the last run, which does not count.
+        // Without a pending run, the priority belongs to the last run and does not count.
         let pending = if self.is_pending() { Some(self.priority) } else { None };
         self.priority = rule::priority(pending, asked.priority);
         self.adds = self.adds.saturating_add(asked.adds);
@@ -137,8 +137,7 @@ impl<K> Record<K> {
         }
     }
 
-    /// Cancels the run, unless it was cancelled before or is sealed. Returns true if this call has
-    /// cancelled it.
+    /// Cancels the run, unless it was cancelled before or is sealed. Returns true if this call has cancelled the run.
     pub(in crate::queue) fn try_cancel(&mut self, reason: CancelReason) -> bool {
         debug_assert!(self.phase.is_in_flight());
         // The first reason stays. A restart must not bring back a run that was cancelled by name.
@@ -184,7 +183,7 @@ impl<K> Record<K> {
         self.link = to_link(at.as_nanos());
     }
 
-    /// → Ready, behind `tail` in the order. The caller then links `tail` to it.
+    /// → Ready, behind `tail` in the order. The caller then links `tail` to this record.
     pub(super) fn make_ready(&mut self, tail: Option<Slot>) {
         self.phase = Phase::Ready;
         self.link = [tail, None];
@@ -193,7 +192,7 @@ impl<K> Record<K> {
     /// → InFlight. The caller has removed the key from the order.
     pub(super) fn start_delivery(&mut self, epoch: u64) {
         self.phase = Phase::InFlight;
-        // The flags of the last delivery do not apply to this one.
+        // The flags of the last delivery do not apply to this delivery.
         self.flags = 0;
         self.link = to_link(epoch);
     }

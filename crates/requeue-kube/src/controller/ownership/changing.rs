@@ -9,15 +9,15 @@
 //! **A key runs only while its replica holds the shard of the object that the run sees. A shard is
 //! released only when none of its objects has a run in flight.** Two functions ensure this:
 //!
-//! - [`begin_run`](Ownership::begin_run) permits a run only if the shard is held and listed, and if the
-//!   known shard is that of the object in the store. It counts the run for that shard. It holds the
-//!   lock under which the states of shards change. If the object is replaced during the run by one
-//!   in another shard, the run counts for both shards.
+//! - [`begin_run`](Ownership::begin_run) permits a run only if the shard is held and listed, and if the known shard is
+//!   that of the object in the store. `begin_run` counts the run for this shard. `begin_run` holds the lock under which
+//!   the states of shards change. If the object is replaced during the run by one in another shard, the run counts for
+//!   both shards.
 //! - [`release`](ChangingShards::release) permits no further run of the shard, and then waits until no
 //!   run counts for it.
 //!
-//! With [`run_refs`](crate::Controller::run_refs), a run may have no object. It then counts for the
-//! shard that the object had when it was last seen, or that an owner reference names.
+//! With [`run_refs`](crate::Controller::run_refs), a run may have no object. Such a run counts for the shard that the
+//! object had when it was last seen, or that an owner reference names.
 //!
 //! The invariant does not depend on the groups of the queue. Each key is in the group of its shard.
 //! The group of a shard is paused while the shard is not listed, or is being released, so that its
@@ -40,10 +40,10 @@
 //!
 //! # Locks
 //!
-//! The order is: the shards to forget, the states of the shards, a part of the known shards, the
-//! keys that have moved or the runs, the queue. With another of these locks, the store is read
-//! only under the first one. The queue determines the group of a key before it takes its own lock.
-//! The lock of the requested shards is never held together with another one.
+//! The order is: the shards to forget, the states of the shards, a part of the known shards, the keys that have moved
+//! or the runs, the queue. If the store is read under one of these locks, the first lock is also held. The queue
+//! determines the group of a key before it locks itself. The lock of the requested shards is never held together with
+//! another lock.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -91,7 +91,7 @@ struct Inner {
 #[derive(Default)]
 struct Requested {
     shards: BTreeSet<u32>,
-    /// They may include other shards.
+    /// The ranges may include other shards.
     ranges: Vec<(u32, u32)>,
 }
 
@@ -111,7 +111,7 @@ struct Shards {
 pub(crate) struct Attached {
     pub(crate) queue: ObjectQueue,
     pub(crate) forget: Forget,
-    /// Moves a key from the group of its former shard to that of its shard.
+    /// Moves a key from the group of its former shard to the group of its present shard.
     pub(crate) regroup: Box<dyn Fn(&ObjectKey) + Send + Sync>,
 }
 
@@ -122,7 +122,7 @@ type Forget = Box<dyn Fn(&dyn Fn(&ObjectKey) -> bool) + Send + Sync>;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Free,
-    /// Gained by the gain with this number, and not listed since.
+    /// The shard was gained, by the gain with this number, and has not been listed since.
     Gained(u64),
     Held,
     Leaving,
@@ -144,18 +144,18 @@ fn shards_in(states: &[State], is: impl Fn(State) -> bool) -> BTreeSet<u32> {
     (0..).zip(states).filter(|(_, state)| is(**state)).map(|(shard, _)| shard).collect()
 }
 
-/// While it exists, no release of a shard begins.
+/// While this guard exists, no release of a shard begins.
 #[derive(Default)]
 pub(crate) struct Hold<'a> {
     _shards: Option<RwLockReadGuard<'a, Shards>>,
 }
 
-/// A run in flight. It counts for a shard if the shards change.
+/// A run in flight. The run counts for a shard if the shards change.
 #[derive(Default)]
 pub(crate) struct InFlight(Option<CountedRun>);
 
 impl InFlight {
-    /// Returns false if the run has begun for another object than the one with this uid.
+    /// Returns false if the run has begun for an object with another uid.
     pub(crate) fn is_for(&self, uid: impl FnOnce() -> Option<String>) -> bool {
         self.0.as_ref().is_none_or(|run| run.uid == uid())
     }
@@ -210,7 +210,7 @@ impl ChangingShards {
         shards_in(&self.0.shards.read().states, State::admits_keys)
     }
 
-    /// Takes shards over. Their objects are listed, and then reconciled with low priority, as after a
+    /// Takes shards over. The objects of these shards are listed, and then reconciled with low priority, as after a
     /// start. Shards that are held already do not change.
     pub(crate) fn gain(&self, gained: impl IntoIterator<Item = u32>) {
         self.gain_locked(&mut self.0.shards.write(), gained);
@@ -303,7 +303,7 @@ impl ChangingShards {
     fn mark_left(&self, left: &[u32]) {
         let mut shards = self.0.shards.write();
         for &shard in left {
-            // The shard may have been gained and released again in the meantime, with new runs.
+            // The shard may have been gained and released again since then, with new runs.
             if shards.states[shard as usize] == State::Leaving && self.is_idle(shard) {
                 shards.states[shard as usize] = State::Left;
             }
@@ -329,8 +329,8 @@ impl ChangingShards {
             for &shard in &left {
                 shards.states[shard as usize] = State::Dropping { gained: false };
             }
-            // The walk runs without the lock. `Dropping` records a gain that arrives meanwhile, and
-            // the gain takes effect after the walk.
+            // The walk runs without the lock. `Dropping` records a gain that arrives during the walk, and the gain
+            // takes effect after the walk.
             drop(shards);
             // The rate limiter may be user code.
             if catch_unwind(AssertUnwindSafe(|| self.drop_keys(&left))).is_err() {
@@ -353,7 +353,7 @@ impl ChangingShards {
         let Some(controller) = self.0.controller.get() else {
             return self.0.places.forget_shards(left);
         };
-        // It fails only without groups.
+        // The call fails only without groups.
         _ = controller.queue.cancel_groups(left.iter().map(|&shard| GroupId::new(shard.into())));
         (controller.forget)(&|key| {
             self.0.places.shard_of(key).is_some_and(|shard| left.contains(&shard))
@@ -411,8 +411,8 @@ impl Ownership for ChangingShards {
         self.learn_shard(&ObjectKey::from_meta(meta), meta.uid.as_deref().unwrap_or_default())
     }
 
-    /// Remembers the shard of the owner, if the shard is held. The shards may change meanwhile, so
-    /// the owner counts. [`hold`](Ownership::hold) excludes those in other shards.
+    /// Remembers the shard of the owner, if the shard is held. The shards may change during this time, so the owner
+    /// counts. [`hold`](Ownership::hold) excludes those in other shards.
     fn learn_owner(&self, owner: &ObjectKey, uid: &str, _owned: &ObjectMeta) -> bool {
         self.learn_with(&self.0.shards.read(), owner, uid, Access::Reference);
         true
@@ -437,7 +437,7 @@ impl Ownership for ChangingShards {
         let held = self.held();
         let is_outdated = {
             let Requested { shards, .. } = &*self.0.requested.lock();
-            // If all of its shards were released, another watch replaces this one.
+            // If all of its shards were released, another watch replaces this watch.
             !shards.is_disjoint(&held) && !shards.is_subset(&held)
         };
         if is_outdated {
@@ -551,8 +551,7 @@ impl ChangingShards {
         }
     }
 
-    /// Returns the selection for a watch that starts: the shards that are held, or `None` if there
-    /// are none.
+    /// Returns the selection for a watch that starts: the shards that are held, or `None` if no shards are held.
     pub(crate) fn select_held(&self) -> Option<Selection> {
         let shards = self.held();
         (!shards.is_empty()).then(|| Selection { holder: self.clone(), shards })
@@ -591,7 +590,7 @@ impl ChangingShards {
     }
 }
 
-/// The shards that a watch selects: those that were held when it started.
+/// The shards that a watch selects: the shards that were held when it started.
 pub(crate) struct Selection {
     holder: ChangingShards,
     shards: BTreeSet<u32>,
@@ -603,20 +602,20 @@ impl Selection {
         self.holder.selectable_field()
     }
 
-    /// Returns the selector for the next request of the watch, and a future that completes when the
-    /// watch should continue with another one. The selector omits the shards that were released
-    /// since the start of the watch, so that a release requires no list.
+    /// Returns the selector for the next request of the watch, and a future that completes when the watch should
+    /// continue with another selector. The selector omits the shards that were released since the start of the watch,
+    /// so that a release requires no list.
     ///
     /// The selector has no shard that was gained after the start of the watch, because the watch has not
     /// listed such a shard. A gain starts another watch.
     pub(crate) fn next_selector(&self, by: ShardBy) -> (String, BoxFuture<'static, ()>) {
-        // It is created first, so that it notices each narrowing after the choice of the shards.
+        // The future is created first, so that it notices each narrowing after the choice of the shards.
         let mut narrowed = self.holder.0.narrowed.subscribe();
         let held: BTreeSet<_> = self.shards.intersection(&self.holder.held()).copied().collect();
         let requested = Requested::new(if held.is_empty() { self.shards.clone() } else { held });
         let selector = ranges::selector_of_ranges(by, self.holder.count(), &requested.ranges);
         *self.holder.0.requested.lock() = requested;
-        // It fails when the controller has ended.
+        // The wait fails when the controller has ended.
         let is_outdated = async move { drop(narrowed.changed().await) };
         (selector, is_outdated.boxed())
     }

@@ -26,8 +26,8 @@ type ShardOf = Box<dyn Fn(&ObjectKey) -> u32 + Send + Sync>;
 /// within about a millisecond.
 const PARTS: usize = 64;
 
-/// The group of keys without a shard. Such a key is added only if its shard is forgotten at that
-/// moment. It then does not run.
+/// The group of keys without a shard. Such a key is added only if its shard is forgotten at that moment. Such a key
+/// then does not run.
 const NO_SHARD: GroupId = GroupId::new(u64::MAX);
 
 /// The shards of objects, whether they are held or not.
@@ -35,19 +35,18 @@ pub(crate) struct Places {
     pub(super) count: u32,
     pub(super) rule: Rule,
     known: Known,
-    /// The keys whose objects were replaced by those of another shard. Such a key may still be in the
-    /// queue in the group of the former shard. This lock is taken after that of a part of `known`.
+    /// The keys whose objects were replaced by objects of another shard. Such a key may still be in the queue in the
+    /// group of the former shard. This lock is taken after the lock of a part of `known`.
     moved: Mutex<BTreeSet<ObjectKey>>,
     forgetting: Mutex<Forgetting>,
     /// The first error of the function.
     failure: Mutex<Option<(ObjectKey, String)>>,
 }
 
-/// The shards of objects, if they follow from the uid, which the keys do not contain. The objects
-/// are those in held shards that were seen, and owners that an owned object names.
+/// The shards of objects, if they follow from the uid, which the keys do not contain. The table contains seen objects
+/// in held shards, and owners that an owned object names.
 ///
-/// Each part has its own lock, so that a walk through all objects blocks other operations only
-/// briefly.
+/// Each part has a separate lock, so that a walk through all objects blocks other operations only briefly.
 struct Known {
     parts: Vec<Mutex<HashMap<ObjectKey, u32>>>,
     hasher: RandomState,
@@ -61,8 +60,8 @@ impl Known {
 
 /// The objects whose shards are forgotten as soon as no event is being handled.
 ///
-/// The handler of an event learns the shard first, then changes the store, and adds the key last.
-/// If the shard were forgotten in between, the add would be lost.
+/// The handler of an event learns the shard first, then changes the store, and adds the key last. If the shard were
+/// forgotten between these steps, the add would be lost.
 #[derive(Default)]
 struct Forgetting {
     /// The number of events and lists that are being handled.
@@ -74,10 +73,10 @@ struct Forgetting {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Access {
     Shared,
-    /// As `Shared`, and the uid is that of a reference. The object may be an earlier one of the same
-    /// name, so a shard that is known does not change.
+    /// As `Shared`, with the uid of a reference. The object may be an earlier object of the same name, so a shard that
+    /// is known does not change.
     Reference,
-    /// No add to a group is in progress, so an object may move to another one.
+    /// No add to a group is in progress, so an object may move to another group.
     Exclusive,
 }
 
@@ -121,8 +120,7 @@ impl Places {
                     }
                     Err(panic) => format!("it panicked: {}", panic_message(&*panic)),
                 };
-                // The first error is kept. The watch ends the controller with it after the present
-                // event.
+                // The first error is kept. With this error, the watch ends the controller after the present event.
                 self.failure.lock().get_or_insert_with(|| (key.clone(), cause));
                 None
             }
@@ -143,8 +141,8 @@ impl Places {
         )))
     }
 
-    /// Calls `then` with the shard of `key`, if that is the shard of the object with this uid, too.
-    /// Without a uid, the key has no object. The shard does not change during the call.
+    /// Calls `then` with the shard of `key`, if the object with this uid has the same shard. Without a uid, the key has
+    /// no object. The shard does not change during the call.
     pub(super) fn with_shard_of<T>(
         &self,
         key: &ObjectKey,
@@ -160,9 +158,9 @@ impl Places {
         is_of_object.then(|| then(shard))
     }
 
-    /// Remembers the shard of the object with this uid, if `is_held` returns true for the shard. If
-    /// the shard was not known before, calls `new` with it. If another shard was known before, and
-    /// `access` is shared, nothing changes, and the result is `None`.
+    /// Remembers the shard of the object with this uid, if `is_held` returns true for the shard. If the shard was not
+    /// known before, calls `new` with the shard. If another shard was known before, and `access` is shared, nothing
+    /// changes, and the result is `None`.
     pub(super) fn learn_shard(
         &self,
         key: &ObjectKey,
@@ -200,7 +198,7 @@ impl Places {
             (false, None) => Some(Learned::NotHeld),
             (false, Some(_)) => {
                 known.remove(key);
-                // The key leaves its group, so that it is not there when this shard is gained.
+                // The key leaves its group, so that the group does not contain it when this shard is gained.
                 self.moved.lock().insert(key.clone());
                 Some(Learned::Left)
             }
@@ -245,8 +243,8 @@ impl Places {
         self.forget_gone(&mut forgetting, is_gone);
     }
 
-    /// Forgets the shard of an object as soon as no event is being handled. It does so only if
-    /// `is_gone` then returns true: there is no object, and the key is not in the queue.
+    /// Forgets the shard of an object as soon as no event is being handled. The shard is forgotten only if `is_gone`
+    /// then returns true: there is no object, and the key is not in the queue.
     pub(crate) fn forget_shard_of(&self, key: &ObjectKey, is_gone: impl Fn(&ObjectKey) -> bool) {
         // The first check does not take the lock below, and most objects still exist then.
         if matches!(self.rule, Rule::Hash(ShardBy::Uid)) && is_gone(key) {

@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn a_selector_has_at_most_64_ranges_and_covers_all_shards() {
-        // The gaps have one shard, except for one of three.
+        // One gap has three shards, and each other gap has one shard.
         let held: BTreeSet<u32> = (0..1024).step_by(2).filter(|&shard| shard != 500).collect();
         let selector = selector_of_ranges(ShardBy::Namespace, 1024, &ranges_of(&held));
         assert_eq!(selector.matches("shardRange").count(), MAX_RANGES);

@@ -7,11 +7,11 @@ use tokio::sync::Notify;
 
 use crate::ObjectKey;
 
-/// The keys whose runs are in flight. There are at most as many as the controller has workers.
+/// The keys whose runs are in flight. The number of runs is at most the number of the controller's workers.
 #[derive(Default)]
 pub(super) struct Runs {
-    /// The shards for which each run counts. There is more than one if the object was deleted and
-    /// created again during the run.
+    /// The shards for which each run counts. There is more than one shard if the object was deleted and created again
+    /// during the run.
     shards: Mutex<HashMap<ObjectKey, Vec<u32>>>,
     /// Notifies about the end of each run.
     ended: Notify,
@@ -28,7 +28,7 @@ impl Runs {
         self.ended.notify_waiters();
     }
 
-    /// Counts the run of `key`, if there is one, also for another shard.
+    /// Counts the run of `key`, if any, also for another shard.
     pub(super) fn count_for(&self, key: &ObjectKey, shard: u32) {
         if let Some(shards) = self.shards.lock().get_mut(key)
             && !shards.contains(&shard)
@@ -47,7 +47,7 @@ impl Runs {
     /// Waits until no run counts for one of these shards.
     pub(super) async fn wait_for_none(&self, shards: &[u32]) {
         loop {
-            // It is created before the check, so that it notices each end after the check.
+            // The future is created before the check, so that it notices each end after the check.
             let ended = self.ended.notified();
             if self.keys_of(shards).is_empty() {
                 return;

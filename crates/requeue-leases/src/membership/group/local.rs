@@ -16,7 +16,7 @@ pub(super) enum Local {
     Held {
         number: i32,
     },
-    /// Its runs are draining.
+    /// The runs of the shard are draining.
     Releasing {
         number: i32,
         since: Time,
@@ -129,8 +129,8 @@ impl Group {
                     | Local::Drained { number, .. },
                     true,
                 ) if number == slot.number => local,
-                // The number differs: the shard was taken from this replica, and came back. Another one may
-                // have acted on it in the meantime, so the runs of the former number must end.
+                // The number differs: the shard was taken from this replica, and came back. Another replica may have
+                // acted on the shard since then, so the runs of the former number must end.
                 (_, true) => {
                     if matches!(local, Local::Held { .. } | Local::Releasing { .. }) {
                         lost.push(shard);

@@ -18,7 +18,7 @@ const CONFLICT_PAUSE: Duration = Duration::from_millis(10);
 /// The base of the pause after a request that failed.
 const FAILURE_PAUSE: Duration = Duration::from_millis(400);
 
-/// The request in flight, and those that are necessary.
+/// The request in flight, and the requests that are necessary.
 #[derive(Default)]
 pub(super) struct Requests {
     pub(super) sent: Option<Sent>,
@@ -90,8 +90,8 @@ impl Group {
             let version = group.version;
             let seconds = seconds.max(self.members.longest_lease_seconds());
             let json = group.with_assignment(&assignment, &self.settings.member, seconds);
-            // This is where rule 3 begins, before the write is sent: from now on it may succeed at any
-            // time, so these shards are no longer ours until a later version says so.
+            // This is where rule 3 begins, before the write is sent: from now on it may succeed at any time, so this
+            // replica does not hold these shards until a later version names it again.
             for (local, slot) in self.local.iter_mut().zip(assignment.slots()) {
                 if let Local::Drained { number, since } = *local
                     && slot.holder.as_ref() != Some(&self.settings.member)
@@ -135,7 +135,7 @@ impl Group {
                 self.requests.conflict = None;
                 self.requests.confirmed = Some(sent.at);
             }
-            // It exists. The watch may not have shown it yet, or it has no label.
+            // The object exists. The watch may not have shown it yet, or it has no label.
             (Sending::CreateGroup, Answer::Conflict) => self.requests.read = true,
             (Sending::CreateGroup, Answer::NotFound) => self.phase = Phase::Ended(End::NoNamespace),
             (Sending::ReadGroup, Answer::NotFound) => {
@@ -166,7 +166,7 @@ impl Group {
                 self.requests.announced = true;
                 self.see_own(lease, now);
             }
-            // A renewal has changed the Lease in the meantime.
+            // A renewal has changed the Lease since it was read.
             (Sending::Announce { version }, Answer::Conflict) => {
                 self.requests.announce_conflict = Some(version)
             }
@@ -235,8 +235,8 @@ impl Group {
             let mine = desired[shard].as_ref() == Some(me);
             let to = match (self.local[shard], &slot.holder) {
                 (Local::Drained { .. } | Local::Given { .. }, _) if !mine => desired[shard].clone(),
-                // The write is for any desired holder. That member may have joined after the crash,
-                // and would then detect it a lease duration later.
+                // The write is for any desired holder. The desired holder may have joined after the crash, and would
+                // then detect it a lease duration later.
                 (Local::Elsewhere, None) if may_take => desired[shard].clone(),
                 (Local::Elsewhere, Some(holder))
                     if may_take && self.members.is_dead(holder, longest, now) =>
