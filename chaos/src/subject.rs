@@ -143,6 +143,16 @@ impl Subject {
         !matches!(self.server, Server::File(_) | Server::Other)
     }
 
+    /// Returns true if the queue may have a rate, and therefore only one shard. The queues of Redis have several shards in
+    /// half of the runs.
+    pub(crate) fn may_have_rate(&self, seed: u64) -> bool {
+        match self.server {
+            Server::File(_) | Server::Postgres(..) => true,
+            Server::Redis(_) => seed % 2 == 1 && self.name != "redis-evicting",
+            Server::Cluster(_) | Server::Other => false,
+        }
+    }
+
     /// Returns the losses that deaths excuse, without any deaths yet.
     pub(crate) fn losses(&self) -> Losses {
         let adds = match &*self.name {
