@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::check_groups::{GroupTally, examine_groups};
 use crate::event::{Event, Kind, Outcome};
-use crate::groups::{Changes, Rate};
+use crate::groups::{Change, Changes, Rate};
 
 /// An impossible observation.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -78,6 +78,8 @@ pub(crate) struct Losses {
     /// The age in nanoseconds up to which acknowledged adds may be lost. `None`: only the ownership
     /// of keys may be lost.
     pub(crate) adds: Option<u64>,
+    /// The age in nanoseconds up to which starts, and acknowledged changes of settings, may be lost.
+    pub(crate) moment: u64,
     /// The time in nanoseconds for which a holder considers a key its own without an answer from
     /// the server.
     pub(crate) lease: u64,
@@ -108,6 +110,16 @@ impl Losses {
         let Some(moment) = self.adds else { return false };
         let has = |death: &Death| begun <= death.to && at >= death.from.saturating_sub(moment);
         self.deaths.iter().any(has)
+    }
+
+    /// Returns true if a start, or a change of a setting, in this period may be lost.
+    pub(crate) fn has_moment(&self, (from, to): (u64, u64)) -> bool {
+        let has = |death: &Death| from <= death.to && to >= death.from.saturating_sub(self.moment);
+        self.deaths.iter().any(has)
+    }
+
+    pub(crate) fn has_change(&self, change: &Change) -> bool {
+        self.has_moment((change.begun, change.at))
     }
 
     /// Returns true if no process may get a key at `at`.

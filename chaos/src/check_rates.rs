@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::check::{Losses, Violation};
 use crate::check_groups::Start;
-use crate::groups::{Rate, may_be_lost};
+use crate::groups::Rate;
 
 /// A series of starts under the same rate.
 struct Series {
@@ -66,7 +66,7 @@ pub(crate) fn check_rate(
     let mut series: Option<Series> = None;
     for &start in starts {
         let claimed = (start.at.saturating_sub(claims), start.at);
-        if may_be_lost(claimed, &losses.deaths) {
+        if losses.has_moment(claimed) {
             continue;
         }
         let rate_since = |from: u64| {
@@ -115,7 +115,7 @@ mod tests {
         let change =
             |&(at, rate)| Change { group: Some(2), begun: at, at, setting: Setting::Rate(rate) };
         let settings = Changes(settings.iter().map(change).collect());
-        Losses { lease: LEASE, settings, ..Losses::default() }
+        Losses { lease: LEASE, moment: 3 * SECOND, settings, ..Losses::default() }
     }
 
     /// Returns the windows that exceed a rate, as numbers of starts, if keys start at these tenths of a second.

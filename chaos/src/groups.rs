@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::check::{Death, Losses, Pause};
+use crate::check::{Losses, Pause};
 
 /// The pattern that extracts the group from the text of a key.
 pub(crate) const PATTERN: &str = "^[^/]*";
@@ -11,27 +11,24 @@ pub(crate) const GROUPS: u32 = 29;
 /// The groups with rates. They have only keys that are added again and again: others would accumulate.
 pub(crate) const RATED: std::ops::Range<u32> = 0..5;
 /// The groups with rates that change. The others keep their first rate, so that long windows are checked.
-pub(crate) const RERATED: std::ops::Range<u32> = 0..3;
+pub(crate) const RERATED: std::ops::Range<u32> = 2..5;
 /// The groups whose limits change. The others only have the limit of the queue.
 pub(crate) const LIMITED: std::ops::Range<u32> = 2..13;
 /// The groups that are paused and resumed.
-pub(crate) const PAUSED: std::ops::Range<u32> = 1..17;
+pub(crate) const PAUSED: std::ops::Range<u32> = 3..17;
 /// The greatest weight of a group.
 pub(crate) const WEIGHTS: u32 = 3;
 /// The number of keys that are added again and again.
 pub(crate) const KEYS: u32 = 50;
 /// The first of them belong to the groups with rates.
 pub(crate) const RATED_KEYS: u32 = 10;
-/// The age in nanoseconds up to which a server that dies may lose an acknowledged change of a setting, or a start.
-const MOMENT: u64 = 3_000_000_000;
-
 /// The rates of groups. The check permits the starts of a further second, so most bursts are larger: a burst too many is
 /// a violation.
 pub(crate) const GROUP_RATES: [Rate; 4] = [
     Rate { starts: 1, per: Duration::from_secs(1), burst: 6 },
-    Rate { starts: 30, per: Duration::from_secs(1), burst: 3 },
-    Rate { starts: 4, per: Duration::from_secs(1), burst: 12 },
     Rate { starts: 1, per: Duration::from_secs(4), burst: 8 },
+    Rate { starts: 4, per: Duration::from_secs(1), burst: 12 },
+    Rate { starts: 30, per: Duration::from_secs(1), burst: 3 },
 ];
 /// The rates of the queue.
 pub(crate) const QUEUE_RATES: [Rate; 2] = [
@@ -119,20 +116,10 @@ pub(crate) struct Change {
 }
 
 impl Change {
-    /// Returns true if a server that died may have lost the change.
-    pub(crate) fn may_be_lost(&self, deaths: &[Death]) -> bool {
-        may_be_lost((self.begun, self.at), deaths)
-    }
-
     fn is_same_setting(&self, other: &Self) -> bool {
         let kinds = [self, other].map(|change| std::mem::discriminant(&change.setting));
         self.group == other.group && kinds[0] == kinds[1]
     }
-}
-
-/// Returns true if a server that died may have lost a change in this period.
-pub(crate) fn may_be_lost((from, to): (u64, u64), deaths: &[Death]) -> bool {
-    deaths.iter().any(|death| from <= death.to && to >= death.from.saturating_sub(MOMENT))
 }
 
 /// The changes of all settings, in the order in which they were made. Each was acknowledged before the next one began.
@@ -206,7 +193,7 @@ impl Changes {
         };
         let until = |n: usize, change: &Change| {
             let mut later = self.0[n + 1..].iter().filter(|later| later.is_same_setting(change));
-            let lasting = later.find(|later| !later.may_be_lost(&losses.deaths));
+            let lasting = later.find(|later| !losses.has_change(later));
             lasting.map_or(u64::MAX, |later| later.at)
         };
         let changes = self.0.iter().enumerate().filter(|(_, change)| applies(change));
@@ -229,8 +216,7 @@ impl Changes {
         let changes: Vec<(&Change, T)> =
             of_group.filter_map(|change| Some((change, select(change.setting)?))).collect();
         let replaced = |later: &[(&Change, T)]| {
-            let mut lasting =
-                later.iter().filter(|(change, _)| !change.may_be_lost(&losses.deaths));
+            let mut lasting = later.iter().filter(|(change, _)| !losses.has_change(change));
             lasting.next().map_or(u64::MAX, |(change, _)| change.at)
         };
         let mut values = Vec::new();
@@ -256,6 +242,7 @@ impl Changes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::check::Death;
 
     fn limit(begun: u64, at: u64, limit: Option<u32>) -> Change {
         Change { group: Some(1), begun, at, setting: Setting::Limit(limit) }
@@ -312,7 +299,7 @@ mod tests {
         };
         let death = |from: u64, to: u64| Death { from: from * second, to: to * second };
         assert_eq!(greatest(22, &Losses::default()), Some(1));
-        let losses = Losses { deaths: vec![death(21, 22)], ..Losses::default() };
+        let losses = Losses { deaths: vec![death(21, 22)], moment: second, ..Losses::default() };
         assert_eq!(greatest(22, &losses), Some(4));
         assert_eq!(greatest(24, &losses), Some(1), "it was set again");
         let evicts = Losses { evicts: true, ..losses };

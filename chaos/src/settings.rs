@@ -14,8 +14,10 @@ use crate::worker::Failed;
 impl Run<'_> {
     /// Gives groups their first limits and rates. The queue was created with `rate`.
     pub(crate) async fn choose_settings(&mut self, rate: Option<Rate>) -> Result<(), Failed> {
-        let (begun, setting) = (0, Setting::Rate(rate));
-        self.losses.settings.0.push(Change { group: None, begun, at: now(), setting });
+        if rate.is_some() {
+            let (begun, setting) = (0, Setting::Rate(rate));
+            self.losses.settings.0.push(Change { group: None, begun, at: now(), setting });
+        }
         for group in LIMITED {
             self.set(Some(group), Setting::Limit(Some(1 + group % 3))).await?;
         }
@@ -76,7 +78,7 @@ impl Run<'_> {
     pub(crate) async fn restore_settings(&mut self) -> Result<(), Failed> {
         let losses = &self.losses;
         let mut lost = losses.settings.last();
-        lost.retain(|change| losses.evicts || change.may_be_lost(&losses.deaths));
+        lost.retain(|change| losses.evicts || losses.has_change(change));
         for Change { group, setting, .. } in lost {
             self.set(group, setting).await?;
         }
