@@ -22,11 +22,12 @@ pub(crate) const WEIGHTS: u32 = 3;
 pub(crate) const KEYS: u32 = 50;
 /// The first of them belong to the groups with rates.
 pub(crate) const RATED_KEYS: u32 = 10;
-/// The rates of groups. The check permits the starts of a further second, so most bursts are larger: a burst too many is
-/// a violation.
-pub(crate) const GROUP_RATES: [Rate; 4] = [
+/// The rates of groups. The first two are so slow that a burst too many is a violation even if a server may have lost the
+/// starts of many seconds.
+pub(crate) const GROUP_RATES: [Rate; 5] = [
+    Rate { starts: 1, per: Duration::from_secs(20), burst: 4 },
+    Rate { starts: 1, per: Duration::from_secs(5), burst: 5 },
     Rate { starts: 1, per: Duration::from_secs(1), burst: 6 },
-    Rate { starts: 1, per: Duration::from_secs(4), burst: 8 },
     Rate { starts: 4, per: Duration::from_secs(1), burst: 12 },
     Rate { starts: 30, per: Duration::from_secs(1), burst: 3 },
 ];

@@ -21,7 +21,7 @@ impl Run<'_> {
         for group in LIMITED {
             self.set(Some(group), Setting::Limit(Some(1 + group % 3))).await?;
         }
-        for (group, rate) in RATED.zip(GROUP_RATES.into_iter().cycle()) {
+        for (group, rate) in RATED.zip(GROUP_RATES) {
             self.set(Some(group), Setting::Rate(Some(rate))).await?;
         }
         Ok(())
