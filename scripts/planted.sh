@@ -36,8 +36,8 @@ layer() {
     simulator) within 900 cargo run -q -p requeue-sim --bin sim -- 2000 ;;
     loom) within 900 env CARGO_TARGET_DIR="$CARGO_TARGET_DIR" scripts/loom.sh 3 ;;
     client-go) within 900 cargo test -q -p requeue-conformance ;;
-    stores) within 900 cargo test -q -p requeue-store --all-features --lib groups_ ;;
-    chaos) within 900 cargo run -q -p requeue-chaos -- sqlite,postgres,redis 8 1 ;;
+    stores) within 900 cargo test -q -p requeue-store --all-features --lib -- groups_ rates_ ;;
+    chaos) within 900 cargo run -q -p requeue-chaos -- sqlite,postgres,redis 30 1 ;;
     esac
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::check_groups::{GroupTally, examine_groups};
 use crate::event::{Event, Kind, Outcome};
-use crate::groups::Changes;
+use crate::groups::{Change, Changes, Rate};
 
 /// An impossible observation.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,14 +27,20 @@ pub(crate) enum Violation {
     OverLimit { group: u32, at: u64, limit: u32, held: Vec<(u32, u64)> },
     /// A group had a ready key since `since`, and the process got this number of keys of other groups meanwhile.
     Skipped { group: u32, since: u64, process: u32, count: u64 },
+    /// More keys of a group, or of the queue, have started in a window than its rate permits. `started` has these keys with
+    /// the epochs of their deliveries.
+    OverRate { group: Option<u32>, from: u64, to: u64, rate: Rate, started: Vec<(u32, u64)> },
 }
 
 impl Violation {
-    /// Returns the group whose settings were violated.
-    pub(crate) const fn group(&self) -> Option<u32> {
+    /// Returns true if the setting of this group, or with `None` of the queue, may have been violated.
+    pub(crate) fn concerns(&self, of: Option<u32>) -> bool {
         match *self {
-            Self::OverLimit { group, .. } | Self::Skipped { group, .. } => Some(group),
-            _ => None,
+            Self::OverLimit { group, .. } | Self::Skipped { group, .. } => {
+                of.is_none_or(|of| of == group)
+            }
+            Self::OverRate { group, .. } => of == group,
+            _ => false,
         }
     }
 
@@ -49,7 +55,9 @@ impl Violation {
             Self::Fell { key, epoch, later, .. }
             | Self::TwoHolders { key, epoch, later, .. }
             | Self::StaleEnd { key, epoch, later } => is_between(key, epoch, later),
-            Self::OverLimit { ref held, .. } => held.contains(&delivery),
+            Self::OverLimit { held: ref those, .. } | Self::OverRate { started: ref those, .. } => {
+                those.contains(&delivery)
+            }
         }
     }
 }
@@ -70,6 +78,8 @@ pub(crate) struct Losses {
     /// The age in nanoseconds up to which acknowledged adds may be lost. `None`: only the ownership
     /// of keys may be lost.
     pub(crate) adds: Option<u64>,
+    /// The age in nanoseconds up to which starts, and acknowledged changes of settings, may be lost.
+    pub(crate) moment: u64,
     /// The time in nanoseconds for which a holder considers a key its own without an answer from
     /// the server.
     pub(crate) lease: u64,
@@ -80,8 +90,10 @@ pub(crate) struct Losses {
     pub(crate) outages: Vec<Pause>,
     /// True if a server evicts keys, with all that it knows of them and of the settings of groups.
     pub(crate) evicts: bool,
-    /// The settings of the groups.
+    /// The settings of the queue and of its groups.
     pub(crate) settings: Changes,
+    /// The time in nanoseconds by which the machine's clock was set forward.
+    pub(crate) clock_gain: u64,
 }
 
 /// A period in which the queue was paused, or a server was cut off. Times are in nanoseconds.
@@ -98,6 +110,16 @@ impl Losses {
         let Some(moment) = self.adds else { return false };
         let has = |death: &Death| begun <= death.to && at >= death.from.saturating_sub(moment);
         self.deaths.iter().any(has)
+    }
+
+    /// Returns true if a start, or a change of a setting, in this period may be lost.
+    pub(crate) fn has_moment(&self, (from, to): (u64, u64)) -> bool {
+        let has = |death: &Death| from <= death.to && to >= death.from.saturating_sub(self.moment);
+        self.deaths.iter().any(has)
+    }
+
+    pub(crate) fn has_change(&self, change: &Change) -> bool {
+        self.has_moment((change.begun, change.at))
     }
 
     /// Returns true if no process may get a key at `at`.

@@ -1,4 +1,4 @@
-//! Checks the history of each group: its limit, its pauses and its turns.
+//! Checks the history of each group: its limit, its pauses, its rate and its turns.
 //!
 //! A key is certainly in flight from its arrival at a process until the last moment at which this process held the key.
 //! This is the beginning of a write that the process was sure of, or of a completion that the store accepted. In the
@@ -7,16 +7,17 @@
 
 use std::collections::BTreeMap;
 
-use crate::check::{Losses, Violation};
+use crate::check::{Losses, Pause, Violation};
+use crate::check_rates::check_rate;
 use crate::event::{Event, Kind, Outcome};
-use crate::groups::group_of;
+use crate::groups::{GROUPS, group_of};
 
-/// A group whose keys can be delivered gets a key after this number of leases, before any process gets
-/// [`GREATEST_WAIT`] keys of other groups. Dead and frozen processes may hold its keys until then.
+/// A group whose keys can be delivered gets a key after this number of leases, before any process has visited all groups
+/// and given each other group a turn. Dead and frozen processes may hold its keys until then.
 const LEASES: u64 = 5;
-/// The greatest number of keys that a process gets while a group waits. A round of all 24 groups with the greatest
-/// weight has 72 keys, so this is more than two rounds.
-const GREATEST_WAIT: u64 = 150;
+/// The greatest number of keys that a process gets before it has visited all groups: two lookups visit them, and one of
+/// eight claims makes a lookup. The four workers of a process take up to four keys in a claim.
+const BEFORE_VISIT: u64 = 2 * 8 * 4;
 
 /// A period in which a key was certainly in flight. Times are in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,10 +32,11 @@ struct Hold {
 
 /// The beginning of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Start {
-    at: u64,
-    process: u32,
-    key: u32,
+pub(crate) struct Start {
+    pub(crate) at: u64,
+    pub(crate) process: u32,
+    pub(crate) key: u32,
+    pub(crate) epoch: u64,
 }
 
 /// The observations about one group.
@@ -51,19 +53,23 @@ struct GroupHistory {
 pub(crate) struct GroupTally {
     /// The number of arrivals of keys that brought a group to its limit.
     pub(crate) at_limit: u64,
+    /// The number of starts that used up the burst of a rate.
+    pub(crate) at_rate: u64,
     /// The greatest number of keys that a process got while a group waited.
     pub(crate) longest_wait: u64,
 }
 
-/// Returns all violations of limits, pauses and turns.
+/// Returns all violations of limits, pauses, rates and turns.
 pub(crate) fn examine_groups(events: &[Event], losses: &Losses) -> (Vec<Violation>, GroupTally) {
     let histories = histories(events, losses);
     let (mut violations, mut tally) = (Vec::new(), GroupTally::default());
     let mut starts: Vec<Start> =
         histories.values().flat_map(|history| history.starts.iter().copied()).collect();
     starts.sort_by_key(|start| start.at);
+    tally.at_rate += check_rate(None, &starts, losses, &mut violations);
     for (&group, history) in &histories {
         check_limit(group, history, losses, &mut violations, &mut tally);
+        tally.at_rate += check_rate(Some(group), &history.starts, losses, &mut violations);
         check_turns(group, history, &starts, losses, &mut violations, &mut tally);
     }
     (violations, tally)
@@ -81,7 +87,7 @@ fn histories(events: &[Event], losses: &Losses) -> BTreeMap<u32, GroupHistory> {
             Kind::Added { begun, at, is_ready: true } if !losses.has_add(begun, at) => {
                 history.ready.push(at);
             }
-            Kind::Got { at, .. } => history.starts.push(Start { at, process, key }),
+            Kind::Got { epoch, at } => history.starts.push(Start { at, process, key, epoch }),
             _ => {}
         }
     }
@@ -175,7 +181,8 @@ fn check_limit(
     }
 }
 
-/// Checks that a group with a ready key gets a key within [`GREATEST_WAIT`], if it never had a limit or a pause.
+/// Checks that a group with a ready key gets a key before a process gets too many others: [`BEFORE_VISIT`] keys, and those
+/// of one turn of each other group. Times in which a setting may hold back the group do not count.
 fn check_turns(
     group: u32,
     history: &GroupHistory,
@@ -184,9 +191,9 @@ fn check_turns(
     violations: &mut Vec<Violation>,
     tally: &mut GroupTally,
 ) {
-    if losses.settings.0.iter().any(|change| change.group == group) {
-        return;
-    }
+    let mut obstacles = losses.settings.held_back(group, losses);
+    obstacles.extend(&losses.outages);
+    obstacles.sort_by_key(|obstacle| obstacle.from);
     let mut waits_until = 0;
     for &since in &history.ready {
         if since < waits_until {
@@ -195,25 +202,32 @@ fn check_turns(
         let next = history.starts.partition_point(|start| start.at <= since);
         let until = history.starts.get(next).map_or(u64::MAX, |start| start.at);
         waits_until = until;
-        let (_, overtaken) = most_starts(starts, since, until);
-        tally.longest_wait = tally.longest_wait.max(overtaken);
-        let periods = waiting_periods(since, until, losses);
-        let counts = periods.into_iter().map(|(from, to)| most_starts(starts, from, to));
-        let (process, count) = counts.max_by_key(|&(_, count)| count).unwrap_or_default();
-        if count > GREATEST_WAIT {
-            violations.push(Violation::Skipped { group, since, process, count });
+        for (from, to) in waiting_periods(since, until, &obstacles, LEASES * losses.lease) {
+            let (process, count) = most_starts(starts, from, to);
+            tally.longest_wait = tally.longest_wait.max(count);
+            if count > BEFORE_VISIT
+                && count > BEFORE_VISIT + turns_of_others(group, (from, to), losses)
+            {
+                violations.push(Violation::Skipped { group, since, process, count });
+            }
         }
     }
 }
 
-/// Returns the periods of a wait in which the key could be delivered: [`LEASES`] after the add, and after each time at
-/// which a server was cut off. A server of a cluster has the keys of some groups.
-fn waiting_periods(since: u64, until: u64, losses: &Losses) -> Vec<(u64, u64)> {
-    let slack = LEASES * losses.lease;
+/// Returns the greatest number of keys that all groups except this one get in one turn each.
+fn turns_of_others(group: u32, period: (u64, u64), losses: &Losses) -> u64 {
+    let others = (0..GROUPS).filter(|&other| other != group);
+    let weight = |other| losses.settings.greatest_weight(other, period, losses);
+    others.map(|other| u64::from(weight(other))).sum()
+}
+
+/// Returns the periods of a wait in which the key could be delivered: `slack` after the add, and after each time at which
+/// a setting held the group back or a server was cut off. A server of a cluster has the keys of some groups.
+fn waiting_periods(since: u64, until: u64, obstacles: &[Pause], slack: u64) -> Vec<(u64, u64)> {
     let (mut periods, mut from) = (Vec::new(), since.saturating_add(slack));
-    for outage in losses.outages.iter().filter(|outage| outage.to > since && outage.from < until) {
-        periods.push((from, outage.from));
-        from = from.max(outage.to.saturating_add(slack));
+    for obstacle in obstacles.iter().filter(|pause| pause.to > since && pause.from < until) {
+        periods.push((from, obstacle.from));
+        from = from.max(obstacle.to.saturating_add(slack));
     }
     periods.push((from, until));
     periods.retain(|(from, to)| from < to);
@@ -233,14 +247,14 @@ fn most_starts(starts: &[Start], from: u64, to: u64) -> (u32, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::{Death, Pause};
-    use crate::groups::{Change, Changes, GROUPS, Setting};
+    use crate::check::Death;
+    use crate::groups::{Change, Changes, RATED, Setting};
 
     const LEASE: u64 = 5;
 
     /// Returns the `n`th key of a group.
     fn key(group: u32, n: u32) -> u32 {
-        group + 32 * n
+        group - RATED.end + 32 * (n + 1)
     }
 
     fn event(process: u32, key: u32, kind: Kind) -> Event {
@@ -257,7 +271,7 @@ mod tests {
     }
 
     fn losses(settings: &[(u64, Setting)]) -> Losses {
-        let change = |&(at, setting)| Change { group: 2, begun: at, at, setting };
+        let change = |&(at, setting)| Change { group: Some(12), begun: at, at, setting };
         let settings = Changes(settings.iter().map(change).collect());
         Losses { lease: LEASE, settings, ..Losses::default() }
     }
@@ -272,7 +286,7 @@ mod tests {
 
     #[test]
     fn more_keys_in_flight_than_the_limit_are_a_violation() {
-        let [a, b, c] = [0, 1, 2].map(|n| key(2, n));
+        let [a, b, c] = [0, 1, 2].map(|n| key(12, n));
         for (runs, limit) in [
             ([run(a, 30, 40, true), run(b, 31, 39, true)], limit(2)),
             ([run(a, 30, 40, true), run(b, 40, 50, true)], limit(1)),
@@ -285,15 +299,15 @@ mod tests {
         let runs = [run(a, 30, 40, true), run(b, 31, 39, true), run(c, 38, 50, false)];
         let (violations, _) = check(&runs, &losses(&[(1, limit(2))]));
         let held = vec![(a, 30), (b, 31), (c, 38)];
-        assert_eq!(violations, [Violation::OverLimit { group: 2, at: 38, limit: 2, held }]);
+        assert_eq!(violations, [Violation::OverLimit { group: 12, at: 38, limit: 2, held }]);
         // Runs of another group do not count.
-        let runs = [run(a, 30, 40, true), run(b, 31, 39, true), run(key(3, 2), 38, 50, false)];
+        let runs = [run(a, 30, 40, true), run(b, 31, 39, true), run(key(13, 2), 38, 50, false)];
         assert_eq!(check(&runs, &losses(&[(1, limit(2))])).0, []);
     }
 
     #[test]
     fn a_lower_limit_ends_no_run_and_permits_no_claim() {
-        let [a, b] = [0, 1].map(|n| key(2, n));
+        let [a, b] = [0, 1].map(|n| key(12, n));
         let settings = losses(&[(1, limit(2)), (30, limit(1))]);
         for (got, is_sound) in [(29, true), (40, true), (41, false)] {
             let runs = [run(a, 28, 60, true), run(b, got, 50, true)];
@@ -305,7 +319,7 @@ mod tests {
     fn a_key_of_a_paused_group_is_a_violation() {
         let settings = losses(&[(30, Setting::Paused(true)), (50, Setting::Paused(false))]);
         for (got, is_sound) in [(29, true), (40, true), (41, false), (49, false), (50, true)] {
-            let runs = [run(key(2, 0), got, got + 2, true)];
+            let runs = [run(key(12, 0), got, got + 2, true)];
             assert_eq!(check(&runs, &settings).0.is_empty(), is_sound, "{got}");
         }
     }
@@ -314,7 +328,7 @@ mod tests {
     fn a_claim_that_a_server_has_lost_does_not_count() {
         // The limit is older than any change that the server may have lost.
         const T: u64 = 100_000_000_000;
-        let [a, b] = [0, 1].map(|n| key(2, n));
+        let [a, b] = [0, 1].map(|n| key(12, n));
         let examined = |first: Vec<Event>, second: (u64, u64), evicts: bool| {
             let deaths = vec![Death { from: T + 100, to: T + 110 }];
             let losses = Losses { deaths, evicts, ..losses(&[(1, limit(1))]) };
@@ -336,18 +350,33 @@ mod tests {
 
     #[test]
     fn a_group_that_gets_no_turn_is_a_violation() {
-        let waiting = key(5, 0);
+        let waiting = key(15, 0);
+        // One group has two keys in a turn, and each other one has one key.
+        let most = BEFORE_VISIT + u64::from(GROUPS);
+        let weight = |group, weight| Change {
+            group: Some(group),
+            begun: 1,
+            at: 2,
+            setting: Setting::Weight(weight),
+        };
+        let settings = Changes(vec![weight(15, 3), weight(16, 2)]);
+        let losses = |outages| Losses {
+            lease: LEASE,
+            settings: settings.clone(),
+            outages,
+            ..Losses::default()
+        };
         let history = |served: Option<u64>, process: fn(u64) -> u32| {
             let mut events =
                 vec![event(1, waiting, Kind::Added { begun: 9, at: 10, is_ready: true })];
-            for n in 0..=GREATEST_WAIT {
+            for n in 0..=most {
                 let kind = Kind::Got { epoch: n, at: 11 + LEASES * LEASE + n };
-                events.push(event(process(n), key(n as u32 % GROUPS / 6 + 10, 1), kind));
+                events.push(event(process(n), key(n as u32 % 4 + 16, 1), kind));
             }
             events.extend(served.map(|at| event(1, waiting, Kind::Got { epoch: 1000, at })));
             events
         };
-        let last = 11 + LEASES * LEASE + GREATEST_WAIT;
+        let last = 11 + LEASES * LEASE + most;
         for (served, process, is_sound) in [
             (None, (|_| 1) as fn(u64) -> u32, false),
             (Some(last + 1), |_| 1, false),
@@ -356,18 +385,32 @@ mod tests {
             // Each process takes turns separately.
             (None, |n| n as u32 % 2, true),
         ] {
-            let (violations, _) = check(&[history(served, process)], &losses(&[]));
+            let (violations, _) = check(&[history(served, process)], &losses(vec![]));
             assert_eq!(violations.is_empty(), is_sound, "{served:?}");
         }
         // A server was cut off before the group waited, or during that time.
         for (from, to, is_sound) in [(1, 9, false), (11, 40, true)] {
-            let outages = vec![Pause { from, to }];
-            let losses = Losses { outages, ..losses(&[]) };
+            let losses = losses(vec![Pause { from, to }]);
             assert_eq!(check(&[history(None, |_| 1)], &losses).0.is_empty(), is_sound, "{to}");
         }
-        // A group that may have been paused need not get a key.
-        let mut paused = losses(&[(1, Setting::Paused(false))]);
-        paused.settings.0[0].group = 5;
-        assert_eq!(check(&[history(None, |_| 1)], &paused).0, []);
+        // A setting held the group back until the group waited, or during that time.
+        for (group, setting, at, is_sound) in [
+            (Some(15), limit(1), 9, false),
+            (Some(15), limit(1), 11, true),
+            (Some(15), Setting::Paused(true), 11, true),
+            (None, limit(1), 11, true),
+            (Some(16), limit(1), 11, false),
+        ] {
+            let mut losses = losses(vec![]);
+            let free = match setting {
+                Setting::Limit(_) => Setting::Limit(None),
+                _ => Setting::Paused(false),
+            };
+            let changes = [(3, setting), (at, free)];
+            let changes = changes.map(|(at, setting)| Change { group, begun: at, at, setting });
+            losses.settings.0.extend(changes);
+            let (violations, _) = check(&[history(None, |_| 1)], &losses);
+            assert_eq!(violations.is_empty(), is_sound, "{group:?} {setting:?} {at}");
+        }
     }
 }

@@ -11,8 +11,8 @@ use tokio::sync::watch;
 use crate::check::{Losses, Pause, Violation, examine};
 use crate::elsewhere::{Elsewhere, elsewhere};
 use crate::event::{Event, now};
-use crate::groups::{Change, GROUPS, LIMITED, PAUSED, Setting, WEIGHTS, group_name};
-use crate::process::{Process, Said, faketime};
+use crate::groups::{QUEUE_RATES, Rate};
+use crate::process::{Process, Said, clock_ahead, faketime};
 use crate::report::{Fault, Faults, Repairs, Report};
 use crate::subject::Subject;
 use crate::worker::{Failed, LEASE, open};
@@ -77,23 +77,25 @@ struct Still {
 }
 
 /// The state of a run.
-struct Run<'a> {
-    plan: &'a Plan,
-    rng: fastrand::Rng,
+pub(crate) struct Run<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) rng: fastrand::Rng,
     url: String,
     faketime: Option<PathBuf>,
     processes: Vec<Process>,
     started: u32,
     rounds: u32,
-    settings_changed: u32,
+    pub(crate) settings_changed: u32,
+    /// The time in nanoseconds by which the machine's clock was ahead of the shared one at first.
+    clock_ahead: u64,
     /// Armed cuts of connections, and the faults that they count as.
     cuts: Vec<(Mishap, Fault)>,
     events: Vec<Event>,
     still: Vec<Still>,
-    losses: Losses,
+    pub(crate) losses: Losses,
     faults: Faults,
     repairs: Repairs,
-    queue: Queue,
+    pub(crate) queue: Queue,
 }
 
 /// Runs a plan to its end.
@@ -104,8 +106,9 @@ struct Run<'a> {
 pub async fn run(plan: &Plan) -> Result<Report, Failed> {
     let subject = &plan.subject;
     Store::connect(&subject.url).await?.migrate().await?;
-    let queue = open(&subject.url).await?;
-    let mut run = Run::begin(plan, queue.clone()).await?;
+    let rate = subject.may_have_rate(plan.seed).then_some(QUEUE_RATES[0]);
+    let queue = open(&subject.url, rate).await?;
+    let mut run = Run::begin(plan, queue.clone(), rate).await?;
     let (over, is_over) = watch::channel(false);
     let other = subject
         .has_transactions()
@@ -131,13 +134,12 @@ pub async fn run(plan: &Plan) -> Result<Report, Failed> {
     };
     // A server that has lost its last moment may have lost a resume.
     settled(|| queue.resume()).await?;
-    for group in PAUSED {
-        run.change_group(group, Setting::Paused(false)).await?;
-    }
+    run.free_groups().await?;
     let hung = run.end().await?;
     run.count_cuts();
     run.events.extend(other.events);
     run.faults.extend(other.faults);
+    run.losses.clock_gain = clock_ahead().saturating_sub(run.clock_ahead);
     let left = left(&queue).await?;
     let (violations, tally) = examine(&run.events, &run.losses);
     let lines = violations.iter().enumerate().map(|(n, violation)| match n {
@@ -168,7 +170,7 @@ async fn happens(mishaps: &mut Vec<Mishap>, arm: impl Fn() -> Mishap) -> bool {
 }
 
 /// Repeats a request that is harmless to repeat until a server has answered it, at most for a minute.
-async fn settled<F>(request: impl Fn() -> F) -> Result<(), UpdateError>
+pub(crate) async fn settled<F>(request: impl Fn() -> F) -> Result<(), UpdateError>
 where
     F: Future<Output = Result<(), UpdateError>>,
 {
@@ -193,7 +195,7 @@ async fn left(queue: &Queue) -> Result<StateCounts, ReadError> {
 }
 
 impl<'a> Run<'a> {
-    async fn begin(plan: &'a Plan, queue: Queue) -> Result<Self, Failed> {
+    async fn begin(plan: &'a Plan, queue: Queue, rate: Option<Rate>) -> Result<Self, Failed> {
         let has_a_clock = plan.subject.has_a_clock();
         let faketime = has_a_clock.then(faketime).flatten();
         if has_a_clock && faketime.is_none() {
@@ -208,6 +210,7 @@ impl<'a> Run<'a> {
             started: 0,
             rounds: 0,
             settings_changed: 0,
+            clock_ahead: clock_ahead(),
             cuts: Vec::new(),
             events: Vec::new(),
             still: Vec::new(),
@@ -216,16 +219,14 @@ impl<'a> Run<'a> {
             repairs: Repairs::default(),
             queue,
         };
-        for group in LIMITED {
-            run.change_group(group, Setting::Limit(Some(1 + group % 3))).await?;
-        }
+        run.choose_settings(rate).await?;
         for _ in 0..plan.processes {
             run.start()?;
         }
         Ok(run)
     }
 
-    fn count(&mut self, fault: Fault) {
+    pub(crate) fn count(&mut self, fault: Fault) {
         *self.faults.entry(fault).or_default() += 1;
     }
 
@@ -250,16 +251,6 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Changes a setting of a group: a limit, a pause and a weight in turn.
-    async fn change_settings(&mut self) -> Result<(), Failed> {
-        self.settings_changed += 1;
-        match self.settings_changed % 3 {
-            0 => self.pause_group().await,
-            1 => self.limit_group().await,
-            _ => self.weigh_group().await,
-        }
-    }
-
     async fn does(&mut self, deed: Deed) -> Result<(), Failed> {
         match deed {
             Deed::Kill => self.kill()?,
@@ -273,7 +264,7 @@ impl<'a> Run<'a> {
                     self.count(fault);
                     if let Some(death) = death {
                         self.losses.deaths.push(death);
-                        self.restore_groups().await?;
+                        self.restore_settings().await?;
                     }
                 }
             }
@@ -318,61 +309,6 @@ impl<'a> Run<'a> {
         settled(|| self.queue.resume()).await?;
         self.losses.pauses.push(Pause { from, to });
         self.count(Fault::Paused);
-        Ok(())
-    }
-
-    /// Pauses a group, or resumes it if it is paused.
-    async fn pause_group(&mut self) -> Result<(), Failed> {
-        let group = self.rng.u32(PAUSED);
-        let (_, is_paused) = self.losses.settings.current(group);
-        self.change_group(group, Setting::Paused(!is_paused)).await?;
-        self.count(Fault::GroupPaused);
-        Ok(())
-    }
-
-    /// Changes the limit of a group, or removes it.
-    async fn limit_group(&mut self) -> Result<(), Failed> {
-        let group = self.rng.u32(LIMITED);
-        let limit = Some(self.rng.u32(0..4)).filter(|&limit| limit > 0);
-        self.change_group(group, Setting::Limit(limit)).await?;
-        self.count(Fault::GroupLimited);
-        Ok(())
-    }
-
-    async fn weigh_group(&mut self) -> Result<(), Failed> {
-        let name = group_name(self.rng.u32(..GROUPS));
-        let weight = self.rng.u32(1..=WEIGHTS);
-        settled(|| async { self.queue.group(name.clone()).set_weight(weight).await }).await?;
-        self.count(Fault::GroupWeighed);
-        Ok(())
-    }
-
-    async fn change_group(&mut self, group: u32, setting: Setting) -> Result<(), Failed> {
-        let (begun, name) = (now(), group_name(group));
-        settled(|| async {
-            let handle = self.queue.group(name.clone());
-            match setting {
-                Setting::Limit(limit) => handle.set_limit(limit).await,
-                Setting::Paused(true) => handle.pause().await,
-                Setting::Paused(false) => handle.resume().await,
-            }
-        })
-        .await?;
-        self.losses.settings.0.push(Change { group, begun, at: now(), setting });
-        Ok(())
-    }
-
-    /// Repeats the settings of all groups, because a server may have lost them.
-    async fn restore_groups(&mut self) -> Result<(), Failed> {
-        for group in LIMITED.start..PAUSED.end {
-            let (limit, is_paused) = self.losses.settings.current(group);
-            if LIMITED.contains(&group) {
-                self.change_group(group, Setting::Limit(limit)).await?;
-            }
-            if PAUSED.contains(&group) {
-                self.change_group(group, Setting::Paused(is_paused)).await?;
-            }
-        }
         Ok(())
     }
 
@@ -447,7 +383,7 @@ impl<'a> Run<'a> {
             }
         }
         for change in
-            self.losses.settings.0.iter().filter(|change| violation.group() == Some(change.group))
+            self.losses.settings.0.iter().filter(|change| violation.concerns(change.group))
         {
             said += &format!("\n  {change:?}");
         }

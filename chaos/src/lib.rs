@@ -10,12 +10,14 @@
 
 mod check;
 mod check_groups;
+mod check_rates;
 mod driver;
 mod elsewhere;
 mod event;
 mod groups;
 mod process;
 mod report;
+mod settings;
 mod subject;
 mod worker;
 

@@ -125,9 +125,17 @@ pub(crate) fn clocks() -> String {
     format!("clocks {} {}\n", unix(), now())
 }
 
+/// Returns the time in nanoseconds by which the machine's clock is ahead of the shared one.
+pub(crate) fn clock_ahead() -> u64 {
+    u64::try_from(since_1970().as_nanos()).unwrap_or(u64::MAX).saturating_sub(now())
+}
+
 fn unix() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
+    since_1970().as_secs()
+}
+
+fn since_1970() -> Duration {
+    SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()
 }
 
 /// Returns the fault of the clock of a process that reports this line.

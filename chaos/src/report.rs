@@ -35,10 +35,13 @@ pub(crate) enum Fault {
     GroupPaused,
     GroupLimited,
     GroupWeighed,
+    GroupRated,
+    QueueLimited,
+    QueueRated,
 }
 
 impl Fault {
-    const ALL: [(Self, &'static str); 24] = [
+    const ALL: [(Self, &'static str); 27] = [
         (Self::ProcessKilled, "processes killed"),
         (Self::Frozen, "processes frozen"),
         (Self::Ahead, "processes whose clock is an hour ahead"),
@@ -63,6 +66,9 @@ impl Fault {
         (Self::GroupPaused, "pauses of groups"),
         (Self::GroupLimited, "changes of limits"),
         (Self::GroupWeighed, "changes of weights"),
+        (Self::GroupRated, "changes of rates"),
+        (Self::QueueLimited, "changes of the limit of the queue"),
+        (Self::QueueRated, "changes of the rate of the queue"),
     ];
 }
 
@@ -120,6 +126,7 @@ impl Report {
         lines.extend(faults.map(|(name, count)| (name, count.unwrap_or(0))));
         lines.extend([
             ("arrivals of keys at the limit of their group", groups.at_limit),
+            ("starts at the rate of the queue or of a group", groups.at_rate),
             ("keys that a process got at most while a group waited", groups.longest_wait),
             ("ends refused", refused),
             ("late writes, which a fencing token rejects", late_writes),
@@ -159,7 +166,7 @@ pub fn table(reports: &[Report]) -> String {
     let all: Vec<_> = columns.map(Report::lines).collect();
     for n in 0..all.first().map_or(0, Vec::len) {
         let cells = all.iter().map(|lines| match lines[n].1 {
-            0 if n > 2 && n < lines.len() - 10 => String::new(),
+            0 if n > 2 && n < lines.len() - 11 => String::new(),
             count => count.to_string(),
         });
         table += &row(all[0][n].0, cells.collect());

@@ -143,19 +143,31 @@ impl Subject {
         !matches!(self.server, Server::File(_) | Server::Other)
     }
 
+    /// Returns true if the queue may have a rate, and therefore only one shard. The queues of Redis have several shards in
+    /// half of the runs.
+    pub(crate) fn may_have_rate(&self, seed: u64) -> bool {
+        match self.server {
+            Server::File(_) | Server::Postgres(..) => true,
+            Server::Redis(_) => seed % 2 == 1 && self.name != "redis-evicting",
+            Server::Cluster(_) | Server::Other => false,
+        }
+    }
+
     /// Returns the losses that deaths excuse, without any deaths yet.
     pub(crate) fn losses(&self) -> Losses {
-        let adds = match &*self.name {
-            "redis-everysec" => Some(UNWRITTEN),
-            "rediscluster" => Some(UNCOPIED),
+        // (`None`: no add may be lost.)
+        let (adds, moment) = match &*self.name {
+            "redis-everysec" => (Some(UNWRITTEN), UNWRITTEN),
+            "rediscluster" => (Some(UNCOPIED), UNCOPIED),
             // These stores lose only writes that are younger than a backup or a lagging replica.
-            "sqlite" | "postgres" | "pgbouncer" => Some(Duration::ZERO),
-            "redis-evicting" => Some(PENDING),
-            _ => None,
+            "sqlite" | "postgres" | "pgbouncer" => (Some(Duration::ZERO), Duration::ZERO),
+            "redis-evicting" => (Some(PENDING), UNWRITTEN),
+            _ => (None, UNCOPIED),
         };
         let nanos = |duration: Duration| duration.as_nanos() as u64;
         let evicts = self.name == "redis-evicting";
-        Losses { adds: adds.map(nanos), lease: nanos(LEASE), evicts, ..Losses::default() }
+        let (adds, moment, lease) = (adds.map(nanos), nanos(moment), nanos(LEASE));
+        Losses { adds, moment, lease, evicts, ..Losses::default() }
     }
 
     /// Injects the fault for the `n`th time, and returns when a server is available again. A

@@ -12,11 +12,9 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Metadata, Subscriber};
 
 use crate::event::{Event, Kind, Outcome, now};
-use crate::groups::{PATTERN, key_of, text_of};
+use crate::groups::{KEYS, PATTERN, RATED_KEYS, Rate, key_of, text_of};
 use crate::process::clocks;
 
-/// The number of keys that are added again and again.
-const KEYS: u32 = 40;
 /// With more ready keys than this, no process adds more.
 const MANY: u64 = 500;
 pub(crate) const LEASE: Duration = Duration::from_millis(500);
@@ -26,23 +24,29 @@ pub(crate) type Failed = Box<dyn std::error::Error + Send + Sync>;
 /// The time for which a server may be unavailable.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Returns a key to add: one that others add too, or one that is added only once, so that only its
-/// own run can follow.
+/// Returns a key to add: one that others add too, or one that is added only once, so that only its own run can follow.
 pub(crate) fn key(rng: &mut fastrand::Rng) -> u32 {
-    if rng.bool() { rng.u32(..KEYS) } else { rng.u32(KEYS..) }
+    match rng.u8(..4) {
+        0 => rng.u32(..RATED_KEYS),
+        1 => rng.u32(RATED_KEYS..KEYS),
+        _ => rng.u32(KEYS..),
+    }
 }
 
-pub(crate) async fn open(url: &str) -> Result<Queue, Failed> {
+/// Opens the queue. Without a rate, it keeps the one that it has.
+pub(crate) async fn open(url: &str, rate: Option<Rate>) -> Result<Queue, Failed> {
     let store = Store::connect(url).await?;
-    let queue = store
+    let options = store
         .queue("chaos")
         .group_by(PATTERN)
         .lease(LEASE)
         .backoff(Duration::from_millis(1), Duration::from_millis(50))
-        .poll(Duration::from_millis(50))
-        .open()
-        .await?;
-    Ok(queue)
+        .poll(Duration::from_millis(50));
+    let options = match rate {
+        Some(rate) => options.rate(rate.into()),
+        None => options,
+    };
+    Ok(options.open().await?)
 }
 
 /// Adds and works until standard input closes, then works until nothing is left. Prints its
@@ -53,10 +57,10 @@ pub async fn work(url: &str, seed: u64) -> Result<(), Failed> {
     let _ = tracing::subscriber::set_global_default(RepairsSeen);
     // The server may be dead now.
     let began = Instant::now();
-    let mut opened = open(url).await;
+    let mut opened = open(url, None).await;
     while opened.is_err() && began.elapsed() < PATIENCE {
         tokio::time::sleep(Duration::from_millis(50)).await;
-        opened = open(url).await;
+        opened = open(url, None).await;
     }
     let queue = opened?;
     let (ending, full) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));

@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use requeue_chaos::{Plan, Subject, run};
 
-const ANYWHERE: [&str; 7] = [
+const ANYWHERE: [&str; 9] = [
     "processes killed",
     "processes frozen",
     "pauses of the queue",
     "pauses of groups",
     "changes of limits",
     "changes of weights",
+    "changes of rates",
+    "changes of the limit of the queue",
     "arrivals of keys at the limit of their group",
 ];
 const CLOCKS: [&str; 2] =
@@ -23,6 +25,7 @@ const CONNECTIONS: [&str; 6] = [
     "answers held up",
     "the server killed",
 ];
+const RATE: [&str; 1] = ["changes of the rate of the queue"];
 const TRANSACTIONS: [&str; 3] = [
     "transactions open elsewhere",
     "transactions open with an add, committed",
@@ -59,12 +62,12 @@ async fn is_sound(store: &str, faults: &[&[&str]]) {
 
 #[tokio::test]
 async fn of_a_file() {
-    is_sound("sqlite", &[&ANYWHERE, &RESTORED]).await;
+    is_sound("sqlite", &[&ANYWHERE, &RATE, &RESTORED]).await;
 }
 
 #[tokio::test]
 async fn of_postgresql() {
-    let faults = [&ANYWHERE[..], &CLOCKS, &CONNECTIONS, &TRANSACTIONS, &PROMOTED, &RESTORED];
+    let faults = [&ANYWHERE[..], &RATE, &CLOCKS, &CONNECTIONS, &TRANSACTIONS, &PROMOTED, &RESTORED];
     is_sound("postgres", &faults).await;
 }
 
@@ -81,7 +84,7 @@ async fn of_redis_that_evicts() {
 
 #[tokio::test]
 async fn of_redis() {
-    is_sound("redis", &[&ANYWHERE, &CLOCKS, &CONNECTIONS]).await;
+    is_sound("redis", &[&ANYWHERE, &RATE, &CLOCKS, &CONNECTIONS]).await;
 }
 
 #[tokio::test]

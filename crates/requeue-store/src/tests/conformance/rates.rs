@@ -35,6 +35,8 @@ pub(crate) enum Step {
     Pass(u64),
     /// Sets the clock back.
     GoBack(u64),
+    /// A worker opens the queue again.
+    Reopen(usize),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -82,6 +84,7 @@ pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
         6 => (1..60u64).prop_map(Step::Pass),
         1 => (200..4000u64).prop_map(Step::Pass),
         1 => prop_oneof![1..100u64, 1..100_000u64].prop_map(Step::GoBack),
+        3 => (0..WORKERS).prop_map(Step::Reopen),
     ];
     prop::collection::vec(step, 1..most)
 }
@@ -94,6 +97,7 @@ struct Model<'r> {
     engine: Arc<dyn Engine>,
     /// One for each worker: they take turns separately.
     places: Vec<Place>,
+    settings: Settings,
     rates: Rates,
     now: Micros,
     advanced: Micros,
@@ -133,7 +137,7 @@ pub(crate) async fn check(
     let (starts, held) = (Vec::new(), Vec::new());
     let (now, advanced, has_gone_back) = (BEGIN, 0, false);
     let mut model =
-        Model { rig, engine, places, rates, now, advanced, has_gone_back, starts, held };
+        Model { rig, engine, places, settings, rates, now, advanced, has_gone_back, starts, held };
     for step in steps {
         model.pass(1).await;
         model.step(step).await;
@@ -176,6 +180,11 @@ impl Model<'_> {
                 self.has_gone_back = true;
                 self.now -= time.cast_signed();
                 self.rig.set_time(self.now).await;
+            }
+            Step::Reopen(worker) => {
+                let place = &mut self.places[worker];
+                let opened = self.engine.open_queue(&place.name, self.settings.clone()).await;
+                *place = opened.expect("the queue opens");
             }
         }
     }

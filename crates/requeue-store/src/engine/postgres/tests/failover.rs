@@ -1,10 +1,11 @@
-//! Tests fencing tokens after the server has lost transactions that it had acknowledged.
+//! Tests fencing tokens after the server has lost transactions that it had acknowledged, and rates after its death.
 
 use std::sync::Arc;
 
 use super::changing::{MINUTE, asks, claim, end};
 use super::*;
-use crate::engine::{Delivery, Finish};
+use crate::engine::{Delivery, Finish, Settings};
+use crate::types::rate::Rate;
 
 /// Delivers the keys `a` and `b`, and completes `b`.
 async fn deliver(engine: &Postgres, queue: &Place) -> Vec<Delivery> {
@@ -132,4 +133,28 @@ async fn no_two_deliveries_have_one_epoch_when_claims_raise_the_sequence_at_once
     all.dedup();
     assert_eq!(all.len(), many);
     assert!(many > KEYS / 2 && all.last() > Some(&1_000_000), "{all:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rates_survive_the_death_of_the_server() {
+    let Some(server) = Server::start() else { return };
+    let (engine, _) = engine(&server, Duration::ZERO).await;
+    let rate = Some(Rate::new(1, 1000 * MINUTE).burst(5));
+    let settings = Settings { rate, ..Settings::default() };
+    let queue = engine.open_queue("q", settings).await.expect("the queue opens");
+    engine.add_keys(&queue, asks(["a", "b", "c", "d", "e", "f"])).await.expect("added");
+    let claimed = engine.claim_keys(&queue, claim(4, MINUTE)).await.expect("claimed");
+    assert_eq!(claimed.items.len(), 4);
+    tokio::task::block_in_place(|| {
+        server.kill();
+        server.restart();
+    });
+    // Connections close when the server stops.
+    let claimed = loop {
+        if let Ok(claimed) = engine.claim_keys(&queue, claim(2, MINUTE)).await {
+            break claimed;
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(claimed.items.len(), 1, "one start is left of the burst");
 }
