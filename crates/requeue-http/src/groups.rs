@@ -97,6 +97,10 @@ fn check_change(action: GroupAction, change: &GroupChange) -> Result<(), Problem
     if group.is_none() && action != GroupAction::Limit {
         return Err(Problem::parameter("group", "missing; pass the name of a group"));
     }
+    if action == GroupAction::Limit && limit.is_none() {
+        let error = "missing; pass a number from 1, or null to remove the limit";
+        return Err(Problem::parameter("limit", error));
+    }
     if action == GroupAction::Weight && weight.is_none() {
         return Err(Problem::parameter("weight", "missing; pass a number from 1"));
     }
@@ -123,10 +127,12 @@ mod tests {
         for (action, change, is_valid) in [
             (GroupAction::Pause, of(group(), None, None), true),
             (GroupAction::Pause, of(None, None, None), false),
-            (GroupAction::Pause, of(group(), Some(1), None), false),
-            (GroupAction::Limit, of(None, Some(1), None), true),
-            (GroupAction::Limit, of(group(), None, None), true),
-            (GroupAction::Limit, of(group(), None, Some(1)), false),
+            (GroupAction::Pause, of(group(), Some(Some(1)), None), false),
+            (GroupAction::Pause, of(group(), Some(None), None), false),
+            (GroupAction::Limit, of(None, Some(Some(1)), None), true),
+            (GroupAction::Limit, of(group(), Some(None), None), true),
+            (GroupAction::Limit, of(group(), None, None), false),
+            (GroupAction::Limit, of(group(), Some(None), Some(1)), false),
             (GroupAction::Weight, of(group(), None, Some(1)), true),
             (GroupAction::Weight, of(group(), None, None), false),
         ] {

@@ -378,6 +378,7 @@ impl Source for Stored {
         }
         let GroupChange { group: name, limit, weight, state } = change;
         let group = self.queue.group(name.clone().unwrap_or_default());
+        let limit = limit.flatten();
         let changed = match (action, weight) {
             (GroupAction::Cancel, _) => {
                 let state = state.map(stored_state).transpose()?;

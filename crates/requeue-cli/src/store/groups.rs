@@ -110,7 +110,7 @@ async fn change_in_store(queue: &Queue, change: &Change) -> Result<Ended, Refusa
 async fn change_by_server(server: &Server, change: Change) -> Result<Ended, Refusal> {
     let body = GroupChange {
         group: change.group.clone(),
-        limit: change.limit,
+        limit: (change.action == GroupAction::Limit).then_some(change.limit),
         weight: change.weight,
         state: change.state.map(ApiState::stored),
     };
