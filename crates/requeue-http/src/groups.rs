@@ -6,10 +6,10 @@ use std::sync::Arc;
 use axum::extract::{RawQuery, Request, State};
 use axum::response::Response;
 
-use crate::actions::{check_token, read_body};
+use crate::actions::{Log, check_token, read_body};
 use crate::api::{Group, GroupAction, GroupChange, GroupChanged, GroupList, Named};
 use crate::params::{Params, Problem, json};
-use crate::source::Part;
+use crate::source::{Part, no_groups};
 use crate::state::SiteState;
 
 /// The number of groups that are read for one request, and the largest `limit`.
@@ -85,10 +85,21 @@ pub(crate) async fn change_group(
     let remote = check_token(&site, &request)?;
     let change = read_body::<GroupChange>(request).await?;
     check_change(action, &change)?;
+    if !site.source.has_groups() {
+        return Err(no_groups());
+    }
     let group = change.group.clone();
-    let cancelled = site.source.change_group(action, change).await?;
-    tracing::info!(%remote, ?group, keys = cancelled, "{}", action.name());
-    Ok(json(&GroupChanged { cancelled }))
+    if action == GroupAction::Cancel {
+        // The store reads all keys of the queue, as a search does.
+        let _turn = site.take_turn().await?;
+        let log = Log::new(remote, action.name());
+        let cancelled =
+            log.cancel_group(&*site.source, group.unwrap_or_default(), change.state).await?;
+        return Ok(json(&GroupChanged { cancelled }));
+    }
+    site.source.change_group(action, change).await?;
+    tracing::info!(%remote, group, "{}", action.name());
+    Ok(json(&GroupChanged { cancelled: 0 }))
 }
 
 /// Refuses fields that the action would ignore, and a missing one.
