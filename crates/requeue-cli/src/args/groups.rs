@@ -51,11 +51,10 @@ impl GroupFlags {
     pub(crate) fn settings(self, named: bool) -> Result<GroupSettings, Refusal> {
         let Self { group_by, group_limit: limit, order } = self;
         let has_groups = named || group_by.is_some();
-        let needed = if named { "--group-by or --group" } else { "--group-by" };
         let refuse = |why: &str| Err(Refusal::usage(why));
         match order {
             Some(Order::Fair) if !has_groups => {
-                return Err(Refusal::usage(format!("--order fair requires {needed}")));
+                return refuse("--order fair requires --group-by, or --group of `requeue add`");
             }
             None | Some(Order::Fair) => {}
             Some(_) if has_groups => {
@@ -68,7 +67,7 @@ impl GroupFlags {
             }
         }
         if limit.is_some() && !has_groups {
-            return Err(Refusal::usage(format!("--group-limit requires {needed}")));
+            return refuse("--group-limit requires --group-by, or --group of `requeue add`");
         }
         let by = match group_by {
             Some(pattern) => {
@@ -78,6 +77,15 @@ impl GroupFlags {
             None => named.then_some(GroupBy::Add),
         };
         Ok(GroupSettings { by, limit })
+    }
+}
+
+impl GroupFlags {
+    /// As [`settings`](Self::settings), for a worker. The limit alone fits a queue whose adds name the groups.
+    pub(crate) fn worker_settings(mut self) -> Result<GroupSettings, Refusal> {
+        let limit = self.group_limit.take_if(|_| self.group_by.is_none());
+        let settings = self.settings(false)?;
+        Ok(GroupSettings { limit: limit.or(settings.limit), ..settings })
     }
 }
 

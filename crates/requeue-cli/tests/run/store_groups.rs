@@ -271,6 +271,42 @@ fn a_pattern_that_no_key_matches_is_named() {
     assert_eq!(listed(&dir, &[]), ["2 0 0 - 1 - \"\"", "1 0 0 - 1 - z"]);
 }
 
+/// A worker cannot name groups, so the limit alone is enough.
+#[test]
+fn a_worker_of_named_groups_may_pass_the_limit() {
+    let dir = directory("store_groups_worker");
+    add(&dir, &["--group", "acme", "--group-limit", "2", "k1"]);
+    for subcommand in ["work", "run"] {
+        let stops: &[&str] = if subcommand == "work" { &["--until-empty"] } else { &[] };
+        let args = [stops, &["--group-limit", "2", "true"]].concat();
+        let ended = end(&mut requeue(&dir, subcommand, &args), "");
+        assert_eq!(ended.code(), Some(0), "{subcommand}: {}", ended.stderr);
+    }
+    add(&dir, &["--queue", "plain", "k"]);
+    for (args, why) in [
+        (&["--group-limit", "3", "true"][..], "the limit of its groups is 2, not 3"),
+        (
+            &["--queue", "plain", "--group-limit", "3", "true"],
+            "it has no groups, and the option says",
+        ),
+        (&["--queue", "new", "--group-limit", "3", "true"], "no such queue"),
+        (
+            &["--queue", "new", "--create", "--group-limit", "3", "true"],
+            "it does not exist, and a limit of its groups needs `group_by` or `--group-by`",
+        ),
+    ] {
+        let ended = end(&mut requeue(&dir, "work", args), "");
+        assert!(matches!(ended.code(), Some(2 | 125)), "{args:?}: {}", ended.stderr);
+        assert!(ended.stderr.contains(why), "{args:?}: {}", ended.stderr);
+    }
+    assert_eq!(queues(&dir), ["default", "plain"]);
+}
+
+fn queues(dir: &Path) -> Vec<String> {
+    let text = call(dir, "queues", &[]).text();
+    text.lines().map(|line| line.split('\t').next().unwrap().to_owned()).collect()
+}
+
 /// The same with the server of a worker.
 #[test]
 fn groups_are_listed_and_changed_by_a_server() {
