@@ -43,6 +43,8 @@ struct Adder {
     /// With a server, the keys of the part as it names them.
     named: ServerPart<AddedKey>,
     counts: Counts,
+    /// The pattern of `--group-by`, until a key matches it.
+    unmatched: Option<Regex>,
 }
 
 /// An add that is sent with the others of its part.
@@ -79,9 +81,18 @@ struct Counts {
 }
 
 impl Adder {
-    fn new(target: Target, unsaid: AddOptions) -> Self {
+    fn new(target: Target, unsaid: AddOptions, pattern: Option<Regex>) -> Self {
         let (part, named) = (Vec::with_capacity(PART), ServerPart::new());
-        Self { target, unsaid, part, named, counts: Counts::default() }
+        Self { target, unsaid, part, named, counts: Counts::default(), unmatched: pattern }
+    }
+
+    /// Returns the warning about a pattern that has matched no key.
+    fn unmatched_pattern(&self) -> Option<String> {
+        let pattern = escaped(self.unmatched.as_ref()?.as_str().as_bytes());
+        Some(format!(
+            "--group-by {pattern}: no key matches, so all keys are in the group \"\"; if that is wrong, \
+             use another queue and pattern"
+        ))
     }
 
     /// Returns the reason why the queue cannot have the key of a change, or its group.
@@ -102,6 +113,7 @@ impl Adder {
     async fn take_change(&mut self, change: Change<'_>) -> Result<(), String> {
         match change {
             Change::Add(key, options) => {
+                self.unmatched.take_if(|pattern| pattern.is_match(&key));
                 if let Target::Server(_) = self.target {
                     return self.take_for_server(&key, options).await;
                 }
@@ -248,11 +260,11 @@ pub(crate) struct Reading {
 
 impl Reading {
     /// Must be called in a runtime.
-    pub(crate) fn new(runner: &Arc<Runner>, queue: Queue) -> Self {
+    pub(crate) fn new(runner: &Arc<Runner>, queue: Queue, pattern: Option<Regex>) -> Self {
         // In a queue in memory, too, an add of a key that was given up runs it again.
         let unsaid = AddOptions { revive: Some(true), ..AddOptions::default() };
-        let (runner, adder) = (Arc::clone(runner), Adder::new(Target::Store(queue), unsaid));
-        Self { runner, adder, runtime: Handle::current() }
+        let adder = Adder::new(Target::Store(queue), unsaid, pattern);
+        Self { runner: Arc::clone(runner), adder, runtime: Handle::current() }
     }
 
     /// Counts the results, and stops the run if the store fails. Returns false if the run stops.
@@ -289,6 +301,14 @@ impl ChangeSink for Reading {
     fn apply_pending(&mut self) -> bool {
         let settled = self.runtime.block_on(self.adder.apply_pending());
         self.count_results(settled)
+    }
+
+    fn end_input(&mut self) {
+        if self.runner.tally.adds.accepted.get() > 0
+            && let Some(warning) = self.adder.unmatched_pattern()
+        {
+            self.runner.output.say_blocking(&warning);
+        }
     }
 }
 
@@ -327,21 +347,16 @@ pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
             None => Target::Store(place.to_change(how).await?),
         };
         log::show_events(complain);
-        let (adder, runtime) = (Adder::new(target, unsaid), Handle::current());
-        let unmatched = settings.groups.pattern();
-        let mut adding = Adding { adder, runtime, failed: None, unmatched };
+        let adder = Adder::new(target, unsaid, settings.groups.pattern());
+        let mut adding = Adding { adder, runtime: Handle::current(), failed: None };
         // This call blocks until the input arrives. Only a signal that ends the process interrupts it.
         let added = tokio::task::block_in_place(|| match keys.is_empty() {
             true => adding.add_read(&source, format),
             false => adding.add_named(&keys, format),
         });
         let counts = adding.adder.counts;
-        if let Some(pattern) = adding.unmatched.filter(|_| counts.adds > 0) {
-            let pattern = escaped(pattern.as_str().as_bytes());
-            complain(&format!(
-                "--group-by {pattern}: no key matches, so all keys are in the group \"\"; if that is wrong, \
-                 use another queue and pattern"
-            ));
+        if let Some(warning) = adding.adder.unmatched_pattern().filter(|_| counts.adds > 0) {
+            complain(&warning);
         }
         counts.print_summary(summary, started.elapsed());
         match added {
@@ -358,8 +373,6 @@ struct Adding {
     runtime: Handle,
     /// The reason why no more keys are added.
     failed: Option<String>,
-    /// The pattern of `--group-by`, until a key matches it.
-    unmatched: Option<Regex>,
 }
 
 impl Adding {
@@ -400,9 +413,6 @@ impl Adding {
 impl ChangeSink for Adding {
     fn take_change(&mut self, change: Change<'_>) -> Result<bool, Why> {
         self.adder.check_change(&change)?;
-        if let Change::Add(key, _) = &change {
-            self.unmatched.take_if(|pattern| pattern.is_match(key));
-        }
         self.failed = self.runtime.block_on(self.adder.take_change(change)).err();
         Ok(self.failed.is_none())
     }

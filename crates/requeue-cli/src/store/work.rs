@@ -41,7 +41,8 @@ pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
         let parts = Parts { stopper: Some(stopper), remote, ..Parts::new(config, files, listener) };
         launch::run_parts(parts, |runner| {
             log::show_on(&runner.output);
-            reader::spawn_reader(runner, input, Reading::new(runner, queue))
+            let reading = Reading::new(runner, queue, settings.groups.pattern());
+            reader::spawn_reader(runner, input, reading)
         })
         .await
     })

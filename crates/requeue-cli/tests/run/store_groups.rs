@@ -269,6 +269,16 @@ fn a_pattern_that_no_key_matches_is_named() {
     let ended = add(&dir, &["--group-by", "^z", "a", "zeta"]);
     assert!(!ended.stderr.contains("no key matches"), "{}", ended.stderr);
     assert_eq!(listed(&dir, &[]), ["2 0 0 - 1 - \"\"", "1 0 0 - 1 - z"]);
+    let run = |keys: &str| {
+        let args = ["--queue", "run", "--group-by", "^z", "true"];
+        end(&mut requeue(&dir, "run", &args), keys).stderr
+    };
+    let stderr = run("a\nb\n");
+    assert!(stderr.contains(said), "{stderr}");
+    for keys in ["a\nzeta\n", ""] {
+        let stderr = run(keys);
+        assert!(!stderr.contains("no key matches"), "{stderr}");
+    }
 }
 
 /// A worker cannot name groups, so the limit alone is enough.
