@@ -2,7 +2,7 @@
 
 use clap::Args;
 use regex::bytes::Regex;
-use requeue_store::{GroupBy, OpenOptions};
+use requeue_store::{GroupBy, Key, OpenOptions};
 
 use crate::args::run::{Alone, Order};
 use crate::args::values::parse_group_limit;
@@ -115,6 +115,17 @@ impl GroupSettings {
             Some(GroupBy::Pattern(pattern)) => Regex::new(pattern).ok(),
             _ => None,
         }
+    }
+
+    /// Returns the reason why a new queue would refuse an add.
+    pub(crate) fn check_add(&self, key: &[u8], group: Option<&str>) -> Result<(), String> {
+        let by = self.by.clone().or(group.map(|_| GroupBy::Add));
+        by.map_or(Ok(()), |by| by.check_add(&Key::from(key), group))
+    }
+
+    /// Lets the adds of a new queue name their groups if one does, and the flags say nothing else.
+    pub(crate) fn set_named(&mut self, named: bool) {
+        self.by = self.by.take().or(named.then_some(GroupBy::Add));
     }
 
     /// Returns the settings of a queue that `add` creates if its adds name groups, and nothing else is set.

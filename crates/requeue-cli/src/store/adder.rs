@@ -20,7 +20,7 @@ use super::server::{Part as ServerPart, Server, WRONG_ANSWER};
 use super::{QueueSettings, block_on, re_add};
 use crate::args::groups::GroupSettings;
 use crate::args::run::Summary;
-use crate::args::store::AddFlags;
+use crate::args::store::{AddFlags, Place};
 use crate::duration::{Debounce, shown};
 use crate::exit::{Ended, Exit, Refusal, complain, error_chain};
 use crate::input::source::{FROM_TERMINAL, Input, Source};
@@ -58,6 +58,8 @@ struct PendingAdd {
 /// The queue that gets the keys.
 enum Target {
     Store(Queue),
+    /// A queue that the first valid add creates. A group of that add is a setting of the queue.
+    Missing(Place, QueueSettings),
     Server(Server),
 }
 
@@ -95,17 +97,31 @@ impl Adder {
         ))
     }
 
+    /// Creates the queue if it is missing. `named`: the add has a group.
+    async fn create_missing(&mut self, named: bool) -> Result<(), String> {
+        if let Target::Missing(place, settings) = &mut self.target {
+            settings.groups.set_named(named);
+            let created = place.to_change(|opening| settings.apply_to(opening)).await;
+            self.target = Target::Store(created.map_err(|refusal| refusal.message)?);
+        }
+        Ok(())
+    }
+
     /// Returns the reason why the queue cannot have the key of a change, or its group.
     fn check_change(&self, change: &Change<'_>) -> Result<(), Why> {
         let (Change::Add(key, _) | Change::Cancel(key)) = change;
         let (bytes, most) = (key.len() as u64, Key::MAX_LENGTH);
         match (&self.target, change) {
-            (Target::Store(_), _) if key.len() > most => Err(Why::KeyTooLong { bytes, most }),
+            (Target::Server(_), _) => Ok(()),
+            _ if key.len() > most => Err(Why::KeyTooLong { bytes, most }),
             (Target::Store(queue), Change::Add(key, options)) => {
                 let group = options.group.as_deref().or(self.unsaid.group.as_deref());
                 queue.check_add(&**key, group).map_err(|error| Why::Refused(error.to_string()))
             }
-            _ => Ok(()),
+            (Target::Missing(_, settings), Change::Add(key, options)) => {
+                settings.groups.check_add(key, options.group.as_deref()).map_err(Why::Refused)
+            }
+            (_, Change::Cancel(_)) => Ok(()),
         }
     }
 
@@ -114,6 +130,7 @@ impl Adder {
         match change {
             Change::Add(key, options) => {
                 self.unmatched.take_if(|pattern| pattern.is_match(&key));
+                self.create_missing(options.group.is_some()).await?;
                 if let Target::Server(_) = self.target {
                     return self.take_for_server(&key, options).await;
                 }
@@ -140,6 +157,7 @@ impl Adder {
                         let Changed { changed, .. } = answer.map_err(|refusal| refusal.message)?;
                         changed == 1
                     }
+                    Target::Missing(..) => false,
                 };
                 self.counts.cancelled += usize::from(cancelled);
             }
@@ -204,6 +222,8 @@ impl Adder {
         let part = std::mem::take(&mut self.part);
         let queue = match &self.target {
             Target::Store(queue) => queue,
+            // There are no adds.
+            Target::Missing(..) => return Ok(()),
             Target::Server(_) => {
                 let keys = self.named.take_keys();
                 return if keys.is_empty() { Ok(()) } else { self.send_part(keys).await };
@@ -326,7 +346,7 @@ pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
     }
     let groups = groups.settings(group.is_some())?;
     if let Some(group) = &group {
-        let checked = GroupBy::check_name(group);
+        let checked = GroupBy::Add.check_add(&Key::from(""), Some(group));
         checked.map_err(|why| Refusal::usage(format!("--group: {why}")))?;
     }
     if server.is_some() && groups != GroupSettings::of_adds(group.is_some()) {
@@ -344,7 +364,10 @@ pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
         let how = |opening| settings.apply_to(opening);
         let target = match server {
             Some(server) => Target::Server(server),
-            None => Target::Store(place.to_change(how).await?),
+            None => match place.to_change_existing(how).await? {
+                Some(queue) => Target::Store(queue),
+                None => Target::Missing(place, settings.clone()),
+            },
         };
         log::show_events(complain);
         let adder = Adder::new(target, unsaid, settings.groups.pattern());
@@ -400,7 +423,13 @@ impl Adding {
 
     fn finish_adds(&mut self) -> Result<(), String> {
         // All records so far are added, even after an invalid record or a failed read.
-        let applied = self.runtime.block_on(self.adder.apply_pending());
+        let applied = self.runtime.block_on(async {
+            if self.failed.is_none() && self.adder.counts.bad_input == 0 {
+                // Empty input creates the queue, too.
+                self.adder.create_missing(false).await?;
+            }
+            self.adder.apply_pending().await
+        });
         applied.and(self.failed.take().map_or(Ok(()), Err))
     }
 

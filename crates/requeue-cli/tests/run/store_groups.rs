@@ -317,6 +317,41 @@ fn queues(dir: &Path) -> Vec<String> {
     text.lines().map(|line| line.split('\t').next().unwrap().to_owned()).collect()
 }
 
+#[test]
+fn an_add_that_is_refused_creates_no_queue_and_the_first_other_one_fits() {
+    let dir = directory("store_groups_first");
+    let add_json = |queue: &str, args: &[&str], records: &str| {
+        let args = [&["--queue", queue, "--input", "json"], args].concat();
+        end(&mut requeue(&dir, "add", &args), records)
+    };
+    let long = "x".repeat(101);
+    let named = format!(r#"{{"key":"k","group":"{long}"}}"#);
+    let key = format!(r#"{{"key":"{}"}}"#, "x".repeat(3000));
+    let other = r#"{"key":"a/1","group":"b"}"#;
+    for (args, record, why) in [
+        (&[][..], &*named, "has 101 bytes; at most 100 are allowed"),
+        (&[], &key, "not a key: it has 3000 bytes"),
+        (&BY, other, r#"the add names the group "b", and the pattern "#),
+        (&[], "no record", "not a JSON object"),
+    ] {
+        let ended = add_json("refused", args, record);
+        assert_eq!((ended.code(), ended.count("adds")), (Some(3), 0), "{}", ended.stderr);
+        assert!(ended.stderr.contains(why), "{}", ended.stderr);
+    }
+    let cancelled = add_json("cancelled", &[], r#"{"key":"k","op":"cancel"}"#);
+    assert_eq!((cancelled.code(), cancelled.count("cancelled")), (Some(0), 0));
+    assert_eq!(queues(&dir), ["cancelled"]);
+
+    let grouped = r#"{"key":"k1","group":"acme"}"#;
+    let ended = add_json("named", &[], &format!("{named}\n{grouped}\n{}", r#"{"key":"k2"}"#));
+    assert_eq!((ended.code(), ended.count("adds")), (Some(3), 2), "{}", ended.stderr);
+    let ended = add_json("plain", &[], &format!("{}\n{grouped}", r#"{"key":"k2"}"#));
+    assert_eq!((ended.code(), ended.count("adds")), (Some(3), 1), "{}", ended.stderr);
+    assert_eq!(add_json("empty", &[], "").code(), Some(0));
+    assert_eq!(queues(&dir), ["cancelled", "empty", "named", "plain"]);
+    assert_eq!(listed(&dir, &["--queue", "named"]), ["1 0 0 - 1 - \"\"", "1 0 0 - 1 - acme"]);
+}
+
 /// The same with the server of a worker.
 #[test]
 fn groups_are_listed_and_changed_by_a_server() {
