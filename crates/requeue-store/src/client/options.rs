@@ -81,7 +81,8 @@ impl Opening {
             ));
         }
         let stored = place.group_by.as_deref().map(GroupBy::from_stored);
-        let stored = stored.as_ref().map(Grouping::new).transpose()?;
+        let stored = stored.as_ref().map(Grouping::new).transpose();
+        let stored = stored.map_err(|why| format!("{why}; drop the queue, and create it again"))?;
         if let Some(wanted) = wanted.filter(|&wanted| stored.as_ref() != Some(wanted)) {
             let has = match &stored {
                 Some(stored) => format!("its groups are {stored}"),

@@ -72,7 +72,10 @@ async fn invalid_options_of_groups_are_refused() {
         (new().group_by(PATTERN).group_limit(0), "invalid limit 0 of its groups"),
         (new().group_limit(1), "it does not exist, and a limit of its groups needs `group_by`"),
         (new().group_by(""), "the pattern of its groups is empty"),
-        (new().group_by("("), "is not a regular expression"),
+        (
+            new().group_by("("),
+            r#"the pattern "(" of its groups is not a regular expression: unclosed group"#,
+        ),
     ] {
         let error = options.open().await.expect_err("refused");
         assert_eq!(error.kind(), ErrorKind::Invalid);

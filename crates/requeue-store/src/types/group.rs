@@ -73,7 +73,11 @@ impl Grouping {
                 Err("the pattern of its groups is empty; use one such as ^[^/]*".to_owned())
             }
             GroupBy::Pattern(pattern) => Regex::new(pattern).map(Self::Pattern).map_err(|error| {
-                format!("the pattern of its groups is not a regular expression: {error}")
+                // The other lines repeat the pattern.
+                let error = error.to_string();
+                let why = error.lines().last().unwrap_or_default();
+                let why = why.strip_prefix("error: ").unwrap_or(why);
+                format!("the pattern {pattern:?} of its groups is not a regular expression: {why}")
             }),
         }
     }
