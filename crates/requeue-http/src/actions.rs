@@ -16,7 +16,7 @@ use crate::api::{
 };
 use crate::keys::from_base64;
 use crate::params::{Params, Problem, json};
-use crate::source::{NewKey, Part, Selection, count_of};
+use crate::source::{NewKey, Part, Selection, Source, count_of};
 use crate::state::SiteState;
 
 /// The size limit of the body of a request.
@@ -136,23 +136,26 @@ pub(crate) async fn set_rate(State(site): Site, request: Request) -> Result<Resp
 
 /// The log of an action on keys. If the request is dropped or fails, the drop logs the keys that were changed by then.
 /// A refused request, which changes nothing, is not logged.
-struct Log {
+pub(crate) struct Log {
     remote: Remote,
     action: &'static str,
-    /// The number of keys that the action is for.
-    keys: usize,
+    /// The group of the keys, if the action is for all of a group.
+    group: Option<String>,
+    /// The number of keys that the action is for, if it is known.
+    keys: Option<usize>,
     changed: usize,
-    is_done: bool,
+    /// True from the start to the end of the action.
+    is_open: bool,
 }
 
 impl Log {
-    const fn new(remote: Remote, action: &'static str) -> Self {
-        Self { remote, action, keys: 0, changed: 0, is_done: false }
+    pub(crate) const fn new(remote: Remote, action: &'static str) -> Self {
+        Self { remote, action, group: None, keys: None, changed: 0, is_open: false }
     }
 
     /// Logs that the action starts.
     fn begin(&mut self, keys: usize) {
-        self.keys = keys;
+        (self.keys, self.is_open) = (Some(keys), true);
         tracing::info!(remote = %self.remote, keys, "{} starts", self.action);
     }
 
@@ -162,27 +165,42 @@ impl Log {
         keys: usize,
         ran: impl Future<Output = Result<T, Problem>>,
     ) -> Result<T, Problem> {
-        self.keys = keys;
+        (self.keys, self.is_open) = (Some(keys), true);
         ran.await.inspect_err(|problem| {
             self.changed = problem.changed;
             // Nothing was changed, so the drop has nothing to report.
-            self.is_done = problem.is_refusal();
+            self.is_open = !problem.is_refusal();
         })
+    }
+
+    /// Cancels the keys of a group in this state. Returns their number.
+    pub(crate) async fn cancel_group(
+        mut self,
+        source: &dyn Source,
+        group: String,
+        state: Option<RowState>,
+    ) -> Result<u64, Problem> {
+        (self.group, self.is_open) = (Some(group.clone()), true);
+        let cancelled = source.cancel_group(group, state, &mut self.changed).await;
+        cancelled.inspect_err(|problem| self.is_open = !problem.is_refusal())?;
+        let cancelled = self.changed as u64;
+        self.complete();
+        Ok(cancelled)
     }
 
     /// Logs the end of the action.
     fn complete(mut self) {
-        self.is_done = true;
-        tracing::info!(remote = %self.remote, keys = self.changed, "{}", self.action);
+        self.is_open = false;
+        let Self { remote, action, group, changed, .. } = &self;
+        tracing::info!(%remote, group, keys = changed, "{action}");
     }
 }
 
 impl Drop for Log {
     fn drop(&mut self) {
-        // Without keys, the request was refused.
-        if !self.is_done && self.keys > 0 {
-            let Self { remote, action, keys, changed, .. } = self;
-            tracing::warn!(%remote, keys, changed, "{action} was interrupted");
+        if self.is_open {
+            let Self { remote, action, group, keys, changed, .. } = self;
+            tracing::warn!(%remote, group, keys, changed, "{action} was interrupted");
         }
     }
 }
@@ -312,6 +330,7 @@ mod tests {
     use std::fmt::{Debug, Write};
     use std::sync::Mutex;
 
+    use futures_util::FutureExt;
     use requeue::{Added, Queue};
     use tracing::field::{Field, Visit};
     use tracing::span::{Attributes, Id, Record};
@@ -439,6 +458,54 @@ mod tests {
         drop(log);
         let lines = lines.0.lock().unwrap();
         assert!(lines.ends_with(&format!("{failed}keys=2 changed=0 \n")), "{lines}");
+    }
+
+    #[cfg(feature = "store")]
+    #[tokio::test]
+    async fn a_cancel_of_a_group_waits_for_its_turn_and_is_logged() {
+        const TOKEN: &str = "0123456789abcdef";
+        let lines = Lines::default();
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+        let store = requeue_store::Store::connect(&url).await.unwrap();
+        store.migrate().await.unwrap();
+        let queue = store.queue("orders").group_by("^[^/]*").open().await.unwrap();
+        // More than one step cancels.
+        queue.add_all((0..1500).map(|n| format!("acme/{n}"))).await.unwrap();
+        let token = crate::AdminToken::new(TOKEN).unwrap();
+        let site = Site::of_store(queue).admin(token).build();
+        let _here = tracing::subscriber::set_default(lines.clone());
+        let cancel = |group: &str| {
+            let request = Request::builder()
+                .header(header::CONTENT_TYPE, "application/json")
+                .header(header::AUTHORIZATION, format!("Bearer {TOKEN}"))
+                .body(format!(r#"{{"group":"{group}"}}"#).into())
+                .unwrap();
+            let site = State(Arc::clone(&site.state));
+            Box::pin(crate::groups::change_group(site, request, GroupAction::Cancel))
+        };
+        let logged = || {
+            let lines = std::mem::take(&mut *lines.0.lock().unwrap());
+            lines.lines().filter(|line| line.contains("group-cancel")).collect::<String>()
+        };
+
+        let search = site.state.take_turn().await.ok();
+        let mut waiting = cancel("acme");
+        assert!((&mut waiting).now_or_never().is_none(), "it waits for the search");
+        drop(waiting);
+        assert_eq!(logged(), "");
+        drop(search);
+
+        assert!(cancel("acme").now_or_never().is_none(), "it needs several steps");
+        let interrupted = logged();
+        let expected = "message=group-cancel was interrupted remote=a client without an address group=\"acme\" changed=";
+        assert!(interrupted.starts_with(expected), "{interrupted}");
+        assert!(cancel(&"x".repeat(101)).await.is_err());
+        assert_eq!(logged(), "", "a refused request changes nothing");
+        cancel("other").await.unwrap();
+        let expected =
+            "message=group-cancel remote=a client without an address group=\"other\" keys=0 ";
+        assert_eq!(logged(), expected);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A value with a name in the API.
 pub trait Named: Copy + PartialEq + 'static {
@@ -480,18 +480,25 @@ impl Named for GroupAction {
 pub struct GroupChange {
     /// The name; `None` for the limit of all groups without another one.
     pub group: Option<String>,
-    /// For `group-limit`; `None` removes the limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub limit: Option<u32>,
+    /// For `group-limit`, which requires it; `Some(None)`, which is `null`, removes the limit.
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Option<u32>>,
     /// For `group-weight`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
-    /// For `group-rate`; `None` removes the rate.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rate: Option<StartRate>,
+    /// For `group-rate`, which requires it; `Some(None)`, which is `null`, removes the rate.
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Option<StartRate>>,
     /// For `group-cancel`: only keys in this state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<State>,
+}
+
+/// Reads a field that is there, even if it is `null`.
+fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    field: D,
+) -> Result<Option<Option<T>>, D::Error> {
+    Option::deserialize(field).map(Some)
 }
 
 /// The response to an action on a group.

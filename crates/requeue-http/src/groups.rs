@@ -6,10 +6,10 @@ use std::sync::Arc;
 use axum::extract::{RawQuery, Request, State};
 use axum::response::Response;
 
-use crate::actions::{check_token, read_body};
+use crate::actions::{Log, check_token, read_body};
 use crate::api::{Group, GroupAction, GroupChange, GroupChanged, GroupList, Named};
 use crate::params::{Params, Problem, json};
-use crate::source::Part;
+use crate::source::{Part, no_groups};
 use crate::state::SiteState;
 
 /// The number of groups that are read for one request, and the largest `limit`.
@@ -85,10 +85,21 @@ pub(crate) async fn change_group(
     let remote = check_token(&site, &request)?;
     let change = read_body::<GroupChange>(request).await?;
     check_change(action, &change)?;
+    if !site.source.has_groups() {
+        return Err(no_groups());
+    }
     let group = change.group.clone();
-    let cancelled = site.source.change_group(action, change).await?;
-    tracing::info!(%remote, ?group, keys = cancelled, "{}", action.name());
-    Ok(json(&GroupChanged { cancelled }))
+    if action == GroupAction::Cancel {
+        // The store reads all keys of the queue, as a search does.
+        let _turn = site.take_turn().await?;
+        let log = Log::new(remote, action.name());
+        let cancelled =
+            log.cancel_group(&*site.source, group.unwrap_or_default(), change.state).await?;
+        return Ok(json(&GroupChanged { cancelled }));
+    }
+    site.source.change_group(action, change).await?;
+    tracing::info!(%remote, group, "{}", action.name());
+    Ok(json(&GroupChanged { cancelled: 0 }))
 }
 
 /// Refuses fields that the action would ignore, and a missing one.
@@ -97,17 +108,17 @@ fn check_change(action: GroupAction, change: &GroupChange) -> Result<(), Problem
     if group.is_none() && action != GroupAction::Limit {
         return Err(Problem::parameter("group", "missing; pass the name of a group"));
     }
-    if action == GroupAction::Weight && weight.is_none() {
-        return Err(Problem::parameter("weight", "missing; pass a number from 1"));
-    }
-    for (name, is_there, of) in [
-        ("limit", limit.is_some(), GroupAction::Limit),
-        ("weight", weight.is_some(), GroupAction::Weight),
-        ("rate", rate.is_some(), GroupAction::Rate),
-        ("state", state.is_some(), GroupAction::Cancel),
+    for (name, is_there, of, needed) in [
+        ("limit", limit.is_some(), GroupAction::Limit, "a number from 1, or null to remove the limit"),
+        ("weight", weight.is_some(), GroupAction::Weight, "a number from 1"),
+        ("rate", rate.is_some(), GroupAction::Rate, "a rate, or null to remove the rate"),
+        ("state", state.is_some(), GroupAction::Cancel, ""),
     ] {
         if is_there && action != of {
             return Err(Problem::parameter(name, &format!("only for {}", of.name())));
+        }
+        if !is_there && action == of && !needed.is_empty() {
+            return Err(Problem::parameter(name, &format!("missing; pass {needed}")));
         }
     }
     Ok(())
@@ -125,11 +136,14 @@ mod tests {
         for (action, change, is_valid) in [
             (GroupAction::Pause, of(group(), None, None), true),
             (GroupAction::Pause, of(None, None, None), false),
-            (GroupAction::Pause, of(group(), Some(1), None), false),
-            (GroupAction::Limit, of(None, Some(1), None), true),
-            (GroupAction::Limit, of(group(), None, None), true),
-            (GroupAction::Limit, of(group(), None, Some(1)), false),
-            (GroupAction::Rate, of(group(), None, None), true),
+            (GroupAction::Pause, of(group(), Some(Some(1)), None), false),
+            (GroupAction::Pause, of(group(), Some(None), None), false),
+            (GroupAction::Limit, of(None, Some(Some(1)), None), true),
+            (GroupAction::Limit, of(group(), Some(None), None), true),
+            (GroupAction::Limit, of(group(), None, None), false),
+            (GroupAction::Limit, of(group(), Some(None), Some(1)), false),
+            (GroupAction::Rate, GroupChange { rate: Some(None), ..of(group(), None, None) }, true),
+            (GroupAction::Rate, of(group(), None, None), false),
             (GroupAction::Rate, of(None, None, None), false),
             (GroupAction::Rate, of(group(), None, Some(1)), false),
             (GroupAction::Weight, of(group(), None, Some(1)), true),

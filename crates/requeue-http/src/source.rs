@@ -64,8 +64,17 @@ pub(crate) trait Source: Send + Sync {
     async fn read_groups(&self, _most: usize) -> Result<Vec<Group>, Problem> {
         Err(no_groups())
     }
-    /// Changes a group. Returns the number of cancelled keys.
-    async fn change_group(&self, _: GroupAction, _: GroupChange) -> Result<u64, Problem> {
+    /// Changes the settings of a group.
+    async fn change_group(&self, _: GroupAction, _: GroupChange) -> Result<(), Problem> {
+        Err(no_groups())
+    }
+    /// Cancels the keys of a group in this state. `changed` is their number so far.
+    async fn cancel_group(
+        &self,
+        _group: String,
+        _state: Option<State>,
+        _changed: &mut usize,
+    ) -> Result<(), Problem> {
         Err(no_groups())
     }
 }

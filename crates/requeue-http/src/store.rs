@@ -402,27 +402,40 @@ impl Source for Stored {
         Ok(groups.into_iter().map(Group::from).collect())
     }
 
-    async fn change_group(&self, action: GroupAction, change: GroupChange) -> Result<u64, Problem> {
-        if !self.queue.has_groups() {
-            return Err(no_groups());
-        }
-        let GroupChange { group: name, limit, weight, rate, state } = change;
+    async fn change_group(&self, action: GroupAction, change: GroupChange) -> Result<(), Problem> {
+        let GroupChange { group: name, limit, weight, rate, .. } = change;
         let group = self.queue.group(name.clone().unwrap_or_default());
+        let limit = limit.flatten();
         let changed = match (action, weight) {
-            (GroupAction::Cancel, _) => {
-                let state = state.map(stored_state).transpose()?;
-                return group.cancel_all(state).await.map_err(update_failure);
-            }
             (GroupAction::Pause, _) => group.pause().await,
             (GroupAction::Resume, _) => group.resume().await,
             (GroupAction::Weight, Some(weight)) => group.set_weight(weight).await,
-            // The request was refused without a weight.
-            (GroupAction::Weight, None) => Ok(()),
+            // The request was refused without a weight, and a cancel changes no setting.
+            (GroupAction::Weight, None) | (GroupAction::Cancel, _) => Ok(()),
             (GroupAction::Limit, _) if name.is_none() => self.queue.set_group_limit(limit).await,
             (GroupAction::Limit, _) => group.set_limit(limit).await,
-            (GroupAction::Rate, _) => group.set_rate(rate_of_request(rate)?).await,
+            (GroupAction::Rate, _) => group.set_rate(rate_of_request(rate.flatten())?).await,
         };
-        changed.map(|()| 0).map_err(update_failure)
+        changed.map_err(update_failure)
+    }
+
+    async fn cancel_group(
+        &self,
+        group: String,
+        state: Option<RowState>,
+        changed: &mut usize,
+    ) -> Result<(), Problem> {
+        let state = state.map(stored_state).transpose()?;
+        let mut cancelling = self.queue.group(group).cancel_all(state);
+        loop {
+            let step = cancelling.step().await;
+            *changed = usize::try_from(cancelling.changed()).unwrap_or(usize::MAX);
+            if !step.map_err(update_failure)? {
+                return Ok(());
+            }
+            // Other requests have their turn between two steps.
+            tokio::task::yield_now().await;
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use regex::bytes::Regex;
-use requeue_store::{GroupBy, OpenOptions};
+use requeue_store::{GroupBy, Key, OpenOptions};
 
 use crate::args::run::{Alone, Order};
 use crate::args::values::parse_group_limit;
@@ -52,11 +52,10 @@ impl GroupFlags {
     pub(crate) fn settings(self, named: bool) -> Result<GroupSettings, Refusal> {
         let Self { group_by, group_limit: limit, order } = self;
         let has_groups = named || group_by.is_some();
-        let needed = if named { "--group-by or --group" } else { "--group-by" };
         let refuse = |why: &str| Err(Refusal::usage(why));
         match order {
             Some(Order::Fair) if !has_groups => {
-                return Err(Refusal::usage(format!("--order fair requires {needed}")));
+                return refuse("--order fair requires --group-by, or --group of `requeue add`");
             }
             None | Some(Order::Fair) => {}
             Some(_) if has_groups => {
@@ -69,7 +68,7 @@ impl GroupFlags {
             }
         }
         if limit.is_some() && !has_groups {
-            return Err(Refusal::usage(format!("--group-limit requires {needed}")));
+            return refuse("--group-limit requires --group-by, or --group of `requeue add`");
         }
         let by = match group_by {
             Some(pattern) => {
@@ -79,6 +78,15 @@ impl GroupFlags {
             None => named.then_some(GroupBy::Add),
         };
         Ok(GroupSettings { by, limit })
+    }
+}
+
+impl GroupFlags {
+    /// As [`settings`](Self::settings), for a worker. The limit alone fits a queue whose adds name the groups.
+    pub(crate) fn worker_settings(mut self) -> Result<GroupSettings, Refusal> {
+        let limit = self.group_limit.take_if(|_| self.group_by.is_none());
+        let settings = self.settings(false)?;
+        Ok(GroupSettings { limit: limit.or(settings.limit), ..settings })
     }
 }
 
@@ -108,6 +116,17 @@ impl GroupSettings {
             Some(GroupBy::Pattern(pattern)) => Regex::new(pattern).ok(),
             _ => None,
         }
+    }
+
+    /// Returns the reason why a new queue would refuse an add.
+    pub(crate) fn check_add(&self, key: &[u8], group: Option<&str>) -> Result<(), String> {
+        let by = self.by.clone().or(group.map(|_| GroupBy::Add));
+        by.map_or(Ok(()), |by| by.check_add(&Key::from(key), group))
+    }
+
+    /// Lets the adds of a new queue name their groups if one does, and the flags say nothing else.
+    pub(crate) fn set_named(&mut self, named: bool) {
+        self.by = self.by.take().or(named.then_some(GroupBy::Add));
     }
 
     /// Returns the settings of a queue that `add` creates if its adds name groups, and nothing else is set.

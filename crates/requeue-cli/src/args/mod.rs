@@ -146,9 +146,9 @@ pub(crate) enum Subcommand {
     /// List the parked keys of a queue, with their last errors
     ///
     /// Prints a line for each key: its attempts, the time at which it was parked, and its last failure. With
-    /// --json, prints objects with `key` (`key_base64` if it is not UTF-8), `priority` if it is not 0,
-    /// `attempts`, `why` and `given_up_at`.
-    Parked(store::ParkedFlags),
+    /// --json, prints objects that `requeue add --input json` reads, with `key` (`key_base64` if it is not UTF-8),
+    /// `priority` if it is not 0, `attempts`, `why` and `given_up_at`.
+    Parked(store::ListFlags),
     /// Make parked keys ready again
     ///
     /// --all revives the keys that are parked now, 1,000 at a time. After an interruption the rest is still

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use requeue_store::Priority;
 
-use crate::args::store::{PRIORITIES, Place};
+use crate::args::store::{ListFlags, PRIORITIES, Place};
 use crate::args::values::named_values;
 use crate::duration::parse_duration;
 
@@ -65,16 +65,6 @@ pub(crate) struct AddFlags {
     /// Group of the key, if adds name their groups
     #[arg(long, value_name = "NAME")]
     pub(crate) group: Option<String>,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct ListFlags {
-    #[command(flatten)]
-    pub(crate) place: Place,
-
-    /// Print a JSON object for each key
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]

@@ -298,11 +298,11 @@ pub(crate) struct StatusFlags {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct ParkedFlags {
+pub(crate) struct ListFlags {
     #[command(flatten)]
     pub(crate) place: Place,
 
-    /// Print JSON objects that `requeue add --input json` reads
+    /// Print a JSON object for each key
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -85,6 +85,9 @@ pub(crate) trait ChangeSink: Send {
     /// Waits until all changes are applied. Called when the next record is not available yet. Returns false if the sink
     /// takes no more.
     fn apply_pending(&mut self) -> bool;
+
+    /// Called once, when all changes are applied.
+    fn end_input(&mut self) {}
 }
 
 /// Passes the change of each record to the sink. Returns true at the end of the input, and false if the sink takes no

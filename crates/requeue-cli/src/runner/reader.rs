@@ -75,6 +75,7 @@ fn read_input(runner: &Runner, input: Input, sink: &mut dyn ChangeSink) {
     }
     // All records so far are applied before the queue is closed, even after a read error.
     sink.apply_pending();
+    sink.end_input();
 }
 
 impl Runner {

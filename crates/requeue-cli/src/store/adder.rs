@@ -20,7 +20,7 @@ use super::server::{Part as ServerPart, Server, WRONG_ANSWER};
 use super::{QueueSettings, block_on, re_add};
 use crate::args::groups::GroupSettings;
 use crate::args::run::Summary;
-use crate::args::store::AddFlags;
+use crate::args::store::{AddFlags, Place};
 use crate::duration::{Debounce, shown};
 use crate::exit::{Ended, Exit, Refusal, complain, error_chain};
 use crate::input::source::{FROM_TERMINAL, Input, Source};
@@ -43,6 +43,8 @@ struct Adder {
     /// With a server, the keys of the part as it names them.
     named: ServerPart<AddedKey>,
     counts: Counts,
+    /// The pattern of `--group-by`, until a key matches it.
+    unmatched: Option<Regex>,
 }
 
 /// An add that is sent with the others of its part.
@@ -56,6 +58,8 @@ struct PendingAdd {
 /// The queue that gets the keys.
 enum Target {
     Store(Queue),
+    /// A queue that the first valid add creates. A group of that add is a setting of the queue.
+    Missing(Place, QueueSettings),
     Server(Server),
 }
 
@@ -79,9 +83,28 @@ struct Counts {
 }
 
 impl Adder {
-    fn new(target: Target, unsaid: AddOptions) -> Self {
+    fn new(target: Target, unsaid: AddOptions, pattern: Option<Regex>) -> Self {
         let (part, named) = (Vec::with_capacity(PART), ServerPart::new());
-        Self { target, unsaid, part, named, counts: Counts::default() }
+        Self { target, unsaid, part, named, counts: Counts::default(), unmatched: pattern }
+    }
+
+    /// Returns the warning about a pattern that has matched no key.
+    fn unmatched_pattern(&self) -> Option<String> {
+        let pattern = escaped(self.unmatched.as_ref()?.as_str().as_bytes());
+        Some(format!(
+            "--group-by {pattern}: no key matches, so all keys are in the group \"\"; if that is wrong, \
+             use another queue and pattern"
+        ))
+    }
+
+    /// Creates the queue if it is missing. `named`: the add has a group.
+    async fn create_missing(&mut self, named: bool) -> Result<(), String> {
+        if let Target::Missing(place, settings) = &mut self.target {
+            settings.groups.set_named(named);
+            let created = place.to_change(|opening| settings.apply_to(opening)).await;
+            self.target = Target::Store(created.map_err(|refusal| refusal.message)?);
+        }
+        Ok(())
     }
 
     /// Returns the reason why the queue cannot have the key of a change, or its group.
@@ -89,12 +112,16 @@ impl Adder {
         let (Change::Add(key, _) | Change::Cancel(key)) = change;
         let (bytes, most) = (key.len() as u64, Key::MAX_LENGTH);
         match (&self.target, change) {
-            (Target::Store(_), _) if key.len() > most => Err(Why::KeyTooLong { bytes, most }),
+            (Target::Server(_), _) => Ok(()),
+            _ if key.len() > most => Err(Why::KeyTooLong { bytes, most }),
             (Target::Store(queue), Change::Add(key, options)) => {
                 let group = options.group.as_deref().or(self.unsaid.group.as_deref());
                 queue.check_add(&**key, group).map_err(|error| Why::Refused(error.to_string()))
             }
-            _ => Ok(()),
+            (Target::Missing(_, settings), Change::Add(key, options)) => {
+                settings.groups.check_add(key, options.group.as_deref()).map_err(Why::Refused)
+            }
+            (_, Change::Cancel(_)) => Ok(()),
         }
     }
 
@@ -102,6 +129,8 @@ impl Adder {
     async fn take_change(&mut self, change: Change<'_>) -> Result<(), String> {
         match change {
             Change::Add(key, options) => {
+                self.unmatched.take_if(|pattern| pattern.is_match(&key));
+                self.create_missing(options.group.is_some()).await?;
                 if let Target::Server(_) = self.target {
                     return self.take_for_server(&key, options).await;
                 }
@@ -128,6 +157,7 @@ impl Adder {
                         let Changed { changed, .. } = answer.map_err(|refusal| refusal.message)?;
                         changed == 1
                     }
+                    Target::Missing(..) => false,
                 };
                 self.counts.cancelled += usize::from(cancelled);
             }
@@ -192,6 +222,8 @@ impl Adder {
         let part = std::mem::take(&mut self.part);
         let queue = match &self.target {
             Target::Store(queue) => queue,
+            // There are no adds.
+            Target::Missing(..) => return Ok(()),
             Target::Server(_) => {
                 let keys = self.named.take_keys();
                 return if keys.is_empty() { Ok(()) } else { self.send_part(keys).await };
@@ -248,11 +280,11 @@ pub(crate) struct Reading {
 
 impl Reading {
     /// Must be called in a runtime.
-    pub(crate) fn new(runner: &Arc<Runner>, queue: Queue) -> Self {
+    pub(crate) fn new(runner: &Arc<Runner>, queue: Queue, pattern: Option<Regex>) -> Self {
         // As in a queue in memory, an add of a key that was given up runs the key again.
         let unsaid = AddOptions { revive: Some(true), ..AddOptions::default() };
-        let (runner, adder) = (Arc::clone(runner), Adder::new(Target::Store(queue), unsaid));
-        Self { runner, adder, runtime: Handle::current() }
+        let adder = Adder::new(Target::Store(queue), unsaid, pattern);
+        Self { runner: Arc::clone(runner), adder, runtime: Handle::current() }
     }
 
     /// Counts the results, and stops the run if the store fails. Returns false if the run stops.
@@ -290,6 +322,14 @@ impl ChangeSink for Reading {
         let settled = self.runtime.block_on(self.adder.apply_pending());
         self.count_results(settled)
     }
+
+    fn end_input(&mut self) {
+        if self.runner.tally.adds.accepted.get() > 0
+            && let Some(warning) = self.adder.unmatched_pattern()
+        {
+            self.runner.output.say_blocking(&warning);
+        }
+    }
 }
 
 /// `requeue add`.
@@ -306,7 +346,7 @@ pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
     }
     let groups = groups.settings(group.is_some())?;
     if let Some(group) = &group {
-        let checked = GroupBy::check_name(group);
+        let checked = GroupBy::Add.check_add(&Key::from(""), Some(group));
         checked.map_err(|why| Refusal::usage(format!("--group: {why}")))?;
     }
     if server.is_some() && groups != GroupSettings::of_adds(group.is_some()) {
@@ -324,24 +364,22 @@ pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
         let how = |opening| settings.apply_to(opening);
         let target = match server {
             Some(server) => Target::Server(server),
-            None => Target::Store(place.to_change(how).await?),
+            None => match place.to_change_existing(how).await? {
+                Some(queue) => Target::Store(queue),
+                None => Target::Missing(place, settings.clone()),
+            },
         };
         log::show_events(complain);
-        let (adder, runtime) = (Adder::new(target, unsaid), Handle::current());
-        let unmatched = settings.groups.pattern();
-        let mut adding = Adding { adder, runtime, failed: None, unmatched };
+        let adder = Adder::new(target, unsaid, settings.groups.pattern());
+        let mut adding = Adding { adder, runtime: Handle::current(), failed: None };
         // This call blocks until the input arrives. Only a signal that ends the process interrupts this call.
         let added = tokio::task::block_in_place(|| match keys.is_empty() {
             true => adding.add_read(&source, format),
             false => adding.add_named(&keys, format),
         });
         let counts = adding.adder.counts;
-        if let Some(pattern) = adding.unmatched.filter(|_| counts.adds > 0) {
-            let pattern = escaped(pattern.as_str().as_bytes());
-            complain(&format!(
-                "--group-by {pattern}: no key matches, so all keys are in the group \"\"; if that is wrong, \
-                 use another queue and pattern"
-            ));
+        if let Some(warning) = adding.adder.unmatched_pattern().filter(|_| counts.adds > 0) {
+            complain(&warning);
         }
         counts.print_summary(summary, started.elapsed());
         match added {
@@ -358,8 +396,6 @@ struct Adding {
     runtime: Handle,
     /// The reason why no more keys are added.
     failed: Option<String>,
-    /// The pattern of `--group-by`, until a key matches it.
-    unmatched: Option<Regex>,
 }
 
 impl Adding {
@@ -387,7 +423,13 @@ impl Adding {
 
     fn finish_adds(&mut self) -> Result<(), String> {
         // All records so far are added, even after an invalid record or a failed read.
-        let applied = self.runtime.block_on(self.adder.apply_pending());
+        let applied = self.runtime.block_on(async {
+            if self.failed.is_none() && self.adder.counts.bad_input == 0 {
+                // Empty input creates the queue, too.
+                self.adder.create_missing(false).await?;
+            }
+            self.adder.apply_pending().await
+        });
         applied.and(self.failed.take().map_or(Ok(()), Err))
     }
 
@@ -400,9 +442,6 @@ impl Adding {
 impl ChangeSink for Adding {
     fn take_change(&mut self, change: Change<'_>) -> Result<bool, Why> {
         self.adder.check_change(&change)?;
-        if let Change::Add(key, _) = &change {
-            self.unmatched.take_if(|pattern| pattern.is_match(key));
-        }
         self.failed = self.runtime.block_on(self.adder.take_change(change)).err();
         Ok(self.failed.is_none())
     }

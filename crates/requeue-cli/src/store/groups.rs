@@ -118,9 +118,9 @@ async fn change_in_store(queue: &Queue, change: &Change) -> Result<Ended, Refusa
 async fn change_by_server(server: &Server, change: Change) -> Result<Ended, Refusal> {
     let body = GroupChange {
         group: change.group.clone(),
-        limit: change.limit,
+        limit: (change.action == GroupAction::Limit).then_some(change.limit),
         weight: change.weight,
-        rate: change.rate.map(StartRate::from),
+        rate: (change.action == GroupAction::Rate).then_some(change.rate.map(StartRate::from)),
         state: change.state.map(ApiState::stored),
     };
     let GroupChanged { cancelled } = server.post(change.action.name(), &body).await?;

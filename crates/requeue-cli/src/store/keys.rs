@@ -7,7 +7,7 @@ use requeue_store::{Entry, Key, Queue, State};
 
 use super::text::{Times, key_line};
 use super::{block_on, by_server, store_refusal};
-use crate::args::store::{ExplainFlags, KeysFlags, ParkedFlags, state_name};
+use crate::args::store::{ExplainFlags, KeysFlags, ListFlags, state_name};
 use crate::exit::{Ended, Exit, Refusal, print_output};
 use crate::input::json::Written;
 use crate::key::{printable, shown};
@@ -35,7 +35,7 @@ pub(crate) fn keys(flags: &KeysFlags) -> Result<Ended, Refusal> {
 }
 
 /// `requeue parked`.
-pub(crate) fn parked(flags: &ParkedFlags) -> Result<Ended, Refusal> {
+pub(crate) fn parked(flags: &ListFlags) -> Result<Ended, Refusal> {
     block_on(async {
         let queue = flags.place.to_look_at().await?;
         list_keys(&queue, Some(State::Parked), |entry| {

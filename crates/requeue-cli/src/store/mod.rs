@@ -132,11 +132,24 @@ impl Place {
         let url = self.store.required_url()?;
         open_patiently(self.store.wait, async || {
             // Each attempt connects again, because the connection itself may fail.
-            let store = connect_store(url).await?;
-            if sqlite_file(url).is_some() {
-                store.migrate().await?;
-            }
+            let store = connect_to_change(url).await?;
             Ok(how(store.queue(&self.queue)).open().await?)
+        })
+        .await
+    }
+
+    /// Opens the queue, if it exists. Creates its file.
+    async fn to_change_existing(
+        &self,
+        how: impl Fn(OpenOptions) -> OpenOptions,
+    ) -> Result<Option<Queue>, Refusal> {
+        let url = self.store.required_url()?;
+        open_patiently(self.store.wait, async || {
+            let store = connect_to_change(url).await?;
+            match how(store.queue(&self.queue)).must_exist().open().await {
+                Err(error) if error.kind() == ErrorKind::Missing => Ok(None),
+                opened => Ok(Some(opened?)),
+            }
         })
         .await
     }
@@ -207,6 +220,15 @@ async fn connect_store(url: &str) -> Result<Store, Unopened> {
     let store = Store::connect(url).await?;
     // This drops the store of an earlier attempt. Each subcommand has one store.
     OPENED.with(|opened| opened.replace(Some(store.clone())));
+    Ok(store)
+}
+
+/// Connects to a store. Creates or upgrades its file.
+async fn connect_to_change(url: &str) -> Result<Store, Unopened> {
+    let store = connect_store(url).await?;
+    if sqlite_file(url).is_some() {
+        store.migrate().await?;
+    }
     Ok(store)
 }
 

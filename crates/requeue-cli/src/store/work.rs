@@ -22,7 +22,7 @@ use crate::serve::Listener;
 pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
     let Through { store, queue, lease, wait, passwords } = flags.through.clone();
     let place = Place { store: StoreUrl { store, wait }, queue };
-    let groups = GroupFlags::take_from(&mut flags.alone).settings(false)?;
+    let groups = GroupFlags::take_from(&mut flags.alone).worker_settings()?;
     let (re_add, rate) = (re_add(flags.common.re_add)?, take_rate(&mut flags.common)?);
     let settings = QueueSettings { re_add, groups, rate, ..QueueSettings::default() };
     let (source, mut config) = Config::from_run_flags(flags)?;
@@ -41,7 +41,8 @@ pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
         let parts = Parts { stopper: Some(stopper), remote, ..Parts::new(config, files, listener) };
         launch::run_parts(parts, |runner| {
             log::show_on(&runner.output);
-            reader::spawn_reader(runner, input, Reading::new(runner, queue))
+            let reading = Reading::new(runner, queue, settings.groups.pattern());
+            reader::spawn_reader(runner, input, reading)
         })
         .await
     })
@@ -51,7 +52,7 @@ pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
 pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
     let WorkFlags { place, create, lease, worker, mut common, parked_add, .. } = flags;
     let WorkFlags { groups, stdin, dashboard, until_empty, passwords, .. } = flags;
-    let (re_add, groups) = (re_add(common.re_add)?, groups.settings(false)?);
+    let (re_add, groups) = (re_add(common.re_add)?, groups.worker_settings()?);
     let rate = take_rate(&mut common)?;
     let settings = QueueSettings { re_add, parked_add, groups, rate };
     let own = Subcommand { stdin, ..Subcommand::without_input("work") };

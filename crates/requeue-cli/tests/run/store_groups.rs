@@ -289,6 +289,87 @@ fn a_pattern_that_no_key_matches_is_named() {
     let ended = add(&dir, &["--group-by", "^z", "a", "zeta"]);
     assert!(!ended.stderr.contains("no key matches"), "{}", ended.stderr);
     assert_eq!(listed(&dir, &[]), ["2 0 0 - 1 - - - \"\"", "1 0 0 - 1 - - - z"]);
+    let run = |keys: &str| {
+        let args = ["--queue", "run", "--group-by", "^z", "true"];
+        end(&mut requeue(&dir, "run", &args), keys).stderr
+    };
+    let stderr = run("a\nb\n");
+    assert!(stderr.contains(said), "{stderr}");
+    for keys in ["a\nzeta\n", ""] {
+        let stderr = run(keys);
+        assert!(!stderr.contains("no key matches"), "{stderr}");
+    }
+}
+
+/// A worker cannot name groups, so the limit alone is enough.
+#[test]
+fn a_worker_of_named_groups_may_pass_the_limit() {
+    let dir = directory("store_groups_worker");
+    add(&dir, &["--group", "acme", "--group-limit", "2", "k1"]);
+    for subcommand in ["work", "run"] {
+        let stops: &[&str] = if subcommand == "work" { &["--until-empty"] } else { &[] };
+        let args = [stops, &["--group-limit", "2", "true"]].concat();
+        let ended = end(&mut requeue(&dir, subcommand, &args), "");
+        assert_eq!(ended.code(), Some(0), "{subcommand}: {}", ended.stderr);
+    }
+    add(&dir, &["--queue", "plain", "k"]);
+    for (args, why) in [
+        (&["--group-limit", "3", "true"][..], "the limit of its groups is 2, not 3"),
+        (
+            &["--queue", "plain", "--group-limit", "3", "true"],
+            "it has no groups, and the option says",
+        ),
+        (&["--queue", "new", "--group-limit", "3", "true"], "no such queue"),
+        (
+            &["--queue", "new", "--create", "--group-limit", "3", "true"],
+            "it does not exist, and a limit of its groups needs `group_by` or `--group-by`",
+        ),
+    ] {
+        let ended = end(&mut requeue(&dir, "work", args), "");
+        assert!(matches!(ended.code(), Some(2 | 125)), "{args:?}: {}", ended.stderr);
+        assert!(ended.stderr.contains(why), "{args:?}: {}", ended.stderr);
+    }
+    assert_eq!(queues(&dir), ["default", "plain"]);
+}
+
+fn queues(dir: &Path) -> Vec<String> {
+    let text = call(dir, "queues", &[]).text();
+    text.lines().map(|line| line.split('\t').next().unwrap_or_default().to_owned()).collect()
+}
+
+#[test]
+fn an_add_that_is_refused_creates_no_queue_and_the_first_other_one_fits() {
+    let dir = directory("store_groups_first");
+    let add_json = |queue: &str, args: &[&str], records: &str| {
+        let args = [&["--queue", queue, "--input", "json"], args].concat();
+        end(&mut requeue(&dir, "add", &args), records)
+    };
+    let long = "x".repeat(101);
+    let named = format!(r#"{{"key":"k","group":"{long}"}}"#);
+    let key = format!(r#"{{"key":"{}"}}"#, "x".repeat(3000));
+    let other = r#"{"key":"a/1","group":"b"}"#;
+    for (args, record, why) in [
+        (&[][..], &*named, "has 101 bytes; at most 100 are allowed"),
+        (&[], &key, "not a key: it has 3000 bytes"),
+        (&BY, other, r#"the add names the group "b", and the pattern "#),
+        (&[], "no record", "not a JSON object"),
+    ] {
+        let ended = add_json("refused", args, record);
+        assert_eq!((ended.code(), ended.count("adds")), (Some(3), 0), "{}", ended.stderr);
+        assert!(ended.stderr.contains(why), "{}", ended.stderr);
+    }
+    let cancelled = add_json("cancelled", &[], r#"{"key":"k","op":"cancel"}"#);
+    assert_eq!((cancelled.code(), cancelled.count("cancelled")), (Some(0), 0));
+    assert_eq!(queues(&dir), ["cancelled"]);
+
+    let grouped = r#"{"key":"k1","group":"acme"}"#;
+    let ended = add_json("named", &[], &format!("{named}\n{grouped}\n{}", r#"{"key":"k2"}"#));
+    assert_eq!((ended.code(), ended.count("adds")), (Some(3), 2), "{}", ended.stderr);
+    let ended = add_json("plain", &[], &format!("{}\n{grouped}", r#"{"key":"k2"}"#));
+    assert_eq!((ended.code(), ended.count("adds")), (Some(3), 1), "{}", ended.stderr);
+    assert_eq!(add_json("empty", &[], "").code(), Some(0));
+    assert_eq!(queues(&dir), ["cancelled", "empty", "named", "plain"]);
+    assert_eq!(listed(&dir, &["--queue", "named"]), ["1 0 0 - 1 - - - \"\"", "1 0 0 - 1 - - - acme"]);
 }
 
 /// The same with the server of a worker.

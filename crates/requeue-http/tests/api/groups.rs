@@ -109,7 +109,7 @@ fn each_action_changes_a_group() {
         ("group-limit", json!({ "group": "acme", "limit": 5 }), "limit", json!(5)),
         ("group-limit", json!({ "group": "acme", "limit": null }), "limit", json!(2)),
         ("group-limit", json!({ "limit": 3 }), "limit", json!(3)),
-        ("group-limit", json!({}), "limit", json!(null)),
+        ("group-limit", json!({ "limit": null }), "limit", json!(null)),
         ("group-weight", json!({ "group": "acme", "weight": 4 }), "weight", json!(4)),
     ] {
         assert_eq!(act(&served, action, change.clone()), done, "{action}");
@@ -138,6 +138,9 @@ fn a_change_of_a_group_that_is_not_valid_names_the_value_and_changes_nothing() {
             "invalid limit 0 of a group: use at least 1",
         ),
         ("group-limit", json!({ "limit": 0 }), "invalid limit 0"),
+        ("group-limit", json!({}), "limit: missing; pass a number from 1, or null"),
+        ("group-limit", json!({ "group": "a" }), "limit: missing"),
+        ("group-pause", json!({ "group": "a", "limit": null }), "limit: only for group-limit"),
         ("group-limit", json!({ "group": "a", "limit": -1 }), "integer `-1`"),
         ("group-weight", json!({ "group": "a", "weight": 0 }), "invalid weight 0 of a group"),
         (

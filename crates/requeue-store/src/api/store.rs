@@ -385,7 +385,7 @@ impl OpenOptions {
     }
 
     /// Sets the limit of keys in flight of each group, over all processes, when this creates the queue. By default
-    /// there is no limit. The option needs [`group_by`](Self::group_by).
+    /// there is no limit. To create the queue, the option needs [`group_by`](Self::group_by).
     ///
     /// The limit is stored. If the queue exists and has another limit, [`open`](Self::open) fails.
     /// [`Queue::set_group_limit`] changes the limit, and [`GroupHandle::set_limit`] sets a separate limit for a group.
@@ -678,7 +678,7 @@ impl OpenOptions {
     ///   - The queue has another [`readd_policy`](Self::readd_policy), [`parked_add`](Self::parked_add),
     ///     [`group_by`](Self::group_by), [`group_limit`](Self::group_limit) or [`rate`](Self::rate) setting.
     ///   - The pattern of [`group_by`](Self::group_by) is invalid, or [`group_limit`](Self::group_limit) is 0 or lacks
-    ///     `group_by`, or the [`rate`](Self::rate) is [invalid](Rate::new).
+    ///     groups, or the [`rate`](Self::rate) is [invalid](Rate::new).
     ///   - The metrics already have a queue of this name.
     /// - Otherwise, the store cannot be reached, or has no schema of this version.
     ///
@@ -715,7 +715,7 @@ impl OpenOptions {
             return Err(bad("invalid name: use 1 to 200 bytes without NUL"));
         }
         let grouping = opening.check().map_err(|why| bad(&why))?;
-        let opened = match opening.must_exist {
+        let opened = match opening.must_exist || opening.needs_groups() {
             true => store.engine.find_queue(&name).await,
             false => {
                 let readd_policy = opening.readd_policy.unwrap_or_default();
@@ -732,6 +732,11 @@ impl OpenOptions {
             OpenError::from_engine(format!("queue {name:?} cannot be opened{retry}"), fault)
         })?;
         let Some(mut place) = opened else {
+            if !opening.must_exist {
+                return Err(bad(
+                    "it does not exist, and a limit of its groups needs `group_by` or `--group-by`",
+                ));
+            }
             return Err(OpenError(Failed::missing(&name, &store.similar_queues(&name).await)));
         };
         let grouping = opening.check_stored(&place, grouping.as_ref()).map_err(|why| bad(&why))?;

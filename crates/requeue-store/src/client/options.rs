@@ -50,11 +50,13 @@ impl Opening {
         let grouping = self.group_by.as_ref().map(Grouping::new).transpose()?;
         match self.group_limit {
             Some(0) => Err("invalid limit 0 of its groups: use at least 1".to_owned()),
-            Some(_) if grouping.is_none() => {
-                Err("the limit of its groups needs `group_by`".to_owned())
-            }
             _ => Ok(grouping),
         }
+    }
+
+    /// Returns true if the options fit only a queue that exists: a limit needs groups, and these options create none.
+    pub(crate) const fn needs_groups(&self) -> bool {
+        self.group_limit.is_some() && self.group_by.is_none()
     }
 
     /// Compares the options with the settings of the queue, and returns the way in which its keys get their groups.
@@ -79,7 +81,8 @@ impl Opening {
             ));
         }
         let stored = place.group_by.as_deref().map(GroupBy::from_stored);
-        let stored = stored.as_ref().map(Grouping::new).transpose()?;
+        let stored = stored.as_ref().map(Grouping::new).transpose();
+        let stored = stored.map_err(|why| format!("{why}; drop the queue, and create it again"))?;
         if let Some(wanted) = wanted.filter(|&wanted| stored.as_ref() != Some(wanted)) {
             let has = match &stored {
                 Some(stored) => format!("its groups are {stored}"),
@@ -90,6 +93,12 @@ impl Opening {
             ));
         }
         if let Some(wanted) = self.group_limit.filter(|&limit| Some(limit) != place.group_limit) {
+            if stored.is_none() {
+                return Err(format!(
+                    "it has no groups, and the option says a limit of {wanted} for each; omit the option, or use \
+                     another queue"
+                ));
+            }
             let has = match place.group_limit {
                 Some(limit) => format!("the limit of its groups is {limit}, not {wanted}"),
                 None => format!("its groups have no limit, and the option says {wanted}"),

@@ -123,6 +123,16 @@ impl Band {
         Some(turn)
     }
 
+    /// Names groups again that a claim has visited in vain. Returns false if there are too many.
+    fn name_again(&mut self, groups: Vec<Arc<str>>) -> bool {
+        let again: Vec<_> =
+            groups.into_iter().filter(|group| !self.named.contains(group)).collect();
+        let room = NAMED.saturating_sub(self.named.len());
+        let fits = again.len() <= room;
+        self.named.extend(again.into_iter().take(room));
+        fits
+    }
+
     fn note_visited(&mut self, visited: Visited) {
         let named = std::mem::take(&mut self.visited_named);
         // A named group that was not reached has no claim to be the next one.
@@ -219,11 +229,13 @@ impl Turns {
     /// Lets the next claim visit the named groups of the last claim again, which has found no key.
     #[cfg(feature = "postgres")]
     pub(crate) fn name_groups_again(&mut self) {
+        let mut fits = true;
         for band in &mut self.bands {
             let again = std::mem::take(&mut band.last_named);
-            let again: Vec<_> =
-                again.into_iter().filter(|group| !band.named.contains(group)).collect();
-            band.named.extend(again);
+            fits &= band.name_again(again);
+        }
+        if !fits {
+            self.forget_search();
         }
     }
 
@@ -289,6 +301,7 @@ impl Turns {
 
     /// Takes the groups back from a claim that has visited none, because the queue is paused or held back by its rate.
     pub(crate) fn return_rounds(&mut self, rounds: Bands<Round>) {
+        let mut fits = true;
         for (band, round) in self.bands.iter_mut().zip(rounds) {
             let named = std::mem::take(&mut band.visited_named);
             for turn in round.first.into_iter().rev().filter(|turn| !named.contains(&turn.group)) {
@@ -296,7 +309,10 @@ impl Turns {
                     band.ring.push_front(turn);
                 }
             }
-            band.named.extend(named);
+            fits &= band.name_again(named);
+        }
+        if !fits {
+            self.forget_search();
         }
     }
 
@@ -509,6 +525,40 @@ mod tests {
         turns.note_visited([Visited::default(), visited, Visited::default()], 1, 9);
         assert_eq!(first(&mut turns).last().map(String::as_str), Some("g8-0"));
         assert_eq!(first(&mut turns), ["g9-0", "x0"]);
+    }
+
+    /// While a queue is paused, each claim returns its groups, and wakes name others.
+    #[test]
+    fn the_groups_that_wakes_have_named_are_bounded() {
+        let mut turns = Turns::default();
+        turns.hear_wakes();
+        let name = |turns: &mut Turns, groups: std::ops::Range<usize>| {
+            groups.for_each(|n| turns.name_group(Priority::Normal, &format!("g{n}")));
+        };
+        for n in 1..4 {
+            _ = turns.next_rounds();
+            assert!(!turns.note_visited(open(&[], None), 0, 9));
+            name(&mut turns, 0..NAMED);
+            let rounds = turns.next_rounds();
+            name(&mut turns, n..NAMED);
+            turns.return_rounds(rounds);
+            assert_eq!(turns.bands[1].named.len(), NAMED);
+            assert_eq!(turns.searched_for, CLAIMS_PER_SEARCH, "no name was lost");
+            let rounds = turns.next_rounds();
+            name(&mut turns, NAMED..2 * NAMED);
+            turns.return_rounds(rounds);
+            assert_eq!(turns.bands[1].named.len(), NAMED);
+            assert_eq!(turns.searched_for, 0, "a search finds the others");
+        }
+        #[cfg(feature = "postgres")]
+        {
+            _ = turns.next_rounds();
+            assert!(!turns.note_visited(open(&[], None), 0, 9));
+            name(&mut turns, 0..NAMED);
+            turns.name_groups_again();
+            assert_eq!(turns.bands[1].named.len(), NAMED);
+            assert_eq!(turns.searched_for, 0, "a search finds the others");
+        }
     }
 
     #[test]

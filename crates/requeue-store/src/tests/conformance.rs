@@ -21,8 +21,13 @@ use crate::tests::BoxFuture;
 use crate::types::add::{Add, ParkedAdd, ReaddPolicy};
 use crate::types::inspect::State;
 
+/// Returns the runtime of a random test.
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("the runtime is built")
+}
+
 /// Returns the configuration of random tests with this number of cases, which PROPTEST_CASES replaces.
-#[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) fn cases(default: u32) -> proptest::test_runner::Config {
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok());
     let cases = cases.unwrap_or(default);

@@ -70,9 +70,12 @@ async fn invalid_options_of_groups_are_refused() {
     let new = || store.queue("q");
     for (options, why) in [
         (new().group_by(PATTERN).group_limit(0), "invalid limit 0 of its groups"),
-        (new().group_limit(1), "the limit of its groups needs `group_by`"),
+        (new().group_limit(1), "it does not exist, and a limit of its groups needs `group_by`"),
         (new().group_by(""), "the pattern of its groups is empty"),
-        (new().group_by("("), "is not a regular expression"),
+        (
+            new().group_by("("),
+            r#"the pattern "(" of its groups is not a regular expression: unclosed group"#,
+        ),
     ] {
         let error = options.open().await.expect_err("refused");
         assert_eq!(error.kind(), ErrorKind::Invalid);
@@ -171,6 +174,10 @@ async fn processes_agree_on_the_groups_of_a_queue() {
             ),
             ["its groups have no limit, and the option says 3", "`Queue::set_group_limit`"],
         ),
+        (
+            (queue("ungrouped").0, queue("ungrouped").1.group_limit(3)),
+            ["it has no groups, and the option says a limit of 3", "or use another queue"],
+        ),
     ] {
         first.open().await.expect("the queue opens");
         let error = second.open().await.expect_err("another setting");
@@ -185,6 +192,10 @@ async fn processes_agree_on_the_groups_of_a_queue() {
     let info = queue.group("a").info().await.expect("read").expect("it has a key");
     assert_eq!((info.limit, info.counts.ready), (Some(3), 1));
     one.queue("limit").group_by(PATTERN).group_limit(3).open().await.expect("equal settings");
+    // The limit alone needs no pattern: the adds may name the groups.
+    one.queue("limit").group_limit(3).open().await.expect("an equal limit");
+    let error = one.queue("limit").group_limit(2).open().await.expect_err("another limit");
+    assert!(error.to_string().contains("the limit of its groups is 3, not 2"), "{error}");
     let infos = one.queues().await.expect("listed");
     let found: Vec<_> =
         infos.iter().map(|info| (info.group_by.clone(), info.group_limit)).collect();
@@ -194,6 +205,7 @@ async fn processes_agree_on_the_groups_of_a_queue() {
         (pattern.clone(), Some(3)),
         (None, None),
         (pattern.clone(), None),
+        (None, None),
         (pattern, None),
     ];
     assert_eq!(found, all);

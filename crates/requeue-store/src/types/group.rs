@@ -38,10 +38,10 @@ pub enum GroupBy {
 }
 
 impl GroupBy {
-    /// Returns the reason why the name of a group is not valid.
-    #[doc(hidden)] // For `requeue-cli`, which checks the name before it creates the queue.
-    pub fn check_name(name: &str) -> Result<(), String> {
-        invalid_name(name).map_or(Ok(()), Err)
+    /// Returns the reason why a queue with this setting refuses an add of this key, which names this group.
+    #[doc(hidden)] // For `requeue-cli`, which checks an add before it creates the queue.
+    pub fn check_add(&self, key: &Key, named: Option<&str>) -> Result<(), String> {
+        Grouping::new(self)?.group_of(key, named).map(drop)
     }
 
     /// Returns the setting that engines store as `stored`.
@@ -72,7 +72,11 @@ impl Grouping {
                 Err("the pattern of its groups is empty; use one such as ^[^/]*".to_owned())
             }
             GroupBy::Pattern(pattern) => Regex::new(pattern).map(Self::Pattern).map_err(|error| {
-                format!("the pattern of its groups is not a regular expression: {error}")
+                // The other lines repeat the pattern.
+                let error = error.to_string();
+                let why = error.lines().last().unwrap_or_default();
+                let why = why.strip_prefix("error: ").unwrap_or(why);
+                format!("the pattern {pattern:?} of its groups is not a regular expression: {why}")
             }),
         }
     }

@@ -190,7 +190,6 @@ declare
     began constant bigint := t;
     slack constant bigint := requeue.slack();
     ended record;
-    delivered record;
     eldest tid[] := '{}';
     taken tid[];
     here tid[];
@@ -262,14 +261,9 @@ begin
         lows[band] := least(case when met = wanted then until_at else t end, began) - slack;
     end loop;
 
-    delivered := requeue.deliver(taken, t, in_lease, in_worker);
-    keys := delivered.keys;
-    epochs := delivered.epochs;
-    priorities := delivered.priorities;
-    adds := delivered.adds;
-    reasons := delivered.reasons;
-    failures := delivered.failures;
-    queued := delivered.queued;
+    select d.keys, d.epochs, d.priorities, d.adds, d.reasons, d.failures, d.queued
+    into keys, epochs, priorities, adds, reasons, failures, queued
+    from requeue.deliver(taken, t, in_lease, in_worker) d;
 
     if cardinality(taken) < in_max then
         select min(o.at) into next_at from generate_series(1, 3) band, lateral (

@@ -30,6 +30,13 @@ begin
         into open.id, open.holds, open.revives, open.group_by, open.group_limit, open.rate
         from requeue.find(open.name) f;
         exit when found;
+        if wanted_limit < 1 then
+            raise exception 'invalid limit % of the groups of queue %: use at least 1', wanted_limit, quote_literal(name)
+                using errcode = 'invalid_parameter_value';
+        elsif wanted_limit is not null and wanted_by is null then
+            raise exception 'the queue % has a limit of its groups, and no groups', quote_literal(name)
+                using errcode = 'invalid_parameter_value', hint = 'With group_by => '''', each add names the group.';
+        end if;
         insert into requeue.queues (name, hold, revive, group_by, group_limit, rate)
         values (open.name, open.hold, open.revive, wanted_by, wanted_limit, wanted_rate)
         on conflict do nothing;

@@ -469,7 +469,6 @@ declare
     aged integer;
     wanted integer;
     visited record;
-    delivered record;
     marked integer := 0;
     begun record;
     began constant bigint := t;
@@ -543,15 +542,8 @@ begin
             perform requeue.end_group_rates(in_queue, visited.taken_groups, t);
         end if;
     end if;
-    delivered := requeue.deliver(visited.taken, t, in_lease, in_worker);
-    keys := delivered.keys;
-    epochs := delivered.epochs;
-    priorities := delivered.priorities;
-    adds := delivered.adds;
-    reasons := delivered.reasons;
-    failures := delivered.failures;
-    queued := delivered.queued;
-    groups := delivered.groups;
+    select d.* into keys, epochs, priorities, adds, reasons, failures, queued, groups
+    from requeue.deliver(visited.taken, t, in_lease, in_worker) d;
 
     if not is_paused and cardinality(keys) < in_max then
         next_due := requeue.next_turn(in_queue, marked, visited.short, visited.is_busy, t);

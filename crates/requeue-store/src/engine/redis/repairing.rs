@@ -10,6 +10,7 @@ use super::nodes::Nodes;
 use super::values::{self, Health, Stored, Values};
 use crate::engine::Place;
 use crate::types::error::Answer;
+use crate::types::group::Grouping;
 use crate::types::key::Key;
 
 /// The delay before a shard that is being repaired is asked for keys again.
@@ -23,8 +24,8 @@ const ROWS: usize = 1;
 /// leases, re-adds in flight, parked keys, rows that were set aside.
 const WALKED: [usize; 8] = [1, 2, 3, 4, 5, 6, 7, 11];
 
-/// The same in queues with groups. First, the keys that are ready or in flight, with their groups: their walk restores
-/// the groups of keys that were lost. Last, the groups of keys.
+/// The same in queues with groups. First, the keys that are ready or in flight, with their groups: without a pattern, their
+/// walk restores the groups of keys that were lost. Last, the groups of keys.
 const WALKED_WITH_GROUPS: [usize; 11] = [14, 15, 1, 2, 3, 4, 5, 6, 7, 11, 16];
 
 impl Redis {
@@ -60,10 +61,15 @@ impl Redis {
 /// repair the shard at the same time.
 pub(super) async fn repair_shard(nodes: &Arc<Nodes>, queue: &str, shard: &Shard) -> Answer<()> {
     let (mut restored, mut dropped) = (0, 0);
-    let has_groups = shard.queue.grouping.is_some();
-    let walks: &[usize] = if has_groups { &WALKED_WITH_GROUPS } else { &WALKED };
+    let grouping = shard.queue.grouping.as_ref();
+    let walks: &[usize] = if grouping.is_some() { &WALKED_WITH_GROUPS } else { &WALKED };
+    // The places of a key that has moved since the loss are those of a key in no group, so a pattern comes before them.
+    let restoring = grouping.map(|by| match by {
+        Grouping::Pattern(_) => walks[0],
+        Grouping::Add => ROWS,
+    });
     for &walked in walks {
-        if walked == ROWS && has_groups {
+        if restoring == Some(walked) {
             restore_groups(nodes, shard).await?;
         }
         let mut cursor = b"0".to_vec();
@@ -88,7 +94,7 @@ pub(super) async fn repair_shard(nodes: &Arc<Nodes>, queue: &str, shard: &Shard)
 }
 
 /// Restores the groups of keys that have lost them, as far as the keys show them. The others are in no group.
-async fn restore_groups(nodes: &Arc<Nodes>, shard: &Shard) -> Answer<()> {
+pub(super) async fn restore_groups(nodes: &Arc<Nodes>, shard: &Shard) -> Answer<()> {
     let mut cursor = b"0".to_vec();
     loop {
         let mut walk = nodes.scripts.walk.on(shard);

@@ -16,8 +16,8 @@ use super::*;
 use crate::tests::Batches as _;
 use crate::tests::BoxFuture;
 use crate::tests::conformance::{
-    Rig, check, check_bulk, check_grouped, check_jitter, check_queues, grouped_steps, groupings,
-    groups, rates, schedules, steps, unclaimed_and_cancelled,
+    Rig, cases, check, check_bulk, check_grouped, check_jitter, check_queues, grouped_steps,
+    groupings, groups, rates, runtime, schedules, steps, unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
@@ -65,9 +65,7 @@ impl Rig for Fixture {
 }
 
 fn conforms(readd_policy: ReaddPolicy) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.expect("the runtime is built");
-    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) };
+    let runtime = runtime();
     let check = |steps: &[_]| {
         runtime.block_on(async {
             let rig = Fixture::new().await;
@@ -75,15 +73,13 @@ fn conforms(readd_policy: ReaddPolicy) {
         });
     };
     check(&unclaimed_and_cancelled());
-    proptest!(config, |(steps in steps(80))| check(&steps));
+    proptest!(cases(60), |(steps in steps(80))| check(&steps));
 }
 
 #[test]
 fn schedules_fire_once_for_each_time() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.expect("the runtime is built");
-    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) };
-    proptest!(config, |(steps in schedules::steps(80), has_groups: bool)| {
+    let runtime = runtime();
+    proptest!(cases(60), |(steps in schedules::steps(80), has_groups: bool)| {
         let group_by = has_groups.then_some("");
         runtime.block_on(async { schedules::check(&Fixture::new().await, "q", group_by, &steps).await });
     });
@@ -102,21 +98,17 @@ fn holds_as_the_model_does() {
 
 #[test]
 fn groups_keep_their_limits_and_lose_no_key() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.expect("the runtime is built");
-    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(150) };
-    proptest!(config, |(steps in grouped_steps(80), grouping in groupings())| {
+    let runtime = runtime();
+    proptest!(cases(150), |(steps in grouped_steps(80), grouping in groupings())| {
         runtime.block_on(async { check_grouped(&Fixture::new().await, "q", grouping, &steps).await });
     });
 }
 
 #[test]
 fn rates_are_kept_and_reached() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.expect("the runtime is built");
-    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(30) };
+    let runtime = runtime();
     let run = (rates::rates(), any::<bool>(), rates::steps(80));
-    proptest!(config, |((rates, grouped, steps) in run)| {
+    proptest!(cases(30), |((rates, grouped, steps) in run)| {
         let by = grouped.then_some("");
         runtime.block_on(async { rates::check(&Fixture::new().await, "q", by, rates, &steps).await });
     });

@@ -1,7 +1,7 @@
 //! Checks that the operations conform to the model.
 
+use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use proptest::prelude::*;
 use requeue_servers::PgBouncer;
@@ -11,7 +11,7 @@ use crate::tests::BoxFuture;
 use crate::tests::cancelling::{check_cancels, check_renewals, check_workers};
 use crate::tests::conformance::{
     Rig, cases, check, check_bulk, check_grouped, check_jitter, check_queues, grouped_steps,
-    groupings, groups, rates, schedules, steps, unclaimed_and_cancelled,
+    groupings, groups, rates, runtime, schedules, steps, unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
@@ -46,66 +46,67 @@ impl Rig for Fixture {
     }
 }
 
+/// The runs of a random test, each with its own queue in one database.
+struct Runs {
+    runtime: tokio::runtime::Runtime,
+    rig: Fixture,
+    count: Cell<u32>,
+}
+
+impl Runs {
+    fn new(url: &str) -> Self {
+        let runtime = runtime();
+        let rig = runtime.block_on(Fixture::at(url));
+        Self { runtime, rig, count: Cell::new(0) }
+    }
+
+    fn check(&self, check: impl AsyncFnOnce(&Fixture, &str)) {
+        let number = self.count.replace(self.count.get() + 1);
+        self.runtime.block_on(check(&self.rig, &format!("q{number}")));
+    }
+}
+
 fn conforms(readd_policy: ReaddPolicy) {
     let Some(server) = Server::shared() else { return };
     conforms_at(&server.database(), readd_policy);
 }
 
 fn conforms_at(url: &str, readd_policy: ReaddPolicy) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.expect("the runtime is built");
-    let rig = runtime.block_on(Fixture::at(url));
-    let queues = AtomicU32::new(0);
-    let config = cases(15);
-    let check = |steps: &[_]| {
-        let name = format!("q{}", queues.fetch_add(1, Ordering::Relaxed));
-        runtime.block_on(check(&rig, &name, readd_policy, steps));
-    };
+    let runs = Runs::new(url);
+    let check =
+        |steps: &[_]| runs.check(async |rig, name| check(rig, name, readd_policy, steps).await);
     check(&unclaimed_and_cancelled());
-    proptest!(config, |(steps in steps(60))| check(&steps));
+    proptest!(cases(15), |(steps in steps(60))| check(&steps));
 }
 
 #[test]
 fn groups_keep_their_limits_and_lose_no_key() {
     let Some(server) = Server::shared() else { return };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.expect("the runtime is built");
-    let rig = runtime.block_on(Fixture::new(server));
-    let queues = AtomicU32::new(0);
-    let config = cases(30);
-    proptest!(config, |(steps in grouped_steps(60), grouping in groupings())| {
-        let name = format!("q{}", queues.fetch_add(1, Ordering::Relaxed));
-        runtime.block_on(check_grouped(&rig, &name, grouping, &steps));
+    let runs = Runs::new(&server.database());
+    proptest!(cases(30), |(steps in grouped_steps(60), grouping in groupings())| {
+        runs.check(async |rig, name| check_grouped(rig, name, grouping, &steps).await);
     });
 }
 
 #[test]
 fn schedules_fire_once_for_each_time() {
     let Some(server) = Server::shared() else { return };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.expect("the runtime is built");
-    let rig = runtime.block_on(Fixture::new(server));
-    let queues = AtomicU32::new(0);
-    let config = cases(8);
-    proptest!(config, |(steps in schedules::steps(60), has_groups: bool)| {
-        let name = format!("q{}", queues.fetch_add(1, Ordering::Relaxed));
-        runtime.block_on(schedules::check(&rig, &name, has_groups.then_some(""), &steps));
+    let runs = Runs::new(&server.database());
+    proptest!(cases(8), |(steps in schedules::steps(60), has_groups: bool)| {
+        let group_by = has_groups.then_some("");
+        runs.check(async |rig, name| schedules::check(rig, name, group_by, &steps).await);
     });
-    runtime.block_on(schedules::check_missed(&rig, "missed"));
+    runs.check(async |rig, name| schedules::check_missed(rig, name).await);
 }
 
 #[test]
 fn rates_are_kept_and_reached() {
     let Some(server) = Server::shared() else { return };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.expect("the runtime is built");
-    let rig = runtime.block_on(Fixture::new(server));
-    let queues = AtomicU32::new(0);
-    let config = cases(8);
+    let runs = Runs::new(&server.database());
     let run = (rates::rates(), any::<bool>(), rates::steps(60));
-    proptest!(config, |((rates, grouped, steps) in run)| {
-        let name = format!("q{}", queues.fetch_add(1, Ordering::Relaxed));
-        runtime.block_on(rates::check(&rig, &name, grouped.then_some(""), rates, &steps));
+    proptest!(cases(8), |((rates, grouped, steps) in run)| {
+        let by = grouped.then_some("");
+        runs.check(async |rig, name| rates::check(rig, name, by, rates, &steps).await);
     });
 }
 

@@ -334,7 +334,22 @@ async fn sql_adds_keys_to_groups() {
     let groups: Vec<_> =
         page.iter().map(|entry| entry.group.as_deref().unwrap_or("none")).collect();
     assert_eq!(groups, ["tenant", "ü", "ü", "", "in", "in", ""]);
+    sql(
+        "insert into requeue.queues (name, hold, revive, group_by) values ('odd', true, true, '(')",
+    );
+    let store = crate::Store::connect(&url).await.expect("the store connects");
+    let opened = store.queue("odd").open().await.expect_err("the pattern is wrong");
+    let said = "is not a regular expression: unclosed group; drop the queue, and create it again";
+    assert!(opened.to_string().ends_with(said), "{opened}");
     for (call, said) in [
+        (
+            "requeue.open('r', group_limit => 0)",
+            "invalid limit 0 of the groups of queue 'r': use at least 1",
+        ),
+        (
+            "requeue.open('r', group_limit => 2)",
+            "the queue 'r' has a limit of its groups, and no groups (With group_by => ''",
+        ),
         (
             r#"requeue.add('q', 'a', "group" => 'x')"#,
             "the queue has no groups, and the add names the group 'x'",

@@ -90,6 +90,30 @@ async fn a_failed_upgrade_leaves_the_schema_as_it_was() {
     upgrade::check(&at(&url, Duration::ZERO)).await;
 }
 
+/// An object that needs an old function would keep it, and calls with the old parameters would use it.
+#[tokio::test]
+async fn an_upgrade_names_the_objects_that_need_a_function() {
+    let Some(server) = Server::shared() else { return };
+    let url = older_schema(server).await;
+    server.psql(
+        name(&url),
+        "create view answers as select requeue.add('mail', 'a'::text) as answer; \
+         create table jobs (id text, answer integer default requeue.cancel('mail', 'a'))",
+    );
+    let before = contents(server, &url);
+    let said = open(&url).await.expect_err("two objects need functions").source.to_string();
+    for expected in [
+        "view answers depends on function requeue.add(text,text)",
+        "column answer of table jobs depends on function requeue.cancel(text,text)",
+        "(Drop these objects, upgrade the schema",
+    ] {
+        assert!(said.contains(expected), "{said}");
+    }
+    assert_eq!(contents(server, &url), before);
+    server.psql(name(&url), "drop view answers; drop table jobs");
+    open(&url).await.expect("the schema is upgraded");
+}
+
 #[tokio::test]
 async fn two_openers_upgrade_a_schema_once() {
     let Some(server) = Server::shared() else { return };

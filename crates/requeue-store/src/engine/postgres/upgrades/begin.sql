@@ -13,25 +13,19 @@ create table requeue.kept_grants as
     from pg_catalog.pg_proc p, lateral pg_catalog.aclexplode(p.proacl) a
     where p.pronamespace = 'requeue'::regnamespace and a.grantee <> p.proowner;
 
--- A function whose parameters change cannot be replaced. Several passes, because functions may need each other. One that
--- an object of the user needs stays.
+-- A function whose parameters change cannot be replaced, so all are dropped: together, because they need each other.
 do $$
 declare
-    old record;
-    dropped integer;
+    needed text;
 begin
-    loop
-        dropped := 0;
-        for old in select p.oid::regprocedure::text as function
-            from pg_catalog.pg_proc p where p.pronamespace = 'requeue'::regnamespace
-        loop
-            begin
-                execute 'drop function ' || old.function;
-                dropped := dropped + 1;
-            exception when dependent_objects_still_exist then null;
-            end;
-        end loop;
-        exit when dropped = 0;
-    end loop;
+    execute (
+        select 'drop function ' || string_agg(p.oid::regprocedure::text, ', ')
+        from pg_catalog.pg_proc p where p.pronamespace = 'requeue'::regnamespace
+    );
+exception when dependent_objects_still_exist then
+    get stacked diagnostics needed = pg_exception_detail;
+    raise exception 'the upgrade replaces the functions of the schema requeue, and other objects need them: %',
+        replace(coalesce(nullif(needed, ''), sqlerrm), e'\n', '; ')
+        using errcode = 'dependent_objects_still_exist',
+            hint = 'Drop these objects, upgrade the schema, and create the objects again.';
 end $$;
-

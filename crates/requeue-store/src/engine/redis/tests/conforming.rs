@@ -8,7 +8,7 @@ use crate::tests::BoxFuture;
 use crate::tests::cancelling::{check_cancels, check_workers};
 use crate::tests::conformance::{
     PATTERN, Rig, cases, check, check_bulk, check_grouped, check_jitter, check_queues,
-    grouped_steps, groupings, groups, rates, schedules, steps, unclaimed_and_cancelled,
+    grouped_steps, groupings, groups, rates, runtime, schedules, steps, unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
@@ -77,9 +77,7 @@ impl Rig for Fixture {
 }
 
 fn conforms(url: &str, shards: u16, readd_policy: ReaddPolicy) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.expect("the runtime is built");
-    let config = cases(8);
+    let runtime = runtime();
     let check = |steps: &[_]| {
         runtime.block_on(async {
             let rig = Fixture::new(url, shards).await;
@@ -87,15 +85,13 @@ fn conforms(url: &str, shards: u16, readd_policy: ReaddPolicy) {
         });
     };
     check(&unclaimed_and_cancelled());
-    proptest!(config, |(steps in steps(60))| check(&steps));
+    proptest!(cases(8), |(steps in steps(60))| check(&steps));
 }
 
 fn groups_conform(url: &str, shards: u16, group_by: &str) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.expect("the runtime is built");
+    let runtime = runtime();
     let default = if shards == 1 { 30 } else { 10 };
-    let config = cases(default);
-    proptest!(config, |(steps in grouped_steps(60), (policy, _) in groupings())| {
+    proptest!(cases(default), |(steps in grouped_steps(60), (policy, _) in groupings())| {
         runtime.block_on(async {
             let rig = Fixture::new(url, shards).await;
             check_grouped(&rig, &name("groups"), (policy, group_by), &steps).await;
@@ -121,11 +117,9 @@ fn groups_of_several_shards_keep_their_limits_and_lose_no_key() {
 #[test]
 fn schedules_fire_once_for_each_time() {
     let Some(server) = Server::shared() else { return };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.expect("the runtime is built");
-    let config = cases(8);
+    let runtime = runtime();
     for shards in [1, 3] {
-        proptest!(config.clone(), |(steps in schedules::steps(60), has_groups: bool)| {
+        proptest!(cases(8), |(steps in schedules::steps(60), has_groups: bool)| {
             runtime.block_on(async {
                 let rig = Fixture::new(&server.url(""), shards).await;
                 let group_by = has_groups.then_some("");
@@ -138,10 +132,8 @@ fn schedules_fire_once_for_each_time() {
 }
 
 fn rates_conform(url: &str, shards: u16, group_by: Option<&str>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.expect("the runtime is built");
-    let config = cases(8);
-    proptest!(config, |((rates, steps) in (rates::rates(), rates::steps(80)))| {
+    let runtime = runtime();
+    proptest!(cases(8), |((rates, steps) in (rates::rates(), rates::steps(80)))| {
         runtime.block_on(async {
             let rig = Fixture::new(url, shards).await;
             rates::check(&rig, &name("rates"), group_by, rates, &steps).await;

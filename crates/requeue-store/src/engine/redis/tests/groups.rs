@@ -113,6 +113,47 @@ async fn a_shard_that_has_lost_a_part_of_its_groups_is_repaired_and_keeps_their_
     }
 }
 
+/// Until the repair, operations put keys whose groups were lost in no group.
+#[tokio::test]
+async fn a_pattern_restores_the_groups_of_keys_that_have_moved_since_their_loss() {
+    let Some(server) = Server::shared() else { return };
+    for is_half_repaired in [false, true] {
+        let name = name("moved");
+        let (engine, place) = grouped(&server.url(""), &name, PATTERN).await;
+        add(&engine, &place, &["a/1", "b/1"], Add::now()).await;
+        add(&engine, &place, &["a/2"], Add::after(LONG)).await;
+        let mut first = claim_all(&engine, &place).await;
+        assert_eq!(names(&first), ["a: a/1", "b: b/1"]);
+
+        assert_eq!(server.cli(&["del", &format!("requeue:{{{name}/0.0}}:groups-of")]), "1");
+        let keys = vec!["a/2".into()];
+        engine.make_ready(&place, keys, State::Waiting).await.expect("made ready");
+        if is_half_repaired {
+            let shards = engine.shards_of(&place).expect("the queue is open");
+            let restored = super::super::repairing::restore_groups(&engine.nodes, &shards[0]);
+            restored.await.expect("restored");
+            let claimed = engine.claim_keys(&place, Claim { max: 9, ..ONE }).await;
+            assert_eq!(names(&claimed.expect("claimed").items), [""; 0], "the limit is kept");
+        } else {
+            let at = first.iter().position(|out| &*out.key == b"b/1").expect("it was claimed");
+            let out = first.remove(at);
+            let end = End { key: out.key, epoch: out.epoch, how: Finish::Release(out.asked) };
+            engine.finish_deliveries(&place, vec![end]).await.expect("the lease is valid");
+            let released = claim_all(&engine, &place).await;
+            assert_eq!(names(&released), ["b: b/1"], "the limit is kept");
+            first.extend(released);
+        }
+        finish_all(&engine, &place, first).await;
+        let last = claim_all(&engine, &place).await;
+        assert_eq!(names(&last), ["a: a/2"]);
+        finish_all(&engine, &place, last).await;
+        for part in PARTS {
+            let key = format!("requeue:{{{name}/0.0}}:{part}");
+            assert_eq!(server.cli(&["exists", &key]), "0", "{key} has members");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_queue_that_has_lost_its_settings_gets_its_limit_back_when_it_is_opened() {
     let Some(server) = Server::shared() else { return };
