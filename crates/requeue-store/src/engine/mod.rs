@@ -519,8 +519,8 @@ pub(crate) trait Engine: Debug + Send + Sync {
         Err(EngineError::refused(NO_SCHEDULES))
     }
 
-    /// Returns up to `limit` schedules of each shard: those that are due first, in that order.
-    async fn next_schedules(&self, _queue: &Place, _limit: usize) -> Answer<Vec<Agenda>> {
+    /// Returns up to `limit` schedules of a shard: those that are due first, in that order.
+    async fn next_schedules(&self, _queue: &Place, _shard: usize, _limit: usize) -> Answer<Agenda> {
         Err(EngineError::refused(NO_SCHEDULES))
     }
 

@@ -205,8 +205,8 @@ impl Engine for Postgres {
         Ok(vec![self.read_schedules(queue, Order::Key(after), limit).await?])
     }
 
-    async fn next_schedules(&self, queue: &Place, limit: usize) -> Answer<Vec<Agenda>> {
-        Ok(vec![self.read_schedules(queue, Order::Due, limit).await?])
+    async fn next_schedules(&self, queue: &Place, _: usize, limit: usize) -> Answer<Agenda> {
+        self.read_schedules(queue, Order::Due, limit).await
     }
 
     async fn fire_schedule(&self, queue: &Place, was: &Scheduled, firing: Firing) -> Answer<bool> {

@@ -79,20 +79,18 @@ impl Redis {
     pub(super) async fn read_next_schedules(
         &self,
         queue: &Place,
+        shard: usize,
         limit: usize,
-    ) -> Answer<Vec<Agenda>> {
-        let mut agendas = Vec::new();
-        for shard in &*self.shards_of(queue)? {
-            let mut command = self.nodes.scripts.next_schedules.on_schedules(shard);
-            command.arg(limit);
-            let mut found = Values::from_array(self.run_script(shard, &command).await?)?;
-            let (now, mut schedules) = (found.number()?, Vec::new());
-            while !found.is_empty() {
-                schedules.push(read_schedule(&mut found)?);
-            }
-            agendas.push(Agenda { now, schedules });
+    ) -> Answer<Agenda> {
+        let shard = &self.shards_of(queue)?[shard];
+        let mut command = self.nodes.scripts.next_schedules.on_schedules(shard);
+        command.arg(limit);
+        let mut found = Values::from_array(self.run_script(shard, &command).await?)?;
+        let (now, mut schedules) = (found.number()?, Vec::new());
+        while !found.is_empty() {
+            schedules.push(read_schedule(&mut found)?);
         }
-        Ok(agendas)
+        Ok(Agenda { now, schedules })
     }
 
     pub(super) async fn fire_stored(

@@ -315,11 +315,8 @@ impl Engine for Sqlite {
         .await
     }
 
-    async fn next_schedules(&self, queue: &Place, limit: usize) -> Answer<Vec<Agenda>> {
-        self.with_rows(&self.thread, queue, move |at, queue| {
-            at.next_schedules(&queue, limit).map(|agenda| vec![agenda])
-        })
-        .await
+    async fn next_schedules(&self, queue: &Place, _: usize, limit: usize) -> Answer<Agenda> {
+        self.with_rows(&self.thread, queue, move |at, queue| at.next_schedules(&queue, limit)).await
     }
 
     async fn fire_schedule(&self, queue: &Place, was: &Scheduled, firing: Firing) -> Answer<bool> {
