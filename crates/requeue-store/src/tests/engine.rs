@@ -279,8 +279,8 @@ impl Engine for Memory {
 
     async fn drop_queue(&self, _: &str, keys_too: bool) -> Answer<Dropped> {
         let counts = self.count_keys(&Place::new(1, "q", Settings::default())).await?;
-        if Dropped::keeps(&counts, keys_too) {
-            return Ok(Dropped::HasKeys(counts));
+        if Dropped::keeps(&counts, 0, keys_too) {
+            return Ok(Dropped::Kept(counts, 0));
         }
         self.is_dropped.store(true, Ordering::SeqCst);
         self.wake();

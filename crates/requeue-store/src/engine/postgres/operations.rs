@@ -77,7 +77,7 @@ impl Engine for Postgres {
 
     async fn drop_queue(&self, name: &str, keys_too: bool) -> Answer<Dropped> {
         schema::check_version(&self.sessions, schema::STEPS).await?;
-        let sql = "select ready, waiting, in_flight, dirty, parked, dropped \
+        let sql = "select ready, waiting, in_flight, dirty, parked, dropped, schedules \
                        from requeue.drop_queue($1, $2)";
         let row = self.sessions.query_row(sql, &[&name, &keys_too]).await;
         let row = row.map_err(|fault| match fault.kind {
@@ -92,7 +92,7 @@ impl Engine for Postgres {
         Ok(match row.get::<_, Option<bool>>(5) {
             None => Dropped::Missing,
             Some(true) => Dropped::Yes(read_counts(&row)?),
-            Some(false) => Dropped::HasKeys(read_counts(&row)?),
+            Some(false) => Dropped::Kept(read_counts(&row)?, row.get::<_, i64>(6).unsigned_abs()),
         })
     }
 
