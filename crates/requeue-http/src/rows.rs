@@ -4,6 +4,8 @@ use std::borrow::Cow;
 
 use requeue::{Entry, Phase, Time};
 
+#[cfg(feature = "store")]
+use crate::api::NOT_IN_QUEUE;
 use crate::api::{KeyPage, Row, State};
 use crate::history::Past;
 use crate::keys::{SHOWN, escape_key, to_base64};
@@ -150,6 +152,26 @@ pub(crate) fn next_due<K>(entry: &Entry<K>, now: Time) -> Option<Time> {
 
 #[cfg(feature = "store")]
 impl Row {
+    /// Returns the row of a key that is not in the queue.
+    pub(crate) fn of_missing(bytes: &[u8]) -> Self {
+        let (key, key_base64) = shown_key(bytes);
+        Self {
+            key,
+            key_base64,
+            state: State::Idle,
+            why: NOT_IN_QUEUE.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    /// Adds the next time of the key's schedule.
+    pub(crate) fn note_schedule(&mut self, schedule: &requeue_store::ScheduleInfo) {
+        self.why = with_reason(std::mem::take(&mut self.why), Some(schedule.explain()));
+        if self.state == State::Idle {
+            self.due_in = schedule.next.map(seconds);
+        }
+    }
+
     /// `explained` is the explanation of the queue, which knows more than the entry.
     pub(crate) fn of_stored(
         entry: &requeue_store::Entry,

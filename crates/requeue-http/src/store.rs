@@ -263,14 +263,19 @@ impl Source for Stored {
         }
         let found = await_answer(PATIENCE, self.queue.look_up(Key::from(key))).await?;
         let past = self.history.as_ref().and_then(|history| history.past_of(key));
-        let row = match (found, &past) {
+        let schedule = await_answer(PATIENCE, self.queue.look_up_schedule(Key::from(key))).await?;
+        let mut row = match (found, &past) {
             (Some(entry), _) => self.explained_row(&entry).await,
             // Only the store knows whether a key is parked.
             (None, Some(past)) if past.parked_for().is_none() => {
                 Row::of_past(key, past, detail_of(&self.detail, &Key::from(key)))
             }
+            (None, _) if schedule.is_some() => Row::of_missing(key),
             (None, _) => return Ok(Found::Nothing),
         };
+        if let Some(schedule) = schedule {
+            row.note_schedule(&schedule);
+        }
         Ok(Found::Page(Box::new(KeyPage::new(row, past))))
     }
 

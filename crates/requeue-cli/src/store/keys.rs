@@ -63,11 +63,13 @@ pub(crate) fn explain(flags: &ExplainFlags) -> Result<Ended, Refusal> {
         let queue = flags.place.to_look_at().await?;
         let key = Key::from(flags.key.as_bytes());
         let found = queue.look_up(key.clone()).await.map_err(store_refusal)?;
-        let (text, exit) = match found {
+        let schedule = queue.look_up_schedule(key.clone()).await.map_err(store_refusal)?;
+        let now = Timestamp::now();
+        let (mut text, exit) = match found {
             Some(entry) => {
                 let times = Times { age: entry.since, due: entry.due, lease: entry.lease };
                 let why = queue.explain_entry(&entry).await.map_err(store_refusal)?;
-                (times.append_to(&why, Timestamp::now()), Exit::Done)
+                (times.append_to(&why, now), Exit::Done)
             }
             None => (
                 format!(
@@ -76,6 +78,10 @@ pub(crate) fn explain(flags: &ExplainFlags) -> Result<Ended, Refusal> {
                 Exit::GivenUp,
             ),
         };
+        if let Some(schedule) = schedule {
+            let next = Times { due: schedule.next, ..Times::default() };
+            text = next.append_to(&format!("{text}; {}", schedule.explain()), now);
+        }
         // The error of a command may contain control characters.
         print_output((printable(&text) + "\n").as_bytes())?;
         Ok(Ended::Exit(exit))

@@ -10,7 +10,7 @@ use crate::store::{add, requeue};
 use crate::support::{Ended, Live, directory, end};
 
 /// Runs `requeue schedule` for the store in the directory.
-fn schedule(dir: &Path, args: &[&str]) -> Ended {
+pub(crate) fn schedule(dir: &Path, args: &[&str]) -> Ended {
     let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
     command.arg("schedule").args(args).args(["--store", "sqlite:jobs.db"]).current_dir(dir);
     end(&mut command, "")

@@ -509,6 +509,11 @@ pub(crate) trait Engine: Debug + Send + Sync {
         Err(EngineError::refused(NO_SCHEDULES))
     }
 
+    /// Returns the schedule of a key, if it has one.
+    async fn look_up_schedule(&self, _queue: &Place, _key: &Key) -> Answer<Agenda> {
+        Ok(Agenda::default())
+    }
+
     /// Returns up to `limit` schedules of each shard in the order of their keys, starting after `after`.
     async fn list_schedules(
         &self,

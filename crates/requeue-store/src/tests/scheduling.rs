@@ -68,12 +68,25 @@ pub(crate) async fn check_schedules(worker: &Store, other: &Store, name: &str) {
     let page = queue.schedules(Some(&daily.key), 10).await.expect("listed");
     assert_eq!(page.iter().map(|info| &info.key).collect::<Vec<_>>(), [&pulse.key]);
 
+    let explained = async |key: &str| queue.explain(key).await.expect("explained");
+    let said = explained("daily").await;
+    assert!(said.starts_with("daily: not in the queue; its schedule adds it in "), "{said}");
+    queue.add_after("daily", LEASE).await.expect("added");
+    let said = explained("daily").await;
+    assert!(said.starts_with("daily: due in 3"), "{said}");
+    assert!(said.contains("s; its schedule adds it in "), "{said}");
+    queue.cancel("daily").await.expect("cancelled");
+    // It may have been added once more before the pause.
+    queue.cancel("pulse").await.expect("cancelled");
+    assert_eq!(explained("pulse").await, "pulse: not in the queue; its schedule is paused");
+    assert_eq!(queue.look_up_schedule("none").await.expect("answered"), None);
+    let found = queue.look_up_schedule("pulse").await.expect("answered").expect("it is there");
+    assert_eq!(found, infos[1]);
+
     for key in ["daily", "pulse"] {
         assert!(queue.unschedule(key).await.expect("removed"));
         assert!(!queue.unschedule(key).await.expect("removed before"));
     }
-    // It may have been added once more before the pause.
-    queue.cancel("pulse").await.expect("cancelled");
     assert!(!queue.resume_schedule("pulse").await.expect("answered"));
     let error = queue.schedule("zero", Schedule::every(Duration::ZERO)).await.expect_err("refused");
     assert_eq!(error.kind(), ErrorKind::Invalid);
@@ -99,9 +112,10 @@ async fn check_refusal(queue: &Queue, other_queue: &Queue) {
     shared.engine.put_schedule(&shared.place, odd).await.expect("stored");
     let refused = async {
         loop {
-            if let [ScheduleInfo { error: Some(why), is_paused: true, next: None, .. }] =
+            if let [info @ ScheduleInfo { error: Some(why), is_paused: true, next: None, .. }] =
                 &list(other_queue).await[..]
             {
+                assert_eq!(info.explain(), format!("its schedule was refused: {why}"));
                 break why.clone();
             }
         }

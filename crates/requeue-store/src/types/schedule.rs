@@ -107,3 +107,40 @@ pub struct ScheduleInfo {
     /// The group of the adds. `None`: the queue has no groups.
     pub group: Option<String>,
 }
+
+impl ScheduleInfo {
+    /// Returns a text that says when the schedule adds the key next, or why it adds nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("reports").open().await?;
+    /// use requeue_store::Schedule;
+    ///
+    /// queue.schedule("daily", Schedule::cron("@daily", "UTC")?).await?;
+    /// queue.pause_schedule("daily").await?;
+    /// let info = queue.look_up_schedule("daily").await?.expect("it has a schedule");
+    /// assert_eq!(info.explain(), "its schedule is paused");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn explain(&self) -> String {
+        match (&self.error, self.next) {
+            (Some(why), _) => format!("its schedule was refused: {why}"),
+            (None, _) if self.is_paused => "its schedule is paused".to_owned(),
+            (None, Some(next)) if next.is_zero() => "its schedule is due".to_owned(),
+            (None, Some(next)) => format!("its schedule adds it in {next:.1?}"),
+            (None, None) => {
+                "its schedule waits for a worker, which computes its next time".to_owned()
+            }
+        }
+    }
+}

@@ -196,6 +196,10 @@ impl Engine for Postgres {
         Ok(self.query_row(queue, sql, &[&number(queue), &&**key, &paused]).await?.get(0))
     }
 
+    async fn look_up_schedule(&self, queue: &Place, key: &Key) -> Answer<Agenda> {
+        self.read_schedules(queue, Order::Only(key), 1).await
+    }
+
     async fn list_schedules(
         &self,
         queue: &Place,

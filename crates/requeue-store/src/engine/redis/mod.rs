@@ -355,6 +355,10 @@ impl Engine for Redis {
         self.change_schedule(queue, key, if paused { "pause" } else { "resume" }).await
     }
 
+    async fn look_up_schedule(&self, queue: &Place, key: &Key) -> Answer<Agenda> {
+        self.find_schedule(queue, key).await
+    }
+
     async fn list_schedules(
         &self,
         queue: &Place,

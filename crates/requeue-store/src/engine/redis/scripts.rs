@@ -133,7 +133,7 @@ scripts! { clock:
     [UNLESS_FULL, ALIVE, clock, SHARD, ROWS, ADD_KEYS, SCHEDULES] => fire_schedule;
     // These scripts only read.
     [ALIVE, clock, SHARD] => peek look_up walk parked counts is_paused list_settings;
-    [ALIVE, clock, SHARD, SCHEDULES] => scan_schedules;
+    [ALIVE, clock, SHARD, SCHEDULES] => scan_schedules look_up_schedule;
 }
 
 #[cfg(test)]

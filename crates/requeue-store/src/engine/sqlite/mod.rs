@@ -302,6 +302,15 @@ impl Engine for Sqlite {
         Ok(is_there)
     }
 
+    async fn look_up_schedule(&self, queue: &Place, key: &Key) -> Answer<Agenda> {
+        let key = key.clone();
+        self.with_rows(self.quick_reader(), queue, move |at, queue| {
+            let schedules = at.look_up_schedule(&queue, &key)?.into_iter().collect();
+            Ok(Agenda { now: at.now, schedules })
+        })
+        .await
+    }
+
     async fn list_schedules(
         &self,
         queue: &Place,

@@ -86,7 +86,7 @@ impl Work<'_> {
         Ok(count.unsigned_abs())
     }
 
-    fn look_up_schedule(&self, queue: &Place, key: &Key) -> Result<Option<Scheduled>> {
+    pub(super) fn look_up_schedule(&self, queue: &Place, key: &Key) -> Result<Option<Scheduled>> {
         let sql = format!("select {COLUMNS} from schedules where queue = ?1 and key = ?2");
         let mut statement = self.connection.prepare_cached(&sql)?;
         statement.query_row(params![queue.id, &**key], read_schedule).optional()
