@@ -2,7 +2,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 
-use jiff::Timestamp;
+use jiff::{Timestamp, Unit};
 use requeue_store::{Entry, Key, Queue, State};
 
 use super::text::{Times, key_line};
@@ -79,8 +79,10 @@ pub(crate) fn explain(flags: &ExplainFlags) -> Result<Ended, Refusal> {
             ),
         };
         if let Some(schedule) = schedule {
-            let next = Times { due: schedule.next, ..Times::default() };
-            text = next.append_to(&format!("{text}; {}", schedule.explain()), now);
+            let at = schedule.next_at.and_then(|at| Timestamp::try_from(at).ok());
+            let at = at.and_then(|at| at.round(Unit::Second).ok());
+            let at = at.map(|at| format!("; next at {at}")).unwrap_or_default();
+            text = format!("{text}; {}{at}", schedule.explain());
         }
         // The error of a command may contain control characters.
         print_output((printable(&text) + "\n").as_bytes())?;

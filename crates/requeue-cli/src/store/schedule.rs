@@ -2,7 +2,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 
-use jiff::Timestamp;
+use jiff::{Timestamp, Unit};
 use requeue_store::{Key, Queue, Schedule, ScheduleInfo, UpdateError};
 use serde::Serialize;
 
@@ -91,7 +91,8 @@ fn line(info: &ScheduleInfo, is_json: bool) -> Vec<u8> {
     }
     let ScheduleInfo { key, spec, zone, next, is_paused, error, priority, group, .. } = info;
     let at = next.and_then(|next| Timestamp::now().checked_add(next).ok());
-    let at = at.map(|at| at.to_string());
+    // The clocks of the store and of this process differ a little.
+    let at = at.and_then(|at| at.round(Unit::Second).ok()).map(|at| at.to_string());
     if is_json {
         let mut written = Written::of_key(key);
         (written.at, written.priority) = (at, (*priority).into());

@@ -38,6 +38,7 @@ fn schedules_are_stored_listed_and_changed() {
     assert_eq!(report[..3], ["report", "0 9 * * MON-FRI", "Europe/Berlin"]);
     let at: jiff::Timestamp = report[3].parse().expect("a time");
     assert!(at > jiff::Timestamp::now());
+    assert!(report[3].ends_with(":00:00Z"), "{}", report[3]);
     let text = scheduled(&["list", "--json"]).text();
     let listed: Vec<Value> =
         text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
@@ -47,7 +48,10 @@ fn schedules_are_stored_listed_and_changed() {
         (spec, zone, key),
         (&"0 9 * * MON-FRI".into(), &"Europe/Berlin".into(), &"report".into())
     );
-    assert_eq!(listed[1]["priority"], -1);
+    assert_eq!(
+        (&listed[1]["priority"], &listed[1]["at"]),
+        (&Value::from(-1), &Value::from(&*report[3]))
+    );
     scheduled(&["resume", "pulse"]);
     assert_eq!(lines()[0][4], "");
     let ended = schedule(&dir, &["remove", "pulse", "none"]);

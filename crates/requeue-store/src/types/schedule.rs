@@ -1,7 +1,7 @@
 //! Schedules: the times at which the store adds a key again.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::types::add::Priority;
 use crate::types::calendar::{Calendar, Cron};
@@ -98,6 +98,8 @@ pub struct ScheduleInfo {
     /// The time until the next add, or zero if it is overdue. `None` if the schedule is paused, or no worker has computed
     /// the time yet.
     pub next: Option<Duration>,
+    /// The same time by the clock of the store, which may differ from that of this process.
+    pub next_at: Option<SystemTime>,
     /// True if the schedule adds nothing: it is [paused](crate::Queue::pause_schedule), or was refused.
     pub is_paused: bool,
     /// The reason why a worker has refused the schedule. It was stored by SQL, or its time zone is unknown to the worker.
