@@ -222,7 +222,7 @@ fn with_reason(mut why: String, reason: Option<String>) -> String {
 }
 
 /// Returns a key as text, and in base64 unless it is too long.
-fn shown_key(key: &[u8]) -> (String, Option<String>) {
+pub(crate) fn shown_key(key: &[u8]) -> (String, Option<String>) {
     let is_whole = key.len() <= SHOWN;
     let mut text = escape_key(&key[..key.len().min(SHOWN)]).into_owned();
     if !is_whole {

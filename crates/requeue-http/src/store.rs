@@ -9,25 +9,26 @@ use axum::http::StatusCode;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use requeue_store::{
-    Add, Added, CancelledRun, Entry, ErrorKind, GroupInfo, Key, Priority, Queue, State,
-    StateCounts, UpdateError,
+    Add, Added, CancelledRun, Entry, ErrorKind, GroupInfo, Key, Priority, Queue, Schedule,
+    ScheduleInfo, State, StateCounts, UpdateError,
 };
 use tokio::sync::Semaphore;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::api::{
-    Action, AddResult, Group, GroupAction, GroupChange, KeyPage, Row, Sample, State as RowState,
-    Status,
+    self, Action, AddResult, Group, GroupAction, GroupChange, KeyPage, Row, Sample, ScheduleAction,
+    ScheduleChange, State as RowState, Status,
 };
 use crate::history::History;
 use crate::keys::{escape_key, from_base64, to_base64};
 use crate::params::Problem;
+use crate::rows::shown_key;
 use crate::source::{
     Begin, Column, DetailOf, First, Found, Gauges, LOOKS, NewKey, Rank, Selection, Sort, Source,
     Walk, Walked, count_of, detail_of, no_groups,
 };
-use crate::time::seconds;
+use crate::time::{seconds, since_1970};
 
 const EVERY: Duration = Duration::from_secs(1);
 /// The time limit of a request to the store.
@@ -386,7 +387,7 @@ impl Source for Stored {
         let changed = match (action, weight) {
             (GroupAction::Cancel, _) => {
                 let state = state.map(stored_state).transpose()?;
-                return group.cancel_all(state).await.map_err(group_failure);
+                return group.cancel_all(state).await.map_err(update_failure);
             }
             (GroupAction::Pause, _) => group.pause().await,
             (GroupAction::Resume, _) => group.resume().await,
@@ -396,7 +397,59 @@ impl Source for Stored {
             (GroupAction::Limit, _) if name.is_none() => self.queue.set_group_limit(limit).await,
             (GroupAction::Limit, _) => group.set_limit(limit).await,
         };
-        changed.map(|()| 0).map_err(group_failure)
+        changed.map(|()| 0).map_err(update_failure)
+    }
+
+    fn has_schedules(&self) -> bool {
+        true
+    }
+
+    async fn read_schedules(&self, most: usize) -> Result<Vec<api::Schedule>, Problem> {
+        let schedules = await_answer(PATIENCE_FOR_PAGES, self.queue.schedules(None, most)).await?;
+        Ok(schedules.into_iter().map(api::Schedule::from).collect())
+    }
+
+    async fn change_schedule(
+        &self,
+        action: ScheduleAction,
+        key: Vec<u8>,
+        change: ScheduleChange,
+    ) -> Result<bool, Problem> {
+        let key = key_from_bytes(key)?;
+        let changed = match action {
+            ScheduleAction::Add => {
+                let ScheduleChange { spec, zone, priority, group, .. } = change;
+                let schedule = Schedule::parse(&spec.unwrap_or_default(), zone.as_deref());
+                let schedule = schedule.map_err(update_failure)?;
+                let mut schedule = schedule.priority(priority.unwrap_or_default().into());
+                if let Some(group) = group {
+                    schedule = schedule.group(group);
+                }
+                self.queue.schedule(key, schedule).await.map(|()| true)
+            }
+            ScheduleAction::Remove => self.queue.unschedule(key).await,
+            ScheduleAction::Pause => self.queue.pause_schedule(key).await,
+            ScheduleAction::Resume => self.queue.resume_schedule(key).await,
+        };
+        changed.map_err(update_failure)
+    }
+}
+
+impl From<ScheduleInfo> for api::Schedule {
+    fn from(info: ScheduleInfo) -> Self {
+        let (key, key_base64) = shown_key(&info.key);
+        Self {
+            key,
+            key_base64,
+            spec: info.spec,
+            zone: info.zone,
+            due_in: info.next.map(seconds),
+            next_at: info.next_at.map(since_1970),
+            paused: info.is_paused,
+            error: info.error,
+            priority: info.priority.into(),
+            group: info.group,
+        }
     }
 }
 
@@ -435,8 +488,8 @@ fn stored_state(state: RowState) -> Result<State, Problem> {
     }
 }
 
-/// Returns the response for a change of a group that failed.
-fn group_failure(error: UpdateError) -> Problem {
+/// Returns the response for a change of a group or a schedule that failed.
+fn update_failure(error: UpdateError) -> Problem {
     match error.kind() {
         ErrorKind::Invalid => Problem::new(StatusCode::BAD_REQUEST, error.to_string()),
         _ => store_failure(error),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use requeue_store::Priority;
 
-use crate::args::store::{PRIORITIES, Place};
+use crate::args::store::{PRIORITIES, Place, ServerFlags};
 use crate::args::values::named_values;
 use crate::duration::parse_duration;
 
@@ -45,6 +45,9 @@ pub(crate) struct AddFlags {
     #[command(flatten)]
     pub(crate) place: Place,
 
+    #[command(flatten)]
+    pub(crate) server: ServerFlags,
+
     /// Cron expression, as in "0 9 * * MON-FRI"
     #[arg(long, value_name = "EXPR", required_unless_present = "every", conflicts_with = "every")]
     pub(crate) cron: Option<String>,
@@ -72,6 +75,9 @@ pub(crate) struct ListFlags {
     #[command(flatten)]
     pub(crate) place: Place,
 
+    #[command(flatten)]
+    pub(crate) server: ServerFlags,
+
     /// Print a JSON object for each key
     #[arg(long)]
     pub(crate) json: bool,
@@ -85,4 +91,7 @@ pub(crate) struct KeysFlags {
 
     #[command(flatten)]
     pub(crate) place: Place,
+
+    #[command(flatten)]
+    pub(crate) server: ServerFlags,
 }

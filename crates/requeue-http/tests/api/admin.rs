@@ -65,10 +65,12 @@ fn a_client_without_the_token_changes_nothing() {
         send(server, &head, &body)
     };
     let groups = ["group-pause", "group-resume", "group-limit", "group-weight", "group-cancel"];
+    let schedules = ["schedule-add", "schedule-remove", "schedule-pause", "schedule-resume"];
     for path in
         ["authenticate", "add", "cancel", "cancel-run", "run-now", "revive", "pause", "resume"]
             .into_iter()
             .chain(groups)
+            .chain(schedules)
     {
         let without = sent("POST", path, json);
         assert_eq!((without.status, without.header("www-authenticate")), (401, "Bearer"), "{path}");

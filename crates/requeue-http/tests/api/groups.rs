@@ -11,7 +11,7 @@ use crate::client::get;
 use crate::{Keys, Served};
 
 /// A served queue in a file.
-fn served(options: impl Fn(OpenOptions) -> OpenOptions) -> (Served, Queue, TempDir) {
+pub(crate) fn served(options: impl Fn(OpenOptions) -> OpenOptions) -> (Served, Queue, TempDir) {
     let dir = tempfile::tempdir().expect("a directory");
     let runtime = Runtime::new().expect("a runtime");
     let queue = runtime.block_on(async {
@@ -117,7 +117,7 @@ fn each_action_changes_a_group() {
     assert_eq!(cancel("ready"), json!({ "cancelled": 2 }));
     assert_eq!(served.runtime.block_on(queue.counts()).expect("counted").ready, 1);
     let allowed = act(&served, "authenticate", json!({}))["actions"].clone();
-    let allowed: Vec<_> = allowed.as_array().expect("a list").iter().skip(7).collect();
+    let allowed: Vec<_> = allowed.as_array().expect("a list").iter().skip(7).take(5).collect();
     let actions = ["group-pause", "group-resume", "group-limit", "group-weight", "group-cancel"];
     assert_eq!(allowed, actions);
 }

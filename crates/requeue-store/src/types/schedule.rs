@@ -68,6 +68,28 @@ impl Schedule {
         Self::new(Calendar::Every(period))
     }
 
+    /// Creates a schedule from the texts that [`ScheduleInfo`] shows: a cron expression and its time zone, which is UTC by
+    /// default, or `every` and a period.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of the kind [`Invalid`](crate::ErrorKind::Invalid) if [`cron`](Self::cron) would refuse the
+    /// expression, the period is invalid or shorter than a millisecond, or a period has a time zone.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue_store::Schedule;
+    ///
+    /// let often = Schedule::parse("every 5m", None)?;
+    /// let daily = Schedule::parse("@daily", Some("Europe/Berlin"))?;
+    /// # Ok::<(), requeue_store::UpdateError>(())
+    /// ```
+    pub fn parse(spec: &str, zone: Option<&str>) -> Result<Self, UpdateError> {
+        let calendar = Calendar::parse(spec, zone.unwrap_or(Calendar::default_zone(spec)));
+        calendar.map(Self::new).map_err(|why| UpdateError(Failed::invalid(why)))
+    }
+
     const fn new(calendar: Calendar) -> Self {
         Self { calendar, priority: Priority::Normal, group: None }
     }
