@@ -5,6 +5,7 @@ import { amount, duration, limit, power, rate } from "./format.js";
 import { Groups } from "./groups.js";
 import { KeyPage } from "./key.js";
 import { Plot, spark } from "./plot.js";
+import { Schedules } from "./schedules.js";
 import { Sections } from "./sections.js";
 import { Table } from "./table.js";
 import { address, isKey, read, write } from "./view.js";
@@ -56,6 +57,7 @@ const keyPage = new KeyPage();
 const sections = new Sections();
 const admin = new Admin(() => view, () => keyPage.page);
 const groups = new Groups(admin);
+const schedules = new Schedules(admin);
 
 let samples = [];
 let started = null;
@@ -123,6 +125,7 @@ function setLive(live) {
   keyPage.setLive(live);
   sections.setLive(live && !isKey(view));
   groups.setLive(live && !isKey(view));
+  schedules.setLive(live && !isKey(view));
 }
 
 let source = null;

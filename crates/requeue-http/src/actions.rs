@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use crate::admin::Remote;
 use crate::api::{
     Action, AddResults, AddedKey, Adds, Change, Changed, GroupAction, Matched, Matching, Named,
-    NamedKey, NewRate, NewStatus, State as RowState,
+    NamedKey, NewRate, NewStatus, ScheduleAction, State as RowState,
 };
 use crate::keys::from_base64;
 use crate::params::{Params, Problem, json};
@@ -33,14 +33,15 @@ const PART: usize = 1_000;
 // --- Requests --------------------------------------------------------------------------------
 
 impl NamedKey {
-    fn into_bytes(self) -> Result<Vec<u8>, Problem> {
-        let wrong = |error| Problem::parameter("keys", error);
+    /// `parameter` is the field of the request that has the key.
+    pub(crate) fn into_bytes(self, parameter: &str) -> Result<Vec<u8>, Problem> {
+        let wrong = |error| Problem::parameter(parameter, error);
         match (self.key, self.key_base64) {
             (Some(key), None) => Ok(key.into_bytes()),
             (None, Some(base64)) => {
                 from_base64(base64.as_bytes()).ok_or_else(|| wrong("key_base64 is not base64"))
             }
-            _ => Err(wrong("each key has either key or key_base64")),
+            _ => Err(wrong("a key has either key or key_base64")),
         }
     }
 }
@@ -109,6 +110,9 @@ pub(crate) async fn authenticate(State(site): Site, request: Request) -> Result<
     actions.extend(site.source.has_rate().then_some("rate"));
     if site.source.has_groups() {
         actions.extend(GroupAction::names());
+    }
+    if site.source.has_schedules() {
+        actions.extend(ScheduleAction::names());
     }
     Ok(json(&serde_json::json!({ "actions": actions })))
 }
@@ -212,7 +216,7 @@ pub(crate) async fn add_keys(State(site): Site, request: Request) -> Result<Resp
         let AddedKey { key, key_base64, after, priority, revive, group } = key;
         let delay = after.map(Duration::try_from_secs_f64).transpose();
         let delay = delay.map_err(|_| Problem::parameter("keys", "after is not a duration"))?;
-        let key = NamedKey { key, key_base64 }.into_bytes()?;
+        let key = NamedKey { key, key_base64 }.into_bytes("keys")?;
         Ok(NewKey { key, delay, priority, revive, group })
     });
     let keys = keys.collect::<Result<Vec<_>, Problem>>()?;
@@ -252,8 +256,10 @@ async fn act_on_keys(
     keys: Vec<NamedKey>,
     log: &mut Log,
 ) -> Result<Changed, Problem> {
-    let keys: Vec<_> =
-        check_count(keys)?.into_iter().map(NamedKey::into_bytes).collect::<Result<_, _>>()?;
+    let keys: Vec<_> = check_count(keys)?
+        .into_iter()
+        .map(|key| key.into_bytes("keys"))
+        .collect::<Result<_, _>>()?;
     let results = log.run_all(keys.len(), site.source.change_keys(action, keys)).await?;
     log.changed = count_of(&results);
     Ok(Changed { changed: log.changed, matched: None, results: Some(results) })

@@ -280,12 +280,13 @@ impl Action {
     }
 }
 
-/// The paths of the actions: those of [`Action`] and [`GroupAction`], and the others.
+/// The paths of the actions: those of [`Action`], [`GroupAction`] and [`ScheduleAction`], and the others.
 pub(crate) fn is_action(path: &str) -> bool {
     let Some(name) = path.strip_prefix("/api/v1/") else { return false };
     ["add", "authenticate", "pause", "rate", "resume"].contains(&name)
         || Action::named(name).is_some()
         || GroupAction::named(name).is_some()
+        || ScheduleAction::named(name).is_some()
 }
 
 /// The body of an action on keys.
@@ -506,6 +507,85 @@ fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
 pub struct GroupChanged {
     /// The number of cancelled keys; 0 for other actions.
     pub cancelled: u64,
+}
+
+// --- Schedules ---------------------------------------------------------------------------------
+
+/// A key of a queue in a store, with its schedule.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Schedule {
+    pub key: String,
+    pub key_base64: Option<String>,
+    /// A cron expression, or `every` and a period.
+    pub spec: String,
+    /// The time zone of the expression.
+    pub zone: Option<String>,
+    /// The time until the next add, in seconds; 0 if it is overdue, and `None` if it is unknown or there is none.
+    pub due_in: Option<f64>,
+    /// The same time by the clock of the store, in seconds since 1970.
+    pub next_at: Option<f64>,
+    /// It is paused, or was refused.
+    pub paused: bool,
+    /// The reason why a worker has refused it.
+    pub error: Option<String>,
+    pub priority: i32,
+    pub group: Option<String>,
+}
+
+/// The response of `/api/v1/schedules`.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ScheduleList {
+    pub schedules: Vec<Schedule>,
+    /// The number of schedules that were read.
+    pub looked_at: usize,
+    /// There are more schedules, or the request has not read all of them.
+    pub more: bool,
+}
+
+/// A change of a schedule, with its name in the API.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ScheduleAction {
+    /// Stores the schedule, or replaces the one that the key has.
+    Add,
+    Remove,
+    Pause,
+    Resume,
+}
+
+impl Named for ScheduleAction {
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("schedule-add", Self::Add),
+        ("schedule-remove", Self::Remove),
+        ("schedule-pause", Self::Pause),
+        ("schedule-resume", Self::Resume),
+    ];
+}
+
+/// The body of an action on a schedule. Only `schedule-add` has more than a key.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScheduleChange {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_base64: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spec: Option<String>,
+    /// The default is UTC.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i32>,
+    /// The group of the key, if adds name the groups.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+}
+
+/// The response to an action on a schedule.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ScheduleChanged {
+    /// False if the key has no schedule.
+    pub changed: bool,
 }
 
 // --- Errors ------------------------------------------------------------------------------------

@@ -109,7 +109,12 @@ fn check_change(action: GroupAction, change: &GroupChange) -> Result<(), Problem
         return Err(Problem::parameter("group", "missing; pass the name of a group"));
     }
     for (name, is_there, of, needed) in [
-        ("limit", limit.is_some(), GroupAction::Limit, "a number from 1, or null to remove the limit"),
+        (
+            "limit",
+            limit.is_some(),
+            GroupAction::Limit,
+            "a number from 1, or null to remove the limit",
+        ),
         ("weight", weight.is_some(), GroupAction::Weight, "a number from 1"),
         ("rate", rate.is_some(), GroupAction::Rate, "a rate, or null to remove the rate"),
         ("state", state.is_some(), GroupAction::Cancel, ""),

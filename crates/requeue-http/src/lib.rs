@@ -68,6 +68,7 @@
 //! | `/api/v1/keys` | a page of keys |
 //! | `/api/v1/key` | one key, named by `key`, or by `key_base64` if it is not UTF-8 |
 //! | `/api/v1/groups` | the groups of a queue in a store, with their settings |
+//! | `/api/v1/schedules` | the keys of a queue in a store that have a schedule |
 //! | `/api/v1/sections` | the tables of [`Builder::section`] |
 //! | `/api/v1/openapi.json` | a description of the API in OpenAPI 3.1 |
 //! | `/api/v1/events` | server-sent events: `history` once, `tick` each second, `ended` at the end |
@@ -129,6 +130,7 @@ mod params;
 mod routes;
 mod rows;
 mod samples;
+mod schedules;
 mod sections;
 mod server;
 mod site;

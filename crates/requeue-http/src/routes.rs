@@ -12,12 +12,15 @@ use axum::routing::{get, post};
 use prometheus_client::encoding::text;
 
 use crate::actions;
-use crate::api::{Action, GroupAction, KeyList, NOT_IN_QUEUE, Named, Status, is_action};
+use crate::api::{
+    Action, GroupAction, KeyList, NOT_IN_QUEUE, Named, ScheduleAction, Status, is_action,
+};
 use crate::events;
 use crate::exposition::Format;
 use crate::groups;
 use crate::keys::from_base64;
 use crate::params::{Params, Problem, json};
+use crate::schedules;
 use crate::sections::read_sections;
 use crate::source::{Begin, Column, Found, Selection, Sort, Walk};
 use crate::state::SiteState;
@@ -44,6 +47,11 @@ fn action_routes() -> Router<Arc<SiteState>> {
         router = router
             .route(&path, post(move |site, request| groups::change_group(site, request, action)));
     }
+    for &(name, action) in ScheduleAction::NAMES {
+        let path = format!("/api/v1/{name}");
+        let change = move |site, request| schedules::change_schedule(site, request, action);
+        router = router.route(&path, post(change));
+    }
     router
 }
 
@@ -67,6 +75,8 @@ pub(crate) fn router(site: Arc<SiteState>) -> Router {
         .route("/table.js", get(|| asset(SCRIPT, include_str!("../assets/table.js"))))
         .route("/sections.js", get(|| asset(SCRIPT, include_str!("../assets/sections.js"))))
         .route("/groups.js", get(|| asset(SCRIPT, include_str!("../assets/groups.js"))))
+        .route("/schedules.js", get(|| asset(SCRIPT, include_str!("../assets/schedules.js"))))
+        .route("/list.js", get(|| asset(SCRIPT, include_str!("../assets/list.js"))))
         .route("/icon.svg", get(|| asset("image/svg+xml", include_str!("../assets/icon.svg"))))
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
@@ -75,6 +85,7 @@ pub(crate) fn router(site: Arc<SiteState>) -> Router {
         .route("/api/v1/keys", get(list_keys))
         .route("/api/v1/key", get(show_key))
         .route("/api/v1/groups", get(groups::list_groups))
+        .route("/api/v1/schedules", get(schedules::list_schedules))
         .route("/api/v1/sections", get(list_sections))
         .route("/api/v1/events", get(stream_events))
         .fallback(async || {
@@ -189,6 +200,7 @@ async fn serve_page(State(site): Site, OriginalUri(uri): OriginalUri) -> Respons
         .replace("{no-parked}", hidden(gauges.counts.parked.is_some()))
         .replace("{sections}", &site.settings.sections.len().to_string())
         .replace("{groups}", &u8::from(site.source.has_groups()).to_string())
+        .replace("{schedules}", &u8::from(site.source.has_schedules()).to_string())
         .replace("{admin}", if site.admin.is_some() { "locked" } else { "none" })
         .replace("{hint}", &html_escaped(hint))
         .replace("{beside}", &html_escaped(&beside))
@@ -330,7 +342,7 @@ mod tests {
             doc["paths"].as_object().unwrap().keys().map(|path| &**path).collect();
         let source = include_str!("routes.rs");
         let routes = source.split(".route(\"").skip(1).filter_map(|rest| rest.split('"').next());
-        let actions = Action::names().chain(GroupAction::names());
+        let actions = Action::names().chain(GroupAction::names()).chain(ScheduleAction::names());
         let actions: Vec<_> = actions.map(|name| format!("/api/v1/{name}")).collect();
         let is_file = |path: &str| path == "/" || (path.contains('.') && !path.contains("api"));
         let routes: BTreeSet<&str> = routes

@@ -4,6 +4,8 @@ use std::borrow::Cow;
 
 use requeue::{Entry, Phase, Time};
 
+#[cfg(feature = "store")]
+use crate::api::NOT_IN_QUEUE;
 use crate::api::{KeyPage, Row, State};
 use crate::history::Past;
 use crate::keys::{SHOWN, escape_key, to_base64};
@@ -151,6 +153,26 @@ pub(crate) fn next_due<K>(entry: &Entry<K>, now: Time) -> Option<Time> {
 
 #[cfg(feature = "store")]
 impl Row {
+    /// Returns the row of a key that is not in the queue.
+    pub(crate) fn of_missing(bytes: &[u8]) -> Self {
+        let (key, key_base64) = shown_key(bytes);
+        Self {
+            key,
+            key_base64,
+            state: State::Idle,
+            why: NOT_IN_QUEUE.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    /// Adds the next time of the key's schedule.
+    pub(crate) fn note_schedule(&mut self, schedule: &requeue_store::ScheduleInfo) {
+        self.why = with_reason(std::mem::take(&mut self.why), Some(schedule.explain()));
+        if self.state == State::Idle {
+            self.due_in = schedule.next.map(seconds);
+        }
+    }
+
     /// `explained` is the explanation of the queue, which knows more than the entry.
     pub(crate) fn of_stored(
         entry: &requeue_store::Entry,
@@ -201,7 +223,7 @@ fn with_reason(mut why: String, reason: Option<String>) -> String {
 }
 
 /// Returns a key as text, and in base64 unless it is too long.
-fn shown_key(key: &[u8]) -> (String, Option<String>) {
+pub(crate) fn shown_key(key: &[u8]) -> (String, Option<String>) {
     let is_whole = key.len() <= SHOWN;
     let mut text = escape_key(&key[..key.len().min(SHOWN)]).into_owned();
     if !is_whole {

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use axum::http::StatusCode;
 
 use crate::api::{
-    Action, AddResult, Group, GroupAction, GroupChange, KeyPage, Named, Row, Sample, StartRate,
-    State, Status,
+    Action, AddResult, Group, GroupAction, GroupChange, KeyPage, Named, Row, Sample, Schedule,
+    ScheduleAction, ScheduleChange, StartRate, State, Status,
 };
 use crate::control::Control;
 use crate::history::History;
@@ -77,6 +77,31 @@ pub(crate) trait Source: Send + Sync {
     ) -> Result<(), Problem> {
         Err(no_groups())
     }
+    /// Returns true if keys can have schedules. This does not change after it is built.
+    fn has_schedules(&self) -> bool {
+        false
+    }
+    /// Returns up to `most` schedules, in the order of their keys.
+    async fn read_schedules(&self, _most: usize) -> Result<Vec<Schedule>, Problem> {
+        Err(no_schedules())
+    }
+    /// Changes the schedule of a key. Returns false if the key has none.
+    async fn change_schedule(
+        &self,
+        _: ScheduleAction,
+        _key: Vec<u8>,
+        _: ScheduleChange,
+    ) -> Result<bool, Problem> {
+        Err(no_schedules())
+    }
+}
+
+/// The error for a queue in memory.
+fn no_schedules() -> Problem {
+    Problem::new(
+        StatusCode::NOT_FOUND,
+        "this queue has no schedules; only a queue in a store has them",
+    )
 }
 
 /// The error for a queue without groups, or in memory: the names of groups are not kept there.

@@ -10,24 +10,25 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 use requeue_store::{
     Add, Added, CancelledRun, Entry, ErrorKind, GroupInfo, Key, Priority, Queue, Rate, ReadError,
-    State, StateCounts, UpdateError,
+    Schedule, ScheduleInfo, State, StateCounts, UpdateError,
 };
 use tokio::sync::Semaphore;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::api::{
-    Action, AddResult, Group, GroupAction, GroupChange, KeyPage, Row, Sample, StartRate,
-    State as RowState, Status,
+    self, Action, AddResult, Group, GroupAction, GroupChange, KeyPage, Row, Sample, ScheduleAction,
+    ScheduleChange, StartRate, State as RowState, Status,
 };
 use crate::history::History;
 use crate::keys::{escape_key, from_base64, to_base64};
 use crate::params::Problem;
+use crate::rows::shown_key;
 use crate::source::{
     Begin, Column, DetailOf, First, Found, Gauges, LOOKS, NewKey, Rank, Selection, Sort, Source,
     Walk, Walked, count_of, detail_of, no_groups,
 };
-use crate::time::seconds;
+use crate::time::{seconds, since_1970};
 
 const EVERY: Duration = Duration::from_secs(1);
 /// The time limit of a request to the store.
@@ -277,14 +278,19 @@ impl Source for Stored {
         }
         let found = await_answer(PATIENCE, self.queue.look_up(Key::from(key))).await?;
         let past = self.history.as_ref().and_then(|history| history.past_of(key));
-        let row = match (found, &past) {
+        let schedule = await_answer(PATIENCE, self.queue.look_up_schedule(Key::from(key))).await?;
+        let mut row = match (found, &past) {
             (Some(entry), _) => self.explained_row(&entry).await,
             // Only the store knows whether a key is parked.
             (None, Some(past)) if past.parked_for().is_none() => {
                 Row::of_past(key, past, detail_of(&self.detail, &Key::from(key)))
             }
+            (None, _) if schedule.is_some() => Row::of_missing(key),
             (None, _) => return Ok(Found::Nothing),
         };
+        if let Some(schedule) = schedule {
+            row.note_schedule(&schedule);
+        }
         Ok(Found::Page(Box::new(KeyPage::new(row, past))))
     }
 
@@ -435,6 +441,58 @@ impl Source for Stored {
             }
             // Other requests have their turn between two steps.
             tokio::task::yield_now().await;
+        }
+    }
+
+    fn has_schedules(&self) -> bool {
+        true
+    }
+
+    async fn read_schedules(&self, most: usize) -> Result<Vec<api::Schedule>, Problem> {
+        let schedules = await_answer(PATIENCE_FOR_PAGES, self.queue.schedules(None, most)).await?;
+        Ok(schedules.into_iter().map(api::Schedule::from).collect())
+    }
+
+    async fn change_schedule(
+        &self,
+        action: ScheduleAction,
+        key: Vec<u8>,
+        change: ScheduleChange,
+    ) -> Result<bool, Problem> {
+        let key = key_from_bytes(key)?;
+        let changed = match action {
+            ScheduleAction::Add => {
+                let ScheduleChange { spec, zone, priority, group, .. } = change;
+                let schedule = Schedule::parse(&spec.unwrap_or_default(), zone.as_deref());
+                let schedule = schedule.map_err(update_failure)?;
+                let mut schedule = schedule.priority(priority.unwrap_or_default().into());
+                if let Some(group) = group {
+                    schedule = schedule.group(group);
+                }
+                self.queue.schedule(key, schedule).await.map(|()| true)
+            }
+            ScheduleAction::Remove => self.queue.unschedule(key).await,
+            ScheduleAction::Pause => self.queue.pause_schedule(key).await,
+            ScheduleAction::Resume => self.queue.resume_schedule(key).await,
+        };
+        changed.map_err(update_failure)
+    }
+}
+
+impl From<ScheduleInfo> for api::Schedule {
+    fn from(info: ScheduleInfo) -> Self {
+        let (key, key_base64) = shown_key(&info.key);
+        Self {
+            key,
+            key_base64,
+            spec: info.spec,
+            zone: info.zone,
+            due_in: info.next.map(seconds),
+            next_at: info.next_at.map(since_1970),
+            paused: info.is_paused,
+            error: info.error,
+            priority: info.priority.into(),
+            group: info.group,
         }
     }
 }

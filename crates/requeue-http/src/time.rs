@@ -8,8 +8,13 @@ pub(crate) fn seconds(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1e6).round() / 1e6
 }
 
-/// Returns the seconds since 1970, rounded to milliseconds.
+/// Returns the seconds since 1970.
 pub(crate) fn unix_time() -> f64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    (now.as_secs_f64() * 1e3).round() / 1e3
+    since_1970(SystemTime::now())
+}
+
+/// Returns a time in seconds since 1970, rounded to milliseconds.
+pub(crate) fn since_1970(at: SystemTime) -> f64 {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    (since.as_secs_f64() * 1e3).round() / 1e3
 }

@@ -97,13 +97,13 @@ pub(crate) enum Subcommand {
     /// `rate`, `group_by` and `group_limit`. `rate` is null, or has `starts`, `per` in seconds, and `burst`. `group_by` is
     /// null without groups, and empty if each add names the group.
     Queues(store::QueuesFlags),
-    /// Remove a queue without keys from a store
+    /// Remove a queue without keys and schedules from a store
     ///
-    /// With --force, also removes its keys. Processes that have the queue open get errors: adds fail, and
+    /// With --force, also removes these. Processes that have the queue open get errors: adds fail, and
     /// workers stop with exit code 125. A command in flight continues until its worker finds that the lease
     /// is lost, at the next renewal. Then the command is terminated with SIGTERM.
     ///
-    /// Exits with 0 if the queue is removed, with 1 if it has keys and is unchanged, and with 125 if there is
+    /// Exits with 0 if the queue is removed, with 1 if it has keys or schedules and is unchanged, and with 125 if there is
     /// no such queue or the store cannot be reached.
     Drop(store::DropFlags),
     /// Pause a queue: no worker gets a key of it

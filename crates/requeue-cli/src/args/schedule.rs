@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use requeue_store::Priority;
 
-use crate::args::store::{ListFlags, PRIORITIES, Place};
+use crate::args::store::{PRIORITIES, Place, ServerFlags};
 use crate::args::values::named_values;
 use crate::duration::parse_duration;
 
@@ -45,6 +45,9 @@ pub(crate) struct AddFlags {
     #[command(flatten)]
     pub(crate) place: Place,
 
+    #[command(flatten)]
+    pub(crate) server: ServerFlags,
+
     /// Cron expression, as in "0 9 * * MON-FRI"
     #[arg(long, value_name = "EXPR", required_unless_present = "every", conflicts_with = "every")]
     pub(crate) cron: Option<String>,
@@ -68,6 +71,19 @@ pub(crate) struct AddFlags {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct ListFlags {
+    #[command(flatten)]
+    pub(crate) place: Place,
+
+    #[command(flatten)]
+    pub(crate) server: ServerFlags,
+
+    /// Print a JSON object for each key
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct KeysFlags {
     /// The keys
     #[arg(value_name = "KEY", required = true)]
@@ -75,4 +91,7 @@ pub(crate) struct KeysFlags {
 
     #[command(flatten)]
     pub(crate) place: Place,
+
+    #[command(flatten)]
+    pub(crate) server: ServerFlags,
 }

@@ -2,7 +2,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 
-use jiff::Timestamp;
+use jiff::{Timestamp, Unit};
 use requeue_store::{Entry, Key, Queue, State};
 
 use super::text::{Times, key_line};
@@ -63,11 +63,13 @@ pub(crate) fn explain(flags: &ExplainFlags) -> Result<Ended, Refusal> {
         let queue = flags.place.to_look_at().await?;
         let key = Key::from(flags.key.as_bytes());
         let found = queue.look_up(key.clone()).await.map_err(store_refusal)?;
-        let (text, exit) = match found {
+        let schedule = queue.look_up_schedule(key.clone()).await.map_err(store_refusal)?;
+        let now = Timestamp::now();
+        let (mut text, exit) = match found {
             Some(entry) => {
                 let times = Times { age: entry.since, due: entry.due, lease: entry.lease };
                 let why = queue.explain_entry(&entry).await.map_err(store_refusal)?;
-                (times.append_to(&why, Timestamp::now()), Exit::Done)
+                (times.append_to(&why, now), Exit::Done)
             }
             None => (
                 format!(
@@ -76,6 +78,12 @@ pub(crate) fn explain(flags: &ExplainFlags) -> Result<Ended, Refusal> {
                 Exit::GivenUp,
             ),
         };
+        if let Some(schedule) = schedule {
+            let at = schedule.next_at.and_then(|at| Timestamp::try_from(at).ok());
+            let at = at.and_then(|at| at.round(Unit::Second).ok());
+            let at = at.map(|at| format!("; next at {at}")).unwrap_or_default();
+            text = format!("{text}; {}{at}", schedule.explain());
+        }
         // The error of a command may contain control characters.
         print_output((printable(&text) + "\n").as_bytes())?;
         Ok(Ended::Exit(exit))

@@ -141,7 +141,7 @@ pub(crate) fn drop_queue(flags: &DropFlags) -> Result<Ended, Refusal> {
                 Ok(Ended::Exit(Exit::Done))
             }
             Err(error) if error.kind() == ErrorKind::HasKeys => {
-                complain(&format!("{error}; --force drops the queue with its keys"));
+                complain(&format!("{error}; --force drops the queue with its keys and schedules"));
                 Ok(Ended::Exit(Exit::GivenUp))
             }
             Err(error) => Err(store_refusal(error)),

@@ -2,10 +2,17 @@
 
 use std::os::unix::ffi::OsStrExt;
 
-use jiff::Timestamp;
-use requeue_store::{Key, Queue, Schedule, ScheduleInfo, UpdateError};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use jiff::{SignedDuration, Timestamp, Unit};
+use requeue_http::api::{
+    self, Named, NamedKey, ScheduleAction, ScheduleChange, ScheduleChanged, ScheduleList,
+};
+use requeue_store::{ErrorKind, Key, Schedule, ScheduleInfo, UpdateError};
 use serde::Serialize;
 
+use super::by_server::named_key;
+use super::server::Server;
 use super::text::{group_column, report_each};
 use super::{block_on, store_refusal};
 use crate::args::groups::GroupSettings;
@@ -22,37 +29,41 @@ pub(crate) fn schedule(command: ScheduleCommand) -> Result<Ended, Refusal> {
     match command {
         ScheduleCommand::Add(flags) => add(flags),
         ScheduleCommand::List(flags) => list(&flags),
-        ScheduleCommand::Remove(flags) => {
-            change(&flags, "removed", async |queue, key| queue.unschedule(key).await)
-        }
-        ScheduleCommand::Pause(flags) => {
-            change(&flags, "paused", async |queue, key| queue.pause_schedule(key).await)
-        }
-        ScheduleCommand::Resume(flags) => {
-            change(&flags, "resumed", async |queue, key| queue.resume_schedule(key).await)
-        }
+        ScheduleCommand::Remove(flags) => change(&flags, ScheduleAction::Remove, "removed"),
+        ScheduleCommand::Pause(flags) => change(&flags, ScheduleAction::Pause, "paused"),
+        ScheduleCommand::Resume(flags) => change(&flags, ScheduleAction::Resume, "resumed"),
     }
 }
 
 fn add(flags: AddFlags) -> Result<Ended, Refusal> {
-    let AddFlags { key, place, cron, zone, every, priority, group } = flags;
+    let AddFlags { key, place, server, cron, zone, every, priority, group } = flags;
     let invalid = |error: UpdateError| Refusal::usage(error.to_string());
-    let schedule = match cron {
-        Some(expression) => Schedule::cron(&expression, &zone).map_err(invalid)?,
-        // The flags need one of the two.
-        None => Schedule::every(every.unwrap_or_default()),
+    // The flags need one of the two.
+    let every = every.unwrap_or_default();
+    let schedule = match &cron {
+        Some(expression) => Schedule::cron(expression, &zone).map_err(invalid)?,
+        None => Schedule::every(every),
     };
-    let schedule = schedule.priority(priority);
-    // A queue that this command creates must have the groups that the schedule needs.
-    let groups = GroupSettings::of_adds(group.is_some());
-    let schedule = if let Some(group) = group { schedule.group(group) } else { schedule };
     block_on(async {
-        let queue = place.to_change(|opening| groups.apply_to(opening)).await?;
-        let stored = queue.schedule(key.as_bytes(), schedule).await;
-        stored.map_err(|error| match error.kind() {
-            requeue_store::ErrorKind::Invalid => invalid(error),
-            _ => store_refusal(error),
-        })?;
+        if let Some(server) = server.open_server()? {
+            let period = SignedDuration::try_from(every).unwrap_or(SignedDuration::MAX);
+            let zone = cron.is_some().then_some(zone);
+            let spec = Some(cron.unwrap_or_else(|| format!("every {period:#}")));
+            let priority = Some(priority.into());
+            let change = ScheduleChange { spec, zone, priority, group, ..named(key.as_bytes()) };
+            change_by_server(&server, ScheduleAction::Add, &change).await?;
+        } else {
+            let schedule = schedule.priority(priority);
+            // A queue that this command creates must have the groups that the schedule needs.
+            let groups = GroupSettings::of_adds(group.is_some());
+            let schedule = if let Some(group) = group { schedule.group(group) } else { schedule };
+            let queue = place.to_change(|opening| groups.apply_to(opening)).await?;
+            let stored = queue.schedule(key.as_bytes(), schedule).await;
+            stored.map_err(|error| match error.kind() {
+                ErrorKind::Invalid => invalid(error),
+                _ => store_refusal(error),
+            })?;
+        }
         complain(&format!("{} scheduled", escaped(key.as_bytes())));
         Ok(Ended::Exit(Exit::Done))
     })
@@ -60,18 +71,22 @@ fn add(flags: AddFlags) -> Result<Ended, Refusal> {
 
 fn list(flags: &ListFlags) -> Result<Ended, Refusal> {
     block_on(async {
+        if let Some(server) = flags.server.open_server()? {
+            let query = [("limit", &b"10000"[..])];
+            let ScheduleList { schedules, more, .. } = server.get("schedules", &query).await?;
+            print_schedules(schedules.into_iter().map(Line::from_server), flags.json)?;
+            if more {
+                complain("the queue has more schedules; read the store itself with --store");
+            }
+            return Ok(Ended::Exit(Exit::Done));
+        }
         let queue = flags.place.to_look_at().await?;
         let mut after: Option<Key> = None;
         loop {
             let page = queue.schedules(after.as_ref(), PAGE).await.map_err(store_refusal)?;
             let Some(last) = page.last() else { break };
             after = Some(last.key.clone());
-            let mut lines = Vec::new();
-            for info in &page {
-                lines.extend(line(info, flags.json));
-                lines.push(b'\n');
-            }
-            if !print_output(&lines)? {
+            if !print_schedules(page.into_iter().map(Line::from_store), flags.json)? {
                 break;
             }
         }
@@ -79,49 +94,122 @@ fn list(flags: &ListFlags) -> Result<Ended, Refusal> {
     })
 }
 
-/// Returns the line of a schedule, without the newline.
-fn line(info: &ScheduleInfo, is_json: bool) -> Vec<u8> {
-    #[derive(Serialize)]
-    struct Listed<'a> {
-        #[serde(flatten)]
-        key: Written<'a>,
-        spec: &'a str,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        zone: Option<&'a str>,
-        is_paused: bool,
+/// Prints a line for each schedule. Returns false if the reader of standard output is gone.
+fn print_schedules(lines: impl Iterator<Item = Line>, is_json: bool) -> Result<bool, Refusal> {
+    let mut text = Vec::new();
+    for line in lines {
+        text.extend(line.to_bytes(is_json));
+        text.push(b'\n');
     }
-    let ScheduleInfo { key, spec, zone, next, is_paused, error, priority, group, .. } = info;
-    let at = next.and_then(|next| Timestamp::now().checked_add(next).ok());
-    let at = at.map(|at| at.to_string());
-    if is_json {
-        let mut written = Written::of_key(key);
-        (written.at, written.priority) = (at, (*priority).into());
-        (written.group, written.why) = (group.as_deref(), error.as_deref());
-        let listed = Listed { key: written, spec, zone: zone.as_deref(), is_paused: *is_paused };
-        // Texts can always be serialized.
-        return serde_json::to_vec(&listed).unwrap_or_default();
-    }
-    let (key, at) = (shown(key), at.unwrap_or_default());
-    // SQL may have written any text.
-    let spec = shown(spec.as_bytes());
-    let zone = shown(zone.as_deref().unwrap_or_default().as_bytes());
-    let state = error.as_deref().unwrap_or(if *is_paused { "paused" } else { "" });
-    let (state, group) = (shown(state.as_bytes()), group_column(group.as_deref()));
-    format!("{key}\t{spec}\t{zone}\t{at}\t{state}{group}").into_bytes()
+    print_output(&text)
 }
 
-/// Changes the schedules of keys, and reports the keys without a schedule.
-fn change(
-    flags: &KeysFlags,
-    done: &str,
-    change: impl AsyncFn(&Queue, &[u8]) -> Result<bool, UpdateError>,
-) -> Result<Ended, Refusal> {
+/// A schedule in the list.
+struct Line {
+    key: Vec<u8>,
+    spec: String,
+    zone: Option<String>,
+    at: Option<Timestamp>,
+    is_paused: bool,
+    error: Option<String>,
+    priority: i32,
+    group: Option<String>,
+}
+
+impl Line {
+    fn from_store(info: ScheduleInfo) -> Self {
+        let ScheduleInfo { key, spec, zone, next_at, is_paused, error, priority, group, .. } = info;
+        let (key, priority) = (key.to_vec(), priority.into());
+        let at = next_at.and_then(|at| Timestamp::try_from(at).ok());
+        Self { key, spec, zone, at, is_paused, error, priority, group }
+    }
+
+    fn from_server(schedule: api::Schedule) -> Self {
+        let api::Schedule {
+            key,
+            key_base64,
+            spec,
+            zone,
+            next_at,
+            paused,
+            error,
+            priority,
+            group,
+            ..
+        } = schedule;
+        let key = STANDARD.decode(key_base64.unwrap_or_default()).unwrap_or_else(|_| key.into());
+        let at = next_at.and_then(|at| SignedDuration::try_from_secs_f64(at).ok());
+        let at = at.and_then(|at| Timestamp::from_duration(at).ok());
+        Self { key, spec, zone, at, is_paused: paused, error, priority, group }
+    }
+
+    fn to_bytes(&self, is_json: bool) -> Vec<u8> {
+        #[derive(Serialize)]
+        struct Listed<'a> {
+            #[serde(flatten)]
+            key: Written<'a>,
+            spec: &'a str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            zone: Option<&'a str>,
+            is_paused: bool,
+        }
+        let Self { key, spec, zone, at, is_paused, error, priority, group } = self;
+        let (zone, group, error) = (zone.as_deref(), group.as_deref(), error.as_deref());
+        let at = at.and_then(|at| at.round(Unit::Second).ok()).map(|at| at.to_string());
+        if is_json {
+            let mut written = Written::of_key(key);
+            (written.at, written.priority) = (at, *priority);
+            (written.group, written.why) = (group, error);
+            let listed = Listed { key: written, spec, zone, is_paused: *is_paused };
+            // Texts can always be serialized.
+            return serde_json::to_vec(&listed).unwrap_or_default();
+        }
+        // SQL may have written any text.
+        let [spec, zone, state] = [
+            spec,
+            zone.unwrap_or_default(),
+            error.unwrap_or(if *is_paused { "paused" } else { "" }),
+        ]
+        .map(|text| shown(text.as_bytes()));
+        let (key, at, group) = (shown(key), at.unwrap_or_default(), group_column(group));
+        format!("{key}\t{spec}\t{zone}\t{at}\t{state}{group}").into_bytes()
+    }
+}
+
+/// Changes the schedules of keys, and reports those that have none.
+fn change(flags: &KeysFlags, action: ScheduleAction, done: &str) -> Result<Ended, Refusal> {
     block_on(async {
-        let queue = flags.place.to_look_at().await?;
         let mut changed = Vec::with_capacity(flags.keys.len());
-        for key in &flags.keys {
-            changed.push(change(&queue, key.as_bytes()).await.map_err(store_refusal)?);
+        if let Some(server) = flags.server.open_server()? {
+            for key in &flags.keys {
+                changed.push(change_by_server(&server, action, &named(key.as_bytes())).await?);
+            }
+        } else {
+            let queue = flags.place.to_look_at().await?;
+            for key in flags.keys.iter().map(|key| key.as_bytes()) {
+                let is_changed = match action {
+                    ScheduleAction::Pause => queue.pause_schedule(key).await,
+                    ScheduleAction::Resume => queue.resume_schedule(key).await,
+                    ScheduleAction::Remove | ScheduleAction::Add => queue.unschedule(key).await,
+                };
+                changed.push(is_changed.map_err(store_refusal)?);
+            }
         }
         Ok(report_each(&flags.keys, &changed, done, "has no schedule"))
     })
+}
+
+/// Returns a change that names the key.
+fn named(key: &[u8]) -> ScheduleChange {
+    let NamedKey { key, key_base64 } = named_key(key);
+    ScheduleChange { key, key_base64, ..ScheduleChange::default() }
+}
+
+async fn change_by_server(
+    server: &Server,
+    action: ScheduleAction,
+    change: &ScheduleChange,
+) -> Result<bool, Refusal> {
+    let ScheduleChanged { changed } = server.post(action.name(), change).await?;
+    Ok(changed)
 }

@@ -528,7 +528,7 @@ fn a_queue_is_dropped_only_without_keys_or_by_force() {
     add(&dir, &["--queue", "mail", "--after", "1h", "b"]);
     let ended = call(&dir, "drop", &["mail"]);
     let said = "queue \"mail\" was not dropped: it has keys (1 ready, 1 waiting, 0 in flight, \
-                0 parked); --force drops the queue with its keys";
+                0 parked); --force drops the queue with its keys and schedules";
     assert_eq!((ended.code(), ended.text().as_str()), (Some(1), ""));
     assert!(ended.stderr.contains(said), "{}", ended.stderr);
     let ended = call(&dir, "drop", &["mial"]);

@@ -369,7 +369,10 @@ fn an_add_that_is_refused_creates_no_queue_and_the_first_other_one_fits() {
     assert_eq!((ended.code(), ended.count("adds")), (Some(3), 1), "{}", ended.stderr);
     assert_eq!(add_json("empty", &[], "").code(), Some(0));
     assert_eq!(queues(&dir), ["cancelled", "empty", "named", "plain"]);
-    assert_eq!(listed(&dir, &["--queue", "named"]), ["1 0 0 - 1 - - - \"\"", "1 0 0 - 1 - - - acme"]);
+    assert_eq!(
+        listed(&dir, &["--queue", "named"]),
+        ["1 0 0 - 1 - - - \"\"", "1 0 0 - 1 - - - acme"]
+    );
 }
 
 /// The same with the server of a worker.

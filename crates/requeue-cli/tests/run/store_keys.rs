@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::limit::Limit;
 use crate::store::{add, call, requeue, status, work};
+use crate::store_schedules::schedule;
 use crate::support::{Ended, directory, end};
 
 /// Runs `requeue` with these arguments and this `REQUEUE_STORE`.
@@ -100,6 +101,17 @@ fn a_key_is_explained() {
     let (code, text) = explain("no\nkey");
     assert_eq!(code, Some(1));
     assert!(text.starts_with("no\\nkey: not in the queue: "), "{text}");
+    for key in ["no\nkey", "late"] {
+        let add = schedule(&dir, &["add", "--cron", "@yearly", key]);
+        assert_eq!(add.code(), Some(0), "{}", add.stderr);
+        let (_, text) = explain(key);
+        let (why, at) = text.trim_end().rsplit_once("; next at ").expect("a time");
+        assert!(why.contains("; its schedule adds it in "), "{text}");
+        assert!(at.ends_with("-01-01T00:00:00Z"), "{text}");
+    }
+    assert_eq!(schedule(&dir, &["pause", "late"]).code(), Some(0));
+    let (code, text) = explain("late");
+    assert!(code == Some(0) && text.ends_with("; its schedule is paused\n"), "{text}");
 }
 
 #[test]

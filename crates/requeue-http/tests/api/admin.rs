@@ -77,7 +77,8 @@ fn a_client_without_the_token_changes_nothing() {
         "rate",
         "resume",
     ];
-    for path in others.into_iter().chain(groups.iter().map(|path| &**path)) {
+    let schedules = ["schedule-add", "schedule-remove", "schedule-pause", "schedule-resume"];
+    for path in others.into_iter().chain(groups.iter().map(|path| &**path)).chain(schedules) {
         let without = sent("POST", path, json);
         assert_eq!((without.status, without.header("www-authenticate")), (401, "Bearer"), "{path}");
         // A token is not read from the address.

@@ -11,7 +11,7 @@ use crate::client::get;
 use crate::{Keys, Served};
 
 /// A served queue in a file.
-fn served(options: impl Fn(OpenOptions) -> OpenOptions) -> (Served, Queue, TempDir) {
+pub(crate) fn served(options: impl Fn(OpenOptions) -> OpenOptions) -> (Served, Queue, TempDir) {
     let dir = tempfile::tempdir().expect("a directory");
     let runtime = Runtime::new().expect("a runtime");
     let queue = runtime.block_on(async {
@@ -121,7 +121,7 @@ fn each_action_changes_a_group() {
     assert_eq!(cancel("ready"), json!({ "cancelled": 2 }));
     assert_eq!(served.runtime.block_on(queue.counts()).expect("counted").ready, 1);
     let allowed = act(&served, "authenticate", json!({}))["actions"].clone();
-    let allowed: Vec<_> = allowed.as_array().expect("a list").iter().skip(8).collect();
+    let allowed: Vec<_> = allowed.as_array().expect("a list").iter().skip(8).take(6).collect();
     let actions = ["pause", "resume", "limit", "rate", "weight", "cancel"];
     let actions = actions.map(|action| json!(format!("group-{action}")));
     assert_eq!(allowed, actions.each_ref());

@@ -8,6 +8,8 @@ mod groups;
 mod keys;
 mod refusals;
 #[cfg(feature = "store")]
+mod schedules;
+#[cfg(feature = "store")]
 mod store;
 
 use std::net::SocketAddr;

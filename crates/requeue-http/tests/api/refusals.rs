@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::client::{ask, get};
 use crate::{Keys, Served};
 
-const PATHS: [&str; 24] = [
+const PATHS: [&str; 26] = [
     "/",
     "/style.css",
     "/plot.css",
@@ -20,6 +20,8 @@ const PATHS: [&str; 24] = [
     "/view.js",
     "/format.js",
     "/groups.js",
+    "/schedules.js",
+    "/list.js",
     "/plot.js",
     "/sections.js",
     "/table.js",

@@ -230,9 +230,9 @@ fn each_action_changes_keys_of_a_store() {
     let counts = served.runtime.block_on(queue.counts()).expect("counted");
     assert_eq!((counts.ready, counts.waiting), (111, 189));
     let allowed = act(&served, "authenticate", json!({}));
-    let all =
-        json!(["cancel", "cancel-run", "run-now", "revive", "add", "pause", "resume", "rate"]);
-    assert_eq!(allowed["actions"], all);
+    let allowed = allowed["actions"].as_array().expect("a list");
+    let all = ["cancel", "cancel-run", "run-now", "revive", "add", "pause", "resume", "rate"];
+    assert_eq!(allowed[..all.len()], all);
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! The dashboard of a queue in a store.
 
+use std::path::Path;
+
 use requeue_http::{AdminToken, Site};
 use requeue_servers::Redis;
-use requeue_store::{Rate, Store};
+use requeue_store::{Queue, Rate, Schedule, Store};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -40,12 +42,34 @@ fn numbers_that_are_old_are_shown_with_their_age() {
     page.wait_for(&facts("open · 0 runs"));
 }
 
+async fn open_file(dir: &Path) -> Store {
+    let url = format!("sqlite:{}", dir.join("queues.db").display());
+    let store = Store::connect(&url).await.expect("the store opens");
+    store.migrate().await.expect("the schema is made");
+    store
+}
+
+/// Serves the queue with a token, and returns the address.
+fn serve_admin(runtime: &Runtime, queue: Queue) -> String {
+    let site = Site::of_store(queue).admin(AdminToken::new(TOKEN).expect("it is long enough"));
+    let site = site.build();
+    let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
+    let url = format!("http://{}/", listener.local_addr().expect("an address"));
+    runtime.spawn(async move { site.serve(listener).await });
+    url
+}
+
 /// Returns a script that is true if the rows of the table of groups have these texts, cell by cell.
 fn shows_groups(rows: &[&str]) -> String {
+    shows_rows("groups", 7, rows)
+}
+
+/// Returns a script that is true if the rows of a table have these texts in the first `cells`.
+fn shows_rows(table: &str, cells: usize, rows: &[&str]) -> String {
     let rows = json!(rows).to_string();
     format!(
-        "JSON.stringify([...document.querySelectorAll('#groups tbody tr')].map((row) => \
-         [...row.children].slice(0, 7).map((cell) => cell.textContent).join(' '))) === '{rows}'"
+        "JSON.stringify([...document.querySelectorAll('#{table} tbody tr')].map((row) => \
+         [...row.children].slice(0, {cells}).map((cell) => cell.textContent).join(' '))) === '{rows}'"
     )
 }
 
@@ -55,9 +79,7 @@ fn groups_are_shown_and_changed() {
     let runtime = Runtime::new().expect("a runtime");
     let _inside = runtime.enter();
     let queue = runtime.block_on(async {
-        let url = format!("sqlite:{}", dir.path().join("queues.db").display());
-        let store = Store::connect(&url).await.expect("the store opens");
-        store.migrate().await.expect("the schema is made");
+        let store = open_file(dir.path()).await;
         let opening = store.queue("orders").group_by("^[^/]*").group_limit(2).claim_ahead(0);
         let queue = opening.open().await.expect("the queue opens");
         queue.add_all(["<b>/1", "<b>/2", "<b>/3", "/"]).await.expect("added");
@@ -69,23 +91,19 @@ fn groups_are_shown_and_changed() {
     });
     let items = runtime.block_on(queue.get_many(1));
     assert_eq!(items.len(), 1);
-    let site = Site::of_store(queue).admin(AdminToken::new(TOKEN).expect("it is long enough"));
-    let site = site.build();
-    let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
-    let url = format!("http://{}/", listener.local_addr().expect("an address"));
-    runtime.spawn(async move { site.serve(listener).await });
+    let url = serve_admin(&runtime, queue);
     let Some(page) = browser("groups_are_shown_and_changed", &url) else { return };
     page.wait_for("document.querySelectorAll('#groups tbody tr').length === 3");
     let click =
         |selector: &str| page.eval(&format!("document.querySelector('{selector}').click()"));
     let facts = "document.querySelector('#facts').textContent";
     page.wait_for(&format!("{facts}.includes(' · rate 1,000/s, burst 200 · ')"));
-    click("[data-group=name]");
+    click("#groups [data-column=name]");
     let first = if items[0].group() == Some("") { 3 } else { 2 };
     let no_group = if first == 3 { "(no group) 0 0 1 2 – 1" } else { "(no group) 1 0 0 2 – 1" };
     let b = if first == 3 { "<b> 3 0 0 2 – 1" } else { "<b> 2 0 1 2 – 1" };
     page.wait_for(&shows_groups(&[no_group, b, "zeta 0 0 0 2 90/min, burst 4 3"]));
-    click("[data-group=name]");
+    click("#groups [data-column=name]");
     page.wait_for(&shows_groups(&["zeta 0 0 0 2 90/min, burst 4 3", b, no_group]));
     let sorted = "document.querySelector('#groups th[aria-sort]').ariaSort";
     assert_eq!(page.eval(sorted), json!("descending"));
@@ -123,4 +141,77 @@ fn groups_are_shown_and_changed() {
         ]));
     }
     assert_eq!(page.complaints(), [""; 0]);
+}
+
+#[test]
+fn schedules_are_shown_and_changed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let runtime = Runtime::new().expect("a runtime");
+    let _inside = runtime.enter();
+    let queue = runtime.block_on(async {
+        let store = open_file(dir.path()).await;
+        store.queue("orders").open().await.expect("the queue opens")
+    });
+    let url = serve_admin(&runtime, queue.clone());
+    let Some(page) = browser("schedules_are_shown_and_changed", &url) else { return };
+    page.wait_for("document.body.dataset.link === 'live'");
+    let visible = |selector: &str| {
+        format!("document.querySelector('#schedules {selector}')?.checkVisibility() === true")
+    };
+    page.wait_for("document.querySelector('#schedules-shown').textContent === '0 schedules'");
+    assert_eq!(page.eval(&visible("table")), json!(false), "there is no schedule");
+    runtime.block_on(async {
+        let yearly = Schedule::cron("@yearly", "UTC").expect("valid");
+        queue.schedule("<b>", yearly.clone()).await.expect("stored");
+        queue.schedule("zeta", yearly).await.expect("stored");
+        queue.pause_schedule("zeta").await.expect("paused");
+    });
+    page.wait_for(&visible("table"));
+    let click = |selector: &str| {
+        page.eval(&format!("document.querySelector('#schedules {selector}').click()"))
+    };
+    // Without the next time, which passes.
+    let shows = |rows: &[&str]| shows_rows("schedules", 3, rows);
+    let states = "[...document.querySelectorAll('#schedules tbody tr')].map((row) => \
+                  row.children[4].textContent).join(' ')";
+    page.wait_for(&shows(&["<b> @yearly UTC", "zeta @yearly UTC"]));
+    assert_eq!(page.eval(states), json!("– paused"));
+    click("[data-column=key]");
+    click("[data-column=key]");
+    page.wait_for(&shows(&["zeta @yearly UTC", "<b> @yearly UTC"]));
+    assert_eq!(page.eval(&visible("tbody button")), json!(false), "a button needs the token");
+    unlock(&page, TOKEN);
+    page.wait_for("document.body.dataset.admin === 'open'");
+    assert_eq!(page.eval(&visible("tbody button")), json!(true));
+    page.eval("document.querySelector('#schedules').scrollIntoView()");
+    page.screenshot("schedules");
+    let done = |text: &str| format!("document.querySelector('#done').textContent === '{text}'");
+    click("tbody tr:first-child [data-action=resume]");
+    page.wait_for(&done("The schedule of zeta is resumed."));
+    page.wait_for(&format!("{states} === '– –'"));
+    click("tbody tr:first-child [data-action=pause]");
+    page.wait_for(&done("The schedule of zeta is paused."));
+    page.wait_for(&format!("{states} === 'paused –'"));
+
+    click("tbody tr:last-child [data-action=change]");
+    page.eval("document.querySelector('#times [name=spec]').select()");
+    page.type_text("30 2 * *");
+    page.press("Enter");
+    page.wait_for(
+        "document.querySelector('#times .problem').textContent.includes('it has 4 fields')",
+    );
+    page.eval("document.querySelector('#times [name=spec]').value = 'every 5m'");
+    page.eval("document.querySelector('#times [name=zone]').value = ''");
+    page.press("Enter");
+    page.wait_for(&done("The schedule of <b> is changed."));
+    page.wait_for(&shows(&["zeta @yearly UTC", "<b> every 5m –"]));
+
+    click("tbody tr:first-child [data-action=remove]");
+    page.wait_for("document.querySelector('#confirm').open");
+    page.eval("document.querySelector('#confirm [type=submit]').click()");
+    page.wait_for(&done("The schedule of zeta is removed."));
+    page.wait_for(&shows(&["<b> every 5m –"]));
+    let complaints = page.complaints();
+    // The browser reports the request that was refused.
+    assert!(complaints.len() == 1 && complaints[0].contains("/schedule-add"), "{complaints:?}");
 }

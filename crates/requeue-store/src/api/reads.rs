@@ -11,6 +11,8 @@ use crate::types::error::ReadError;
 use crate::types::inspect::{Entry, Standing, State, StateCounts};
 use crate::types::key::Key;
 use crate::types::rate::{Rate, Throttle};
+#[cfg(doc)]
+use crate::types::schedule::ScheduleInfo;
 
 /// The maximum number of keys in flight that one read returns, and among which the longest runs are searched.
 const RUNNING: usize = 256;
@@ -163,7 +165,8 @@ impl Queue {
 
     /// Returns one line of text that explains the state of a key: see [`Entry::explain`]. If a rate, or the limit or a pause
     /// of its group holds a ready key back, the text says so. For a rate, it has the time until the next start. For a
-    /// limit, it has up to ten keys of the group in flight and their workers.
+    /// limit, it has up to ten keys of the group in flight and their workers. If the key has a schedule, the text says when
+    /// the schedule adds the key next: see [`ScheduleInfo::explain`].
     ///
     /// For a ready key of a queue with groups, the engine reads all keys of the group.
     ///
@@ -176,13 +179,18 @@ impl Queue {
     /// The future can be dropped: the call changes nothing.
     pub async fn explain(&self, key: impl Into<Key>) -> Result<String, ReadError> {
         let key = key.into();
-        match self.look_up(&key).await? {
-            Some(entry) => self.explain_entry(&entry).await,
-            None => Ok(format!("{key}: not in the queue")),
+        let mut text = match self.look_up(&key).await? {
+            Some(entry) => self.explain_entry(&entry).await?,
+            None => format!("{key}: not in the queue"),
+        };
+        if let Some(schedule) = self.look_up_schedule(key).await? {
+            text.push_str("; ");
+            text.push_str(&schedule.explain());
         }
+        Ok(text)
     }
 
-    /// Explains an entry of this queue, as [`explain`](Self::explain) does.
+    /// Explains an entry of this queue, as [`explain`](Self::explain) does, without its schedule.
     ///
     /// # Errors
     ///

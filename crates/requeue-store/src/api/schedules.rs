@@ -129,6 +129,45 @@ impl Queue {
         Ok(infos)
     }
 
+    /// Returns the schedule of a key, or `None` if the key has no schedule.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store cannot be reached, or the queue was dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped: the call changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("reports").open().await?;
+    /// use requeue_store::Schedule;
+    ///
+    /// queue.schedule("daily", Schedule::cron("@daily", "UTC")?).await?;
+    /// assert!(queue.look_up_schedule("daily").await?.is_some_and(|info| info.spec == "@daily"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn look_up_schedule(
+        &self,
+        key: impl Into<Key>,
+    ) -> Result<Option<ScheduleInfo>, ReadError> {
+        let Shared { engine, place, .. } = &*self.shared;
+        let found = engine.look_up_schedule(place, &key.into()).await;
+        let Agenda { now, mut schedules } = found
+            .map_err(|fault| ReadError::from_engine("the schedule was not looked up", fault))?;
+        Ok(schedules.pop().map(|schedule| schedule.into_info(now)))
+    }
+
     /// Removes the schedule of a key. Returns false if the key has no schedule. The key itself and its runs are not
     /// affected.
     ///

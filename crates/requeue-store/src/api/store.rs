@@ -192,8 +192,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// - If a key is ready, waiting, in flight, parked or damaged, the queue [has keys](crate::ErrorKind::HasKeys) and is
-    ///   unchanged. The message has their numbers.
+    /// - If the queue [has keys](crate::ErrorKind::HasKeys) in any state, or schedules, it is unchanged. The message has
+    ///   their numbers.
     /// - If there is [no such queue](crate::ErrorKind::Missing), the message names similar queues.
     /// - If the store cannot be reached, the queue may or may not have been dropped. Dropping it again is
     ///   harmless.
@@ -256,7 +256,7 @@ impl Store {
         })?;
         Err(UpdateError(match dropped {
             Dropped::Yes(counts) => return Ok(counts),
-            Dropped::HasKeys(counts) => Failed::has_keys(name, counts),
+            Dropped::Kept(counts, schedules) => Failed::has_keys(name, counts, schedules),
             Dropped::Missing => Failed::missing(name, &self.similar_queues(name).await),
         }))
     }

@@ -179,7 +179,10 @@ impl Desk {
         Self {
             waiters: VecDeque::new(),
             ahead: Ahead::new(&shared.options),
-            timetable: Timetable::default(),
+            timetable: Timetable::new(
+                shared.engine.shard_count(&shared.place),
+                shared.options.poll,
+            ),
             has_newcomers: false,
             may_be_woken: false,
             is_woken: false,

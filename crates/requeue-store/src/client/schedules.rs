@@ -1,10 +1,13 @@
 //! Fires the schedules of a queue: adds their keys, and computes their next times.
 
+use std::collections::HashSet;
+use std::future::{pending, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::client::shared::Shared;
 use crate::engine::outage::Part;
@@ -12,88 +15,197 @@ use crate::engine::schedules::{Agenda, Firing, Scheduled};
 use crate::engine::time::{Micros, until};
 use crate::types::calendar::Calendar;
 use crate::types::error::{Answer, EngineError, Kind};
+use crate::types::key::Key;
 
 /// The number of schedules that one request returns.
 const PAGE: usize = 64;
-/// The pause after a failure, and before a schedule whose key is locked is tried again.
-const PAUSE: Duration = Duration::from_secs(1);
+/// The pauses after a failure double from the first of these to the second one.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(8));
+/// The number of polls after which a process looks, though no claim knows of a schedule that is due.
+const POLLS: u32 = 10;
 
-type Work = Pin<Box<dyn Future<Output = Option<Duration>> + Send>>;
+type Work = Pin<Box<dyn Future<Output = Looked> + Send>>;
 
-/// The next time at which this process looks at schedules.
-#[derive(Default)]
+/// The next times at which this process looks at the schedules of each shard. A shard that does not answer delays no
+/// other one.
 pub(crate) struct Timetable {
+    shards: Vec<ShardTimes>,
+    /// Until then, claims cause no look: they name a schedule that could not be fired, and hide all others.
+    quiet_until: Option<Instant>,
+    /// A process that claims keys looks at least this often, because the store may have lost the time that claims read.
+    review: Duration,
+}
+
+#[derive(Default)]
+struct ShardTimes {
     due_at: Option<Instant>,
-    firing: Option<Work>,
+    review_at: Option<Instant>,
+    looking: Option<Work>,
+    failing: Failing,
+}
+
+/// The schedules of a shard that could not be fired.
+#[derive(Default)]
+struct Failing {
+    held: HashSet<Key>,
+    /// True if the shard did not answer.
+    is_silent: bool,
+    retry_at: Option<Instant>,
+    pause: Duration,
+}
+
+/// The result of a look at the schedules of a shard.
+struct Looked {
+    next: Option<Instant>,
+    failing: Failing,
 }
 
 impl Timetable {
-    /// Records the time until a schedule is due, which a claim or a request for schedules has returned.
+    pub(crate) fn new(shards: usize, poll: Duration) -> Self {
+        let shards = (0..shards).map(|_| ShardTimes::default()).collect();
+        Self { shards, quiet_until: None, review: poll.saturating_mul(POLLS) }
+    }
+
+    /// Records the time until a schedule is due, which a claim has returned.
     ///
     /// The earliest time counts. A claim and a request for schedules overlap, so each may miss a schedule that the
     /// other has found. A time that has become wrong costs one request, which returns the right time.
     pub(crate) fn note_due(&mut self, time: Option<Duration>) {
-        let due_at = time.and_then(|time| Instant::now().checked_add(time));
-        self.due_at = self.due_at.into_iter().chain(due_at).min();
-    }
-
-    /// Begins to fire if a schedule is due.
-    pub(crate) fn begin(&mut self, shared: impl FnOnce() -> Option<Arc<Shared>>) {
-        if self.firing.is_none()
-            && self.due_at.is_some_and(|at| at <= Instant::now())
-            && let Some(shared) = shared()
-        {
-            self.due_at = None;
-            self.firing = Some(Box::pin(async move { fire_due(&shared).await }));
+        let now = Instant::now();
+        let due_at = time.and_then(|time| now.checked_add(time));
+        let quiet_until = self.quiet_until;
+        for shard in &mut self.shards {
+            let due_at = due_at.map(|at| quiet_until.unwrap_or(at).max(at));
+            shard.review_at = shard.review_at.or_else(|| now.checked_add(self.review));
+            let due_at = due_at.into_iter().chain(shard.review_at).min();
+            let due_at = due_at.map(|at| shard.failing.delay(at));
+            shard.due_at = shard.due_at.into_iter().chain(due_at).min();
         }
     }
 
-    /// Waits until a schedule is due, or until due schedules are fired.
-    pub(crate) async fn changed(&mut self) {
-        match (&mut self.firing, self.due_at) {
-            (Some(firing), _) => {
-                let next = firing.await;
-                // A finished future must not be polled again.
-                self.firing = None;
-                self.note_due(next);
+    /// Begins to fire the schedules that are due.
+    pub(crate) fn begin(&mut self, shared: impl Fn() -> Option<Arc<Shared>>) {
+        let now = Instant::now();
+        for (number, shard) in self.shards.iter_mut().enumerate() {
+            if shard.looking.is_none()
+                && shard.due_at.is_some_and(|at| at <= now)
+                && let Some(shared) = shared()
+            {
+                (shard.due_at, shard.review_at) = (None, None);
+                let failing = std::mem::take(&mut shard.failing);
+                shard.looking = Some(Box::pin(async move { look(&shared, number, failing).await }));
             }
-            (None, Some(at)) => tokio::time::sleep_until(at).await,
-            (None, None) => std::future::pending().await,
         }
+    }
+
+    /// Waits until a schedule is due, or until those of a shard that were due are fired.
+    pub(crate) async fn changed(&mut self) {
+        let idle = self.shards.iter().filter(|shard| shard.looking.is_none());
+        let due_at = idle.filter_map(|shard| shard.due_at).min();
+        let due = async {
+            match due_at {
+                Some(at) => sleep_until(at).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            (number, looked) = looked(&mut self.shards) => self.end_look(number, looked),
+            () = due => {}
+        }
+    }
+
+    fn end_look(&mut self, number: usize, Looked { next, failing }: Looked) {
+        if failing.retry_at.is_some() {
+            self.quiet_until = Instant::now().checked_add(PAUSES.0);
+        }
+        let shard = &mut self.shards[number];
+        // Claims may have named the schedule meanwhile that has failed.
+        let due_at = shard.due_at.map(|at| failing.delay(at).max(self.quiet_until.unwrap_or(at)));
+        // A finished future must not be polled again.
+        shard.looking = None;
+        shard.due_at = due_at.into_iter().chain(next).min();
+        shard.failing = failing;
     }
 }
 
-/// Fires the schedules that are due. Returns the time until the next schedule is due, if any.
-async fn fire_due(shared: &Shared) -> Option<Duration> {
-    let Shared { engine, place, options, .. } = shared;
-    let fired = timeout(options.lease, fire_page(shared)).await;
-    match fired.unwrap_or_else(|_| Err(EngineError::late())) {
-        Ok(next) => next,
-        // The next claim reports the drop.
-        Err(fault) if fault.kind == Kind::Dropped => None,
-        Err(fault) => {
-            place.note_failure(Part::all_shards(&**engine, place), &fault);
-            Some(PAUSE)
-        }
+impl Failing {
+    /// Returns the time of a look that is due at `at`.
+    fn delay(&self, at: Instant) -> Instant {
+        self.retry_at.filter(|_| self.is_silent).map_or(at, |retry_at| retry_at.max(at))
+    }
+
+    /// Sets the time of the next attempt.
+    fn back_off(&mut self) {
+        self.pause = (self.pause * 2).clamp(PAUSES.0, PAUSES.1);
+        self.retry_at = Instant::now().checked_add(self.pause);
     }
 }
 
-async fn fire_page(shared: &Shared) -> Answer<Option<Duration>> {
-    let agendas = shared.engine.next_schedules(&shared.place, PAGE).await?;
-    let mut next: Option<Duration> = None;
-    let mut sooner = |time: Duration| next = Some(next.map_or(time, |next| next.min(time)));
-    let schedules = agendas.into_iter().flat_map(|Agenda { now, schedules }| {
-        schedules.into_iter().map(move |schedule| (now, schedule))
+/// Waits for the first look that ends. Returns the number of its shard.
+async fn looked(shards: &mut [ShardTimes]) -> (usize, Looked) {
+    poll_fn(|context| {
+        for (number, shard) in shards.iter_mut().enumerate() {
+            if let Some(looking) = &mut shard.looking
+                && let Poll::Ready(looked) = looking.as_mut().poll(context)
+            {
+                return Poll::Ready((number, looked));
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// Fires the schedules of a shard that are due. Those that failed wait until it is time to retry them.
+async fn look(shared: &Shared, number: usize, mut failing: Failing) -> Looked {
+    let is_retry = failing.retry_at.is_none_or(|at| at <= Instant::now());
+    let mut held = std::mem::take(&mut failing.held);
+    if is_retry {
+        held.clear();
+    }
+    let fired = timeout(shared.options.lease, fire_page(shared, number, &mut held)).await;
+    let fired = fired.unwrap_or_else(|_| Err(EngineError::late()));
+    failing.is_silent = fired.is_err();
+    let next = fired.unwrap_or_else(|fault| {
+        // The next claim reports a dropped queue.
+        shared.place.note_failure(Part::Shard(number), &fault);
+        None
     });
-    for (now, schedule) in schedules {
-        match schedule.due_at() {
+    failing.held = held;
+    if !failing.is_silent && failing.held.is_empty() {
+        failing = Failing::default();
+    } else if is_retry || failing.is_silent {
+        failing.back_off();
+    }
+    Looked { next: next.into_iter().chain(failing.retry_at).min(), failing }
+}
+
+/// Fires the schedules of a shard that are due, except for those that are `held`. Inserts those that fail into `held`.
+/// Returns the time of the next look.
+async fn fire_page(
+    shared: &Shared,
+    number: usize,
+    held: &mut HashSet<Key>,
+) -> Answer<Option<Instant>> {
+    let Shared { engine, place, .. } = shared;
+    let began = Instant::now();
+    let Agenda { now, schedules } = engine.next_schedules(place, number, PAGE + held.len()).await?;
+    let mut next = None;
+    let mut sooner = |at: Option<Instant>| next = next.into_iter().chain(at).min();
+    for schedule in schedules {
+        match schedule.due_at().filter(|_| !held.contains(&schedule.key)) {
             Some(at) if at <= now => match fire(shared, &schedule, now).await {
                 // The schedule has another time now, or another process has changed it. The next page shows that time.
-                Ok(_) => sooner(Duration::ZERO),
-                Err(fault) if fault.kind == Kind::Locked => sooner(PAUSE),
-                Err(fault) => return Err(fault),
+                Ok(_) => sooner(Some(began)),
+                Err(fault) if matches!(fault.kind, Kind::Absent | Kind::Unsure | Kind::Dropped) => {
+                    return Err(fault);
+                }
+                Err(fault) => {
+                    place.note_failure(Part::Shard(number), &fault);
+                    held.insert(schedule.key);
+                }
             },
-            Some(at) => sooner(until(now, at)),
+            Some(at) => sooner(began.checked_add(until(now, at))),
             None => {}
         }
     }
@@ -127,16 +239,18 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_claim_tells_of_a_schedule_that_is_stored_while_others_are_read() {
         for read in [None, Some(HOUR)] {
-            let firing: Option<Work> = Some(Box::pin(ready(read)));
-            let mut timetable = Timetable { due_at: None, firing };
+            let mut timetable = Timetable::new(1, HOUR);
+            let next = read.map(|read| Instant::now() + read);
+            let looked = Looked { next, failing: Failing::default() };
+            timetable.shards[0].looking = Some(Box::pin(ready(looked)));
             timetable.note_due(Some(SOON));
             timetable.changed().await;
             let start = Instant::now();
-            assert!(timetable.firing.is_none());
+            assert!(timetable.shards[0].looking.is_none());
             timeout(2 * SOON, timetable.changed()).await.expect("the schedule is due");
             // A claim that began before the schedule was stored does not hide it.
             timetable.note_due(read);
-            assert_eq!(timetable.due_at, Some(start + SOON));
+            assert_eq!(timetable.shards[0].due_at, Some(start + SOON));
         }
     }
 }

@@ -366,16 +366,16 @@ pub(crate) enum Renewed {
 pub(crate) enum Dropped {
     /// Dropped. Has the counts from before the drop.
     Yes(StateCounts),
-    /// Not dropped: the queue has keys.
-    HasKeys(StateCounts),
+    /// Not dropped: the queue has keys, or this number of schedules.
+    Kept(StateCounts, u64),
     Missing,
 }
 
 impl Dropped {
-    /// Returns true if a queue with these keys is not dropped.
-    pub(crate) const fn keeps(counts: &StateCounts, keys_too: bool) -> bool {
+    /// Returns true if a queue with these keys and this number of schedules is not dropped.
+    pub(crate) const fn keeps(counts: &StateCounts, schedules: u64, keys_too: bool) -> bool {
         let StateCounts { ready, waiting, in_flight, parked, damaged, .. } = *counts;
-        !keys_too && ready + waiting + in_flight + parked + damaged > 0
+        !keys_too && ready + waiting + in_flight + parked + damaged + schedules > 0
     }
 }
 
@@ -425,7 +425,7 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// Opens the queue if it exists.
     async fn find_queue(&self, name: &str) -> Answer<Option<Place>>;
 
-    /// Removes the queue with its settings and keys. A queue that has keys is removed only with `keys_too`.
+    /// Removes the queue with its settings and keys. A queue that has keys or schedules is removed only with `keys_too`.
     /// Afterwards, each operation on a place that was opened before the drop changes nothing and fails with
     /// [dropped](crate::types::error::Kind::Dropped), even if a queue of the same name exists again.
     async fn drop_queue(&self, name: &str, keys_too: bool) -> Answer<Dropped>;
@@ -519,6 +519,11 @@ pub(crate) trait Engine: Debug + Send + Sync {
         Err(EngineError::refused(NO_SCHEDULES))
     }
 
+    /// Returns the schedule of a key, if it has one.
+    async fn look_up_schedule(&self, _queue: &Place, _key: &Key) -> Answer<Agenda> {
+        Ok(Agenda::default())
+    }
+
     /// Returns up to `limit` schedules of each shard in the order of their keys, starting after `after`.
     async fn list_schedules(
         &self,
@@ -529,8 +534,8 @@ pub(crate) trait Engine: Debug + Send + Sync {
         Err(EngineError::refused(NO_SCHEDULES))
     }
 
-    /// Returns up to `limit` schedules of each shard: those that are due first, in that order.
-    async fn next_schedules(&self, _queue: &Place, _limit: usize) -> Answer<Vec<Agenda>> {
+    /// Returns up to `limit` schedules of a shard: those that are due first, in that order.
+    async fn next_schedules(&self, _queue: &Place, _shard: usize, _limit: usize) -> Answer<Agenda> {
         Err(EngineError::refused(NO_SCHEDULES))
     }
 

@@ -5,6 +5,7 @@
 //! schedule due, one adds the key.
 
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use crate::engine::Ask;
 use crate::engine::time::{Micros, until};
@@ -67,12 +68,15 @@ impl Scheduled {
     }
 
     pub(crate) fn into_info(self, now: Micros) -> ScheduleInfo {
-        let next = self.due_at().filter(|_| !self.is_new).map(|at| until(now, at));
+        let next_at = self.due_at().filter(|_| !self.is_new);
+        let next = next_at.map(|at| until(now, at));
+        let since_1970 = next_at.and_then(|at| at.try_into().ok()).map(Duration::from_micros);
+        let next_at = since_1970.and_then(|since| SystemTime::UNIX_EPOCH.checked_add(since));
         let is_paused = self.is_paused || self.error.is_some();
         let Self { key, spec, zone, priority, group, error, .. } = self;
         let zone = Some(zone).filter(|zone| !zone.is_empty());
         let group = group.map(|group| group.to_string());
-        ScheduleInfo { key, spec, zone, next, is_paused, error, priority, group }
+        ScheduleInfo { key, spec, zone, next, next_at, is_paused, error, priority, group }
     }
 }
 

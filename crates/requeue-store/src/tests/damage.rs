@@ -305,7 +305,7 @@ impl Scene {
         };
         let dropped = engine.drop_queue(&place.name, false).await;
         match dropped.unwrap_or_else(|error| panic!("{how}: {}", error.source)) {
-            Dropped::HasKeys(found) => expected(found),
+            Dropped::Kept(found, 0) => expected(found),
             other => panic!("{how}: {other:?}"),
         }
         let dropped = engine.drop_queue(&place.name, true).await;

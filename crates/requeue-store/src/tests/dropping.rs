@@ -12,6 +12,7 @@ use crate::types::add::ParkedAdd;
 use crate::types::error::ErrorKind;
 use crate::types::inspect::{State, StateCounts};
 use crate::types::key::Key;
+use crate::types::schedule::Schedule;
 
 /// A time limit that is longer than a test takes.
 const LONG: Duration = Duration::from_secs(900);
@@ -50,6 +51,7 @@ async fn check_refusals(one: &Store, other: &Store, name: &str) {
         assert!(error.to_string().ends_with(&said), "{error}");
         numbers
     };
+    let daily = Schedule::cron("@daily", "UTC").expect("valid");
     queue.add_after("a", LONG * 30).await.expect("added");
     assert_eq!(refused().await, [0, 1, 0, 0]);
     queue.add("a").await.expect("added");
@@ -60,6 +62,17 @@ async fn check_refusals(one: &Store, other: &Store, name: &str) {
     assert_eq!(refused().await, [0, 0, 0, 1]);
     queue.add("a").await.expect("the queue is unchanged");
     queue.get().await.expect("the queue is open").succeed().await.expect("the lease is held");
+    queue.schedule("daily", daily.clone()).await.expect("stored");
+    queue.schedule("other", daily).await.expect("stored");
+    let error = one.drop_queue(name).await.expect_err("the queue has schedules");
+    assert!(error.to_string().ends_with("was not dropped: it has 2 schedules"), "{error}");
+    queue.add("a").await.expect("added");
+    assert!(queue.unschedule("other").await.expect("removed"));
+    let error = one.drop_queue(name).await.expect_err("the queue has a key and a schedule");
+    assert!(error.to_string().ends_with("0 parked) and 1 schedule"), "{error}");
+    assert_eq!(error.kind(), ErrorKind::HasKeys);
+    assert!(queue.cancel("a").await.expect("cancelled"));
+    assert!(queue.unschedule("daily").await.expect("the schedule is kept"));
     one.drop_queue(name).await.expect("the queue is empty");
     let listed = other.queues().await.expect("listed");
     assert!(listed.iter().all(|queue| queue.name != name), "{listed:?}");

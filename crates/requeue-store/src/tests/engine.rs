@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use crate::engine::receipts::Attempts;
 use crate::engine::row::Row;
+use crate::engine::schedules::{Agenda, Firing, Scheduled};
 use crate::engine::time::{Micros, after, until};
 use crate::engine::{
     Answers, Ask, Claim, Claimed, Dropped, End, Engine, Place, Renewed, Settings, Tried,
@@ -65,6 +66,15 @@ pub(super) struct Memory {
     pub(super) knows_leases: bool,
     /// The time until a schedule is due, as claims answer it.
     pub(super) schedule_in: Option<Duration>,
+    /// The schedules of each shard.
+    pub(super) schedules: Vec<Mutex<Vec<Scheduled>>>,
+    /// True if claims name the time of the next schedule.
+    pub(super) knows_schedules: bool,
+    /// The shard that does not answer requests for schedules.
+    pub(super) silent_shard: Option<usize>,
+    /// The numbers of requests for schedules, and of attempts to fire one.
+    pub(super) looks: AtomicUsize,
+    pub(super) shots: AtomicUsize,
 }
 
 fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -90,6 +100,11 @@ impl Memory {
             tells: true,
             knows_leases: true,
             schedule_in: None,
+            schedules: vec![Mutex::default()],
+            knows_schedules: true,
+            silent_shard: None,
+            looks: AtomicUsize::new(0),
+            shots: AtomicUsize::new(0),
         }
     }
 
@@ -264,8 +279,8 @@ impl Engine for Memory {
 
     async fn drop_queue(&self, _: &str, keys_too: bool) -> Answer<Dropped> {
         let counts = self.count_keys(&Place::new(1, "q", Settings::default())).await?;
-        if Dropped::keeps(&counts, keys_too) {
-            return Ok(Dropped::HasKeys(counts));
+        if Dropped::keeps(&counts, 0, keys_too) {
+            return Ok(Dropped::Kept(counts, 0));
         }
         self.is_dropped.store(true, Ordering::SeqCst);
         self.wake();
@@ -274,6 +289,10 @@ impl Engine for Memory {
 
     async fn list_queues(&self) -> Answer<Vec<QueueInfo>> {
         Ok(Vec::new())
+    }
+
+    fn shard_count(&self, _: &Place) -> usize {
+        self.schedules.len()
     }
 
     async fn send_adds(
@@ -322,10 +341,40 @@ impl Engine for Memory {
             let leases = rows.values().filter_map(|row| Some(row.run?.lease_until));
             let leases = leases.filter(|_| self.knows_leases);
             let next = waiting.chain(leases).min().map(|at| until(now, at));
-            let schedule_in = self.schedule_in;
+            let mut due = Vec::new();
+            for shard in &self.schedules {
+                due.extend(lock(shard).iter().filter_map(Scheduled::due_at));
+            }
+            let due = due.into_iter().min().filter(|_| self.knows_schedules);
+            let due = due.map(|at| until(now, at));
+            let schedule_in = self.schedule_in.or(due);
             Claimed { items, next, parked, is_paused, schedule_in, ..Claimed::default() }
         })
         .await
+    }
+
+    async fn next_schedules(&self, _: &Place, shard: usize, _: usize) -> Answer<Agenda> {
+        if self.silent_shard == Some(shard) {
+            return std::future::pending().await;
+        }
+        self.looks.fetch_add(1, Ordering::SeqCst);
+        Ok(Agenda { now: self.now(), schedules: lock(&self.schedules[shard]).clone() })
+    }
+
+    async fn fire_schedule(&self, queue: &Place, was: &Scheduled, firing: Firing) -> Answer<bool> {
+        self.shots.fetch_add(1, Ordering::SeqCst);
+        if self.is_locked(&was.key) {
+            return Err(locked());
+        }
+        if firing.adds(was) {
+            self.add_rows(queue, vec![was.to_ask()]).await?;
+        }
+        for shard in &self.schedules {
+            let mut schedules = lock(shard);
+            let found = schedules.iter_mut().filter(|found| *found == was);
+            found.for_each(|found| *found = firing.clone().apply(was));
+        }
+        Ok(true)
     }
 
     async fn set_paused(&self, _: &Place, paused: bool) -> Answer<()> {

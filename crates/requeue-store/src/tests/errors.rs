@@ -26,7 +26,7 @@ fn all() -> Vec<(&'static str, Box<dyn Error>)> {
         ),
         ("OpenError", Box::new(OpenError(Failed::missing("mial", &["mail".to_owned()])))),
         ("OpenError", Box::new(OpenError::from_engine("the queue \"q\" can't be opened", fault()))),
-        ("UpdateError", Box::new(UpdateError(Failed::has_keys("mail", StateCounts::default())))),
+        ("UpdateError", Box::new(UpdateError(Failed::has_keys("mail", StateCounts::default(), 1)))),
         ("UpdateError", Box::new(UpdateError(Failed::missing("mial", &["mail".to_owned()])))),
         (
             "UpdateError",
@@ -48,7 +48,7 @@ fn a_drop_that_is_refused_names_damaged_keys_if_there_are_any() {
     let mut counts = StateCounts { ready: 2, ..StateCounts::default() };
     for (damaged, end) in [(0, "0 parked)"), (3, "0 parked, 3 damaged)")] {
         counts.damaged = damaged;
-        let said = UpdateError(Failed::has_keys("mail", counts)).to_string();
+        let said = UpdateError(Failed::has_keys("mail", counts, 0)).to_string();
         assert!(said.ends_with(&format!("(2 ready, 0 waiting, 0 in flight, {end}")), "{said}");
     }
 }

@@ -13,6 +13,7 @@ pub(crate) mod cancelling;
 pub(crate) mod dropping;
 mod engine;
 mod errors;
+mod firing;
 mod getting;
 #[cfg(feature = "sqlite")]
 mod grouping;

@@ -1,6 +1,6 @@
 //! Checks that the processes of a queue fire its schedules. The tests of each engine call these functions.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::time::timeout;
 
@@ -63,17 +63,34 @@ pub(crate) async fn check_schedules(worker: &Store, other: &Store, name: &str) {
     let infos = list(&other_queue).await;
     let [daily, pulse] = &infos[..] else { panic!("two schedules: {infos:?}") };
     assert!(daily.next.is_some_and(|next| next <= Duration::from_secs(3 * 86_400 + 3_600)));
+    let at = daily.next_at.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
+    // At 9 o'clock, and Berlin is one or two hours ahead.
+    assert!(at.is_some_and(|at| [7, 8].map(|h| h * 3600).contains(&(at.as_secs() % 86_400))));
+    assert_eq!(at.map(|at| at.subsec_micros()), Some(0));
     assert_eq!((&*pulse.spec, pulse.zone.as_deref()), ("0 9 * * MON-FRI", Some("Europe/Berlin")));
     assert!(pulse.is_paused, "a change keeps the pause");
     let page = queue.schedules(Some(&daily.key), 10).await.expect("listed");
     assert_eq!(page.iter().map(|info| &info.key).collect::<Vec<_>>(), [&pulse.key]);
 
+    let explained = async |key: &str| queue.explain(key).await.expect("explained");
+    let said = explained("daily").await;
+    assert!(said.starts_with("daily: not in the queue; its schedule adds it in "), "{said}");
+    queue.add_after("daily", LEASE).await.expect("added");
+    let said = explained("daily").await;
+    assert!(said.starts_with("daily: due in 3"), "{said}");
+    assert!(said.contains("s; its schedule adds it in "), "{said}");
+    queue.cancel("daily").await.expect("cancelled");
+    // It may have been added once more before the pause.
+    queue.cancel("pulse").await.expect("cancelled");
+    assert_eq!(explained("pulse").await, "pulse: not in the queue; its schedule is paused");
+    assert_eq!(queue.look_up_schedule("none").await.expect("answered"), None);
+    let found = queue.look_up_schedule("pulse").await.expect("answered").expect("it is there");
+    assert_eq!((found.key, found.spec), (pulse.key.clone(), pulse.spec.clone()));
+
     for key in ["daily", "pulse"] {
         assert!(queue.unschedule(key).await.expect("removed"));
         assert!(!queue.unschedule(key).await.expect("removed before"));
     }
-    // It may have been added once more before the pause.
-    queue.cancel("pulse").await.expect("cancelled");
     assert!(!queue.resume_schedule("pulse").await.expect("answered"));
     let error = queue.schedule("zero", Schedule::every(Duration::ZERO)).await.expect_err("refused");
     assert_eq!(error.kind(), ErrorKind::Invalid);
@@ -99,9 +116,10 @@ async fn check_refusal(queue: &Queue, other_queue: &Queue) {
     shared.engine.put_schedule(&shared.place, odd).await.expect("stored");
     let refused = async {
         loop {
-            if let [ScheduleInfo { error: Some(why), is_paused: true, next: None, .. }] =
+            if let [info @ ScheduleInfo { error: Some(why), is_paused: true, next: None, .. }] =
                 &list(other_queue).await[..]
             {
+                assert_eq!(info.explain(), format!("its schedule was refused: {why}"));
                 break why.clone();
             }
         }

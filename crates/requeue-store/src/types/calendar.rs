@@ -68,6 +68,11 @@ impl Calendar {
         Self::every(period)
     }
 
+    /// Returns the time zone of a schedule for which none is named.
+    pub(crate) fn default_zone(spec: &str) -> &'static str {
+        if spec.starts_with(EVERY) { "" } else { "UTC" }
+    }
+
     pub(crate) fn every(period: Duration) -> Result<Self, String> {
         if period < MIN_PERIOD {
             return Err(format!("invalid period {period:?} of a schedule: use at least 1ms"));

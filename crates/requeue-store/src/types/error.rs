@@ -197,7 +197,7 @@ pub enum ErrorKind {
     Invalid,
     /// The store has no queue of that name.
     Missing,
-    /// The queue has keys, and was not dropped.
+    /// The queue has keys or schedules, and was not dropped.
     HasKeys,
     /// The queue was [dropped](crate::Store::drop_queue) after it was opened. No later call with this handle
     /// succeeds, even if the queue is created again.
@@ -260,14 +260,23 @@ impl Failed {
         Self::new(ErrorKind::Missing, said)
     }
 
-    pub(crate) fn has_keys(queue: &str, counts: StateCounts) -> Self {
+    pub(crate) fn has_keys(queue: &str, counts: StateCounts, schedules: u64) -> Self {
         let StateCounts { ready, waiting, in_flight, parked, damaged, .. } = counts;
-        let damaged = if damaged > 0 { format!(", {damaged} damaged") } else { String::new() };
-        let said = format!(
-            "queue {queue:?} was not dropped: it has keys \
-             ({ready} ready, {waiting} waiting, {in_flight} in flight, {parked} parked{damaged})"
+        let damaged_keys = if damaged > 0 { format!(", {damaged} damaged") } else { String::new() };
+        let keys = format!(
+            "keys ({ready} ready, {waiting} waiting, {in_flight} in flight, {parked} parked{damaged_keys})"
         );
-        Self::new(ErrorKind::HasKeys, said)
+        let schedules = match schedules {
+            0 => None,
+            1 => Some("1 schedule".to_owned()),
+            _ => Some(format!("{schedules} schedules")),
+        };
+        let has = match schedules {
+            None => keys,
+            Some(schedules) if ready + waiting + in_flight + parked + damaged == 0 => schedules,
+            Some(schedules) => format!("{keys} and {schedules}"),
+        };
+        Self::new(ErrorKind::HasKeys, format!("queue {queue:?} was not dropped: it has {has}"))
     }
 
     /// `note` ends the message if the change may have been made.

@@ -1,7 +1,7 @@
 //! Schedules: the times at which the store adds a key again.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::types::add::Priority;
 use crate::types::calendar::{Calendar, Cron};
@@ -69,6 +69,28 @@ impl Schedule {
         Self::new(Calendar::Every(period))
     }
 
+    /// Creates a schedule from the texts that [`ScheduleInfo`] shows: a cron expression and its time zone, which is UTC by
+    /// default, or `every` and a period.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of the kind [`Invalid`](crate::ErrorKind::Invalid) if [`cron`](Self::cron) would refuse the
+    /// expression, the period is invalid or shorter than a millisecond, or a period has a time zone.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue_store::Schedule;
+    ///
+    /// let often = Schedule::parse("every 5m", None)?;
+    /// let daily = Schedule::parse("@daily", Some("Europe/Berlin"))?;
+    /// # Ok::<(), requeue_store::UpdateError>(())
+    /// ```
+    pub fn parse(spec: &str, zone: Option<&str>) -> Result<Self, UpdateError> {
+        let calendar = Calendar::parse(spec, zone.unwrap_or(Calendar::default_zone(spec)));
+        calendar.map(Self::new).map_err(|why| UpdateError(Failed::invalid(why)))
+    }
+
     const fn new(calendar: Calendar) -> Self {
         Self { calendar, priority: Priority::Normal, group: None }
     }
@@ -99,6 +121,8 @@ pub struct ScheduleInfo {
     /// The time until the next add, or zero if it is overdue. `None` if the schedule is paused, or no worker has computed
     /// the time yet.
     pub next: Option<Duration>,
+    /// The same time by the clock of the store, which may differ from that of this process.
+    pub next_at: Option<SystemTime>,
     /// True if the schedule adds nothing: it is [paused](crate::Queue::pause_schedule), or was refused.
     pub is_paused: bool,
     /// The reason why a worker has refused the schedule. Such a schedule was stored by SQL, or its time zone is unknown
@@ -108,4 +132,41 @@ pub struct ScheduleInfo {
     pub priority: Priority,
     /// The group of the adds. `None`: the queue has no groups.
     pub group: Option<String>,
+}
+
+impl ScheduleInfo {
+    /// Returns a text that says when the schedule adds the key next, or why it adds nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("reports").open().await?;
+    /// use requeue_store::Schedule;
+    ///
+    /// queue.schedule("daily", Schedule::cron("@daily", "UTC")?).await?;
+    /// queue.pause_schedule("daily").await?;
+    /// let info = queue.look_up_schedule("daily").await?.expect("it has a schedule");
+    /// assert_eq!(info.explain(), "its schedule is paused");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn explain(&self) -> String {
+        match (&self.error, self.next) {
+            (Some(why), _) => format!("its schedule was refused: {why}"),
+            (None, _) if self.is_paused => "its schedule is paused".to_owned(),
+            (None, Some(next)) if next.is_zero() => "its schedule is due".to_owned(),
+            (None, Some(next)) => format!("its schedule adds it in {next:.1?}"),
+            (None, None) => {
+                "its schedule waits for a worker, which computes its next time".to_owned()
+            }
+        }
+    }
 }

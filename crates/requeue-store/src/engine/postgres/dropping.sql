@@ -26,18 +26,19 @@ begin
     end if;
 end $$;
 
--- Drops a queue that has no keys, or with `force` any queue. Returns whether it was dropped (null if there
--- is no such queue), and the number of keys that it had or has.
+-- Drops a queue that has neither keys nor schedules, or with `force` any queue. Returns whether it was dropped (null if
+-- there is no such queue), and the numbers of keys and schedules that it had or has.
 create or replace function requeue.drop_queue(
     name text, force boolean default false, out dropped boolean, out ready bigint,
-    out waiting bigint, out in_flight bigint, out dirty bigint, out parked bigint
+    out waiting bigint, out in_flight bigint, out dirty bigint, out parked bigint, out schedules bigint
 )
 language plpgsql {definer} set lock_timeout = '5s' as $$
 declare
     in_queue integer := (select f.id from requeue.find(name) f);
     t bigint := requeue.now();
     -- Take the lock only if it is needed: while this waits for the lock, adds wait too.
-    is_locked boolean := force or not exists (select from requeue.keys x where x.queue = in_queue);
+    is_locked boolean := force or not exists (select from requeue.keys x where x.queue = in_queue)
+        and not exists (select from requeue.schedules s where s.queue = in_queue);
 begin
     if in_queue is null then
         return;
@@ -61,7 +62,8 @@ begin
         end if;
         select {counts} into ready, waiting, in_flight, dirty, parked
         from requeue.keys x where x.queue = in_queue;
-        dropped := force or ready + waiting + in_flight + parked = 0;
+        select count(*) into schedules from requeue.schedules s where s.queue = in_queue;
+        dropped := force or ready + waiting + in_flight + parked + schedules = 0;
         if not dropped then
             return;
         end if;

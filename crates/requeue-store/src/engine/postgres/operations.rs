@@ -77,7 +77,7 @@ impl Engine for Postgres {
 
     async fn drop_queue(&self, name: &str, keys_too: bool) -> Answer<Dropped> {
         schema::check_version(&self.sessions, schema::STEPS).await?;
-        let sql = "select ready, waiting, in_flight, dirty, parked, dropped \
+        let sql = "select ready, waiting, in_flight, dirty, parked, dropped, schedules \
                        from requeue.drop_queue($1, $2)";
         let row = self.sessions.query_row(sql, &[&name, &keys_too]).await;
         let row = row.map_err(|fault| match fault.kind {
@@ -92,7 +92,7 @@ impl Engine for Postgres {
         Ok(match row.get::<_, Option<bool>>(5) {
             None => Dropped::Missing,
             Some(true) => Dropped::Yes(read_counts(&row)?),
-            Some(false) => Dropped::HasKeys(read_counts(&row)?),
+            Some(false) => Dropped::Kept(read_counts(&row)?, row.get::<_, i64>(6).unsigned_abs()),
         })
     }
 
@@ -196,6 +196,10 @@ impl Engine for Postgres {
         Ok(self.query_row(queue, sql, &[&number(queue), &&**key, &paused]).await?.get(0))
     }
 
+    async fn look_up_schedule(&self, queue: &Place, key: &Key) -> Answer<Agenda> {
+        self.read_schedules(queue, Order::Only(key), 1).await
+    }
+
     async fn list_schedules(
         &self,
         queue: &Place,
@@ -205,8 +209,8 @@ impl Engine for Postgres {
         Ok(vec![self.read_schedules(queue, Order::Key(after), limit).await?])
     }
 
-    async fn next_schedules(&self, queue: &Place, limit: usize) -> Answer<Vec<Agenda>> {
-        Ok(vec![self.read_schedules(queue, Order::Due, limit).await?])
+    async fn next_schedules(&self, queue: &Place, _: usize, limit: usize) -> Answer<Agenda> {
+        self.read_schedules(queue, Order::Due, limit).await
     }
 
     async fn fire_schedule(&self, queue: &Place, was: &Scheduled, firing: Firing) -> Answer<bool> {

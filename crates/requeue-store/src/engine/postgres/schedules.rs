@@ -40,6 +40,7 @@ impl Postgres {
         let (which, after) = match order {
             Order::Due => ("due_at is not null and $3::bytea is null order by due_at", None),
             Order::Key(None) => ("$3::bytea is null order by key", None),
+            Order::Only(key) => ("key = $3 order by key", Some(&**key)),
             Order::Key(Some(after)) => ("key > $3 order by key", Some(&**after)),
         };
         let sql = format!(
@@ -84,6 +85,8 @@ impl Postgres {
 #[derive(Clone, Copy)]
 pub(super) enum Order<'a> {
     Due,
+    /// This key.
+    Only(&'a Key),
     /// By key, after this one.
     Key(Option<&'a Key>),
 }

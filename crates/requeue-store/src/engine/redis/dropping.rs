@@ -56,16 +56,17 @@ impl Redis {
         if !keys_too && !is_dropping {
             // Count without a seal first, so that adds continue if the queue is not dropped. A shard that
             // another drop has sealed is not counted.
-            let mut counts = StateCounts::default();
+            let (mut counts, mut schedules) = (StateCounts::default(), 0);
             for shard in &shards {
+                schedules += count_schedules(&self.nodes, shard).await?;
                 let counted = self.nodes.scripts.counts.on(shard);
                 if let Ok(counted) = self.run_script(shard, &counted).await {
                     counts =
                         sum_counts(counts, values::read_counts(&mut Values::from_array(counted)?)?);
                 }
             }
-            if Dropped::keeps(&counts, keys_too) {
-                return Ok(Dropped::HasKeys(counts));
+            if Dropped::keeps(&counts, schedules, keys_too) {
+                return Ok(Dropped::Kept(counts, schedules));
             }
         }
         let nodes = Arc::clone(&self.nodes);
@@ -76,12 +77,11 @@ impl Redis {
                 remove_queue(&nodes, &shards).await?;
                 return Ok(Dropped::Yes(StateCounts::default()));
             }
-            let (counts, is_dropped) = seal_and_mark(&nodes, &shards, keys_too).await?;
-            if !is_dropped {
-                return Ok(Dropped::HasKeys(counts));
+            let dropped = seal_and_mark(&nodes, &shards, keys_too).await?;
+            if matches!(dropped, Dropped::Yes(_)) {
+                remove_queue(&nodes, &shards).await?;
             }
-            remove_queue(&nodes, &shards).await?;
-            Ok(Dropped::Yes(counts))
+            Ok(dropped)
         });
         dropping.await.unwrap_or_else(|error| Err(EngineError::unsure(error)))
     }
@@ -136,24 +136,29 @@ impl Redis {
     }
 }
 
-/// Runs steps 1 to 3. Returns the numbers of keys, and whether the queue was dropped.
-async fn seal_and_mark(
-    nodes: &Arc<Nodes>,
-    shards: &[Shard],
-    keys_too: bool,
-) -> Answer<(StateCounts, bool)> {
+async fn count_schedules(nodes: &Arc<Nodes>, shard: &Shard) -> Answer<u64> {
+    let mut answer = Values::from_array(run_step(nodes, shard, "schedules", 0).await?)?;
+    answer.next_value()?;
+    answer.number()
+}
+
+/// Runs steps 1 to 3.
+async fn seal_and_mark(nodes: &Arc<Nodes>, shards: &[Shard], keys_too: bool) -> Answer<Dropped> {
     let name = fastrand::u64(1..=i64::MAX.unsigned_abs());
     let began = Instant::now();
     let decided = match seal_shards(nodes, shards, name).await {
-        Ok((counts, _)) if Dropped::keeps(&counts, keys_too) => Ok((counts, false)),
-        Ok((counts, last_epoch)) => {
-            mark_record(nodes, &shards[0].queue, last_epoch, began).await.map(|()| (counts, true))
+        Ok((counts, schedules, _)) if Dropped::keeps(&counts, schedules, keys_too) => {
+            Ok(Dropped::Kept(counts, schedules))
+        }
+        Ok((counts, _, last_epoch)) => {
+            let marked = mark_record(nodes, &shards[0].queue, last_epoch, began).await;
+            marked.map(|()| Dropped::Yes(counts))
         }
         Err(fault) => Err(fault),
     };
     // If it is unknown whether the record is marked, the shards stay sealed. Another drop decides.
     let is_open = match &decided {
-        Ok((_, is_dropped)) => !is_dropped,
+        Ok(dropped) => !matches!(dropped, Dropped::Yes(_)),
         Err(fault) => !fault.kind.may_have_happened(),
     };
     if is_open {
@@ -169,13 +174,13 @@ async fn seal_and_mark(
     decided
 }
 
-/// Seals all shards. Returns the numbers of keys, and the last fencing token.
+/// Seals all shards. Returns the numbers of keys and of schedules, and the last fencing token.
 async fn seal_shards(
     nodes: &Arc<Nodes>,
     shards: &[Shard],
     name: u64,
-) -> Answer<(StateCounts, i64)> {
-    let (mut all, mut last_epoch) = (StateCounts::default(), 0);
+) -> Answer<(StateCounts, u64, i64)> {
+    let (mut all, mut schedules, mut last_epoch) = (StateCounts::default(), 0, 0);
     for (number, shard) in shards.iter().enumerate() {
         let answer = run_step(nodes, shard, "seal", name).await;
         // Unsealing shows whether the seal was set.
@@ -186,8 +191,9 @@ async fn seal_shards(
         }
         last_epoch = last_epoch.max(epoch_of(answer.number()?, number, shards.len()));
         all = sum_counts(all, values::read_counts(&mut answer)?);
+        schedules += answer.number::<u64>()?;
     }
-    Ok((all, last_epoch))
+    Ok((all, schedules, last_epoch))
 }
 
 async fn mark_record(

@@ -364,6 +364,10 @@ impl Engine for Redis {
         self.change_schedule(queue, key, if paused { "pause" } else { "resume" }).await
     }
 
+    async fn look_up_schedule(&self, queue: &Place, key: &Key) -> Answer<Agenda> {
+        self.find_schedule(queue, key).await
+    }
+
     async fn list_schedules(
         &self,
         queue: &Place,
@@ -373,8 +377,8 @@ impl Engine for Redis {
         self.scan_schedules(queue, after, limit).await
     }
 
-    async fn next_schedules(&self, queue: &Place, limit: usize) -> Answer<Vec<Agenda>> {
-        self.read_next_schedules(queue, limit).await
+    async fn next_schedules(&self, queue: &Place, shard: usize, limit: usize) -> Answer<Agenda> {
+        self.read_next_schedules(queue, shard, limit).await
     }
 
     async fn fire_schedule(&self, queue: &Place, was: &Scheduled, firing: Firing) -> Answer<bool> {

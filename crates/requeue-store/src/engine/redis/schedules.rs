@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use redis::Value;
+
 use super::names::Shard;
 use super::values::{self, Values};
 use super::{Redis, hold_flag};
@@ -22,8 +24,7 @@ impl Redis {
         let mut command = self.nodes.scripts.put_schedule.on_schedules(&shards[number]);
         command.arg(&*key).arg(spec).arg(zone).arg(priority.number());
         command.arg(marked(group.as_deref()));
-        let mut answer = Values::from_array(self.run_script(&shards[number], &command).await?)?;
-        Ok(Agenda { now: answer.number()?, schedules: vec![read_schedule(&mut answer)?] })
+        read_agenda(self.run_script(&shards[number], &command).await?)
     }
 
     /// Removes, pauses or resumes a schedule.
@@ -79,20 +80,20 @@ impl Redis {
     pub(super) async fn read_next_schedules(
         &self,
         queue: &Place,
+        shard: usize,
         limit: usize,
-    ) -> Answer<Vec<Agenda>> {
-        let mut agendas = Vec::new();
-        for shard in &*self.shards_of(queue)? {
-            let mut command = self.nodes.scripts.next_schedules.on_schedules(shard);
-            command.arg(limit);
-            let mut found = Values::from_array(self.run_script(shard, &command).await?)?;
-            let (now, mut schedules) = (found.number()?, Vec::new());
-            while !found.is_empty() {
-                schedules.push(read_schedule(&mut found)?);
-            }
-            agendas.push(Agenda { now, schedules });
-        }
-        Ok(agendas)
+    ) -> Answer<Agenda> {
+        let shard = &self.shards_of(queue)?[shard];
+        let mut command = self.nodes.scripts.next_schedules.on_schedules(shard);
+        command.arg(limit);
+        read_agenda(self.run_script(shard, &command).await?)
+    }
+
+    pub(super) async fn find_schedule(&self, queue: &Place, key: &Key) -> Answer<Agenda> {
+        let (shards, number) = self.shard_with(queue, key)?;
+        let mut command = self.nodes.scripts.look_up_schedule.on_schedules(&shards[number]);
+        command.arg(&**key);
+        read_agenda(self.run_script(&shards[number], &command).await?)
     }
 
     pub(super) async fn fire_stored(
@@ -121,6 +122,16 @@ const LATEST: Micros = (1 << 53) - 2;
 /// Encodes a text that may be missing.
 fn marked(text: Option<&str>) -> String {
     text.map(|text| format!(".{text}")).unwrap_or_default()
+}
+
+/// Reads the time, and the schedules that follow.
+fn read_agenda(answer: Value) -> Answer<Agenda> {
+    let mut found = Values::from_array(answer)?;
+    let (now, mut schedules) = (found.number()?, Vec::new());
+    while !found.is_empty() {
+        schedules.push(read_schedule(&mut found)?);
+    }
+    Ok(Agenda { now, schedules })
 }
 
 /// Reads a schedule that `append_schedule` has written.

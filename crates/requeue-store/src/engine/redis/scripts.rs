@@ -129,11 +129,11 @@ scripts! { clock:
     [EVEN_IF_FULL, ALIVE, clock, SHARD, ROWS] => finish renew cancel cancel_running revive repair change_group regroup;
     [UNLESS_FULL, ALIVE, clock, SHARD, ROWS] => add;
     [UNLESS_FULL, ALIVE, clock, SHARD, SCHEDULES] => put_schedule;
-    [EVEN_IF_FULL, ALIVE, clock, SHARD, SCHEDULES] => change_schedule;
+    [EVEN_IF_FULL, ALIVE, clock, SHARD, SCHEDULES] => change_schedule next_schedules;
     [UNLESS_FULL, ALIVE, clock, SHARD, ROWS, ADD_KEYS, SCHEDULES] => fire_schedule;
     // These scripts only read.
     [ALIVE, clock, SHARD] => peek look_up walk parked counts is_paused read_rate list_settings;
-    [ALIVE, clock, SHARD, SCHEDULES] => next_schedules scan_schedules;
+    [ALIVE, clock, SHARD, SCHEDULES] => scan_schedules look_up_schedule;
 }
 
 #[cfg(test)]

@@ -302,6 +302,15 @@ impl Engine for Sqlite {
         Ok(is_there)
     }
 
+    async fn look_up_schedule(&self, queue: &Place, key: &Key) -> Answer<Agenda> {
+        let key = key.clone();
+        self.with_rows(self.quick_reader(), queue, move |at, queue| {
+            let schedules = at.look_up_schedule(&queue, &key)?.into_iter().collect();
+            Ok(Agenda { now: at.now, schedules })
+        })
+        .await
+    }
+
     async fn list_schedules(
         &self,
         queue: &Place,
@@ -315,11 +324,8 @@ impl Engine for Sqlite {
         .await
     }
 
-    async fn next_schedules(&self, queue: &Place, limit: usize) -> Answer<Vec<Agenda>> {
-        self.with_rows(&self.thread, queue, move |at, queue| {
-            at.next_schedules(&queue, limit).map(|agenda| vec![agenda])
-        })
-        .await
+    async fn next_schedules(&self, queue: &Place, _: usize, limit: usize) -> Answer<Agenda> {
+        self.with_rows(&self.thread, queue, move |at, queue| at.next_schedules(&queue, limit)).await
     }
 
     async fn fire_schedule(&self, queue: &Place, was: &Scheduled, firing: Firing) -> Answer<bool> {

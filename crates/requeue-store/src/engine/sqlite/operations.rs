@@ -89,8 +89,9 @@ impl Work<'_> {
     pub(super) fn drop_queue(&self, name: &str, keys_too: bool) -> Result<(Dropped, i64)> {
         let Some(queue) = self.find_queue(name)? else { return Ok((Dropped::Missing, 0)) };
         let counts = self.count_keys(&queue)?;
-        if Dropped::keeps(&counts, keys_too) {
-            return Ok((Dropped::HasKeys(counts), queue.id));
+        let schedules = self.count_schedules(&queue)?;
+        if Dropped::keeps(&counts, schedules, keys_too) {
+            return Ok((Dropped::Kept(counts, schedules), queue.id));
         }
         // The row of the queue goes first, in a short transaction. After a crash, its keys are unreachable
         // until `migrate` removes them.

@@ -80,7 +80,13 @@ impl Work<'_> {
         Ok(true)
     }
 
-    fn look_up_schedule(&self, queue: &Place, key: &Key) -> Result<Option<Scheduled>> {
+    pub(super) fn count_schedules(&self, queue: &Place) -> Result<u64> {
+        let sql = "select count(*) from schedules where queue = ?1";
+        let count: i64 = self.connection.query_row(sql, [queue.id], |row| row.get(0))?;
+        Ok(count.unsigned_abs())
+    }
+
+    pub(super) fn look_up_schedule(&self, queue: &Place, key: &Key) -> Result<Option<Scheduled>> {
         let sql = format!("select {COLUMNS} from schedules where queue = ?1 and key = ?2");
         let mut statement = self.connection.prepare_cached(&sql)?;
         statement.query_row(params![queue.id, &**key], read_schedule).optional()

@@ -271,7 +271,7 @@ impl Pair {
         let dropped = self.engine.drop_queue(&name, keys_too).await.expect("answered");
         let (found, is_dropped) = match dropped {
             Dropped::Yes(found) => (found, true),
-            Dropped::HasKeys(found) => (found, false),
+            Dropped::Kept(found, _) => (found, false),
             Dropped::Missing => unreachable!("the queue exists"),
         };
         assert_eq!(

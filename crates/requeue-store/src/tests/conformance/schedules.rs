@@ -133,8 +133,7 @@ impl Model<'_> {
             }
             Step::Refuse(number) => self.refuse(number).await,
             Step::Read => {
-                let agendas = engine.next_schedules(place, 9).await.expect("read");
-                self.read = (join(agendas), self.plans.clone());
+                self.read = (read_next(&**engine, place).await, self.plans.clone());
             }
             Step::Fire(other_first) => self.fire(other_first).await,
             Step::Pass(time) if time < 0 && !self.rig.goes_back() => {}
@@ -186,8 +185,8 @@ impl Model<'_> {
     }
 
     async fn fire(&mut self, other_first: bool) {
-        let agendas = self.engine.next_schedules(&self.place, 9).await.expect("read");
-        let mut processes = [(join(agendas), self.plans.clone()), self.read.clone()];
+        let agenda = read_next(&*self.engine, &self.place).await;
+        let mut processes = [(agenda, self.plans.clone()), self.read.clone()];
         if other_first {
             processes.reverse();
         }
@@ -262,14 +261,22 @@ impl Model<'_> {
             page.sort_by_key(|schedule| schedule.key.clone());
             assert_eq!(page.first(), rest.first());
         }
-        let next = self.engine.next_schedules(&self.place, 9).await.expect("read");
-        let next = join(next).schedules;
+        let next = read_next(&*self.engine, &self.place).await.schedules;
         let mut active: Vec<_> =
             schedules.into_iter().filter(|schedule| schedule.due_at().is_some()).collect();
         assert!(next.is_sorted_by_key(Scheduled::due_at) || !self.rig.is_ordered());
         active.retain(|schedule| !next.contains(schedule));
         assert_eq!(active, [], "{next:?}");
     }
+}
+
+/// Reads the schedules of all shards that are due first.
+async fn read_next(engine: &dyn Engine, place: &Place) -> Agenda {
+    let mut agendas = Vec::new();
+    for shard in 0..engine.shard_count(place) {
+        agendas.push(engine.next_schedules(place, shard, 9).await.expect("read"));
+    }
+    join(agendas)
 }
 
 /// Joins the schedules of all shards, whose clocks agree.
@@ -299,7 +306,7 @@ pub(crate) async fn check_missed(rig: &dyn Rig, queue: &str) {
     check(rig, queue, None, &steps).await;
     let engine = rig.engine();
     let place = engine.find_queue(queue).await.expect("found").expect("it exists");
-    let agenda = join(engine.next_schedules(&place, 9).await.expect("read"));
+    let agenda = read_next(&*engine, &place).await;
     assert_eq!(agenda.schedules[0].next_at, BEGIN + 51 * PERIODS[0]);
     assert_eq!(until(agenda.now, agenda.schedules[0].next_at), Duration::from_micros(999));
 }

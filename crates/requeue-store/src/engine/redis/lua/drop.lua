@@ -3,11 +3,11 @@
 local generation, what, name = ARGV[1], ARGV[2], ARGV[3]
 local mark = redis.call('GET', KEYS[10]) or ''
 local of, by, since = string.match(mark, '^%-(%S+) (%S+) (%S+)$')
-local at = now()
+local at, schedules = now(), redis.call('HLEN', KEYS[#KEYS - 1])
 
 if what == 'seal' then
   -- From here on, no script operates on the shard. Answers 0 if another drop has sealed it less than 10 s
-  -- ago. Otherwise answers 1, the last fencing token, and the number of keys in each state.
+  -- ago. Otherwise answers 1, the last fencing token, the number of keys in each state, and the number of schedules.
   if of == generation and by ~= name and at - tonumber(since) < 10000000 then
     return { 0 }
   end
@@ -15,7 +15,10 @@ if what == 'seal' then
   local answer = { 1, last_epoch(), count(at) }
   -- Nobody asks how long the next key has been ready.
   answer[#answer + 1] = 0
+  answer[#answer + 1] = schedules
   return answer
+elseif what == 'schedules' then
+  return { 1, schedules }
 elseif what == 'unseal' then
   if of == generation and by == name then
     redis.call('SET', KEYS[10], generation)

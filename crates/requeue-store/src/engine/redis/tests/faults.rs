@@ -1,9 +1,11 @@
 //! Tests errors and losses when servers fail or refuse.
 
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::engine::receipts::{Attempts, GRACE};
 use crate::engine::{Asked, Delivery, Failure, Finish};
-use crate::{Queue, Store};
+use crate::{Queue, Schedule, Store};
 
 async fn open(url: &str, name: &str) -> Queue {
     store(url).await.queue(name).open().await.expect("the queue opens")
@@ -457,6 +459,31 @@ async fn a_shard_that_does_not_answer_holds_up_no_other() {
     tokio::task::block_in_place(|| cluster.nodes()[1].thaw());
     while queue.counts().await.expect("counted") != StateCounts::default() {
         for item in queue.get_many(256).await {
+            item.succeed().await.expect("the lease is valid");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_schedules_of_a_shard_that_does_not_answer_hold_up_no_other() {
+    let Some(cluster) = Cluster::start() else { return };
+    let queue = open(&cluster.url(), "q").await;
+    for key in numbered("key", 24) {
+        let pulse = Schedule::every(Duration::from_millis(10));
+        queue.schedule(key, pulse).await.expect("stored");
+    }
+    tokio::task::block_in_place(|| cluster.nodes()[1].freeze());
+    let mut counts = BTreeMap::new();
+    while counts.values().filter(|&&count| count >= 5).count() < 8 {
+        for item in queue.get_many(10).await {
+            *counts.entry(item.key().clone()).or_insert(0) += 1;
+            item.succeed().await.expect("the lease is valid");
+        }
+    }
+    tokio::task::block_in_place(|| cluster.nodes()[1].thaw());
+    while counts.len() < 24 {
+        for item in queue.get_many(10).await {
+            *counts.entry(item.key().clone()).or_insert(0) += 1;
             item.succeed().await.expect("the lease is valid");
         }
     }

@@ -8,7 +8,7 @@ use super::faults::RIGHTS;
 use super::*;
 use crate::engine::{Dropped, Failure, Finish};
 use crate::types::error::chain;
-use crate::{Add, Priority, Queue, Store};
+use crate::{Add, Priority, Queue, Schedule, Store};
 
 const LONG: Duration = Duration::from_secs(900);
 
@@ -294,7 +294,7 @@ async fn rows_that_have_lost_their_places_are_counted_as_damaged_and_keep_their_
         let expected = StateCounts { in_flight, damaged, ..StateCounts::default() };
         assert_eq!(engine.count_keys(&place).await.expect("counted"), expected, "{removed}");
         let kept = engine.drop_queue(&name, false).await.expect("answered");
-        assert_eq!(kept, Dropped::HasKeys(expected), "{removed}");
+        assert_eq!(kept, Dropped::Kept(expected, 0), "{removed}");
     }
     let dropped = engine.drop_queue(&name, true).await.expect("dropped");
     assert_eq!(dropped, Dropped::Yes(StateCounts { damaged: 3, ..StateCounts::default() }));
@@ -379,4 +379,32 @@ async fn a_queue_on_a_server_that_evicts_goes_on_with_what_is_left() {
     assert_eq!(late.counts().await.expect("counted"), StateCounts::default());
     late.add("a").await.expect("added");
     assert_eq!(late.get().await.expect("a key is delivered").as_str(), Some("a"));
+}
+
+/// Claims read the time of the next schedule beside the pause of the shard.
+#[tokio::test]
+async fn a_schedule_whose_time_was_removed_adds_its_key() {
+    let Some(server) = Server::shared() else { return };
+    let (url, name) = (server.url(""), name("time"));
+    let paused = format!("requeue:{{{name}/0.0}}:paused");
+    let open = async || {
+        let store = store(&url).await;
+        store.queue(&*name).poll(Duration::from_millis(10)).open().await.expect("the queue opens")
+    };
+    let daily = Schedule::cron("@daily", "UTC").expect("valid");
+    let queue = open().await;
+    queue.schedule("daily", daily).await.expect("stored");
+    let kept = server.cli(&["get", &paused]);
+    removed(server, &name, "paused");
+    let (shared, page) = (&queue.shared, 9);
+    shared.engine.next_schedules(&shared.place, 0, page).await.expect("read");
+    assert_eq!(server.cli(&["get", &paused]), kept);
+
+    let pulse = Schedule::every(Duration::from_millis(10));
+    queue.schedule("pulse", pulse).await.expect("stored");
+    removed(server, &name, "paused");
+    let other = open().await;
+    let item = timeout(LONG, other.get()).await.expect("the key is added").expect("it is open");
+    assert_eq!(item.as_str(), Some("pulse"));
+    item.succeed().await.expect("the lease is held");
 }

@@ -1,0 +1,141 @@
+// A table of things of a queue in a store, which is read again from time to time.
+
+import { get } from "./api.js";
+import { amount } from "./format.js";
+
+const $ = (selector) => document.querySelector(selector);
+const SHOWN = 100;
+const PERIOD = 2000;
+
+/** A subclass has `make(id)` for a new row, with `tr` and `update(thing)`, and `idOf(thing)`. `path` is that of the list,
+ * the section, and the property of the answer. */
+export class List {
+  constructor(path, one, sort, order) {
+    Object.assign(this, { path, one, sort, order, live: false, rows: new Map() });
+    this.exist = document.body.dataset[path] === "1";
+    this.section = $(`#${path}`);
+    this.body = $(`#${path} tbody`);
+    this.stop = new AbortController();
+    $(`#${path} thead`).addEventListener("click", (event) => {
+      const { column } = event.target.dataset;
+      if (column) this.sortBy(column);
+    });
+    this.body.addEventListener("click", (event) => {
+      const { action } = event.target.dataset;
+      const row = event.target.closest("tr");
+      const thing = this.shown?.find((thing) => this.idOf(thing) === row?.dataset.name);
+      if (action && thing) this.act(action, thing);
+    });
+    this.markSorted();
+  }
+
+  setLive(live) {
+    const starts = live && this.exist && !this.live;
+    this.live = live && this.exist;
+    if (starts) this.refresh();
+    if (!this.live) {
+      clearTimeout(this.timer);
+      this.stop.abort();
+    }
+  }
+
+  /** Sorts by a column; a second click reverses the order. The first column is a text. */
+  sortBy(column) {
+    const first = column === $(`#${this.path} [data-column]`).dataset.column ? "asc" : "desc";
+    const other = first === "asc" ? "desc" : "asc";
+    this.order = this.sort === column && this.order === first ? other : first;
+    this.sort = column;
+    this.markSorted();
+    this.refresh();
+  }
+
+  markSorted() {
+    for (const button of document.querySelectorAll(`#${this.path} [data-column]`)) {
+      const header = button.closest("th");
+      if (button.dataset.column !== this.sort) header.removeAttribute("aria-sort");
+      else header.setAttribute("aria-sort", this.order === "desc" ? "descending" : "ascending");
+    }
+  }
+
+  /** Refreshes, and schedules the next refresh: at least 2 s, and 10 times the duration of this one. */
+  async refresh() {
+    clearTimeout(this.timer);
+    this.stop.abort();
+    if (!this.live) return;
+    this.stop = new AbortController();
+    const { signal } = this.stop;
+    const started = performance.now();
+    try {
+      const { sort, order } = this;
+      this.show(await get(this.path, { sort, order, limit: SHOWN }, signal));
+    } catch {
+      // The state of the connection is shown elsewhere.
+      if (signal.aborted) return;
+    }
+    const took = performance.now() - started;
+    if (this.live) this.timer = setTimeout(() => this.refresh(), Math.max(PERIOD, took * 10));
+  }
+
+  show(answer) {
+    const { looked_at: read, more } = answer;
+    this.shown = answer[this.path];
+    const kept = new Map();
+    // Rows are reused, so that a button keeps its focus.
+    this.shown.forEach((thing, at) => {
+      const id = this.idOf(thing);
+      const row = this.rows.get(id) ?? this.make(thing);
+      row.update(thing);
+      kept.set(id, row);
+      const there = this.body.children[at];
+      if (there !== row.tr) this.body.insertBefore(row.tr, there ?? null);
+    });
+    for (const [id, { tr }] of this.rows) if (!kept.has(id)) tr.remove();
+    this.rows = kept;
+    const { length } = this.shown;
+    const of = more ? ` of ${read > length ? amount(read) : "more"}` : "";
+    setText($(`#${this.path}-shown`), `${amount(length)}${of} ${this.one}${length === 1 && !more ? "" : "s"}`);
+  }
+}
+
+/** A row of such a table: a name, a cell for each column, and buttons. */
+export class Row {
+  constructor(id, name, columns, buttons) {
+    this.tr = document.createElement("tr");
+    this.tr.dataset.name = id;
+    const cell = (kind, className = "") => {
+      const element = Object.assign(document.createElement(kind), { className });
+      this.tr.append(element);
+      return element;
+    };
+    this.name = name;
+    Object.assign(cell("th", "key"), { scope: "row", textContent: name });
+    this.cells = columns.map(([column, className]) => [column, cell("td", className)]);
+    const actions = cell("td", "admin open");
+    this.buttons = buttons.map((label) => {
+      const element = Object.assign(document.createElement("button"), { type: "button" });
+      actions.append(element, " ");
+      this.label(element, label);
+      return element;
+    });
+  }
+
+  /** Sets the text of a button, and its action. */
+  label(button, text) {
+    setText(button, text);
+    button.dataset.action = text.toLowerCase();
+    button.setAttribute("aria-label", `${text} ${this.name}`);
+  }
+
+  setTexts(texts) {
+    for (const [column, cell] of this.cells) setText(cell, texts[column]);
+  }
+
+  setPaused(paused) {
+    this.tr.classList.toggle("paused", paused);
+    this.label(this.buttons[0], paused ? "Resume" : "Pause");
+  }
+}
+
+function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}

@@ -1,0 +1,81 @@
+// The schedules of a queue in a store: a table, and the actions on a schedule.
+
+import { naming, post } from "./api.js";
+import { duration } from "./format.js";
+import { List, Row } from "./list.js";
+
+const $ = (selector) => document.querySelector(selector);
+const COLUMNS = [["spec", ""], ["zone", ""], ["next", ""], ["state", ""]];
+
+export class Schedules extends List {
+  /** `admin` has the token, and runs actions. */
+  constructor(admin) {
+    super("schedules", "schedule", "due_in", "asc");
+    this.admin = admin;
+    $("#times form").addEventListener("submit", (event) => this.change(event));
+  }
+
+  show(answer) {
+    super.show(answer);
+    this.section.hidden = this.shown.length === 0;
+  }
+
+  idOf(schedule) {
+    return schedule.key;
+  }
+
+  make(schedule) {
+    return new ScheduleRow(schedule.key, schedule.key, COLUMNS, ["Pause", "Change", "Remove"]);
+  }
+
+  act(action, schedule) {
+    const { key } = schedule;
+    if (action === "change") {
+      this.changed = schedule;
+      $("#times-title").textContent = `Times of ${key}`;
+      $("#times [name=spec]").value = schedule.spec;
+      $("#times [name=zone]").value = schedule.zone ?? "";
+      this.admin.open("#times");
+      return;
+    }
+    this.admin.run(async () => {
+      const question = `Remove the schedule of ${key}? The key and its runs stay.`;
+      if (action === "remove" && !await this.admin.confirm(question, "Remove")) return;
+      const { changed } = await post(`schedule-${action}`, naming(schedule), this.admin.token);
+      if (changed) this.admin.say(`The schedule of ${key} is ${action}d.`);
+      else this.admin.say(`${key} has no schedule any longer.`, true);
+      this.refresh();
+    });
+  }
+
+  /** Changes the times. The priority and the group stay. */
+  async change(event) {
+    event.preventDefault();
+    const { key, priority, group } = this.changed;
+    const [spec, zone] = ["spec", "zone"].map((field) => $(`#times [name=${field}]`).value.trim());
+    const change = { ...naming(this.changed), spec, priority };
+    if (zone !== "") change.zone = zone;
+    if (group !== null) change.group = group;
+    try {
+      await post("schedule-add", change, this.admin.token);
+    } catch (error) {
+      $("#times .problem").textContent = error.message;
+      return;
+    }
+    $("#times").close();
+    this.admin.say(`The schedule of ${key} is changed.`);
+    this.refresh();
+  }
+}
+
+class ScheduleRow extends Row {
+  update({ spec, zone, due_in: dueIn, paused, error }) {
+    this.setTexts({
+      spec,
+      zone: zone ?? "–",
+      next: dueIn === null ? "–" : dueIn === 0 ? "overdue" : `in ${duration(dueIn)}`,
+      state: error ?? (paused ? "paused" : "–"),
+    });
+    this.setPaused(paused);
+  }
+}

@@ -1,0 +1,109 @@
+//! The schedules of a queue in a store: their list, and the actions that change them.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use axum::extract::{RawQuery, Request, State};
+use axum::response::Response;
+
+use crate::actions::{check_token, read_body};
+use crate::api::{
+    Named, NamedKey, Schedule, ScheduleAction, ScheduleChange, ScheduleChanged, ScheduleList,
+};
+use crate::keys::escape_key;
+use crate::params::{Params, Problem, json};
+use crate::source::Part;
+use crate::state::SiteState;
+
+/// The number of schedules that are read for one request, and the largest `limit`.
+const MOST_SCHEDULES: usize = 10_000;
+
+type Site = State<Arc<SiteState>>;
+
+/// A value that a list of schedules can be sorted by, with its name in the API.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum ScheduleColumn {
+    Key,
+    DueIn,
+}
+
+impl Named for ScheduleColumn {
+    const NAMES: &'static [(&'static str, Self)] = &[("key", Self::Key), ("due_in", Self::DueIn)];
+}
+
+impl ScheduleColumn {
+    fn compare(self, a: &Schedule, b: &Schedule) -> Ordering {
+        let due_in = |schedule: &Schedule| schedule.due_in.unwrap_or(f64::INFINITY);
+        match self {
+            Self::Key => a.key.cmp(&b.key),
+            Self::DueIn => due_in(a).total_cmp(&due_in(b)),
+        }
+    }
+}
+
+/// Lists schedules, by key or in another order.
+pub(crate) async fn list_schedules(
+    State(site): Site,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Problem> {
+    // Some stores read all schedules, as a search does with keys.
+    let _turn = site.take_turn().await?;
+    let params = Params::parse(query.as_deref(), &["q", "limit", "sort", "order"])?;
+    let limit = params.limit_of(MOST_SCHEDULES)?;
+    let sort = params.sort_of::<ScheduleColumn>()?;
+    let part = params.text_of("q")?.map(Part::new);
+    let mut schedules = site.source.read_schedules(MOST_SCHEDULES).await?;
+    let looked_at = schedules.len();
+    let unread = looked_at == MOST_SCHEDULES;
+    schedules.retain(|schedule| part.as_ref().is_none_or(|part| part.is_in(&schedule.key)));
+    if let Some((column, descends)) = sort {
+        schedules.sort_by(|a, b| {
+            let order = column.compare(a, b);
+            let order = if descends { order.reverse() } else { order };
+            order.then_with(|| a.key.cmp(&b.key))
+        });
+    }
+    let more = unread || schedules.len() > limit;
+    schedules.truncate(limit);
+    Ok(json(&ScheduleList { schedules, looked_at, more }))
+}
+
+/// Stores, removes, pauses or resumes the schedule of a key.
+pub(crate) async fn change_schedule(
+    State(site): Site,
+    request: Request,
+    action: ScheduleAction,
+) -> Result<Response, Problem> {
+    let remote = check_token(&site, &request)?;
+    let mut change = read_body::<ScheduleChange>(request).await?;
+    check_change(action, &change)?;
+    let named = NamedKey { key: change.key.take(), key_base64: change.key_base64.take() };
+    let key = named.into_bytes("key")?;
+    let shown = escape_key(&key).into_owned();
+    let changed = site.source.change_schedule(action, key, change).await?;
+    tracing::info!(%remote, key = %shown, changed, "{}", action.name());
+    Ok(json(&ScheduleChanged { changed }))
+}
+
+/// Refuses fields that the action would ignore, and a missing one.
+fn check_change(action: ScheduleAction, change: &ScheduleChange) -> Result<(), Problem> {
+    let ScheduleChange { key: _, key_base64: _, spec, zone, priority, group } = change;
+    if action == ScheduleAction::Add {
+        let missing = "missing; pass a cron expression such as 0 9 * * MON-FRI, or every 5m";
+        return match spec {
+            Some(_) => Ok(()),
+            None => Err(Problem::parameter("spec", missing)),
+        };
+    }
+    for (name, is_there) in [
+        ("spec", spec.is_some()),
+        ("zone", zone.is_some()),
+        ("priority", priority.is_some()),
+        ("group", group.is_some()),
+    ] {
+        if is_there {
+            return Err(Problem::parameter(name, "only for schedule-add"));
+        }
+    }
+    Ok(())
+}
