@@ -314,18 +314,6 @@ begin
     end if;
 end $$;
 
--- Returns the groups of those of these keys that are ready, each with the digit of the priority: see `wake_for_groups`.
-create or replace function requeue.ready_groups(in_queue integer, in_keys bytea[]) returns text[]
-language plpgsql as $$
-begin
-    return array(
-        select distinct x.priority + 1 || x.grp from unnest(in_keys) a (key), lateral (
-            select k.priority, k.grp from requeue.keys k
-            where k.queue = in_queue and k.key = a.key and k.state = 0 and k.is_due limit 1
-        ) x
-    );
-end $$;
-
 -- Looks up groups of each priority, as `claim_turns` describes. Returns their names with their priorities from 1 for the
 -- lowest, the last group of each priority that was looked up, or null, and whether all were.
 create or replace function requeue.look_up_groups(
