@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use regex::Regex;
 use requeue_bench::runner::machine::Machine;
 use requeue_bench::runner::stats::Spread;
 use requeue_bench::runner::text::align;
@@ -68,7 +69,7 @@ impl Case {
 }
 
 /// Compares both queues in each case on each engine, and prints the ratios.
-pub(crate) async fn measure(scale: Scale) -> Result<(), Failed> {
+pub(crate) async fn measure(scale: Scale, only: Option<&Regex>) -> Result<(), Failed> {
     let ground = Ground::start()?;
     print!("{}", Machine::here());
     println!("servers   {}", ground.versions().join("; "));
@@ -78,7 +79,15 @@ pub(crate) async fn measure(scale: Scale) -> Result<(), Failed> {
          with groups to the one without in the same round: its median, and its quartiles in brackets",
         scale.rounds, scale.keys
     );
-    let header = ["", "keys a second", "without", "ratio", "target", "p99 of a claim, ratio"];
+    let header = [
+        "",
+        "keys a second",
+        "without",
+        "ratio",
+        "target",
+        "p99 of a claim, ratio",
+        "adds, claims, completions",
+    ];
     let mut rows = vec![header.map(str::to_owned)];
     for (number, engine) in ENGINES.into_iter().enumerate() {
         let Some(place) = ground.place(engine, OURS, number) else {
@@ -88,11 +97,15 @@ pub(crate) async fn measure(scale: Scale) -> Result<(), Failed> {
         let store = Store::connect(&place.address()).await?;
         store.migrate().await?;
         for case in Case::ALL {
-            eprintln!("{}, {}", engine.name(), case.name());
+            let name = format!("{}, {}", engine.name(), case.name());
+            if only.is_some_and(|only| !only.is_match(&name.to_lowercase())) {
+                continue;
+            }
+            eprintln!("{name}");
             rows.push(compare(&store, engine, case, scale).await?);
         }
     }
-    println!("\n{}", align(&rows, &[1, 2, 3, 4, 5]).trim_end());
+    println!("\n{}", align(&rows, &[1, 2, 3, 4, 5, 6]).trim_end());
     Ok(())
 }
 
@@ -101,7 +114,7 @@ async fn compare(
     engine: Engine,
     case: Case,
     scale: Scale,
-) -> Result<[String; 6], Failed> {
+) -> Result<[String; 7], Failed> {
     let plain = store.queue(format!("plain {}", case.name())).lease(LEASE).open().await?;
     let grouped = store.queue(case.name()).lease(LEASE).group_by(PATTERN);
     let grouped = match case {
@@ -131,6 +144,12 @@ async fn compare(
     };
     let ratio = spread(|with, without| with.rate / without.rate)?;
     let claim = spread(|with, without| with.claim / without.claim)?;
+    let parts = [
+        spread(|with, without| without.parts[0] / with.parts[0])?,
+        spread(|with, without| without.parts[1] / with.parts[1])?,
+        spread(|with, without| without.parts[2] / with.parts[2])?,
+    ];
+    let parts = parts.map(|ratio| format!("{:.2}", ratio.median));
     Ok([
         format!("{}, {}", engine.name(), case.name()),
         format!("{:.0}", spread(|with, _| with.rate)?.median),
@@ -138,6 +157,7 @@ async fn compare(
         format!("{:.2} [{:.2} to {:.2}]", ratio.median, ratio.q1, ratio.q3),
         format!("{:.2}", case.least()),
         format!("{:.2} [{:.2} to {:.2}]", claim.median, claim.q1, claim.q3),
+        parts.join(" "),
     ])
 }
 
@@ -161,6 +181,8 @@ async fn throttle(queue: &Queue) -> Result<Vec<Item>, Failed> {
 struct Pass {
     /// Keys a second.
     rate: f64,
+    /// The seconds of the adds, of the claims, and of the completions.
+    parts: [f64; 3],
     /// The 99th percentile of the time of a claim, in seconds.
     claim: f64,
 }
@@ -172,6 +194,7 @@ async fn pass(queue: &Queue, round: usize, groups: usize, keys: usize) -> Result
         let name = |n: usize| format!("g{}:{round}/{n}", n % groups);
         queue.add_all((first..keys.min(first + BATCH)).map(name)).await?;
     }
+    let added = start.elapsed().as_secs_f64();
     while left > 0 {
         let claim = Instant::now();
         let items = queue.get_many(BATCH.min(left)).await;
@@ -186,7 +209,9 @@ async fn pass(queue: &Queue, round: usize, groups: usize, keys: usize) -> Result
         }
     }
     let rate = keys as f64 / start.elapsed().as_secs_f64();
+    let claimed = claims.iter().sum();
+    let parts = [added, claimed, start.elapsed().as_secs_f64() - added - claimed];
     claims.sort_by(f64::total_cmp);
     let claim = claims.get(claims.len() * 99 / 100).copied().unwrap_or(f64::NAN);
-    Ok(Pass { rate, claim })
+    Ok(Pass { rate, parts, claim })
 }

@@ -50,6 +50,9 @@ enum Command {
         /// The number of rounds
         #[arg(long)]
         rounds: Option<usize>,
+        /// Only the cases whose engine and name, in lower case, match
+        #[arg(long)]
+        only: Option<Regex>,
     },
     /// Pass many keys through requeue's stores, and print the disk space that they occupy
     Bloat {
@@ -90,12 +93,12 @@ fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Contestant { address } => on_runtime(contestant::serve(&address)),
         Command::Run(run) => measure(run),
-        Command::Groups { quick, rounds } => {
+        Command::Groups { quick, rounds, only } => {
             let scale = groups::Scale {
                 rounds: rounds.unwrap_or(if quick { 3 } else { 15 }).max(1),
                 keys: if quick { 1000 } else { 10_000 },
             };
-            on_runtime(groups::measure(scale))
+            on_runtime(groups::measure(scale, only.as_ref()))
         }
         Command::Bloat { keys } => bloat::measure(keys),
     };

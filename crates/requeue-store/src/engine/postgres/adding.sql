@@ -101,6 +101,8 @@ declare
     place requeue.queues;
     answers smallint[];
     is_due boolean;
+    -- The groups of which keys are ready: see `wake_for_groups`.
+    ready text[];
 begin
     -- Raises an error.
     perform requeue.checked(a.key) from unnest(in_keys) a (key)
@@ -193,19 +195,20 @@ begin
                 ) w
             )
         where k.state <> 2 or place.revive or excluded.said & 4 = 4
-        returning k.key, k.state, k.at, k.said
+        returning k.key, k.state, k.at, k.said, k.is_due, k.priority, k.grp
     )
     select array_agg(
             case when a.said >= 8 then 0 else coalesce(a.said, 4) end order by i.key),
         bool_or(a.state = 0 and a.at <= requeue.horizon(place.waited_until, t)
-            and (a.said <> 1 or a.at > t))
-    into answers, is_due
+            and (a.said <> 1 or a.at > t)),
+        array_agg(distinct a.priority + 1 || a.grp) filter (where a.is_due and place.waited_until > t)
+    into answers, is_due, ready
     from asked i left join added a using (key);
     if is_due and place.waited_until > t then
         if place.group_by is null then
             perform requeue.wake(in_queue);
         else
-            perform requeue.wake_for_groups(in_queue, requeue.ready_groups(in_queue, in_keys));
+            perform requeue.wake_for_groups(in_queue, coalesce(ready, '{}'));
         end if;
     end if;
     return coalesce(answers, '{}');

@@ -609,22 +609,19 @@ begin
     end if;
 end $$;
 
--- Returns whether no key is ready, waiting or in flight.
+-- Returns whether no key is ready, waiting or in flight. (The orders select the indexes, which `exists` ignores.)
 create or replace function requeue.is_idle(in_queue integer) returns boolean
-language plpgsql stable {definer} set enable_seqscan = off as $$
+language plpgsql stable {planned} as $$
 begin
     perform requeue.check_queue(in_queue);
-    return not exists (
-            select from requeue.keys x
-            where x.queue = in_queue and x.state = 0 and x.grp is null
-        ) and not exists (
-            select from requeue.keys x
-            where x.queue = in_queue and x.state = 0 and x.grp is not null and x.is_due
-        ) and not exists (
-            select from requeue.keys x
-            where x.queue = in_queue and x.state = 0 and x.grp is not null and not x.is_due
-        ) and not exists (
-            select from requeue.keys x
-            where x.queue = in_queue and x.state = 1
-        );
+    return coalesce(
+        (select x.at from requeue.keys x where x.queue = in_queue and x.state = 0 and x.grp is null
+         order by x.priority, x.at limit 1),
+        (select x.at from requeue.keys x where x.queue = in_queue and x.state = 0 and x.grp is not null and x.is_due
+         order by x.priority, x.grp, x.at limit 1),
+        (select x.at from requeue.keys x where x.queue = in_queue and x.state = 0 and x.grp is not null and not x.is_due
+         order by x.at limit 1),
+        (select x.lease_until from requeue.keys x where x.queue = in_queue and x.state = 1
+         order by x.lease_until limit 1)
+    ) is null;
 end $$;

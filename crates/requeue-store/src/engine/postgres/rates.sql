@@ -36,11 +36,11 @@ language sql immutable
             + requeue.time_of_starts(in_rate, starts)
     end;
 
--- Tries to take the right to use the rate of a queue, or of a group, until the transaction ends. It is also that of
--- `try_groups`.
-create or replace function requeue.uses_rate(in_queue integer, in_name text) returns boolean
+-- Tries to take the right to use the rate of a queue, or to visit a group, until the transaction ends.
+create or replace function requeue.try_lock(in_queue integer, in_name text) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
+    -- The first number is "rqgr" in bytes.
     return pg_try_advisory_xact_lock(1920034674, hashtext(in_queue || ' ' || in_name));
 end $$;
 
@@ -61,7 +61,7 @@ begin
     if next_at > t and next_at = stored then
         return;
     end if;
-    if not requeue.uses_rate(in_queue, e'\u0001') then
+    if not requeue.try_lock(in_queue, e'\u0001') then
         next_at := t + 3000;
         return;
     end if;
@@ -102,55 +102,28 @@ begin
     return case when not requeue.is_idle(in_queue) then greatest(next_at - t, 0) end;
 end $$;
 
--- Returns for each group whether this claim may visit it, as `try_groups`, and the number of keys that its rate permits,
--- or null. The groups with a rate that may be visited are locked, unless their rates permit no start.
-create or replace function requeue.try_rates(
-    in_queue integer, in_turns requeue.turn[], inout may integer[], out quotas integer[]
-)
+-- Returns how many starts the rate of a group permits. Claims whose locks `try_group` has taken also correct a time that
+-- is further ahead than one interval.
+create or replace function requeue.permitted_now(in_queue integer, c requeue.turn, is_locked boolean) returns integer
 language plpgsql as $$
 declare
-    t bigint := requeue.now();
+    -- Not before the time of a claim that has held the lock.
+    t constant bigint := requeue.now();
+    stored constant bigint := (select r.next_at from requeue.rates r where r.queue = in_queue and r.name = c.name);
+    next_at constant bigint := requeue.next_start(c.rate, stored, t);
+    most constant integer := requeue.permitted(c.rate, next_at, t);
 begin
-    may := array(
-        select case
-            when m.may <> 2 or g.rate is null then m.may
-            when requeue.permitted(g.rate, requeue.next_start(g.rate, r.next_at, t), t) = 0
-                and coalesce(r.next_at, 0) = requeue.next_start(g.rate, r.next_at, t) then 0
-            when requeue.uses_rate(in_queue, c.name) then 2
-            else 1
-        end
-        from unnest(in_turns) with ordinality as c (priority, name, used, is_next, weight, most, n)
-        join unnest(may) with ordinality as m (may, n) using (n)
-        left join lateral (
-            select s.rate from requeue.groups s where s.queue = in_queue and s.name = c.name limit 1
-        ) g on true
-        left join lateral (
-            select s.next_at from requeue.rates s where s.queue = in_queue and s.name = c.name limit 1
-        ) r on true
-        order by c.n
-    );
-    -- Not before the time of a claim that has had a lock.
-    t := requeue.now();
-    quotas := array(
-        select requeue.permitted(g.rate, requeue.next_start(g.rate, r.next_at, t), t)
-        from unnest(in_turns) with ordinality as c (priority, name, used, is_next, weight, most, n)
-        left join lateral (
-            select s.rate from requeue.groups s where s.queue = in_queue and s.name = c.name limit 1
-        ) g on true
-        left join lateral (
-            select s.next_at from requeue.rates s where s.queue = in_queue and s.name = c.name limit 1
-        ) r on true
-        order by c.n
-    );
-    -- The clock may have gone back.
-    update requeue.rates r set next_at = requeue.next_start(g.rate, r.next_at, t)
-    from unnest(in_turns) with ordinality as c (priority, name, used, is_next, weight, most, n)
-    join requeue.groups g on g.queue = in_queue and g.name = c.name
-    where r.queue = in_queue and r.name = c.name and may[c.n] = 2 and quotas[c.n] = 0
-        and r.next_at <> requeue.next_start(g.rate, r.next_at, t);
+    if most > 0 or next_at = stored then
+        return most;
+    elsif is_locked then
+        perform requeue.keep_rate(in_queue, c.name, next_at);
+        return 0;
+    end if;
+    -- The clock has gone back, or the rate was changed. The claim needs the lock.
+    return 2147483647;
 end $$;
 
--- Records that a claim delivers a key of each of `in_groups` at the time `t`, after `try_rates`. A group can be there
+-- Records that a claim delivers a key of each of `in_groups` at the time `t`, after `try_group`. A group can be there
 -- several times.
 create or replace function requeue.end_group_rates(in_queue integer, in_groups text[], t bigint) returns void
 language plpgsql as $$
@@ -182,7 +155,7 @@ begin
                 select from requeue.keys x
                 where x.queue = in_queue and x.state = 0 and x.is_due and x.priority = p.priority
                     and x.grp is not null and x.grp = r.name
-                limit 1
+                order by x.at limit 1
             ) h
         )
         order by r.next_at limit 1

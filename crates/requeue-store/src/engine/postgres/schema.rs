@@ -42,9 +42,11 @@ const FUNCTIONS: &str = concat!(
 /// The options of the functions that a worker or producer calls: they run as the owner of the schema, and find no objects
 /// that the caller has created.
 const DEFINER: &str = "security definer set search_path = pg_catalog, pg_temp";
-/// As [`DEFINER`], for functions with queries whose plan must not depend on the size of the table when it was made.
+/// As [`DEFINER`], for functions with queries whose plan must not depend on the size of the table when it was made. Each
+/// query for the first keys in an order must read the index with that order, and not all keys to sort them.
 const PLANNED: &str = "{definer} set plan_cache_mode = force_generic_plan \
-                       set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off";
+                       set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off \
+                       set enable_hashjoin = off set enable_mergejoin = off";
 
 /// Returns [`FUNCTIONS`] with the common options, and with the lists of columns inserted, so that a new column of a key is
 /// named once.

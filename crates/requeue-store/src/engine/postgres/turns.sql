@@ -5,7 +5,8 @@
 -- written before it was due has `is_due = false`, until a claim after its due time writes the key again.
 --
 -- Each search for one row has `limit 1`. Without it, a plan that was made while the table was small would join in
--- another order, and read the whole index.
+-- another order, and read the whole index. Each search for keys has the order of the index that it must use. With
+-- another one, or with `exists`, which ignores the order, it could read all keys of the queue.
 
 -- Marks up to 256 keys whose due time has passed. Returns their number.
 create or replace function requeue.note_due(in_queue integer, t bigint) returns integer
@@ -82,7 +83,7 @@ declare
     t constant bigint := requeue.now();
 begin
     return (select coalesce(array_agg(row(u.band - 2, u.name, u.used, u.is_next, coalesce(s.weight, 1),
-            coalesce(s.most, in_limit))::requeue.turn order by u.n), '{}')
+            coalesce(s.most, in_limit), s.rate)::requeue.turn order by u.n), '{}')
     from (
         select f.band, f.name, min(f.n) as n, max(f.used) as used, bool_or(f.is_next) as is_next
         from (
@@ -107,199 +108,153 @@ begin
             select count(*) from (
                 select from requeue.keys x
                 where x.queue = in_queue and x.state = 1 and x.grp is not null and x.grp = u.name
-                limit coalesce(s.most, in_limit)
+                order by x.epoch limit coalesce(s.most, in_limit)
             ) f
         )
     ));
 end $$;
 
--- Returns for each group whether this claim may visit it: 0 if the group is at its limit, 1 if another claim visits it,
--- and 2 if it may. Then no other claim visits a group that has a limit, until this transaction ends.
+-- Returns how many of `in_wanted` keys a claim may take from a group that has a limit or a rate, besides the `in_had` keys
+-- that it has taken before. If that is not 0, no other claim visits the group until this transaction ends. Null: another
+-- claim visits it.
 --
--- The lock is only tried, so that claims never wait for each other's commits. A group at its limit is not locked: each
--- lock takes an entry in the lock table that the whole server shares.
-create or replace function requeue.try_groups(in_queue integer, in_turns requeue.turn[]) returns integer[]
+-- The lock is only tried, so that claims never wait for each other's commits. A group that permits no key is not locked:
+-- each lock takes an entry in the lock table that the whole server shares. The statements after the lock see each claim
+-- that has held it before.
+create or replace function requeue.try_group(
+    in_queue integer, c requeue.turn, in_had integer, in_wanted bigint
+) returns bigint
 language plpgsql as $$
+declare
+    room bigint := in_wanted;
 begin
-    -- The first number of the lock is "rqgr" in bytes.
-    return array(
-        select case
-            when c.most is null then 2
-            when c.most <= (
+    for attempt in 1 .. 2 loop
+        if c.most is not null then
+            room := least(room, c.most - in_had - (
                 select count(*) from (
                     select from requeue.keys x
                     where x.queue = in_queue and x.state = 1 and x.grp is not null and x.grp = c.name
-                    limit c.most
+                    order by x.epoch limit c.most
                 ) f
-            ) then 0
-            when pg_try_advisory_xact_lock(1920034674, hashtext(in_queue || ' ' || c.name)) then 2
-            else 1
-        end
-        from unnest(in_turns) c
-    );
+            ));
+        end if;
+        if c.rate is not null and room > 0 then
+            room := least(room, requeue.permitted_now(in_queue, c, attempt = 2) - in_had);
+        end if;
+        if room <= 0 then
+            return 0;
+        end if;
+        if attempt = 1 and not requeue.try_lock(in_queue, c.name) then
+            return null;
+        end if;
+    end loop;
+    return room;
 end $$;
 
--- Chooses and locks up to `in_wanted` ready keys from groups that `may` permits (see `try_groups`), by the turns of the
--- groups. Each turn has `each` times the weight of the group, less what it has used. `quotas` has the numbers of keys that
--- the rates permit (see `try_rates`), or is null. `taken` has the keys that this claim has chosen before, and
--- `taken_groups` the groups of those whose groups have limits, or of all if `quotas` is not null.
---
--- Counts the keys in flight with another statement than `try_groups`: it sees each claim that has held the locks
--- before.
---
--- `open` and `over` have the groups that may have more keys; the turns of those in `over` are over. `short` has the groups
--- that had fewer keys than they had room for.
-create or replace function requeue.visit_groups(
-    in_queue integer, in_turns requeue.turn[], may integer[], quotas integer[], in_wanted integer, each bigint,
-    inout taken tid[], inout taken_groups text[],
-    out open requeue.turn[], out over requeue.turn[], out short requeue.turn[]
-)
-language plpgsql as $$
-#variable_conflict use_column
-declare
-    here tid[];
-    here_groups text[];
-begin
-    with room as (
-        select c.*, greatest(each * c.weight - c.used, 1) as turn,
-            greatest(least(greatest(each * c.weight - c.used, 1), in_wanted,
-                quotas[c.n] - (select count(*) from unnest(taken_groups) b (name) where b.name = c.name), c.most
-                - (select count(*) from (
-                    select from requeue.keys x
-                    where c.most is not null and x.queue = in_queue and x.state = 1 and x.grp is not null
-                        and x.grp = c.name
-                    limit c.most
-                ) f)
-                - (select count(*) from unnest(taken_groups) b (name) where b.name = c.name)
-            ), 0) as room
-        from unnest(in_turns) with ordinality as c (priority, name, used, is_next, weight, most, n)
-        where may[c.n] = 2
-    ), chosen as (
-        select r.n, r.name, r.most, r.weight, r.used, h.id, h.at
-        from room r, lateral (
-            select x.ctid as id, x.at from requeue.keys x
-            where x.queue = in_queue and x.state = 0 and x.is_due and x.priority = r.priority
-                and x.grp is not null and x.grp = r.name and x.ctid <> all (taken)
-            order by x.at limit r.room for update skip locked
-        ) h
-        limit in_wanted
-    ), ordered as (
-        select c.id, c.name, c.most, c.n,
-            (c.used + row_number() over (partition by c.n order by c.at) - 1) / c.weight as turn
-        from chosen c
-    ), sorted as (
-        select array_agg(o.id) as ids, array_agg(o.name) filter (where o.most is not null or quotas is not null) as names
-        from (select * from ordered o order by o.turn, o.n) o
-    ), counted as (
-        select c.n, count(*) as many from chosen c group by c.n
-    ), visited as (
-        select r.n, r.turn, r.room, coalesce(c.many, 0) as many,
-            in_wanted - coalesce(sum(c.many) over (order by r.n rows between unbounded preceding and 1 preceding), 0)
-                as wanted
-        from room r left join counted c using (n)
-    ), done as (
-        select c.n, c.priority, c.name, c.weight, c.most, v.room > v.many and v.many < v.wanted as is_short,
-            -- A group that was not reached keeps its place.
-            coalesce(v.wanted = 0, false) as keeps,
-            coalesce(v.many = least(v.turn, v.wanted), may[c.n] = 1) as is_open,
-            -- The claim may have ended before the turn.
-            coalesce(v.wanted > 0 and v.many < v.turn, false) as is_cut, c.used, c.is_next, coalesce(v.many, 0) as many
-        from unnest(in_turns) with ordinality as c (priority, name, used, is_next, weight, most, n)
-        left join visited v using (n)
-    )
-    select (select i.ids from sorted i), (select i.names from sorted i),
-        coalesce(array_agg(
-            row(d.priority, d.name, case when d.is_cut then d.used + d.many else d.used end,
-                d.is_cut or d.is_next, d.weight, d.most)::requeue.turn
-            order by d.n) filter (where d.is_open and (d.keeps or d.is_cut)), '{}'),
-        coalesce(array_agg(row(d.priority, d.name, 0, false, d.weight, d.most)::requeue.turn
-            order by d.n) filter (where d.is_open and not (d.keeps or d.is_cut)), '{}'),
-        coalesce(array_agg(row(d.priority, d.name, 0, false, 1, null)::requeue.turn) filter (where d.is_short), '{}')
-    into here, here_groups, open, over, short
-    from done d;
-    taken := taken || here;
-    taken_groups := taken_groups || here_groups;
-end $$;
-
--- Chooses and locks up to `in_wanted` ready keys of one priority from the groups `in_turns`, in their order. Also
--- returns the groups that may have more, the groups that had fewer keys than they had room for, and whether another
--- claim kept this one from a group.
---
--- No claim exceeds the limit of a group: see `try_groups` and `visit_groups`.
+-- Chooses and locks up to `in_wanted` ready keys of one priority from the groups `in_turns`, by their turns. Each turn has
+-- as many keys as the weight of the group, times a number with which 8 groups fill the claim, less the keys that the group
+-- has already got. `taken` has the keys that this claim has chosen, and `taken_groups` the groups of those whose groups
+-- have a limit or a rate. Also returns the groups that may have more keys, the groups that had fewer keys than they had
+-- room for, and whether another claim kept this one from a group.
 create or replace function requeue.take_turns(
-    in_queue integer, in_turns requeue.turn[], in_wanted integer, has_rates boolean,
+    in_queue integer, in_turns requeue.turn[], in_wanted integer,
     inout taken tid[], inout taken_groups text[], inout short requeue.turn[], inout is_busy boolean,
     out open requeue.turn[]
 )
 language plpgsql as $$
 declare
-    most_visited constant integer := requeue.most_decisions();
-    -- The turns of each group, so that 8 groups fill the batch: see `turns_each`.
-    each bigint;
-    total integer := 0;
-    has_limit boolean;
     wanted integer := in_wanted;
     wanted_before integer;
-    before integer;
-    -- A claim of one key visits one group, so that it locks no other.
-    size integer := least(in_wanted, 8);
-    first integer := 1;
-    part requeue.turn[];
-    -- The groups of the next pass.
-    over requeue.turn[] := in_turns;
-    may integer[];
-    quotas integer[];
-    locks integer := 0;
-    locked integer := 0;
-    visited record;
+    -- The number of turns, as in `turns_each`.
+    each bigint;
+    c requeue.turn;
+    turn bigint;
+    room bigint;
+    visited integer;
+    locked integer;
+    here tid[];
+    many integer;
+    -- The groups whose turns are over. They have the next pass.
+    over requeue.turn[];
+    -- The keys of this pass in the order of the groups, and for each group the number of its keys, the number of those
+    -- that it has got before in its turn, and its weight.
+    found tid[];
+    counts integer[];
+    used bigint[];
+    weights integer[];
 begin
     open := '{}';
-    while wanted > 0 and (first > total or locked < most_visited) loop
-        if first > total then
-            -- The next priority waits until a pass finds no key.
-            exit when cardinality(over) = 0 or wanted = wanted_before;
-            in_turns := over;
-            over := '{}';
-            total := cardinality(in_turns);
-            first := 1;
-            -- This claim has locked these groups in the pass before.
-            locked := 0;
-            wanted_before := wanted;
-            select ceil((wanted + sum(c.used) filter (where c.n <= 8))
-                / greatest(1, sum(c.weight) filter (where c.n <= 8))), count(c.most) > 0
-            into each, has_limit
-            from unnest(in_turns) with ordinality as c (priority, name, used, is_next, weight, most, n);
+    loop
+        select ceil((wanted + sum(t.used)) / sum(t.weight)) into each
+        from unnest(in_turns[:8]) t;
+        wanted_before := wanted;
+        visited := 0;
+        locked := 0;
+        over := '{}';
+        found := '{}';
+        counts := '{}';
+        used := '{}';
+        weights := '{}';
+        foreach c in array in_turns loop
+            exit when wanted = 0 or locked = requeue.most_decisions();
+            visited := visited + 1;
+            turn := greatest(each * c.weight - c.used, 1);
+            room := least(turn, wanted);
+            if c.most is not null or c.rate is not null then
+                room := requeue.try_group(in_queue, c, cardinality(array_positions(taken_groups, c.name)), room);
+                continue when room = 0;
+                if room is null then
+                    is_busy := true;
+                    over := over || row(c.priority, c.name, 0, false, c.weight, c.most, c.rate)::requeue.turn;
+                    continue;
+                end if;
+                locked := locked + 1;
+            end if;
+            select array_agg(h.id) into here from (
+                select x.ctid as id from requeue.keys x
+                where x.queue = in_queue and x.state = 0 and x.is_due and x.priority = c.priority
+                    and x.grp is not null and x.grp = c.name and x.ctid <> all (taken)
+                order by x.at limit room for update skip locked
+            ) h;
+            many := coalesce(cardinality(here), 0);
+            if many < room then
+                short := short || c;
+            end if;
+            if many = turn then
+                over := over || row(c.priority, c.name, 0, false, c.weight, c.most, c.rate)::requeue.turn;
+            elsif many = wanted then
+                -- The claim ends before the turn.
+                open := open
+                    || row(c.priority, c.name, c.used + many, true, c.weight, c.most, c.rate)::requeue.turn;
+            end if;
+            continue when many = 0;
+            if c.most is not null or c.rate is not null then
+                taken_groups := taken_groups || array_fill(c.name, array[many]);
+            end if;
+            found := found || here;
+            counts := counts || many;
+            used := used || c.used;
+            weights := weights || c.weight;
+            wanted := wanted - many;
+        end loop;
+        -- The workers take the keys of a claim in their order, which is the order of the turns.
+        if cardinality(counts) > 1 then
+            select array_agg(found[g.first + k] order by (g.used + k - 1) / g.weight, g.n) into found
+            from (
+                select v.*, sum(v.count) over (order by v.n) - v.count as first
+                from unnest(counts, used, weights) with ordinality as v (count, used, weight, n)
+            ) g, generate_series(1, g.count) k;
         end if;
-        part := in_turns[first : first + size - 1];
-        first := first + cardinality(part);
-        if has_limit then
-            may := requeue.try_groups(in_queue, part);
-            -- A group that has a limit and a rate is locked before its rate is read.
-            locks := cardinality(array_positions(may, 2));
-        else
-            may := array_fill(2, array[cardinality(part)]);
-        end if;
-        if has_rates then
-            select r.may, r.quotas into may, quotas from requeue.try_rates(in_queue, part, may) r;
-        end if;
-        if has_limit or has_rates then
-            locked := locked + greatest(locks, cardinality(array_positions(may, 2)));
-            is_busy := is_busy or 1 = any (may);
-        end if;
-        before := cardinality(taken);
-        visited := requeue.visit_groups(in_queue, part, may, quotas, wanted, each, taken, taken_groups);
-        taken := visited.taken;
-        taken_groups := visited.taken_groups;
-        open := open || visited.open;
-        over := over || visited.over;
-        short := short || visited.short;
-        wanted := wanted - (cardinality(taken) - before);
-        size := least(2 * size, most_visited);
+        taken := taken || found;
+        in_turns := in_turns[visited + 1 :];
+        -- The next priority waits until a pass finds no key.
+        exit when wanted = 0 or wanted = wanted_before or cardinality(in_turns) > 0 or cardinality(over) = 0;
+        in_turns := over;
     end loop;
-    -- The rest has its turns in the next claim.
-    is_busy := is_busy or wanted > 0 and first <= total;
+    -- The groups that were not visited have their turns in the next claim.
+    is_busy := is_busy or wanted > 0 and cardinality(in_turns) > 0;
     -- A claim that visits a priority again must give no group two turns in a row.
-    open := open || in_turns[first:] || over;
+    open := open || in_turns || over;
 end $$;
 
 -- Returns the priority of the oldest ready key among the first keys of the groups that are below their limits.
@@ -315,7 +270,7 @@ begin
     where c.most is null or c.most > (
         select count(*) from (
             select from requeue.keys x
-            where x.queue = in_queue and x.state = 1 and x.grp is not null and x.grp = c.name limit c.most
+            where x.queue = in_queue and x.state = 1 and x.grp is not null and x.grp = c.name order by x.epoch limit c.most
         ) f
     )
     order by h.at, c.priority limit 1);
@@ -339,7 +294,7 @@ begin
             select from requeue.keys x
             where x.queue = in_queue and x.state = 0 and x.is_due and x.priority = p.priority
                 and x.grp is not null and x.grp = u.name
-            limit 1
+            order by x.at limit 1
         ) h
         where q.id = in_queue and (in_all or coalesce(s.most, q.group_limit) is not null) and s.paused is not true
     );
@@ -359,18 +314,6 @@ begin
     end if;
 end $$;
 
--- Returns the groups of those of these keys that are ready, each with the digit of the priority: see `wake_for_groups`.
-create or replace function requeue.ready_groups(in_queue integer, in_keys bytea[]) returns text[]
-language plpgsql as $$
-begin
-    return array(
-        select distinct x.priority + 1 || x.grp from unnest(in_keys) a (key), lateral (
-            select k.priority, k.grp from requeue.keys k
-            where k.queue = in_queue and k.key = a.key and k.state = 0 and k.is_due limit 1
-        ) x
-    );
-end $$;
-
 -- Looks up groups of each priority, as `claim_turns` describes. Returns their names with their priorities from 1 for the
 -- lowest, the last group of each priority that was looked up, or null, and whether all were.
 create or replace function requeue.look_up_groups(
@@ -386,11 +329,11 @@ begin
     cursors := array[null, null, null];
     for band in 1 .. 3 loop
         is_complete[band] := in_more[band] > 0;
-        continue when in_more[band] = 0 or not exists (
-            select from requeue.keys x
+        continue when in_more[band] = 0 or (
+            select x.grp from requeue.keys x
             where x.queue = in_queue and x.state = 0 and x.is_due and x.priority = band - 2 and x.grp is not null
-            limit 1
-        );
+            order by x.grp limit 1
+        ) is null;
         found_here := requeue.next_groups(in_queue, band - 2, in_after[band], in_more[band]);
         is_complete[band] := cardinality(found_here) < in_more[band];
         cursors[band] := case when not is_complete[band] then found_here[in_more[band]] end;
@@ -427,7 +370,7 @@ begin
                 select from requeue.keys x
                 where x.queue = in_queue and x.state = 0 and x.is_due and x.priority = c.priority
                     and x.grp is not null and x.grp = c.name
-                limit 1
+                order by x.at limit 1
             ) h
         ) then least(next_due, 20000)
         else next_due
@@ -520,15 +463,16 @@ begin
     for n in 1 .. cardinality(visits) loop
         wanted := least(quotas[n], in_max - cardinality(visited.taken));
         continue when wanted = 0 or visits[n] <> all (present);
-        rest := array(
-            select row(c.priority, c.name, c.used, c.is_next, c.weight, c.most)::requeue.turn
-            from unnest(turns) with ordinality as c (priority, name, used, is_next, weight, most, place)
-            where c.priority = visits[n] order by c.place
-        );
+        if cardinality(present) = 1 then
+            rest := turns;
+            turns := '{}';
+        else
+            rest := array(select c from unnest(turns) c where c.priority = visits[n]);
+            turns := array(select c from unnest(turns) c where c.priority <> visits[n]);
+        end if;
         continue when cardinality(rest) = 0;
-        turns := array(select c from unnest(turns) c where c.priority <> visits[n]);
-        visited := requeue.take_turns(in_queue, rest, wanted, place.has_group_rates, visited.taken,
-            visited.taken_groups, visited.short, visited.is_busy);
+        visited := requeue.take_turns(in_queue, rest, wanted, visited.taken, visited.taken_groups, visited.short,
+            visited.is_busy);
         turns := turns || visited.open;
     end loop;
     select coalesce(array_agg(c.priority + 2), '{}'), coalesce(array_agg(c.name), '{}'),
@@ -538,7 +482,7 @@ begin
     if is_rated then
         -- Not before the time of a claim that has had the right to use a rate.
         t := requeue.now();
-        if place.has_group_rates and cardinality(visited.taken) > 0 then
+        if place.has_group_rates and cardinality(visited.taken_groups) > 0 then
             perform requeue.end_group_rates(in_queue, visited.taken_groups, t);
         end if;
     end if;

@@ -112,6 +112,10 @@ impl Work<'_> {
         let found = self.look_up_groups(queue, band, round)?;
         let is_complete = found.len() < round.more;
         let cursor = found.last().filter(|_| !is_complete).cloned();
+        if round.more > 0 && found.is_empty() {
+            // No group has a ready key of this priority. Wakes name groups for all priorities.
+            return Ok((Vec::new(), Visited { is_complete, ..Visited::default() }));
+        }
         let mut known = HashSet::new();
         let sql = "select weight, case when paused then 0 else coalesce(most, group_limit) end, \
                        groups.rate is not null \

@@ -401,6 +401,23 @@ async fn groups_are_listed_and_dropped_with_their_queue() {
     assert_eq!(gone.expect_err("dropped").kind, crate::types::error::Kind::Dropped);
 }
 
+/// Returns a claim of up to 30 keys.
+fn claim_30() -> String {
+    let low = "(-9223372036854775808)::bigint";
+    format!(
+        "select keys from requeue.claim_turns(1, true, 30, 3, 60000000, 1, 1, 0, null, \
+         array[{low}, {low}, {low}, {low}], false, 'w', '{{}}', '{{}}', '{{}}', \
+         array[null, null, null]::text[], array[16, 16, 16])"
+    )
+}
+
+/// Returns the number of rows that the transaction has read.
+async fn rows_read(client: &tokio_postgres::Client) -> i64 {
+    let read = "select (seq_tup_read + idx_tup_fetch)::bigint from pg_stat_xact_user_tables \
+                where relid = 'requeue.keys'::regclass";
+    client.query_one(read, &[]).await.expect("the query succeeds").get(0)
+}
+
 /// A claim reads as many rows with 20,000 throttled keys as without them.
 #[tokio::test]
 async fn a_claim_reads_no_throttled_key() {
@@ -409,12 +426,7 @@ async fn a_claim_reads_no_throttled_key() {
     engine.open_queue("q", with_groups(Some(2))).await.expect("the queue opens");
     let client = other(&url).await;
     let run = async |sql: &str| client.batch_execute(sql).await.expect(sql);
-    let low = "(-9223372036854775808)::bigint";
-    let claim = format!(
-        "select keys from requeue.claim_turns(1, true, 30, 3, 60000000, 1, 1, 0, null, \
-         array[{low}, {low}, {low}, {low}], false, 'w', '{{}}', '{{}}', '{{}}', \
-         array[null, null, null]::text[], array[16, 16, 16])"
-    );
+    let claim = claim_30();
     // Prepare the plans while the table is empty, like those of a process that was started first.
     run(&claim).await;
     let fill = |group: &str, keys: usize| {
@@ -432,11 +444,33 @@ async fn a_claim_reads_no_throttled_key() {
     run("begin").await;
     let keys: Vec<Vec<u8>> = client.query_one(&claim, &[]).await.expect("claimed").get(0);
     assert_eq!(keys.len(), 4, "two groups are below their limits of 2");
-    let read = "select (seq_tup_read + idx_tup_fetch)::bigint from pg_stat_xact_user_tables \
-                where relid = 'requeue.keys'::regclass";
-    let read: i64 = client.query_one(read, &[]).await.expect("the query succeeds").get(0);
+    let read = rows_read(&client).await;
     run("commit").await;
     assert!((1..=200).contains(&read), "{read} rows for 4 keys");
+}
+
+/// With the statistics of a queue whose keys all have one priority, a plan that ignores the order of an index reads all of
+/// them to find none of another priority.
+#[tokio::test]
+async fn a_claim_reads_no_key_in_search_of_another_priority() {
+    let Some(server) = Server::shared() else { return };
+    let (engine, url) = engine(server, WHOLE).await;
+    engine.open_queue("q", with_groups(None)).await.expect("the queue opens");
+    let client = other(&url).await;
+    let run = async |sql: &str| client.batch_execute(sql).await.expect(sql);
+    let add = "select requeue.add_each('q', array_agg(convert_to(n % 100 || '-' || n, 'utf8')), \
+               array_agg(0::bigint), array_agg(0::smallint), array_agg(0::smallint), array_agg(0), '{}', \
+               array_agg((n % 100)::text)) from generate_series(0, 4999) n group by n / 100";
+    run(add).await;
+    for statistics in ["", "analyze requeue.keys"] {
+        run(statistics).await;
+        run("begin").await;
+        let keys: Vec<Vec<u8>> = client.query_one(&claim_30(), &[]).await.expect("claimed").get(0);
+        assert_eq!(keys.len(), 30);
+        let read = rows_read(&client).await;
+        run("commit").await;
+        assert!((1..=200).contains(&read), "{read} rows for 30 keys ({statistics})");
+    }
 }
 
 #[tokio::test]

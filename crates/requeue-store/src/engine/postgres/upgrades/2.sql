@@ -52,12 +52,14 @@ create index keys_ready on requeue.keys (queue, priority, at) where state = 0 an
 -- For queues with groups: see `turns.sql`.
 create index keys_turns on requeue.keys (queue, priority, grp, at) where state = 0 and is_due and grp is not null;
 create index keys_delayed on requeue.keys (queue, at) where state = 0 and not is_due and grp is not null;
-create index keys_of_group on requeue.keys (queue, grp) where state = 1 and grp is not null;
+-- (With the token, the entries of a group differ. The server slows down writes of equal entries, because it tries to
+-- merge them.)
+create index keys_of_group on requeue.keys (queue, grp, epoch) where state = 1 and grp is not null;
 
 -- A group that a claim visits: its priority, the number of keys that it has got in its turn, whether its turn comes next
 -- (or after those of all other groups), and its settings. `most` is the limit of keys in flight, or null.
 create type requeue.turn as (
-    priority integer, name text collate "C", used bigint, is_next boolean, weight integer, most integer
+    priority integer, name text collate "C", used bigint, is_next boolean, weight integer, most integer, rate bigint[]
 );
 
 -- The keys that are added again at certain times. See `schedules.sql`.

@@ -97,8 +97,8 @@ local function ready_keys(...)
   return ready, some
 end
 
--- In a queue with groups: the members of TURNS and the groups of the claimed keys.
-local members, groups, visited, has_more
+-- In a queue with groups: the members of TURNS, the groups, and the due times as text of the claimed keys.
+local members, groups, dues, visited, has_more
 local is_stalled = is_paused
 if TURNS and not is_paused and has_lost_groups() then
   -- The repair restores the groups. Until then, no limit could be kept.
@@ -107,14 +107,14 @@ end
 
 local ready, some, keys
 if TURNS then
-  keys, some, members, groups = {}, {}, {}, {}
+  keys, some, members, groups, dues = {}, {}, {}, {}, {}
   -- A claim that the rate of the queue holds back visits no group.
   if not is_stalled and max > 0 then
-    members, visited, has_more = choose_by_turns(at, max, oldest, ARGV, 8)
+    members, groups, visited, has_more = choose_by_turns(at, max, oldest, ARGV, 8)
   end
-  for i, member in ipairs(members) do
-    local _, group, _, key = parse_turn(member)
-    keys[i], groups[i], group_of[key] = key, group, group
+  for i, group in ipairs(groups) do
+    local due, key = parse_turn_of(group, members[i])
+    dues[i], keys[i], group_of[key] = due, key, group
   end
 else
   ready, some = ready_keys('LIMIT', 0, max)
@@ -160,6 +160,10 @@ if #keys > 0 then
       remove(key, BANDS[1], BANDS[2], BANDS[3])
     end
   end
+  -- Returns whether the member of TURNS of a key has another band or due time than its row. '2' is the byte 50.
+  local function is_misplaced(i, priority, due)
+    return string.byte(members[i]) ~= priority + 50 or dues[i] ~= due_text(due)
+  end
   for i, text in ipairs(find(keys)) do
     local key, since, adds, reasons, priority, failures = keys[i], nil, nil, nil, nil, 0
     local member, group
@@ -183,7 +187,7 @@ if #keys > 0 then
         if member then
           redis.call('ZREM', TURNS, member)
         end
-      elseif member and member ~= turn_of(priority + 2, group, due, key) then
+      elseif member and is_misplaced(i, priority, due) then
         remove_place(key, member)
         since = nil
       else
@@ -212,7 +216,7 @@ if #keys > 0 then
           redis.call('ZREM', TURNS, member)
         end
       elseif row.epoch > 0 or row.parked == 1
-        or member and member ~= turn_of(row.priority + 2, group, row.at, key) then
+        or member and is_misplaced(i, row.priority, row.at) then
         -- The key is not ready: this place remains from an old row.
         remove_place(key, member)
       else

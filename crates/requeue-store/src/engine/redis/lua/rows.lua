@@ -168,7 +168,7 @@ local function is_aside(key)
 end
 
 -- The groups of the keys that `load_groups` has read, and of new keys. Queues without groups need none of this.
-local group_of, load_groups, turn_of, flight_of
+local group_of, load_groups, due_text, turn_of, flight_of
 if TURNS then
   group_of = {}
 
@@ -187,15 +187,20 @@ if TURNS then
     end
   end
 
-  -- Returns the member of TURNS of a ready key, whose order is the order of the turns.
+  -- Returns a due time as TURNS has it. Many keys have the same one.
   local due_as = {}
-  function turn_of(band, group, at, key)
+  function due_text(at)
     local due = due_as[at]
     if not due then
       due = string.format('%016.0f', at)
       due_as[at] = due
     end
-    return band .. group .. '\0' .. due .. '\0' .. key
+    return due
+  end
+
+  -- Returns the member of TURNS of a ready key, whose order is the order of the turns.
+  function turn_of(band, group, at, key)
+    return band .. group .. '\0' .. due_text(at) .. '\0' .. key
   end
 
   -- Returns the member of IN_FLIGHT of a key.
@@ -293,16 +298,19 @@ if TURNS then
   -- Returns for each of these groups its weight, and the limit of its keys in flight, if any. A paused group has the
   -- limit 0.
   function settings_of(groups)
-    local found, default = redis.call('HMGET', GROUP_SETTINGS, DEFAULT, unpack(groups)), nil
-    local settings = {}
-    for i, text in ipairs(found) do
-      local limit, weight, paused, rate = string.match(text or '', '^(%S+) (%S+) (%S+) ?(.*)$')
-      limit = tonumber(limit) or default
-      if i == 1 then
-        default = limit
+    local found = redis.call('HMGET', GROUP_SETTINGS, DEFAULT, unpack(groups))
+    local default = tonumber(string.match(found[1] or '', '^%S+'))
+    -- Most groups have no settings.
+    local settings, usual = {}, { limit = default, weight = 1 }
+    for i, group in ipairs(groups) do
+      local text = found[i + 1]
+      if not text then
+        settings[group] = usual
       else
-        settings[groups[i - 1]] = {
-          limit = paused == '1' and 0 or limit, weight = tonumber(weight) or 1, rate = rate ~= '' and rate, text = text,
+        local limit, weight, paused, rate = string.match(text, '^(%S+) (%S+) (%S+) ?(.*)$')
+        settings[group] = {
+          limit = paused == '1' and 0 or tonumber(limit) or default, weight = tonumber(weight) or 1,
+          rate = rate ~= '' and rate, text = text,
         }
       end
     end

@@ -130,7 +130,7 @@ local function wake()
   end
 end
 
-local parse_turn, turns_of_group, next_turn
+local parse_turn, parse_turn_of, turns_of_group, next_turn
 if TURNS then
   -- Returns the band, the group, the due time and the key of a member of TURNS.
   function parse_turn(member)
@@ -138,6 +138,12 @@ if TURNS then
     local middle = string.find(member, '\0', 1, true) or #member + 1
     return tonumber(string.sub(member, 1, 1)), string.sub(member, 2, middle - 1),
       tonumber(string.sub(member, middle + 1, middle + 16)), string.sub(member, middle + 18)
+  end
+
+  -- Returns the due time, as text, and the key of a member of TURNS of this group.
+  function parse_turn_of(group, member)
+    local middle = #group + 2
+    return string.sub(member, middle + 1, middle + 16), string.sub(member, middle + 18)
   end
 
   -- Returns the first `count` members of TURNS of a band and a group, or those after the member `after`.

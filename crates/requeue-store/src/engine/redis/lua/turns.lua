@@ -207,15 +207,16 @@ if TURNS then
     return oldest
   end
 
-  -- Appends up to `most` ready keys of a band to `members`, by the turns of `candidates`. Returns the groups that may
+  -- Appends up to `most` ready keys of a band to `members`, and their groups to `groups`, by the turns of `candidates`.
+  -- Returns the groups that may
   -- have more keys. Those whose turns come next have `is_first`.
-  local function visit_groups(band, candidates, most, members, at)
+  local function visit_groups(band, candidates, most, members, groups, at)
     local sum, used = 0, 0
     for i = 1, math.min(#candidates, VISITED) do
       sum, used = sum + candidates[i].weight, used + candidates[i].used
     end
     local each = math.max(math.ceil((most + used) / math.max(sum, 1)), 1)
-    -- The keys by the number of their turn. The workers take the keys of a claim in this order.
+    -- The keys by the number of their turn, each followed by its group. The workers take the keys of a claim in this order.
     local turns, last, count, open, over = {}, -1, 0, {}, {}
     for _, turn in ipairs(candidates) do
       local wanted = most - count
@@ -229,6 +230,7 @@ if TURNS then
         for n, member in ipairs(found) do
           local number = math.floor((turn.used + n - 1) / turn.weight)
           append(turns, number, member)
+          append(turns, number, turn.group)
           last = math.max(last, number)
         end
         count = count + #found
@@ -253,36 +255,37 @@ if TURNS then
       open[#open + 1] = turn
     end
     for number = 0, last do
-      for _, member in ipairs(turns[number] or {}) do
-        members[#members + 1] = member
+      local list = turns[number] or {}
+      for i = 1, #list, 2 do
+        members[#members + 1], groups[#groups + 1] = list[i], list[i + 1]
       end
     end
     return open
   end
 
   -- As `visit_groups`, until there are `most` members, or no visited group has another key with room for it.
-  local function visit_band(band, candidates, most, members, at)
+  local function visit_band(band, candidates, most, members, groups, at)
     local before
     repeat
       before = #members
-      candidates = visit_groups(band, candidates, most - before, members, at)
+      candidates = visit_groups(band, candidates, most - before, members, groups, at)
     until #members == before or #members == most or #candidates == 0
     return candidates
   end
 
-  -- Returns the members of TURNS that a claim delivers; how far it has visited the groups of each band: those whose
+  -- Returns the members of TURNS that a claim delivers; their groups; how far it has visited the groups of each band: those whose
   -- turns come next with the keys that they have got, those that follow in the ring, the last group that was looked
   -- up, and 1 if all groups were; and whether there may be more keys.
   function choose_by_turns(at, max, oldest, words, first_word)
     move_due(at)
     local bands, visited = find_candidates(parse_rounds(words, first_word), at)
-    local members = {}
+    local members, groups = {}, {}
     local aging = oldest > 0 and oldest_band(bands, at)
     if aging then
-      bands[aging] = visit_band(aging, bands[aging], math.min(oldest, max), members, at)
+      bands[aging] = visit_band(aging, bands[aging], math.min(oldest, max), members, groups, at)
     end
     for band = 3, 1, -1 do
-      bands[band] = visit_band(band, bands[band], max, members, at)
+      bands[band] = visit_band(band, bands[band], max, members, groups, at)
     end
     local answer, has_more = {}, false
     for band, open in ipairs(bands) do
@@ -297,6 +300,6 @@ if TURNS then
       answer[band] = { next, last, visited[band].cursor, visited[band].is_complete and 1 or 0 }
       has_more = has_more or #open > 0 or not visited[band].is_complete
     end
-    return members, answer, has_more or redis.call('ZCARD', FREED) > 0
+    return members, groups, answer, has_more or redis.call('ZCARD', FREED) > 0
   end
 end
