@@ -175,7 +175,7 @@ mod tests {
         let deaths = vec![Death { from: T + 5 * SECOND, to: T + 6 * SECOND }];
         let losses = Losses { deaths, ..losses(&[(1, Some(RATE))]) };
         // They were claimed between the third second and the sixth.
-        let lost = (20..=70).map(|tenth| tenth);
+        let lost = 20..=70;
         assert_eq!(exceeded(lost.clone().chain([71; 7]), &losses), [0; 0]);
         assert_eq!(exceeded(lost.clone().chain([71; 8]), &losses), [8]);
         // The starts before the loss and after it count together: 10 in 7.1 seconds and the leases, or 21.
