@@ -10,8 +10,8 @@ use super::*;
 use crate::tests::BoxFuture;
 use crate::tests::cancelling::{check_cancels, check_renewals, check_workers};
 use crate::tests::conformance::{
-    Rig, cases, check, check_bulk, check_grouped, check_jitter, check_queues, grouped_steps,
-    groupings, groups, rates, schedules, steps, unclaimed_and_cancelled,
+    Rig, activity, cases, check, check_bulk, check_grouped, check_jitter, check_queues,
+    grouped_steps, groupings, groups, rates, schedules, steps, unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
@@ -92,6 +92,19 @@ fn schedules_fire_once_for_each_time() {
         runtime.block_on(schedules::check(&rig, &name, has_groups.then_some(""), &steps));
     });
     runtime.block_on(schedules::check_missed(&rig, "missed"));
+}
+
+#[test]
+fn the_numbers_per_minute_are_those_of_a_map() {
+    let Some(server) = Server::shared() else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("the runtime is built");
+    let rig = runtime.block_on(Fixture::new(server));
+    let queues = AtomicU32::new(0);
+    proptest!(cases(8), |(steps in activity::steps(60))| {
+        let name = format!("q{}", queues.fetch_add(1, Ordering::Relaxed));
+        runtime.block_on(activity::check(&rig, &name, &steps));
+    });
 }
 
 #[test]
