@@ -32,7 +32,7 @@ pub(super) fn status_text(counts: &StateCounts) -> String {
     text + &format!("\n{}{parked}\n", name(State::Parked))
 }
 
-/// Returns what `requeue status --since` adds: the work of all processes, and the workers that are alive.
+/// Returns the addition of `requeue status --since`: the work of all processes, and the workers that are alive.
 pub(super) fn activity_text(activity: &Activity) -> String {
     let Activity { period, total, workers, .. } = activity;
     let time = |seconds: Option<f64>| {

@@ -35,7 +35,7 @@ pub(crate) struct Recorder {
     written: tokio::sync::Mutex<Written>,
 }
 
-/// What this process has written.
+/// The numbers that this process has written.
 ///
 /// The row of a minute contains the numbers since `base`. The process writes that row until it learns that the minute is
 /// over. So a write whose result is unknown counts once.

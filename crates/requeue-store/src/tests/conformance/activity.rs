@@ -22,7 +22,7 @@ pub(crate) enum Step {
     Record(usize, Option<i64>, u64),
     /// A process reads the rows that can be merged.
     Read,
-    /// It merges what it has read.
+    /// It merges the rows that it has read.
     MergeRead,
     /// A process reads and merges.
     Merge,
@@ -54,7 +54,7 @@ struct Model<'a> {
     read: Vec<Merging>,
 }
 
-/// Returns what a process has counted.
+/// Returns the numbers of a process.
 fn tally(n: u64) -> Tally {
     let mut tally = Tally::new([n, n / 2, 2 * n, n + 1, n / 3, n % 2], Default::default());
     tally.queued.observe(Duration::from_micros(n));
@@ -211,7 +211,7 @@ fn sorted(mut parts: Vec<Part>) -> Vec<Part> {
     parts
 }
 
-/// Returns what replaces these rows.
+/// Returns the replacements of these rows.
 fn to_mergings(parts: Vec<Part>) -> Vec<Merging> {
     let mut by_minute: BTreeMap<i64, Merging> = BTreeMap::new();
     for Part { minute, instance, at, tally, .. } in parts {
