@@ -104,11 +104,18 @@ function takeSummary(summary) {
     facts.push(`${amount(busy)}${total < 1e6 ? ` of ${amount(total)}` : ""} jobs busy`);
   }
   if (summary.rate) facts.push(`rate ${limit(summary.rate)}`);
-  facts.push(`${amount(now.runs)} runs`);
-  if (now.failures) facts.push(`${amount(now.failures)} failed`);
-  if (summary.given_up) facts.push(`${amount(summary.given_up)} given up`);
+  const { hour, workers } = summary;
+  if (workers) facts.push(`${amount(workers.length)} ${workers.length === 1 ? "worker" : "workers"} alive`);
+  const [runs, failures, givenUp] = hour
+    ? [hour.runs, hour.failures, hour.given_up] : [now.runs, now.failures, summary.given_up];
+  facts.push(`${amount(runs)} runs${hour ? " in the last hour" : ""}`);
+  if (failures) facts.push(`${amount(failures)} failed`);
+  if (givenUp) facts.push(`${amount(givenUp)} given up`);
   facts.push(`up ${duration(Math.max(0, Math.round(now.t - summary.started)))}`);
   $("#facts").textContent = facts.join(" · ");
+  // One line per worker, with the keys that it runs.
+  $("#facts").title = (workers ?? [])
+    .map(({ name, running }) => [name, ...running.map(({ key }) => key)].join("  ")).join("\n");
 }
 
 // --- The connection ---------------------------------------------------------------------------

@@ -159,6 +159,12 @@ pub struct Summary {
     pub longest: Vec<Row>,
     /// `None` if the site does not know the workers.
     pub jobs: Option<Busy>,
+    /// The work of all processes in the last hour, and the workers that are alive. `None` for a queue in memory, or if the
+    /// store has not answered.
+    #[serde(default)]
+    pub hour: Option<Tally>,
+    #[serde(default)]
+    pub workers: Option<Vec<Worker>>,
 }
 
 /// The workers of a program.
@@ -216,7 +222,7 @@ pub struct Sample {
     pub last_minute: LastMinute,
 }
 
-/// The durations of the last minute, in seconds; `None` without any.
+/// The durations of the last minute or of another time, in seconds; `None` without any.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct LastMinute {
     pub queued_mean: Option<f64>,
@@ -227,6 +233,50 @@ pub struct LastMinute {
     pub worked_p50: Option<f64>,
     pub worked_p95: Option<f64>,
     pub worked_p99: Option<f64>,
+}
+
+/// The response of `/api/v1/activity`: the work of all processes.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Activity {
+    /// The time that the numbers cover, in seconds.
+    pub period: f64,
+    pub total: Tally,
+    /// The oldest first.
+    pub minutes: Vec<Minute>,
+    /// The workers that are alive, by name.
+    pub workers: Vec<Worker>,
+}
+
+/// The work in a time.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Tally {
+    pub adds: u64,
+    pub coalesced: u64,
+    /// Deliveries.
+    pub runs: u64,
+    pub successes: u64,
+    pub failures: u64,
+    pub given_up: u64,
+    #[serde(flatten)]
+    pub durations: LastMinute,
+}
+
+/// The work in a minute.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Minute {
+    /// The time since its beginning, in seconds.
+    pub ago: f64,
+    #[serde(flatten)]
+    pub tally: Tally,
+}
+
+/// A worker that is alive.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Worker {
+    pub name: String,
+    /// The time since its last sign of life, in seconds.
+    pub seen: f64,
+    pub running: Vec<Row>,
 }
 
 /// Events per second.

@@ -1,6 +1,7 @@
 //! The routes of a site.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{OriginalUri, RawQuery, Request, State};
@@ -86,6 +87,7 @@ pub(crate) fn router(site: Arc<SiteState>) -> Router {
         .route("/api/v1/key", get(show_key))
         .route("/api/v1/groups", get(groups::list_groups))
         .route("/api/v1/schedules", get(schedules::list_schedules))
+        .route("/api/v1/activity", get(show_activity))
         .route("/api/v1/sections", get(list_sections))
         .route("/api/v1/events", get(stream_events))
         .fallback(async || {
@@ -266,6 +268,25 @@ async fn list_sections(State(site): Site, RawQuery(query): RawQuery) -> Result<R
     let sections = read_sections(&site.settings.sections);
     Ok(json(&serde_json::json!({ "sections": sections })))
 }
+
+async fn show_activity(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+    let _turn = site.take_turn().await?;
+    let params = Params::parse(query.as_deref(), &["since"])?;
+    let since = match params.text_of("since")?.map(str::parse) {
+        None => HOUR,
+        Some(Ok(seconds)) if (0..=WEEK).contains(&seconds) => Duration::from_secs(seconds),
+        Some(_) => {
+            let error = "expected a number of seconds, at most 604800, which are 7 days";
+            return Err(Problem::parameter("since", error));
+        }
+    };
+    Ok(json(&site.source.read_activity(since).await?))
+}
+
+/// The default of `since`.
+const HOUR: Duration = Duration::from_secs(3_600);
+/// The largest `since`, in seconds. A store removes older numbers.
+const WEEK: u64 = 7 * 24 * 3_600;
 
 async fn stream_events(State(site): Site) -> Result<Response, Problem> {
     let events =

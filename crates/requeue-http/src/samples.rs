@@ -16,15 +16,15 @@ use crate::time::{seconds, unix_time};
 const KEPT: usize = 900;
 
 impl LastMinute {
-    fn from_histograms(times: &Times) -> Self {
+    pub(crate) fn from_histograms(queued: &Histogram, worked: &Histogram) -> Self {
         let summed_up = |times: &Histogram| {
             let quantile = |q| times.quantile(q).map(seconds);
             let count = times.count();
             let mean = (count > 0).then(|| (times.sum as f64 / count as f64).round() / 1e9);
             [mean, quantile(0.5), quantile(0.95), quantile(0.99)]
         };
-        let [queued_mean, queued_p50, queued_p95, queued_p99] = summed_up(&times.queued);
-        let [worked_mean, worked_p50, worked_p95, worked_p99] = summed_up(&times.worked);
+        let [queued_mean, queued_p50, queued_p95, queued_p99] = summed_up(queued);
+        let [worked_mean, worked_p50, worked_p95, worked_p99] = summed_up(worked);
         Self {
             queued_mean,
             queued_p50,
@@ -89,10 +89,8 @@ impl Samples {
         }
         let before = times.front().map(|&(_, before)| before).unwrap_or_default();
         drop(times);
-        let mut since = now;
-        since.queued = now.queued.since(&before.queued);
-        since.worked = now.worked.since(&before.worked);
-        LastMinute::from_histograms(&since)
+        let queued = now.queued.since(&before.queued);
+        LastMinute::from_histograms(&queued, &now.worked.since(&before.worked))
     }
 
     pub(crate) fn push(&self, sample: Sample) {

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use axum::http::StatusCode;
 
 use crate::api::{
-    Action, AddResult, Group, GroupAction, GroupChange, KeyPage, Named, Row, Sample, Schedule,
-    ScheduleAction, ScheduleChange, StartRate, State, Status,
+    Action, Activity, AddResult, Group, GroupAction, GroupChange, KeyPage, Named, Row, Sample,
+    Schedule, ScheduleAction, ScheduleChange, StartRate, State, Status, Tally, Worker,
 };
 use crate::control::Control;
 use crate::history::History;
@@ -64,6 +64,15 @@ pub(crate) trait Source: Send + Sync {
     async fn read_groups(&self, _most: usize) -> Result<Vec<Group>, Problem> {
         Err(no_groups())
     }
+    /// Returns the work of all processes in the last hour, and the workers that are alive, as of the last read. `None`: the
+    /// source has no other processes, or has not read them.
+    fn recent_activity(&self) -> Option<(Tally, Vec<Worker>)> {
+        None
+    }
+    /// Returns the work of all processes in this time.
+    async fn read_activity(&self, _since: Duration) -> Result<Activity, Problem> {
+        Err(no_activity())
+    }
     /// Changes the settings of a group.
     async fn change_group(&self, _: GroupAction, _: GroupChange) -> Result<(), Problem> {
         Err(no_groups())
@@ -107,6 +116,12 @@ fn no_schedules() -> Problem {
 /// The error for a queue without groups, or in memory: the names of groups are not kept there.
 pub(crate) fn no_groups() -> Problem {
     let error = "this queue has no groups; only a queue in a store that was created with groups has a list of them";
+    Problem::new(StatusCode::NOT_FOUND, error)
+}
+
+/// Returns the error of a source without numbers per minute.
+pub(crate) fn no_activity() -> Problem {
+    let error = "only a queue in a store keeps numbers per minute";
     Problem::new(StatusCode::NOT_FOUND, error)
 }
 

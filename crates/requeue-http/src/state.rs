@@ -78,7 +78,10 @@ impl SiteState {
         let time = |read: fn(&Times) -> Duration| {
             gauges.keeps_times.then(|| seconds(read(&gauges.process.times)))
         };
+        let (hour, workers) = self.source.recent_activity().unzip();
         serde_json::to_string(&Summary {
+            hour,
+            workers,
             title: self.title.clone(),
             queue: self.source.name().map(str::to_owned),
             status: self.status(),

@@ -8,22 +8,24 @@ use async_trait::async_trait;
 use axum::http::StatusCode;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
+use requeue::metrics::Fleet;
 use requeue_store::{
-    Add, Added, CancelledRun, Entry, ErrorKind, GroupInfo, Key, Priority, Queue, Rate, ReadError,
-    Schedule, ScheduleInfo, State, StateCounts, UpdateError,
+    Add, Added, CancelledRun, Entry, ErrorKind, GroupInfo, Key, LiveWorker, Priority, Queue, Rate,
+    ReadError, Schedule, ScheduleInfo, State, StateCounts, UpdateError,
 };
 use tokio::sync::Semaphore;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::api::{
-    self, Action, AddResult, Group, GroupAction, GroupChange, KeyPage, Row, Sample, ScheduleAction,
-    ScheduleChange, StartRate, State as RowState, Status,
+    self, Action, Activity, AddResult, Group, GroupAction, GroupChange, KeyPage, LastMinute,
+    Minute, Row, Sample, ScheduleAction, ScheduleChange, StartRate, State as RowState, Status,
+    Tally, Worker,
 };
 use crate::history::History;
 use crate::keys::{escape_key, from_base64, to_base64};
 use crate::params::Problem;
-use crate::rows::shown_key;
+use crate::rows::{Detail, shown_key};
 use crate::source::{
     Begin, Column, DetailOf, First, Found, Gauges, LOOKS, NewKey, Rank, Selection, Sort, Source,
     Walk, Walked, count_of, detail_of, no_groups,
@@ -31,6 +33,8 @@ use crate::source::{
 use crate::time::{seconds, since_1970};
 
 const EVERY: Duration = Duration::from_secs(1);
+/// The pause between two reads of the work of all processes.
+const EVERY_ACTIVITY: Duration = Duration::from_secs(5);
 /// The time limit of a request to the store.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The time limit of the requests for the state of the queue, which read a few rows. A store that takes longer is not
@@ -59,6 +63,38 @@ struct Seen {
     counts: Option<(StateCounts, Instant)>,
     /// The keys that have run the longest, the longest first, and the time of the read.
     longest: Option<(Vec<Entry>, Instant)>,
+    /// The work of the last hour in all processes.
+    activity: Option<Activity>,
+    runs: Smooth,
+}
+
+/// Adds, coalesced adds, runs and failures of all processes. Processes write their numbers every few seconds, so the
+/// numbers that are shown grow evenly until the next read.
+#[derive(Clone, Copy)]
+struct Smooth {
+    from: [u64; 4],
+    to: [u64; 4],
+    at: Instant,
+}
+
+impl Default for Smooth {
+    fn default() -> Self {
+        Self { from: [0; 4], to: [0; 4], at: Instant::now() }
+    }
+}
+
+impl Smooth {
+    fn take(&mut self, to: [u64; 4]) {
+        *self = Self { from: self.now(), to, at: Instant::now() };
+    }
+
+    fn now(&self) -> [u64; 4] {
+        let share = self.at.elapsed().div_duration_f64(2 * EVERY_ACTIVITY).min(1.0);
+        std::array::from_fn(|n| {
+            let (from, to) = (self.from[n], self.to[n]);
+            from + (to.saturating_sub(from) as f64 * share) as u64
+        })
+    }
 }
 
 /// The settings that apply to all deliveries.
@@ -83,6 +119,13 @@ impl Seen {
         // A read that began before a change by this site must not undo what the dashboard shows.
         if let Some(state) = state.filter(|_| self.changes == changes) {
             self.state = state;
+        }
+    }
+
+    fn take_activity(&mut self, activity: Option<Activity>, fleet: Option<Fleet>) {
+        self.activity = activity;
+        if let Some(fleet) = fleet {
+            self.runs.take([fleet.adds, fleet.coalesced, fleet.starts, fleet.failures]);
         }
     }
 
@@ -114,6 +157,7 @@ impl Stored {
         let (seen, detail) = (Arc::<Mutex<Seen>>::default(), Arc::new(detail));
         tokio::spawn(keep_asking(queue.clone(), Arc::downgrade(&seen)));
         tokio::spawn(keep_counting(queue.clone(), Arc::downgrade(&seen)));
+        tokio::spawn(keep_reading(queue.clone(), Arc::downgrade(&seen)));
         Self { queue, detail, history, seen, explaining: Semaphore::new(1) }
     }
 
@@ -231,6 +275,17 @@ impl Source for Stored {
         let mut process = self.queue.sample().unwrap_or_default();
         let longest = seen.longest_now().next().and_then(|key| key.since);
         process.times.longest_running = longest.unwrap_or_default();
+        if let Some(fleet) = process.fleet {
+            // The work of this process is known earlier.
+            let [adds, coalesced, runs, failures] = seen.runs.now();
+            let totals = &mut process.totals;
+            totals.adds = totals.adds.max(adds);
+            totals.coalesced = totals.coalesced.max(coalesced);
+            totals.deliveries = totals.deliveries.max(runs);
+            totals.failures = totals.failures.max(failures);
+            process.given_up = process.given_up.max(fleet.given_up);
+            (process.times.queued, process.times.worked) = (fleet.queued, fleet.worked);
+        }
         Gauges {
             counts: Sample {
                 ready: number(ready),
@@ -250,6 +305,11 @@ impl Source for Stored {
     fn longest_running(&self, limit: usize) -> Vec<Row> {
         let longest: Vec<Entry> = self.seen.lock().longest_now().take(limit).collect();
         longest.iter().map(|entry| self.row(entry)).collect()
+    }
+
+    fn recent_activity(&self) -> Option<(Tally, Vec<Worker>)> {
+        let seen = self.seen.lock();
+        seen.activity.as_ref().map(|activity| (activity.total, activity.workers.clone()))
     }
 
     async fn read_page(&self, walk: &Walk) -> Result<Walked, Problem> {
@@ -408,6 +468,10 @@ impl Source for Stored {
         Ok(groups.into_iter().map(Group::from).collect())
     }
 
+    async fn read_activity(&self, since: Duration) -> Result<Activity, Problem> {
+        Ok(await_answer(PATIENCE, self.queue.activity(since)).await?.into())
+    }
+
     async fn change_group(&self, action: GroupAction, change: GroupChange) -> Result<(), Problem> {
         let GroupChange { group: name, limit, weight, rate, .. } = change;
         let group = self.queue.group(name.clone().unwrap_or_default());
@@ -493,6 +557,44 @@ impl From<ScheduleInfo> for api::Schedule {
             error: info.error,
             priority: info.priority.into(),
             group: info.group,
+        }
+    }
+}
+
+impl From<requeue_store::Activity> for Activity {
+    fn from(activity: requeue_store::Activity) -> Self {
+        let worker = |worker: LiveWorker| Worker {
+            name: worker.name,
+            seen: seconds(worker.seen),
+            running: worker
+                .running
+                .iter()
+                .map(|entry| Row::of_stored(entry, None, Detail::new()))
+                .collect(),
+        };
+        let minute = |minute: &requeue_store::Minute| Minute {
+            ago: seconds(minute.ago),
+            tally: Tally::from(&minute.tally),
+        };
+        Self {
+            period: seconds(activity.period),
+            total: Tally::from(&activity.total()),
+            minutes: activity.minutes.iter().map(minute).collect(),
+            workers: activity.workers.into_iter().map(worker).collect(),
+        }
+    }
+}
+
+impl From<&requeue_store::Tally> for Tally {
+    fn from(tally: &requeue_store::Tally) -> Self {
+        Self {
+            adds: tally.adds,
+            coalesced: tally.coalesced,
+            runs: tally.starts,
+            successes: tally.successes,
+            failures: tally.failures,
+            given_up: tally.given_up,
+            durations: LastMinute::from_histograms(&tally.queued, &tally.worked),
         }
     }
 }
@@ -642,6 +744,20 @@ async fn keep_counting(queue: Queue, seen: Weak<Mutex<Seen>>) {
     }
 }
 
+/// Reads the work of all processes.
+async fn keep_reading(queue: Queue, seen: Weak<Mutex<Seen>>) {
+    while seen.strong_count() > 0 {
+        let read = timeout(PATIENCE, queue.recent_activity()).await;
+        let Some(source) = seen.upgrade() else { return };
+        // The page shows no old numbers as those of the last hour.
+        let activity = read.ok().and_then(Result::ok).map(Activity::from);
+        let fleet = queue.sample().and_then(|sample| sample.fleet);
+        source.lock().take_activity(activity, fleet);
+        drop(source);
+        sleep(EVERY_ACTIVITY).await;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -669,6 +785,18 @@ mod tests {
         // Counts that were read some time ago.
         seen.take_counts(counts, EVERY);
         assert_eq!(seen.counts.map(|(_, at)| at.elapsed()), Some(EVERY));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn numbers_of_all_processes_grow_evenly_and_arrive() {
+        let mut runs = Smooth::default();
+        runs.take([10, 0, 100, 0]);
+        assert_eq!(runs.now(), [0; 4]);
+        tokio::time::advance(EVERY_ACTIVITY).await;
+        assert_eq!(runs.now(), [5, 0, 50, 0]);
+        runs.take([10, 0, 100, 0]);
+        tokio::time::advance(4 * EVERY_ACTIVITY).await;
+        assert_eq!(runs.now(), [10, 0, 100, 0]);
     }
 
     #[test]

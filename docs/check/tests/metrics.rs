@@ -12,7 +12,7 @@ use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 use regex::Regex;
 use requeue::clock::FakeClock;
-use requeue::metrics::{Metrics, Sample, Scrape};
+use requeue::metrics::{Fleet, Metrics, Sample, Scrape};
 use requeue::{Completion, Queue};
 use requeue_servers::did_not_run;
 use serde_json::Value;
@@ -34,6 +34,7 @@ fn families() -> BTreeSet<String> {
             sample.parked = Some(0);
             sample.backing_off = Some(0);
             sample.counts_age = Some(Duration::ZERO);
+            sample.fleet = Some(Fleet::default());
             Some(sample)
         }
     }

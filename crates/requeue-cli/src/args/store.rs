@@ -292,9 +292,24 @@ pub(crate) struct StatusFlags {
     #[arg(long)]
     pub(crate) in_flight: bool,
 
+    /// Add the work of all processes in this time, up to 7d
+    #[arg(long, value_name = "TIME", value_parser = parse_since)]
+    pub(crate) since: Option<Duration>,
+
     /// Print a JSON object
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Parses a time for which a store keeps numbers.
+fn parse_since(text: &str) -> Result<Duration, String> {
+    let since = parse_duration(text)?;
+    match since.as_secs_f64() {
+        seconds if seconds > 7.0 * 24.0 * 3600.0 => {
+            Err("a store keeps the numbers of 7 days; use at most 7d".to_owned())
+        }
+        _ => Ok(since),
+    }
 }
 
 #[derive(Args, Debug)]

@@ -382,6 +382,11 @@ pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
             complain(&warning);
         }
         counts.print_summary(summary, started.elapsed());
+        if let Target::Store(queue) = &adding.adder.target {
+            // The store counts the adds.
+            queue.shut_down();
+            queue.settled().await;
+        }
         match added {
             Err(why) => Err(Refusal::failure(why)),
             Ok(()) if counts.bad_input > 0 => Ok(Ended::Exit(Exit::BadInput)),

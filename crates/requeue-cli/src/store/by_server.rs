@@ -8,13 +8,13 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use jiff::{SignedDuration, Timestamp};
 use requeue_http::api::{
-    self, Action, Change, Changed, KeyList, KeyPage, Matched, Matching, NOT_IN_QUEUE, Named,
-    NamedKey, NewRate, NewStatus, Row, StartRate, Summary,
+    self, Action, Activity, Change, Changed, KeyList, KeyPage, Matched, Matching, NOT_IN_QUEUE,
+    Named, NamedKey, NewRate, NewStatus, Row, StartRate, Summary,
 };
 use requeue_store::{Rate, State, StateCounts};
 
 use super::server::{Part, Server};
-use super::text::{Times, key_line, report_each, status_json, status_text};
+use super::text::{Times, activity_text, key_line, report_each, status_json, status_text};
 use crate::args::store::{
     CancelFlags, ExplainFlags, KeysFlags, ReviveFlags, StatusFlags, state_name,
 };
@@ -63,9 +63,16 @@ pub(super) async fn status(server: &Server, flags: &StatusFlags) -> Result<Ended
     if let Some(warning) = age_warning(now.counts_age) {
         complain(&warning);
     }
+    let activity: Option<Activity> = match flags.since {
+        Some(since) => {
+            let since = since.as_secs().to_string();
+            Some(server.get("activity", &[("since", since.as_bytes())]).await?)
+        }
+        None => None,
+    };
     let text = match flags.json {
-        true => status_json(&counts, None, &[]),
-        false => status_text(&counts),
+        true => status_json(&counts, None, &[], activity.as_ref()),
+        false => status_text(&counts) + &activity.as_ref().map(activity_text).unwrap_or_default(),
     };
     print_output(text.as_bytes())?;
     Ok(Ended::Exit(Exit::Done))

@@ -15,7 +15,7 @@ use serde::Serialize;
 use tokio::time::timeout;
 
 use super::keys::next_page;
-use super::text::{group_column, rate_text, report_each, status_json, status_text};
+use super::text::{activity_text, group_column, rate_text, report_each, status_json, status_text};
 use super::{block_on, by_server, store_refusal, update_refusal};
 use crate::args::store::{
     CancelFlags, DropFlags, PauseFlags, Place, QueuesCommand, QueuesFlags, ReviveFlags,
@@ -191,11 +191,16 @@ pub(crate) fn status(flags: &StatusFlags) -> Result<Ended, Refusal> {
                 page.map_err(store_refusal)?
             }
         };
+        let activity = match flags.since {
+            Some(since) => Some(queue.activity(since).await.map_err(store_refusal)?.into()),
+            None => None,
+        };
         let text = match flags.json {
-            true => status_json(&counts, in_flight.as_deref(), &damaged),
+            true => status_json(&counts, in_flight.as_deref(), &damaged, activity.as_ref()),
             false => {
                 status_text(&counts)
                     + &damaged_text(&counts, &damaged)
+                    + &activity.as_ref().map(activity_text).unwrap_or_default()
                     + &in_flight_text(in_flight.as_deref())
             }
         };

@@ -4,7 +4,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-use jiff::{Timestamp, Unit};
+use jiff::{SignedDuration, Timestamp, Unit};
+use requeue_http::api::{Activity, Worker};
 use requeue_store::{Entry, Rate, State, StateCounts};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -13,7 +14,7 @@ use crate::args::store::state_name;
 use crate::duration;
 use crate::exit::{Ended, Exit, complain};
 use crate::input::json::Written;
-use crate::key::{escaped, shown};
+use crate::key::{escaped, printable, shown};
 
 /// Returns the output of `requeue status`.
 pub(super) fn status_text(counts: &StateCounts) -> String {
@@ -31,11 +32,53 @@ pub(super) fn status_text(counts: &StateCounts) -> String {
     text + &format!("\n{}{parked}\n", name(State::Parked))
 }
 
+/// Returns the addition of `requeue status --since`: the work of all processes, and the workers that are alive.
+pub(super) fn activity_text(activity: &Activity) -> String {
+    let Activity { period, total, workers, .. } = activity;
+    let time = |seconds: Option<f64>| {
+        let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        time.map_or_else(
+            || "-".to_owned(),
+            |time| format!("{:#}", SignedDuration::try_from(time).unwrap_or_default()),
+        )
+    };
+    let age =
+        |seconds: f64| duration::shown(Duration::try_from_secs_f64(seconds).unwrap_or_default());
+    let mut text = format!("\nin the last {}\n", age(*period));
+    for (name, count) in [
+        ("adds", total.adds),
+        ("coalesced", total.coalesced),
+        ("starts", total.runs),
+        ("successes", total.successes),
+        ("failures", total.failures),
+        ("given up", total.given_up),
+    ] {
+        // The period of a clock that has just begun a minute may be zero.
+        let rate = if *period > 0.0 { count as f64 / period } else { 0.0 };
+        text += &format!("{name:11} {count}, {rate:.2}/s\n");
+    }
+    let durations = &total.durations;
+    for (name, p50, p99) in [
+        ("ready for", durations.queued_p50, durations.queued_p99),
+        ("ran for", durations.worked_p50, durations.worked_p99),
+    ] {
+        text += &format!("{name:11} p50 {}, p99 {}\n", time(p50), time(p99));
+    }
+    text += &format!("workers     {}\n", workers.len());
+    for Worker { name, seen, running } in workers {
+        let keys: Vec<_> = running.iter().map(|row| printable(&row.key)).collect();
+        let name = shown(name.as_bytes());
+        text += &format!("  {name}\tseen {} ago\t{}\n", age(*seen), keys.join(" "));
+    }
+    text
+}
+
 /// Returns the output of `requeue status --json`.
 pub(super) fn status_json(
     counts: &StateCounts,
     in_flight_keys: Option<&[Entry]>,
     damaged_keys: &[Entry],
+    activity: Option<&Activity>,
 ) -> String {
     #[derive(Serialize)]
     struct Status<'a> {
@@ -52,6 +95,8 @@ pub(super) fn status_json(
         oldest_ready: Option<f64>,
         #[serde(skip_serializing_if = "Option::is_none")]
         in_flight_keys: Option<Vec<InFlight<'a>>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        activity: Option<&'a Activity>,
     }
     #[derive(Serialize)]
     struct InFlight<'a> {
@@ -96,6 +141,7 @@ pub(super) fn status_json(
         damaged_keys,
         oldest_ready,
         in_flight_keys,
+        activity,
     };
     // Serializing numbers and texts does not fail.
     serde_json::to_string(&status).unwrap_or_default() + "\n"

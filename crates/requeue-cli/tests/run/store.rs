@@ -660,3 +660,33 @@ fn a_paused_queue_starts_no_command_until_it_is_resumed() {
     assert!(ended.code() == Some(125) && ended.stderr.contains("another"), "{}", ended.stderr);
     assert_eq!(call(&dir, "pause", &[]).code(), Some(2));
 }
+
+#[test]
+fn status_shows_the_work_of_all_processes_since_a_time() {
+    let dir = directory("store_since");
+    add(&dir, &["a", "b", "bad"]);
+    let worked = work(&dir, &["--fatal", "1", "-c", "test $1 != bad"]);
+    assert_eq!(worked.code(), Some(1), "{}", worked.stderr);
+    let status = |args: &[&str]| call(&dir, "status", args);
+    let text = status(&["--since", "1h"]).text();
+    for line in [
+        "adds        3, ",
+        "starts      3, ",
+        "successes   2, ",
+        "failures    1, ",
+        "given up    1, ",
+    ] {
+        assert!(text.contains(&format!("\n{line}")), "{text}");
+    }
+    assert!(text.contains("\nran for     p50 ") && text.contains("\nworkers     0\n"), "{text}");
+    let json: serde_json::Value =
+        serde_json::from_str(&status(&["--since", "7d", "--json"]).text()).expect("it is JSON");
+    assert_eq!(json["activity"]["total"]["runs"], 3);
+    assert_eq!(json["activity"]["workers"], serde_json::json!([]));
+
+    for (since, error) in [("8d", "use at most 7d"), ("soon", "expected a time like")] {
+        let refused = status(&["--since", since]);
+        assert_eq!(refused.code(), Some(2), "{}", refused.stderr);
+        assert!(refused.stderr.contains(error), "{}", refused.stderr);
+    }
+}

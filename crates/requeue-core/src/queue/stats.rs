@@ -217,6 +217,64 @@ impl Histogram {
         self.counts.iter().sum()
     }
 
+    /// Adds the durations of another histogram.
+    // Only `requeue-store` needs this method and the next two, to store histograms and to add them up.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_core as requeue;
+    /// # use requeue::Histogram;
+    /// # use std::time::Duration;
+    /// let mut histogram = Histogram::default();
+    /// histogram.observe(Duration::from_millis(3));
+    /// let other = histogram;
+    /// histogram.merge(&other);
+    /// assert_eq!((histogram.count(), histogram.sum), (2, 6_000_000));
+    /// ```
+    #[doc(hidden)]
+    pub fn merge(&mut self, other: &Self) {
+        for (count, more) in self.counts.iter_mut().zip(other.counts) {
+            *count = count.saturating_add(more);
+        }
+        for (count, more) in self.fine.iter_mut().zip(other.fine) {
+            *count = count.saturating_add(more);
+        }
+        self.sum = self.sum.saturating_add(other.sum);
+    }
+
+    /// Returns the numbers of durations in all buckets: those of [`counts`](Self::counts), and then the finer ones.
+    #[doc(hidden)]
+    pub fn buckets(&self) -> impl Iterator<Item = u64> + '_ {
+        self.counts.iter().chain(&self.fine).copied()
+    }
+
+    /// Creates a histogram from its sum and its [buckets](Self::buckets). Missing buckets are empty.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_core as requeue;
+    /// # use requeue::Histogram;
+    /// # use std::time::Duration;
+    /// let mut histogram = Histogram::default();
+    /// histogram.observe(Duration::from_millis(3));
+    /// assert_eq!(Histogram::from_buckets(histogram.sum, histogram.buckets()), histogram);
+    /// ```
+    #[doc(hidden)]
+    #[must_use]
+    pub fn from_buckets(sum: u128, buckets: impl IntoIterator<Item = u64>) -> Self {
+        let mut histogram = Self { sum, ..Self::EMPTY };
+        let mut buckets = buckets.into_iter();
+        for (to, count) in histogram.counts.iter_mut().zip(&mut buckets) {
+            *to = count;
+        }
+        for (to, count) in histogram.fine.iter_mut().zip(&mut buckets) {
+            *to = count;
+        }
+        histogram
+    }
+
     /// Adds a duration.
     // Only `requeue-store` needs this method, because its queues have the same histograms.
     ///

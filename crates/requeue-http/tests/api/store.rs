@@ -133,6 +133,64 @@ fn the_summary_has_the_numbers_of_the_store_and_of_this_process() {
 }
 
 #[test]
+fn the_work_of_all_processes_is_shown_per_minute() {
+    let (served, _queue, _running, dir) = served();
+    let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    let other = served.runtime.block_on(async {
+        let store = Store::connect(&url).await.expect("the store opens");
+        let queue = store.queue("mail").worker("other").open().await.expect("the queue opens");
+        queue.get().await.expect("the queue is open").succeed().await.expect("the lease is held");
+        queue.add("more").await.expect("added");
+        queue.activity(Duration::ZERO).await.expect("written");
+        queue
+    });
+    let activity = get(served.address, "/api/v1/activity?since=600").json();
+    let total = &activity["total"];
+    let [adds, runs, successes, failures, given_up] =
+        ["adds", "runs", "successes", "failures", "given_up"].map(|name| &total[name]);
+    assert_eq!(
+        [adds, runs, successes, failures, given_up],
+        [8, 4, 1, 2, 1].map(Value::from).each_ref()
+    );
+    assert!(total["worked_p50"].is_number() && activity["minutes"][0]["ago"].is_number());
+    let workers: Vec<_> = activity["workers"].as_array().expect("workers").iter().collect();
+    let workers: Vec<_> =
+        workers.iter().map(|worker| (&worker["name"], &worker["running"][0]["key"])).collect();
+    let running = json!("running");
+    assert_eq!(workers, [(&json!("other"), &Value::Null), (&json!("web <1>"), &running)]);
+    let site = Served::within(Runtime::new().expect("a runtime"), Site::of_store(other));
+    let shown = get(site.address, "/api/v1/activity?since=600").json();
+    assert_eq!(shown["total"], *total, "both processes show the same numbers");
+
+    let doc = get(served.address, "/api/v1/openapi.json").json();
+    for (schema, value) in [
+        ("Activity", &activity),
+        ("Tally", total),
+        ("Minute", &activity["minutes"][0]),
+        ("Worker", &activity["workers"][0]),
+    ] {
+        let described = doc["components"]["schemas"][schema]["properties"].as_object();
+        let named: std::collections::BTreeSet<_> =
+            value.as_object().expect(schema).keys().collect();
+        assert_eq!(named, described.expect(schema).keys().collect(), "{schema}");
+    }
+    for since in ["604801", "-1", "1h"] {
+        let refused = get(served.address, &format!("/api/v1/activity?since={since}"));
+        assert_eq!((refused.status, &refused.json()["parameter"]), (400, &json!("since")));
+    }
+    let summary = loop {
+        // The task that reads the store may not have run yet.
+        let summary = get(served.address, "/api/v1/summary").json();
+        if summary["hour"]["runs"] == json!(4) {
+            break summary;
+        }
+        std::thread::yield_now();
+    };
+    assert_eq!(summary["workers"].as_array().map(Vec::len), Some(2));
+    assert_eq!(summary["given_up"], json!(1));
+}
+
+#[test]
 fn metrics_of_a_queue_in_a_store_have_families_in_both_formats() {
     let dir = tempfile::tempdir().expect("a directory");
     let runtime = Runtime::new().expect("a runtime");
@@ -144,11 +202,14 @@ fn metrics_of_a_queue_in_a_store_have_families_in_both_formats() {
         store.migrate().await.expect("the schema is made");
         let queue = store.queue("mail").metrics(&metrics).open().await.expect("the queue opens");
         queue.recent_counts().await.expect("counted");
+        queue.recent_activity().await.expect("read");
+        queue.add("a").await.expect("added");
         queue
     });
     let served = Served::within(runtime, Site::of_store(queue).registry(Arc::new(registry)));
     let shown = check_both_formats(served.address);
     assert!(shown.contains("\nworkqueue_parked{name=\"mail\"} 0\n"), "{shown}");
+    assert!(shown.contains("\nworkqueue_fleet_workers{name=\"mail\"} 0\n"), "{shown}");
 }
 
 #[test]

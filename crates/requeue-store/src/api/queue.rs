@@ -502,6 +502,7 @@ impl Queue {
         // The task that claims keys has stopped.
         self.getters.closed().await;
         self.shared.leases.settled().await;
+        self.shared.recorder.record().await;
     }
 
     /// Returns the number of keys that this process holds, including keys that are [claimed

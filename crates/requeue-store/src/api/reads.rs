@@ -2,12 +2,16 @@
 
 use std::cmp::Reverse;
 use std::sync::Arc;
+use std::time::Duration;
 
 use requeue::metrics::{Sample, Scrape};
 
 use crate::api::queue::Queue;
+use crate::client::activity::read_activity;
 use crate::client::shared::Shared;
-use crate::types::error::ReadError;
+use crate::engine::activity;
+use crate::types::activity::Activity;
+use crate::types::error::{Failed, ReadError};
 use crate::types::inspect::{Entry, Standing, State, StateCounts};
 use crate::types::key::Key;
 use crate::types::rate::{Rate, Throttle};
@@ -16,6 +20,8 @@ use crate::types::schedule::ScheduleInfo;
 
 /// The maximum number of keys in flight that one read returns, and among which the longest runs are searched.
 const RUNNING: usize = 256;
+/// The time after which the numbers of a minute are removed.
+const KEPT: Duration = Duration::from_secs(60 * activity::KEPT.unsigned_abs());
 /// The maximum number of keys in flight that an explanation names.
 const EXPLAINED: usize = 10;
 
@@ -243,6 +249,74 @@ impl Queue {
                 return Ok(Some(Standing::AtLimit { limit, in_flight, first }));
             }
         }
+    }
+
+    /// Returns the work of all processes on the queue in the minutes that overlap with the time `since` before now, and the
+    /// workers that are alive. `since` is at most 7 days: the store removes older numbers.
+    ///
+    /// - Every process writes its numbers about every 5 seconds, when it [settles](Self::settled), and when it drops its
+    ///   last handle of the queue. A process that is killed loses the numbers since its last write. The numbers of this
+    ///   process are written before they are read.
+    /// - Work counts in the minute of the engine's clock in which it is written, or in the minute before.
+    /// - A worker gives a sign of life about every 10 seconds. It is alive until 30 seconds after the last one.
+    /// - Adds by SQL, and processes of versions before this one, are not counted.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `since` exceeds 7 days, the store cannot be reached, or the queue was dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped: the numbers of this process are written later.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("mail").worker("mailer").open().await?;
+    /// queue.add_all(["alice", "bob"]).await?;
+    /// queue.get().await.expect("the queue is open").succeed().await?;
+    ///
+    /// let hour = queue.activity(Duration::from_secs(3600)).await?;
+    /// let total = hour.total();
+    /// assert_eq!((total.adds, total.starts, total.successes), (2, 1, 1));
+    /// assert_eq!(hour.workers[0].name, "mailer");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn activity(&self, since: Duration) -> Result<Activity, ReadError> {
+        if since > KEPT {
+            return Err(ReadError(Failed::invalid(format!(
+                "a time of {since:?} is too long: a store keeps the numbers of 7 days"
+            ))));
+        }
+        self.shared.recorder.record().await;
+        let Shared { engine, place, .. } = &*self.shared;
+        let read = read_activity(&**engine, place, since).await;
+        read.map_err(|fault| ReadError::from_engine("the numbers were not read", fault))
+    }
+
+    /// Returns the recent [`activity`](Self::activity) of the last hour. Its times are as of the last read, and the pauses
+    /// between two reads are those of [`recent_counts`](Self::recent_counts). After it, [`sample`](Self::sample) returns
+    /// the work of all processes.
+    ///
+    /// # Errors
+    ///
+    /// As [`recent_counts`](Self::recent_counts).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`recent_counts`](Self::recent_counts).
+    #[doc(hidden)] // For `requeue-http`.
+    pub async fn recent_activity(&self) -> Result<Activity, ReadError> {
+        self.shared.recent_activity().await
     }
 
     /// Returns recent [counts](Self::counts). The engine counts again after a pause, which depends on the duration of

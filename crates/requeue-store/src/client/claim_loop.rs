@@ -106,6 +106,7 @@ pub(crate) async fn serve_getters(shared: Weak<Shared>, mut come: mpsc::Unbounde
     }
     desk.is_woken |= wakes.has_changed().unwrap_or(false);
     if let Some(shared) = shared.upgrade() {
+        shared.recorder.set_claims(false);
         desk.pass_wake_on(&shared);
     }
 }
@@ -217,6 +218,7 @@ impl Desk {
             return None;
         }
         self.ahead.note_claim();
+        shared.recorder.set_claims(true);
         self.has_newcomers = false;
         let options = &shared.options;
         // Another process may die while it holds keys that this process does not know of. The next poll finds these

@@ -1,21 +1,25 @@
 //! The state of a queue that its handles, its items and its tasks share in this process.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 #[cfg(feature = "prometheus")]
 use std::time::Duration;
 
 use requeue::metrics::{Sample, Scrape};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::client::activity::{Recorder, read_activity};
 use crate::client::adding::Adding;
 use crate::client::batcher::Lanes;
 use crate::client::cache::Cache;
 use crate::client::finishing::Finishing;
+use crate::client::fleet::{self, Fleet};
 use crate::client::leases::Leases;
 use crate::client::options::Options;
-use crate::engine::{Ask, Engine, Place};
+use crate::engine::{Ask, Engine, Place, lock};
+use crate::types::activity::Activity;
 use crate::types::add::{Add, Added};
 use crate::types::error::{Answer, EngineError, Failed, ReadError};
 use crate::types::group::{Grouping, invalid_name};
@@ -36,11 +40,16 @@ pub(crate) struct Shared {
     /// The way in which keys get their groups. `None`: the queue has no groups.
     pub(crate) grouping: Option<Grouping>,
     pub(crate) leases: Arc<Leases>,
+    pub(crate) recorder: Arc<Recorder>,
+    /// Ends the task of `recorder`.
+    _recording: DropGuard,
     pub(crate) adding: Lanes<Adding>,
     pub(crate) finishing: Lanes<Finishing>,
     pub(crate) shutdown: watch::Sender<Shutdown>,
     pub(crate) counts: Arc<Cache<StateCounts>>,
     pub(crate) longest: Arc<Cache<Vec<Entry>>>,
+    activity: Arc<Cache<Activity>>,
+    fleet: Arc<Mutex<Fleet>>,
 }
 
 impl Shared {
@@ -52,7 +61,16 @@ impl Shared {
     ) -> Arc<Self> {
         let place = Arc::new(place);
         let leases = Leases::start_renewing(Arc::clone(&engine), Arc::clone(&place), options.lease);
+        let closed = CancellationToken::new();
+        let recorder = Recorder::start(
+            Arc::clone(&engine),
+            Arc::clone(&place),
+            Arc::clone(&leases),
+            closed.clone(),
+        );
         Arc::new(Self {
+            recorder,
+            _recording: closed.drop_guard(),
             adding: Lanes::new(&engine, &place),
             finishing: Lanes::new(&engine, &place),
             engine,
@@ -64,6 +82,8 @@ impl Shared {
             shutdown: watch::Sender::new(Shutdown::No),
             counts: Cache::new(),
             longest: Cache::new(),
+            activity: Cache::new(),
+            fleet: Arc::default(),
         })
     }
 
@@ -182,10 +202,35 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// Reads the work of the last hour in all processes. The future does not keep the queue alive.
+    pub(crate) fn recent_activity(
+        &self,
+    ) -> impl Future<Output = Result<Activity, ReadError>> + Send + use<> {
+        let (engine, place) = (Arc::clone(&self.engine), Arc::clone(&self.place));
+        let (recorder, fleet) = (Arc::clone(&self.recorder), Arc::clone(&self.fleet));
+        let activity = Arc::clone(&self.activity);
+        async move {
+            let look = async move {
+                recorder.record().await;
+                let own = recorder.last_written().await;
+                let read = read_activity(&*engine, &place, fleet::WINDOW).await?;
+                lock(&fleet).note(&read, &own);
+                Ok(read)
+            };
+            let read = activity.get_or_query(look).await;
+            read.map(|(read, _)| read)
+                .map_err(|fault| ReadError::from_engine("the numbers were not read", fault))
+        }
+    }
+}
+
 impl Scrape for Shared {
     fn scrape(&self) -> Option<Sample> {
         let (counts, age) = self.counts.last_result()?;
-        Some(self.place.meters.sample(counts, age, self.leases.run_ages()))
+        let mut sample = self.place.meters.sample(counts, age, self.leases.run_ages());
+        sample.fleet = lock(&self.fleet).total();
+        Some(sample)
     }
 }
 
@@ -215,7 +260,11 @@ impl Shutdown {
 /// Counts the keys regularly until the queue is gone. A scrape cannot wait for a count.
 #[cfg(feature = "prometheus")]
 pub(crate) async fn keep_counting(shared: std::sync::Weak<Shared>) {
-    let begin = |shared: Arc<Shared>| (Arc::clone(&shared.place), shared.recent_counts());
+    let begin = |shared: Arc<Shared>| {
+        let (counting, reading) = (shared.recent_counts(), shared.recent_activity());
+        let both = async move { counting.await.map(drop).and(reading.await.map(drop)) };
+        (Arc::clone(&shared.place), both)
+    };
     while let Some((place, counting)) = shared.upgrade().map(begin) {
         if let Err(error) = counting.await {
             // The other calls on the queue report an outage.

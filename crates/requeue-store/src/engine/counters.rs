@@ -6,20 +6,25 @@ use std::time::Duration;
 use requeue::metrics::Sample;
 
 use crate::engine::{Ask, Delivery, Finish, lock};
+use crate::types::activity::Tally;
 use crate::types::add::{Added, repeat_answer};
 use crate::types::inspect::StateCounts;
 
 /// The counters of one queue in one process.
 #[derive(Debug, Default)]
-pub(crate) struct Counters(
+pub(crate) struct Counters(Mutex<Counted>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counted {
     /// Holds the values that this process counts or measures. The number of keys is not one of them.
-    Mutex<Sample>,
-);
+    sample: Sample,
+    successes: u64,
+}
 
 impl Counters {
     /// Counts the adds that have an answer.
     pub(crate) fn count_adds(&self, asks: &[Ask], answers: &[Option<Added>]) {
-        let counts = &mut lock(&self.0).totals;
+        let counts = &mut lock(&self.0).sample.totals;
         for (ask, answer) in asks.iter().zip(answers) {
             let Some(mut added) = *answer else { continue };
             for _ in 0..ask.adds {
@@ -40,7 +45,7 @@ impl Counters {
 
     /// Counts the delivery of keys, each of which was ready for the given time.
     pub(crate) fn count_deliveries(&self, queued: impl Iterator<Item = Duration>) {
-        let done = &mut lock(&self.0);
+        let done = &mut lock(&self.0).sample;
         for queued in queued {
             done.totals.deliveries += 1;
             done.times.queued.observe(queued);
@@ -49,10 +54,13 @@ impl Counters {
 
     /// Counts the completion of a delivery after the worker has processed the key for `worked`.
     pub(crate) fn count_completion(&self, worked: Duration, how: &Finish, out: &Delivery) {
-        let done = &mut lock(&self.0);
+        let counted = &mut *lock(&self.0);
+        let done = &mut counted.sample;
         done.times.worked.observe(worked);
         match how {
+            Finish::Succeed => counted.successes += 1,
             Finish::RequeueAfter(..) => {
+                counted.successes += 1;
                 done.totals.adds += 1;
                 done.totals.retries += 1;
             }
@@ -72,25 +80,41 @@ impl Counters {
     /// however the run completed, unless the run was cancelled. The process that finds it counts the key if that
     /// parks it.
     pub(crate) fn lost(&self, worked: Duration, is_cancelled: bool) {
-        let done = &mut lock(&self.0);
+        let done = &mut lock(&self.0).sample;
         done.times.worked.observe(worked);
         done.totals.failures += u64::from(!is_cancelled);
     }
 
     /// Counts keys that claims have parked because their leases expired.
     pub(crate) fn count_parked(&self, keys: u64) {
-        lock(&self.0).given_up += keys;
+        lock(&self.0).sample.given_up += keys;
     }
 
     pub(crate) fn count_panic(&self) {
-        lock(&self.0).panics += 1;
+        lock(&self.0).sample.panics += 1;
+    }
+
+    /// Returns the numbers that the store keeps for the whole queue.
+    pub(crate) fn tally(&self) -> Tally {
+        let Counted { sample, successes } = *lock(&self.0);
+        let totals = &sample.totals;
+        Tally {
+            adds: totals.adds,
+            coalesced: totals.coalesced,
+            starts: totals.deliveries,
+            successes,
+            failures: totals.failures,
+            given_up: sample.given_up,
+            queued: sample.times.queued,
+            worked: sample.times.worked,
+        }
     }
 
     /// Returns a sample that includes the keys of the store, which were counted `ago` before now. `held`
     /// lists how long this process has had each of its keys.
     pub(crate) fn sample(&self, counts: StateCounts, ago: Duration, held: Vec<Duration>) -> Sample {
         // This is a copy, so the lock is released before the keys in flight are summed up.
-        let mut sample = *lock(&self.0);
+        let mut sample = lock(&self.0).sample;
         let number = |keys: u64| usize::try_from(keys).unwrap_or(usize::MAX);
         sample.depth = number(counts.ready + counts.dirty);
         sample.waiting = number(counts.waiting);

@@ -1,5 +1,6 @@
 //! The interface of a storage engine. Each operation takes a batch of keys.
 
+pub(crate) mod activity;
 pub(crate) mod address;
 pub(crate) mod columns;
 pub(crate) mod counters;
@@ -31,6 +32,7 @@ use async_trait::async_trait;
 use requeue::CancelledRun;
 use tokio::sync::watch;
 
+use crate::engine::activity::{Merging, Parts, Record, Recorded, Which};
 use crate::engine::counters::Counters;
 use crate::engine::damage::Damaged;
 use crate::engine::outage::Outage;
@@ -403,6 +405,8 @@ pub(crate) type Answers<T> = Answer<Vec<Option<T>>>;
 const NO_GROUPS: &str = "this kind of store has no groups";
 /// The error of an engine without schedules.
 const NO_SCHEDULES: &str = "this kind of store has no schedules";
+/// The error of an engine without numbers per minute.
+const NO_ACTIVITY: &str = "this kind of store keeps no numbers per minute";
 /// The error of an engine without rates.
 pub(crate) const NO_RATES: &str = "this kind of store has no rates";
 
@@ -548,6 +552,23 @@ pub(crate) trait Engine: Debug + Send + Sync {
         _firing: Firing,
     ) -> Answer<bool> {
         Err(EngineError::refused(NO_SCHEDULES))
+    }
+
+    /// Writes the row of a process for a minute, unless the minute is [over](activity::is_writable). Replaces the last one.
+    async fn record_activity(&self, _queue: &Place, _record: Record) -> Answer<Recorded> {
+        Err(EngineError::refused(NO_ACTIVITY))
+    }
+
+    /// Returns rows in no particular order.
+    async fn read_activity(&self, _queue: &Place, _which: Which) -> Answer<Parts> {
+        Err(EngineError::refused(NO_ACTIVITY))
+    }
+
+    /// Replaces rows of a minute with a merged one, or with none if it would be empty. Returns false, and changes nothing,
+    /// if one of the rows was written since, or the minute has another merged row. Also removes the rows that are older
+    /// than [`KEPT`](activity::KEPT).
+    async fn merge_activity(&self, _queue: &Place, _merging: Merging) -> Answer<bool> {
+        Err(EngineError::refused(NO_ACTIVITY))
     }
 
     /// Completes deliveries. Returns for each whether the holder still had its lease. Skips locked keys only with

@@ -10,6 +10,7 @@ use requeue::CancelledRun;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::engine::activity::{Merging, Parts, Record, Recorded, Which};
 use crate::engine::receipts::Attempts;
 use crate::engine::row::Row;
 use crate::engine::schedules::{Agenda, Firing, Scheduled};
@@ -18,6 +19,7 @@ use crate::engine::{
     Answers, Ask, Claim, Claimed, Dropped, End, Engine, Place, Renewed, Settings, Tried,
 };
 use crate::tests::BoxAnswer;
+use crate::tests::activity::Numbers;
 use crate::types::add::{Added, Priority};
 use crate::types::error::{Answer, EngineError, Kind};
 use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
@@ -54,6 +56,8 @@ pub(super) struct Memory {
     is_paused: AtomicBool,
     /// Keys that another transaction has locked. Their leases are still renewed.
     locked: Mutex<BTreeSet<Key>>,
+    /// Its failures are separate, because the time of a write is random.
+    pub(super) numbers: Mutex<Numbers>,
     /// A test holds it to block all operations.
     pub(super) gate: tokio::sync::Mutex<()>,
     /// A test holds it to block counts only.
@@ -94,6 +98,7 @@ impl Memory {
             is_dropped: AtomicBool::new(false),
             is_paused: AtomicBool::new(false),
             locked: Mutex::default(),
+            numbers: Mutex::default(),
             gate: tokio::sync::Mutex::default(),
             counting: tokio::sync::Mutex::default(),
             breadth: 1,
@@ -374,6 +379,19 @@ impl Engine for Memory {
             let found = schedules.iter_mut().filter(|found| *found == was);
             found.for_each(|found| *found = firing.clone().apply(was));
         }
+        Ok(true)
+    }
+
+    async fn record_activity(&self, _: &Place, record: Record) -> Answer<Recorded> {
+        lock(&self.numbers).record(self.now(), record)
+    }
+
+    async fn read_activity(&self, _: &Place, which: Which) -> Answer<Parts> {
+        Ok(lock(&self.numbers).read(self.now(), which))
+    }
+
+    async fn merge_activity(&self, _: &Place, merging: Merging) -> Answer<bool> {
+        lock(&self.numbers).merge(self.now(), merging);
         Ok(true)
     }
 

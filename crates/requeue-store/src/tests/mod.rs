@@ -6,6 +6,7 @@ pub(crate) mod conformance;
 pub(crate) mod cuts;
 pub(crate) mod damage;
 
+mod activity;
 mod adding;
 mod ahead;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]

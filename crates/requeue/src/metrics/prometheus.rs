@@ -12,7 +12,7 @@ use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::Registry;
 use requeue_core::Histogram;
 
-use self::Value::{Age, Count, Keys, Times};
+use self::Value::{Age, Count, FleetCount, FleetTimes, Keys, Times};
 use super::{Sample, Scrape};
 use crate::queue::Shared;
 use crate::ranked_mutex::{Rank, RankedMutex};
@@ -79,6 +79,9 @@ use crate::{BuildError, Key};
 /// | `workqueue_panics_total` | counter | attempts that panicked |
 /// | `workqueue_parked` | gauge | parked keys; only of queues in a store |
 /// | `workqueue_counts_age_seconds` | gauge | time since the store counted its keys; only of queues in a store |
+/// | `workqueue_fleet_adds_total`, `_coalesced_total`, `_starts_total`, `_successes_total`, `_failures_total`, `_given_up_total` | counter | the work of all processes; only of queues in a store, like the following series |
+/// | `workqueue_fleet_queue_duration_seconds`, `_work_duration_seconds` | histogram | the times of all processes |
+/// | `workqueue_fleet_workers` | gauge | the workers that are alive |
 #[derive(Clone, Debug)]
 pub struct Metrics {
     queues: Arc<Queues>,
@@ -304,14 +307,17 @@ pub enum Value<S> {
     /// `None` for a queue that has no such age.
     Age(fn(&S) -> Option<Duration>),
     Times(fn(&S) -> &Histogram),
+    /// `None` for a queue that only one process works on.
+    FleetCount(fn(&S) -> Option<u64>),
+    FleetTimes(fn(&S) -> Option<&Histogram>),
 }
 
 impl<S> Value<S> {
     pub const fn metric_type(&self) -> MetricType {
         match self {
-            Self::Count(_) => MetricType::Counter,
+            Self::Count(_) | Self::FleetCount(_) => MetricType::Counter,
             Self::Keys(_) | Self::Age(_) => MetricType::Gauge,
-            Self::Times(_) => MetricType::Histogram,
+            Self::Times(_) | Self::FleetTimes(_) => MetricType::Histogram,
         }
     }
 
@@ -319,18 +325,28 @@ impl<S> Value<S> {
         match self {
             Self::Keys(read) => read(of).is_some(),
             Self::Age(read) => read(of).is_some(),
+            Self::FleetCount(read) => read(of).is_some(),
+            Self::FleetTimes(read) => read(of).is_some(),
             Self::Count(_) | Self::Times(_) => true,
         }
     }
 
     pub fn encode_value(&self, of: &S, buckets: Buckets, mut to: MetricEncoder<'_>) -> fmt::Result {
         match self {
-            Self::Count(read) => to.encode_counter(&read(of), None::<&Exemplar<NoLabelSet, u64>>),
+            Self::Count(read) => encode_count(read(of), to),
+            Self::FleetCount(read) => encode_count(read(of).unwrap_or_default(), to),
+            Self::FleetTimes(read) => {
+                encode_histogram(read(of).unwrap_or(&Histogram::default()), buckets, to)
+            }
             Self::Keys(read) => to.encode_gauge(&read(of).unwrap_or_default()),
             Self::Age(read) => to.encode_gauge(&read(of).unwrap_or_default().as_secs_f64()),
             Self::Times(read) => encode_histogram(read(of), buckets, to),
         }
     }
+}
+
+fn encode_count(count: u64, mut to: MetricEncoder<'_>) -> fmt::Result {
+    to.encode_counter(&count, None::<&Exemplar<NoLabelSet, u64>>)
 }
 
 fn encode_histogram(times: &Histogram, buckets: Buckets, mut to: MetricEncoder<'_>) -> fmt::Result {
@@ -346,7 +362,7 @@ fn encode_histogram(times: &Histogram, buckets: Buckets, mut to: MetricEncoder<'
     to.encode_histogram::<NoLabelSet>(seconds, times.count(), &counts[..=bounds], None)
 }
 
-const FAMILIES: [Family; 18] = [
+const FAMILIES: [Family; 27] = [
     // The text is the same as in Kubernetes' component-base, without its prefix about stability.
     ("workqueue_depth", "Current depth of workqueue", Keys(|of| Some(of.depth))),
     ("workqueue_adds", "Total number of adds handled by workqueue", Count(|of| of.totals.enqueued)),
@@ -408,6 +424,51 @@ const FAMILIES: [Family; 18] = [
         "workqueue_counts_age_seconds",
         "Seconds since the store counted its keys, which is the age of the other numbers of keys",
         Age(|of| of.counts_age),
+    ),
+    (
+        "workqueue_fleet_adds",
+        "Total number of adds of all processes, including coalesced adds",
+        FleetCount(|of| of.fleet.as_ref().map(|fleet| fleet.adds)),
+    ),
+    (
+        "workqueue_fleet_coalesced",
+        "Total number of adds of all processes that became part of a pending run",
+        FleetCount(|of| of.fleet.as_ref().map(|fleet| fleet.coalesced)),
+    ),
+    (
+        "workqueue_fleet_starts",
+        "Total number of deliveries in all processes",
+        FleetCount(|of| of.fleet.as_ref().map(|fleet| fleet.starts)),
+    ),
+    (
+        "workqueue_fleet_successes",
+        "Total number of runs that succeeded in all processes",
+        FleetCount(|of| of.fleet.as_ref().map(|fleet| fleet.successes)),
+    ),
+    (
+        "workqueue_fleet_failures",
+        "Total number of runs that failed in all processes",
+        FleetCount(|of| of.fleet.as_ref().map(|fleet| fleet.failures)),
+    ),
+    (
+        "workqueue_fleet_given_up",
+        "Total number of keys that all processes gave up",
+        FleetCount(|of| of.fleet.as_ref().map(|fleet| fleet.given_up)),
+    ),
+    (
+        "workqueue_fleet_queue_duration_seconds",
+        "Seconds from ready to delivery in all processes",
+        FleetTimes(|of| of.fleet.as_ref().map(|fleet| &fleet.queued)),
+    ),
+    (
+        "workqueue_fleet_work_duration_seconds",
+        "Seconds from delivery to completion in all processes",
+        FleetTimes(|of| of.fleet.as_ref().map(|fleet| &fleet.worked)),
+    ),
+    (
+        "workqueue_fleet_workers",
+        "Current number of workers that are alive",
+        Keys(|of| of.fleet.as_ref().map(|fleet| fleet.workers)),
     ),
 ];
 

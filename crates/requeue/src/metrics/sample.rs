@@ -28,6 +28,33 @@ pub struct Sample {
     pub parked: Option<usize>,
     /// The time since the keys were counted, or `None` if the numbers of keys are always current.
     pub counts_age: Option<Duration>,
+    /// The work of all processes on the queue, or `None` if only this process works on it, or the work is not known yet.
+    pub fleet: Option<Fleet>,
+}
+
+/// The work of all processes on a queue in a store: that of this process since it opened the queue, and that of the others
+/// since this process first read it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Fleet {
+    /// Accepted adds, including those that became part of a pending run.
+    pub adds: u64,
+    /// Adds that became part of a pending run.
+    pub coalesced: u64,
+    /// Deliveries.
+    pub starts: u64,
+    /// Runs that succeeded.
+    pub successes: u64,
+    /// Runs that failed.
+    pub failures: u64,
+    /// Keys that were given up.
+    pub given_up: u64,
+    /// The times from ready to delivery.
+    pub queued: Histogram,
+    /// The times from delivery to completion.
+    pub worked: Histogram,
+    /// The workers that are alive.
+    pub workers: usize,
 }
 
 /// The times for which keys of a queue were, or are, ready and in flight.

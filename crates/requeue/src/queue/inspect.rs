@@ -352,6 +352,7 @@ impl<K: Key> Shared<K> {
             },
             parked: None,
             counts_age: None,
+            fleet: None,
         };
         self.release_lock(state);
         Some(sample)

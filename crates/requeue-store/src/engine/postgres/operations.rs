@@ -18,6 +18,7 @@ use super::values::{
 };
 use super::watermark::{LOWEST, Lows, Snapshot};
 use super::{Postgres, faults, schema};
+use crate::engine::activity::{Merging, Parts, Record, Recorded, Which};
 use crate::engine::receipts::Attempts;
 use crate::engine::schedules::{Agenda, Firing, Scheduled};
 use crate::engine::time::{Micros, micros, until};
@@ -211,6 +212,18 @@ impl Engine for Postgres {
 
     async fn next_schedules(&self, queue: &Place, _: usize, limit: usize) -> Answer<Agenda> {
         self.read_schedules(queue, Order::Due, limit).await
+    }
+
+    async fn record_activity(&self, queue: &Place, record: Record) -> Answer<Recorded> {
+        self.store_activity(queue, record).await
+    }
+
+    async fn read_activity(&self, queue: &Place, which: Which) -> Answer<Parts> {
+        self.read_parts(queue, which).await
+    }
+
+    async fn merge_activity(&self, queue: &Place, merging: Merging) -> Answer<bool> {
+        self.merge_parts(queue, merging).await
     }
 
     async fn fire_schedule(&self, queue: &Place, was: &Scheduled, firing: Firing) -> Answer<bool> {

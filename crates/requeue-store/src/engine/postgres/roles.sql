@@ -17,5 +17,5 @@ grant execute on function
     requeue.add(text, bytea, interval, text, text, integer, boolean, interval, interval, text),
     requeue.add_many(text, text[], interval, text, text, integer, boolean, interval, interval, text),
     requeue.add_many(text, bytea[], interval, text, text, integer, boolean, interval, interval, text),
-    requeue.add_each, requeue.add_all_soon, requeue.add_free
+    requeue.add_each, requeue.add_all_soon, requeue.add_free, requeue.record_activity
 to producer;

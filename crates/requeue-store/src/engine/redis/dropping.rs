@@ -248,7 +248,7 @@ async fn run_step(nodes: &Arc<Nodes>, shard: &Shard, what: &str, name: u64) -> A
 /// Changes the record if it has this generation.
 pub(super) async fn record(nodes: &Arc<Nodes>, of: &Identity, what: &[String]) -> Answer<()> {
     let (key, slot) = names::queue(&of.name);
-    let mut command = nodes.scripts.record.with(&[key]);
+    let mut command = nodes.scripts.record.with(&names::with_activity(key));
     command.arg(of.generation).arg(what);
     nodes.run_script(slot, &command).await.map(drop)
 }

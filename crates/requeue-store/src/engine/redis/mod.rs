@@ -13,7 +13,8 @@
 //!   Two hashes contain the group of each key, and the settings of each group. Queues without groups run no command
 //!   for them.
 //!
-//! Schedules are in a hash and a sorted set, in the shard of their keys. If the server evicts keys, it may lose them.
+//! Schedules are in a hash and a sorted set, in the shard of their keys. If the server evicts keys, it may lose them. The
+//! numbers per minute are in a hash and two sorted sets, in the slot of the record of the queue.
 //!
 //! # Groups
 //!
@@ -61,6 +62,7 @@
 //! the limits. The repair restores groups from the pattern, and otherwise from the sets of keys that are ready or in
 //! flight. Other keys that have lost their group are in the group with the empty name.
 
+mod activity;
 mod claiming;
 mod dropping;
 mod faults;
@@ -102,6 +104,7 @@ use self::scripts::{CLOCK, Script, Scripts};
 pub(crate) use self::values::read_row;
 use self::values::{REPLACED, Stored, Values};
 use self::waking::{Waiting, return_token};
+use crate::engine::activity::{Merging, Parts, Record, Recorded, Which};
 use crate::engine::damage::Damaged;
 use crate::engine::receipts::{Attempts, Receipt, Receipts};
 use crate::engine::schedules::{Agenda, Firing, Scheduled};
@@ -350,6 +353,18 @@ impl Engine for Redis {
         limit: usize,
     ) -> Answer<Vec<GroupInfo>> {
         self.list_all_groups(queue, after, limit).await
+    }
+
+    async fn record_activity(&self, queue: &Place, record: Record) -> Answer<Recorded> {
+        self.store_activity(queue, record).await
+    }
+
+    async fn read_activity(&self, queue: &Place, which: Which) -> Answer<Parts> {
+        self.read_parts(queue, which).await
+    }
+
+    async fn merge_activity(&self, queue: &Place, merging: Merging) -> Answer<bool> {
+        self.merge_parts(queue, merging).await
     }
 
     async fn put_schedule(&self, queue: &Place, schedule: Scheduled) -> Answer<Agenda> {

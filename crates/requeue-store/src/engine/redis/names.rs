@@ -143,6 +143,14 @@ pub(super) fn queue(queue: &str) -> (String, u16) {
     (format!("requeue:{{{tag}}}:queue"), slot(&tag))
 }
 
+/// Returns the Redis key of a queue's record, and those of its numbers per minute, which have its slot.
+pub(super) fn with_activity(record: String) -> [String; 4] {
+    let start = record.trim_end_matches("queue");
+    let [parts, times, minutes] =
+        ["activity", "activity-times", "activity-minutes"].map(|part| format!("{start}{part}"));
+    [record, parts, times, minutes]
+}
+
 /// Returns the Redis key whose value changes when a run of the queue is cancelled, and its slot.
 pub(super) fn cancels(queue: &str) -> (String, u16) {
     let tag = encode_name(queue);

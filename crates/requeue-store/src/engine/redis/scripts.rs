@@ -91,6 +91,7 @@ const RATES: &str = include_str!("lua/rates.lua");
 const ROWS: &str = include_str!("lua/rows.lua");
 const TURNS: &str = include_str!("lua/turns.lua");
 const SCHEDULES: &str = include_str!("lua/schedules.lua");
+const ACTIVITY: &str = include_str!("lua/activity.lua");
 /// An add, as a function.
 const ADD_KEYS: &str = concat!("local function add_keys()\n", include_str!("lua/add.lua"), "\nend");
 
@@ -131,7 +132,10 @@ scripts! { clock:
     [UNLESS_FULL, ALIVE, clock, SHARD, SCHEDULES] => put_schedule;
     [EVEN_IF_FULL, ALIVE, clock, SHARD, SCHEDULES] => change_schedule next_schedules;
     [UNLESS_FULL, ALIVE, clock, SHARD, ROWS, ADD_KEYS, SCHEDULES] => fire_schedule;
+    [UNLESS_FULL, clock, ACTIVITY] => record_activity;
+    [EVEN_IF_FULL, clock, ACTIVITY] => merge_activity;
     // These scripts only read.
+    [clock, ACTIVITY] => read_activity;
     [ALIVE, clock, SHARD] => peek look_up walk parked counts is_paused read_rate list_settings;
     [ALIVE, clock, SHARD, SCHEDULES] => scan_schedules look_up_schedule;
 }

@@ -1,5 +1,6 @@
 //! SQLite stores: a file for all processes of one machine.
 
+mod activity;
 mod clock;
 mod operations;
 mod place;
@@ -26,6 +27,7 @@ use tokio::time::{Instant, sleep};
 use self::clock::Clock;
 use self::operations::{Groups, Standing};
 use self::thread::{Busy, Kind, Thread, Work};
+use crate::engine::activity::{Merging, Parts, Record, Recorded, Which};
 use crate::engine::receipts::Attempts;
 use crate::engine::schedules::{Agenda, Firing, Scheduled};
 use crate::engine::wakes::Wakes;
@@ -334,6 +336,21 @@ impl Engine for Sqlite {
         let has_fired = self.call(&self.thread, Kind::Grows, queue, fire).await?;
         self.wake_getters(queue.id);
         Ok(has_fired)
+    }
+
+    async fn record_activity(&self, queue: &Place, record: Record) -> Answer<Recorded> {
+        let work = move |at: &Work<'_>, queue: Place, _| at.record_activity(&queue, &record);
+        self.call(&self.thread, Kind::Grows, queue, work).await
+    }
+
+    async fn read_activity(&self, queue: &Place, which: Which) -> Answer<Parts> {
+        self.with_rows(self.quick_reader(), queue, move |at, queue| at.read_activity(&queue, which))
+            .await
+    }
+
+    async fn merge_activity(&self, queue: &Place, merging: Merging) -> Answer<bool> {
+        self.with_rows(&self.thread, queue, move |at, queue| at.merge_activity(&queue, &merging))
+            .await
     }
 
     async fn is_paused(&self, queue: &Place) -> Answer<bool> {

@@ -16,8 +16,8 @@ use super::*;
 use crate::tests::Batches as _;
 use crate::tests::BoxFuture;
 use crate::tests::conformance::{
-    Rig, cases, check, check_bulk, check_grouped, check_jitter, check_queues, grouped_steps,
-    groupings, groups, rates, runtime, schedules, steps, unclaimed_and_cancelled,
+    Rig, activity, cases, check, check_bulk, check_grouped, check_jitter, check_queues,
+    grouped_steps, groupings, groups, rates, runtime, schedules, steps, unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
@@ -84,6 +84,14 @@ fn schedules_fire_once_for_each_time() {
         runtime.block_on(async { schedules::check(&Fixture::new().await, "q", group_by, &steps).await });
     });
     runtime.block_on(async { schedules::check_missed(&Fixture::new().await, "q").await });
+}
+
+#[test]
+fn the_numbers_per_minute_are_those_of_a_map() {
+    let runtime = runtime();
+    proptest!(cases(60), |(steps in activity::steps(80))| {
+        runtime.block_on(async { activity::check(&Fixture::new().await, "q", &steps).await });
+    });
 }
 
 #[test]

@@ -10,8 +10,8 @@ use super::*;
 use crate::tests::BoxFuture;
 use crate::tests::cancelling::{check_cancels, check_renewals, check_workers};
 use crate::tests::conformance::{
-    Rig, cases, check, check_bulk, check_grouped, check_jitter, check_queues, grouped_steps,
-    groupings, groups, rates, runtime, schedules, steps, unclaimed_and_cancelled,
+    Rig, activity, cases, check, check_bulk, check_grouped, check_jitter, check_queues,
+    grouped_steps, groupings, groups, rates, runtime, schedules, steps, unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
@@ -97,6 +97,15 @@ fn schedules_fire_once_for_each_time() {
         runs.check(async |rig, name| schedules::check(rig, name, group_by, &steps).await);
     });
     runs.check(async |rig, name| schedules::check_missed(rig, name).await);
+}
+
+#[test]
+fn the_numbers_per_minute_are_those_of_a_map() {
+    let Some(server) = Server::shared() else { return };
+    let runs = Runs::new(&server.database());
+    proptest!(cases(8), |(steps in activity::steps(60))| {
+        runs.check(async |rig, name| activity::check(rig, name, &steps).await);
+    });
 }
 
 #[test]

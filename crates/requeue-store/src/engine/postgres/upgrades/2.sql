@@ -1,4 +1,4 @@
--- Version 2: groups, rates and schedules.
+-- Version 2: groups, rates, schedules, and numbers per minute.
 
 alter table requeue.queues
     -- Null: the queue has no groups. Empty: each add names the group. Otherwise the regular expression that extracts the
@@ -86,3 +86,25 @@ create table requeue.schedules (
     primary key (queue, key)
 );
 create index schedules_due on requeue.schedules (queue, due_at) where due_at is not null;
+
+-- The numbers of each minute. See `engine/activity.rs`.
+create table requeue.activity (
+    queue integer not null,
+    minute bigint not null,
+    -- The process. Empty: all processes together.
+    instance text collate "C" not null,
+    -- The name of the worker. Empty: the process gets no keys.
+    worker text not null,
+    -- The time of the last write.
+    at bigint not null,
+    adds bigint not null,
+    coalesced bigint not null,
+    starts bigint not null,
+    successes bigint not null,
+    failures bigint not null,
+    given_up bigint not null,
+    -- The histograms: see `encode_times`.
+    times bytea not null,
+    primary key (queue, minute, instance)
+) with (fillfactor = 70);
+create index activity_parts on requeue.activity (queue, minute) where instance <> '';

@@ -2,7 +2,7 @@
 -- change of the generation of the limit of groups or of the rate the new one. An empty value is none.
 if redis.call('HGET', KEYS[1], 'generation') == ARGV[1] then
   if ARGV[2] == 'remove' then
-    redis.call('UNLINK', KEYS[1])
+    redis.call('UNLINK', unpack(KEYS))
   elseif ARGV[2] == 'drop' then
     redis.call('HSET', KEYS[1], 'dropping', 1)
   elseif ARGV[2] == 'confirm' then

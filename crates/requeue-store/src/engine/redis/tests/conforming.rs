@@ -7,7 +7,7 @@ use super::*;
 use crate::tests::BoxFuture;
 use crate::tests::cancelling::{check_cancels, check_workers};
 use crate::tests::conformance::{
-    PATTERN, Rig, cases, check, check_bulk, check_grouped, check_jitter, check_queues,
+    PATTERN, Rig, activity, cases, check, check_bulk, check_grouped, check_jitter, check_queues,
     grouped_steps, groupings, groups, rates, runtime, schedules, steps, unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
@@ -62,6 +62,12 @@ impl Rig for Fixture {
     fn set_time(&self, now: i64) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             let queues: Vec<_> = lock(&self.engine.queues).values().map(Arc::clone).collect();
+            for queue in queues.iter().map(|shards| &shards[0].queue) {
+                let (record, slot) = names::queue(&queue.name);
+                let mut set = redis::cmd("SET");
+                set.arg(format!("{record}:now")).arg(now);
+                self.engine.nodes.run_command(slot, &set).await.expect("the time is set");
+            }
             for shard in queues.iter().flat_map(|shards| &**shards) {
                 let mut set = redis::cmd("SET");
                 set.arg(format!("{}:now", shard.keys[0])).arg(now);
@@ -129,6 +135,22 @@ fn schedules_fire_once_for_each_time() {
     }
     let rig = runtime.block_on(Fixture::new(&server.url(""), 1));
     runtime.block_on(schedules::check_missed(&rig, &name("missed")));
+}
+
+#[test]
+fn the_numbers_per_minute_are_those_of_a_map() {
+    let Some(server) = Server::shared() else { return };
+    let runtime = runtime();
+    let mut urls = vec![server.url("")];
+    urls.extend(Cluster::shared().map(Cluster::url));
+    for url in urls {
+        proptest!(cases(8), |(steps in activity::steps(60))| {
+            runtime.block_on(async {
+                let rig = Fixture::new(&url, 3).await;
+                activity::check(&rig, &name("activity"), &steps).await;
+            });
+        });
+    }
 }
 
 fn rates_conform(url: &str, shards: u16, group_by: Option<&str>) {

@@ -1,4 +1,4 @@
--- Version 2: groups, rates and schedules.
+-- Version 2: groups, rates, schedules, and numbers per minute.
 
 -- Null: the queue has no groups. Empty: each add names the group. Otherwise the pattern that extracts it from the key.
 alter table queues add column group_by text;
@@ -72,3 +72,26 @@ create table schedules (
 ) strict, without rowid;
 
 create index schedules_due on schedules (queue, due_at) where due_at is not null;
+
+-- The numbers of each minute. See `engine/activity.rs`.
+create table activity (
+    queue integer not null,
+    minute integer not null,
+    -- The process. Empty: all processes together.
+    instance text not null,
+    -- The name of the worker. Empty: the process gets no keys.
+    worker text not null,
+    -- The time of the last write.
+    at integer not null,
+    adds integer not null,
+    coalesced integer not null,
+    starts integer not null,
+    successes integer not null,
+    failures integer not null,
+    given_up integer not null,
+    -- The histograms: see `encode_times`.
+    times blob not null,
+    primary key (queue, minute, instance)
+) strict, without rowid;
+
+create index activity_parts on activity (queue, minute) where instance <> '';

@@ -1,0 +1,104 @@
+//! Sums up the work of all processes, for dashboards and metrics.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use requeue::metrics;
+
+use crate::types::activity::{Activity, Tally};
+
+/// The time that each read covers. A process that reads less often misses minutes.
+pub(crate) const WINDOW: Duration = Duration::from_secs(3600);
+/// The number of minutes that may still change, and that a read returns.
+const MINUTES: i64 = 60;
+
+/// The work of all processes since the first read, and that of this process before it.
+///
+/// So these numbers begin at those of this process, and never go back.
+#[derive(Debug, Default)]
+pub(crate) struct Fleet {
+    /// The sum of the first read, without the work of this process. `None` before that read.
+    before: Option<Tally>,
+    /// The sum of the minutes before those in `minutes`.
+    past: Tally,
+    minutes: BTreeMap<i64, Tally>,
+    /// The first minute that is not in `past`.
+    first: i64,
+    workers: usize,
+}
+
+impl Fleet {
+    /// Takes the result of a read. `own` is the work of this process that the read includes.
+    pub(crate) fn note(&mut self, read: &Activity, own: &Tally) {
+        self.workers = read.workers.len();
+        for minute in read.minutes.iter().filter(|minute| minute.number >= self.first) {
+            self.minutes.insert(minute.number, minute.tally.clone());
+        }
+        let last = self.minutes.last_key_value().map_or(self.first, |(&last, _)| last);
+        self.first = self.first.max(last - MINUTES);
+        let recent = self.minutes.split_off(&self.first);
+        for past in std::mem::replace(&mut self.minutes, recent).into_values() {
+            self.past.merge(&past);
+        }
+        if self.before.is_none() {
+            self.before = Some(self.sum().since(own));
+        }
+    }
+
+    fn sum(&self) -> Tally {
+        let mut sum = self.past.clone();
+        self.minutes.values().for_each(|minute| sum.merge(minute));
+        sum
+    }
+
+    /// Returns the sums. Returns `None` before the first read.
+    pub(crate) fn total(&self) -> Option<metrics::Fleet> {
+        let total = self.sum().since(self.before.as_ref()?);
+        let mut fleet = metrics::Fleet::default();
+        fleet.adds = total.adds;
+        fleet.coalesced = total.coalesced;
+        fleet.starts = total.starts;
+        fleet.successes = total.successes;
+        fleet.failures = total.failures;
+        fleet.given_up = total.given_up;
+        (fleet.queued, fleet.worked) = (total.queued, total.worked);
+        fleet.workers = self.workers;
+        Some(fleet)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::activity::Minute;
+
+    fn read(minutes: &[(i64, u64)]) -> Activity {
+        let minute = |&(number, adds)| {
+            let tally = Tally { adds, ..Tally::default() };
+            Minute { number, ago: Duration::ZERO, tally }
+        };
+        Activity { minutes: minutes.iter().map(minute).collect(), ..Activity::default() }
+    }
+
+    #[test]
+    fn the_sums_begin_with_the_work_of_this_process_and_never_go_back() {
+        let mut fleet = Fleet::default();
+        assert_eq!(fleet.total(), None);
+        let own = Tally { adds: 3, ..Tally::default() };
+        let mut adds = Vec::new();
+        for minutes in [
+            &[(100, 10), (159, 7)][..],
+            &[(100, 10), (159, 9), (160, 1)],
+            // The first minute is over, and a later read may still return it.
+            &[(100, 10), (161, 2)],
+            &[(100, 10), (161, 3)],
+            // A pause of hours: only the last hour is known.
+            &[(900, 5)],
+            &[],
+        ] {
+            fleet.note(&read(minutes), &own);
+            adds.extend(fleet.total().map(|total| total.adds));
+        }
+        assert_eq!(adds, [3, 6, 8, 9, 14, 14]);
+    }
+}

@@ -1,0 +1,262 @@
+//! The numbers of a queue per minute, as engines store them.
+//!
+//! Each process has a row for each minute, which it replaces with growing numbers. So no two processes write the same row,
+//! and a repeated write counts once. Rows of earlier minutes are merged into one row per minute.
+//!
+//! All minutes are those of the engine's clock. A row can be written until the end of the next minute, and is merged later,
+//! with a minute in between. So a process that was stopped for long cannot write a row that was merged.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use requeue::Histogram;
+
+use super::time::Micros;
+use super::{Engine, Place};
+use crate::types::activity::Tally;
+use crate::types::error::Answer;
+
+/// The duration of a minute.
+pub(crate) const MINUTE: Micros = 60_000_000;
+/// The number of minutes after which a row is removed: seven days.
+pub(crate) const KEPT: i64 = 7 * 24 * 60;
+/// The maximum number of rows of processes that are merged together.
+pub(crate) const MERGED: i64 = 1_000;
+
+/// Returns the minute of a time.
+pub(crate) const fn minute_of(time: Micros) -> i64 {
+    time.div_euclid(MINUTE)
+}
+
+/// Returns true if a process may write the row of a minute in the minute `now`.
+pub(crate) const fn is_writable(minute: i64, now: i64) -> bool {
+    minute.abs_diff(now) <= 1
+}
+
+/// Returns the first minute whose rows are not merged in the minute `now`.
+pub(crate) const fn first_kept_apart(now: i64) -> i64 {
+    now.saturating_sub(2)
+}
+
+/// A row to write.
+#[derive(Clone, Debug)]
+pub(crate) struct Record {
+    /// The minute. `None`: the current one of the engine.
+    pub(crate) minute: Option<i64>,
+    /// Identifies the open queue of a process. It is not empty.
+    pub(crate) instance: Arc<str>,
+    /// The name of the worker, or empty text if the process gets no keys.
+    pub(crate) worker: Arc<str>,
+    pub(crate) tally: Tally,
+}
+
+/// The answer to a [`Record`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Recorded {
+    /// The current minute.
+    pub(crate) minute: i64,
+    /// False if the minute of the row is over, so that nothing was written.
+    pub(crate) is_written: bool,
+    /// True if there are rows to merge.
+    pub(crate) has_old: bool,
+}
+
+/// A row. The one with an empty `instance` is the merged one of its minute.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Part {
+    pub(crate) minute: i64,
+    pub(crate) instance: String,
+    pub(crate) worker: String,
+    /// The time of the last write. Each write of a row has a later one.
+    pub(crate) at: Micros,
+    pub(crate) tally: Tally,
+}
+
+/// The rows to read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Which {
+    /// Those of the minutes that end after this time before now.
+    Since(Micros),
+    /// Some that can be merged, with the merged rows of their minutes.
+    Old,
+}
+
+/// Rows, and the time at which they were read.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Parts {
+    pub(crate) now: Micros,
+    pub(crate) parts: Vec<Part>,
+}
+
+/// Replaces rows of a minute with a merged one.
+#[derive(Clone, Debug)]
+pub(crate) struct Merging {
+    pub(crate) minute: i64,
+    /// The instances of the rows, and the times of their last writes.
+    pub(crate) parts: Vec<(String, Micros)>,
+    pub(crate) tally: Tally,
+}
+
+impl Merging {
+    /// Returns true if no row remains of the minute.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tally == Tally::default()
+    }
+
+    pub(crate) fn has_merged_row(&self) -> bool {
+        self.parts.iter().any(|(instance, _)| instance.is_empty())
+    }
+}
+
+/// Merges the rows of earlier minutes. Several processes may do so simultaneously.
+pub(crate) async fn merge_old(engine: &dyn Engine, queue: &Place) -> Answer<()> {
+    let mut by_minute: BTreeMap<i64, Merging> = BTreeMap::new();
+    for part in engine.read_activity(queue, Which::Old).await?.parts {
+        let Part { minute, instance, worker: _, at, tally } = part;
+        let new = || Merging { minute, parts: Vec::new(), tally: Tally::default() };
+        let merging = by_minute.entry(minute).or_insert_with(new);
+        merging.parts.push((instance, at));
+        merging.tally.merge(&tally);
+    }
+    for merging in by_minute.into_values() {
+        // If another process has merged the same rows, nothing is left to do.
+        engine.merge_activity(queue, merging).await?;
+    }
+    Ok(())
+}
+
+/// Returns the sums of rows per minute.
+pub(crate) fn by_minute(parts: &[Part]) -> BTreeMap<i64, Tally> {
+    let mut minutes: BTreeMap<i64, Tally> = BTreeMap::new();
+    for part in parts.iter().filter(|part| part.tally != Tally::default()) {
+        minutes.entry(part.minute).or_default().merge(&part.tally);
+    }
+    minutes
+}
+
+/// Returns the name of each worker that was alive after the time `after`, and the time of its last sign of life.
+pub(crate) fn live_workers(parts: &[Part], after: Micros) -> BTreeMap<String, Micros> {
+    // A worker that shuts down has an empty name in its last row.
+    let mut last: BTreeMap<&str, &Part> = BTreeMap::new();
+    for part in parts.iter().filter(|part| !part.instance.is_empty()) {
+        let known = last.entry(&part.instance).or_insert(part);
+        if known.at < part.at {
+            *known = part;
+        }
+    }
+    let mut workers = BTreeMap::new();
+    for part in last.values().filter(|part| !part.worker.is_empty() && part.at > after) {
+        let at = workers.entry(part.worker.clone()).or_insert(part.at);
+        *at = part.at.max(*at);
+    }
+    workers
+}
+
+/// The version of the encoding of times.
+const ENCODING: u8 = 1;
+
+/// Encodes both histograms: for each its sum, the number of buckets that are not empty, and for each of them the number
+/// of empty ones before it and its count.
+pub(crate) fn encode_times(tally: &Tally) -> Vec<u8> {
+    let mut to = vec![ENCODING];
+    for times in [&tally.queued, &tally.worked] {
+        push_number(&mut to, times.sum);
+        push_number(&mut to, times.buckets().filter(|&count| count > 0).count() as u128);
+        let mut gap = 0;
+        for count in times.buckets() {
+            if count == 0 {
+                gap += 1;
+                continue;
+            }
+            push_number(&mut to, gap);
+            push_number(&mut to, count.into());
+            gap = 0;
+        }
+    }
+    to
+}
+
+/// Appends a number in groups of seven bits, the lowest group first.
+fn push_number(to: &mut Vec<u8>, mut number: u128) {
+    while number >= 0x80 {
+        to.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    to.push(number as u8);
+}
+
+/// Decodes histograms. Those that a later version has encoded, or that are damaged, are empty.
+pub(crate) fn decode_times(bytes: &[u8]) -> [Histogram; 2] {
+    let decode = || {
+        let mut bytes = bytes.strip_prefix(&[ENCODING])?;
+        let times = [read_histogram(&mut bytes)?, read_histogram(&mut bytes)?];
+        bytes.is_empty().then_some(times)
+    };
+    decode().unwrap_or_default()
+}
+
+fn read_histogram(from: &mut &[u8]) -> Option<Histogram> {
+    let sum = read_number(from)?;
+    let count = read_number(from)?;
+    let length = Histogram::default().buckets().count();
+    let mut buckets = Vec::with_capacity(length);
+    for _ in 0..count {
+        let gap = usize::try_from(read_number(from)?).ok()?;
+        let next = buckets.len().checked_add(gap).filter(|&next| next < length)?;
+        buckets.resize(next, 0);
+        buckets.push(u64::try_from(read_number(from)?).ok()?);
+    }
+    Some(Histogram::from_buckets(sum, buckets))
+}
+
+fn read_number(from: &mut &[u8]) -> Option<u128> {
+    let mut number = 0;
+    for shift in (0..u128::BITS).step_by(7) {
+        let (&byte, rest) = from.split_first()?;
+        *from = rest;
+        number |= u128::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+/// Converts a count for engines whose integers have a sign.
+pub(crate) fn stored_count(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// Returns the instances of rows and the times of their writes as two lists.
+pub(crate) fn unzip_parts(parts: &[(String, Micros)]) -> (Vec<&str>, Vec<Micros>) {
+    parts.iter().map(|(instance, at)| (&**instance, *at)).unzip()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn times_are_decoded_as_they_were(nanos in prop::collection::vec(0..u64::MAX, 0..50)) {
+            let mut tally = Tally::default();
+            for (n, &nanos) in nanos.iter().enumerate() {
+                let times = if n % 3 == 0 { &mut tally.queued } else { &mut tally.worked };
+                times.observe(Duration::from_nanos(nanos >> (n % 64)));
+            }
+            prop_assert_eq!(decode_times(&encode_times(&tally)), [tally.queued, tally.worked]);
+        }
+
+        #[test]
+        fn damaged_times_are_no_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+            if let Some(first) = bytes.first_mut() {
+                *first = ENCODING;
+            }
+            decode_times(&bytes);
+        }
+    }
+}

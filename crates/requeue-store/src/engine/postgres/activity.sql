@@ -1,0 +1,72 @@
+-- The numbers of a queue per minute: see `engine/activity.rs`. Rust merges rows, because it reads the histograms.
+
+-- Writes the row of a process for a minute, unless that minute is over. Replaces the last one.
+create or replace function requeue.record_activity(
+    in_queue integer, in_minute bigint, in_instance text, in_worker text, in_counts bigint[], in_times bytea,
+    out current_minute bigint, out is_written boolean, out has_old boolean
+)
+language plpgsql {definer} set lock_timeout = '5s' as $$
+declare
+    t bigint := requeue.now();
+    wanted bigint;
+begin
+    current_minute := t / 60000000;
+    wanted := coalesce(in_minute, current_minute);
+    is_written := abs(wanted - current_minute) <= 1;
+    if is_written then
+        perform requeue.keep_queue(in_queue);
+        perform requeue.check_queue(in_queue);
+        -- A crash of the server may lose the last numbers.
+        perform set_config('synchronous_commit', 'off', true);
+        insert into requeue.activity as a values (
+            in_queue, wanted, in_instance, in_worker, t, in_counts[1], in_counts[2], in_counts[3], in_counts[4],
+            in_counts[5], in_counts[6], in_times
+        )
+        on conflict (queue, minute, instance) do update set
+            (worker, at, adds, coalesced, starts, successes, failures, given_up, times) = (
+                excluded.worker, greatest(excluded.at, a.at + 1), excluded.adds, excluded.coalesced, excluded.starts,
+                excluded.successes, excluded.failures, excluded.given_up, excluded.times
+            );
+    end if;
+    has_old := exists (
+        select from requeue.activity a
+        where a.queue = in_queue and a.minute < current_minute - 2 and a.instance <> ''
+    );
+end $$;
+
+-- Replaces rows of a minute, given with the times of their last writes, with a merged one. Without times, no row remains.
+-- Returns false if a row was written since, is being written, or is merged by another process. Also removes the rows of
+-- seven days ago.
+create or replace function requeue.merge_activity(
+    in_queue integer, in_minute bigint, in_instances text[], in_ats bigint[], in_counts bigint[], in_times bytea
+) returns boolean
+language plpgsql {definer} set lock_timeout = '5s' as $$
+declare
+    t bigint := requeue.now();
+    locked bigint;
+begin
+    perform requeue.keep_queue(in_queue);
+    perform requeue.check_queue(in_queue);
+    select count(*) into locked from (
+        select from requeue.activity a
+        join unnest(in_instances, in_ats) as p (instance, at) on a.instance = p.instance and a.at = p.at
+        where a.queue = in_queue and a.minute = in_minute
+        for update of a skip locked
+    ) x;
+    if locked <> cardinality(in_instances) or '' <> all (in_instances) and exists (
+        select from requeue.activity a where a.queue = in_queue and a.minute = in_minute and a.instance = ''
+    ) then
+        return false;
+    end if;
+    perform set_config('synchronous_commit', 'off', true);
+    delete from requeue.activity a
+    where a.queue = in_queue and a.minute = in_minute and a.instance = any (in_instances);
+    if in_times is not null then
+        insert into requeue.activity values (
+            in_queue, in_minute, '', '', greatest(t, (select max(p.at) + 1 from unnest(in_ats) as p (at))),
+            in_counts[1], in_counts[2], in_counts[3], in_counts[4], in_counts[5], in_counts[6], in_times
+        );
+    end if;
+    delete from requeue.activity a where a.queue = in_queue and a.minute < t / 60000000 - 7 * 24 * 60;
+    return true;
+end $$;
