@@ -79,7 +79,7 @@ pub(crate) fn error_chain(error: &(dyn std::error::Error + 'static)) -> String {
     text
 }
 
-/// Writes lines to standard output. Errors may contain text of a server or of another user, so control characters are
+/// Writes lines to standard output. The lines may contain text of a server or of another user, so control characters are
 /// escaped. Returns false if the reader is gone.
 pub(crate) fn print_output(lines: &[u8]) -> Result<bool, Refusal> {
     match std::io::stdout().write_all(&without_controls(lines)) {

@@ -10,7 +10,7 @@ const COLUMNS = ["ready", "waiting", "running", "limit", "rate", "weight", "olde
 export class Groups extends List {
   /** `admin` has the token, and runs actions. */
   constructor(admin) {
-    super("groups", "group", "oldest", "desc");
+    super("groups", "group", "oldest", "desc", ["name"]);
     this.admin = admin;
     this.section.hidden = !this.exist;
     $("#group-limit form").addEventListener("submit", (event) => this.setLimit(event));

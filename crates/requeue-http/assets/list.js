@@ -7,11 +7,11 @@ const $ = (selector) => document.querySelector(selector);
 const SHOWN = 100;
 const PERIOD = 2000;
 
-/** A subclass has `make(id)` for a new row, with `tr` and `update(thing)`, and `idOf(thing)`. `path` is that of the list,
+/** A subclass has `make(thing)` for a new row, with `tr` and `update(thing)`, and `idOf(thing)`. `path` is that of the list,
  * the section, and the property of the answer. */
 export class List {
-  constructor(path, one, sort, order) {
-    Object.assign(this, { path, one, sort, order, live: false, rows: new Map() });
+  constructor(path, one, sort, order, ascending) {
+    Object.assign(this, { path, one, sort, order, ascending, live: false, rows: new Map() });
     this.exist = document.body.dataset[path] === "1";
     this.section = $(`#${path}`);
     this.body = $(`#${path} tbody`);
@@ -39,9 +39,9 @@ export class List {
     }
   }
 
-  /** Sorts by a column; a second click reverses the order. The first column is a text. */
+  /** Sorts by a column; a second click reverses the order. */
   sortBy(column) {
-    const first = column === $(`#${this.path} [data-column]`).dataset.column ? "asc" : "desc";
+    const first = this.ascending.includes(column) ? "asc" : "desc";
     const other = first === "asc" ? "desc" : "asc";
     this.order = this.sort === column && this.order === first ? other : first;
     this.sort = column;

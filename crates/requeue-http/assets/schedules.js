@@ -10,7 +10,7 @@ const COLUMNS = [["spec", ""], ["zone", ""], ["next", ""], ["state", ""]];
 export class Schedules extends List {
   /** `admin` has the token, and runs actions. */
   constructor(admin) {
-    super("schedules", "schedule", "due_in", "asc");
+    super("schedules", "schedule", "due_in", "asc", ["key", "due_in"]);
     this.admin = admin;
     $("#times form").addEventListener("submit", (event) => this.change(event));
   }

@@ -124,7 +124,7 @@ pub(crate) async fn set_paused(
 ) -> Result<Response, Problem> {
     let remote = check_token(&site, &request)?;
     let action = if paused { "pause" } else { "resume" };
-    site.source.set_paused(paused).await?;
+    Log::new(remote, action).run_one(site.source.set_paused(paused)).await?;
     tracing::info!(%remote, "{action}");
     Ok(json(&NewStatus { status: site.status() }))
 }
@@ -133,7 +133,7 @@ pub(crate) async fn set_paused(
 pub(crate) async fn set_rate(State(site): Site, request: Request) -> Result<Response, Problem> {
     let remote = check_token(&site, &request)?;
     let NewRate { rate } = read_body(request).await?;
-    site.source.set_rate(rate).await?;
+    Log::new(remote, "rate").run_one(site.source.set_rate(rate)).await?;
     tracing::info!(%remote, ?rate, "rate");
     Ok(json(&NewRate { rate }))
 }
@@ -175,6 +175,17 @@ impl Log {
             // Nothing was changed, so the drop has nothing to report.
             self.is_open = !problem.is_refusal();
         })
+    }
+
+    /// Runs an action that changes one thing, and leaves its log to the caller. Only an interruption is logged here.
+    pub(crate) async fn run_one<T>(
+        mut self,
+        ran: impl Future<Output = Result<T, Problem>>,
+    ) -> Result<T, Problem> {
+        self.is_open = true;
+        let done = ran.await.inspect_err(|problem| self.is_open = !problem.is_refusal())?;
+        self.is_open = false;
+        Ok(done)
     }
 
     /// Cancels the keys of a group in this state. Returns their number.

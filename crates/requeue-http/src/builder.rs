@@ -155,11 +155,13 @@ impl<K> Builder<K> {
         self
     }
 
-    /// Allows clients that send this token to change the queue: add, cancel, run now, revive, pause and resume.
+    /// Allows clients that send this token to change the queue: add, cancel, run now, revive, pause and resume. In a store,
+    /// they can also change the rate of the queue, its groups and its schedules.
     ///
     /// Without a token, the site is read-only. The token must be in the header `Authorization: Bearer TOKEN` of a POST
     /// request. Wrong tokens are limited to 10 per minute and address; all loopback addresses count as one address.
-    /// Each change is an event of `tracing`, with the client's address and the number of keys.
+    /// Each change is an event of `tracing`, with the client's address, and the key, the group or the number of
+    /// keys.
     ///
     /// A server that mounts the [router](Site::router) must provide addresses with axum's
     /// `into_make_service_with_connect_info::<SocketAddr>()`. Otherwise all clients share one limit.

@@ -97,7 +97,7 @@ pub(crate) async fn change_group(
             log.cancel_group(&*site.source, group.unwrap_or_default(), change.state).await?;
         return Ok(json(&GroupChanged { cancelled }));
     }
-    site.source.change_group(action, change).await?;
+    Log::new(remote, action.name()).run_one(site.source.change_group(action, change)).await?;
     tracing::info!(%remote, group, "{}", action.name());
     Ok(json(&GroupChanged { cancelled: 0 }))
 }

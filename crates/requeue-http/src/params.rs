@@ -73,7 +73,7 @@ impl Problem {
 
     /// Returns true if the request was wrong, and no key was changed.
     pub(crate) fn is_refusal(&self) -> bool {
-        self.status == StatusCode::BAD_REQUEST && self.changed == 0
+        matches!(self.status, StatusCode::BAD_REQUEST | StatusCode::CONFLICT) && self.changed == 0
     }
 }
 

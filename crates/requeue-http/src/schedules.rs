@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::extract::{RawQuery, Request, State};
 use axum::response::Response;
 
-use crate::actions::{check_token, read_body};
+use crate::actions::{Log, check_token, read_body};
 use crate::api::{
     Named, NamedKey, Schedule, ScheduleAction, ScheduleChange, ScheduleChanged, ScheduleList,
 };
@@ -80,7 +80,8 @@ pub(crate) async fn change_schedule(
     let named = NamedKey { key: change.key.take(), key_base64: change.key_base64.take() };
     let key = named.into_bytes("key")?;
     let shown = escape_key(&key).into_owned();
-    let changed = site.source.change_schedule(action, key, change).await?;
+    let change = site.source.change_schedule(action, key, change);
+    let changed = Log::new(remote, action.name()).run_one(change).await?;
     tracing::info!(%remote, key = %shown, changed, "{}", action.name());
     Ok(json(&ScheduleChanged { changed }))
 }

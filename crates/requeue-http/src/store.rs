@@ -664,6 +664,10 @@ fn rate_of_request(rate: Option<StartRate>) -> Result<Option<Rate>, Problem> {
 fn update_failure(error: UpdateError) -> Problem {
     match error.kind() {
         ErrorKind::Invalid => Problem::new(StatusCode::BAD_REQUEST, error.to_string()),
+        // A repetition would get the same answer.
+        ErrorKind::Refused | ErrorKind::Dropped => {
+            Problem::new(StatusCode::CONFLICT, with_source(error))
+        }
         _ => store_failure(error),
     }
 }
@@ -682,8 +686,12 @@ const fn runs_again(entry: &Entry) -> bool {
 
 /// Returns the response for a request that failed. Some of the keys may have been changed.
 fn store_failure(error: impl Error) -> Problem {
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, with_source(error))
+}
+
+fn with_source(error: impl Error) -> String {
     let cause = error.source().map(|source| format!(": {source}")).unwrap_or_default();
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, format!("{error}{cause}"))
+    format!("{error}{cause}")
 }
 
 /// The number of keys that are filtered before the task yields, and the size of the first page.

@@ -55,7 +55,9 @@ impl GroupFlags {
         let refuse = |why: &str| Err(Refusal::usage(why));
         match order {
             Some(Order::Fair) if !has_groups => {
-                return refuse("--order fair requires --group-by, or --group of `requeue add`");
+                return refuse(
+                    "--order fair requires --group-by; `requeue add` also accepts --group",
+                );
             }
             None | Some(Order::Fair) => {}
             Some(_) if has_groups => {

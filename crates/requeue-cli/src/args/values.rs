@@ -95,7 +95,9 @@ pub(crate) fn parse_store_rate(text: &str) -> Result<StoreRate, &'static str> {
     let wrong =
         |_| "expected a number above 0 per second, or one like 10/s, 90/m or 1000/h, or `none`";
     let rate = parse_start_rate(text).map_err(wrong)?.of_store;
-    rate.map(|rate| StoreRate(Some(rate))).map_err(|_| "too high or too low for a queue in a store")
+    rate.map(|rate| StoreRate(Some(rate))).map_err(|_| {
+        "it is too high or too low for a queue in a store; use one such as 10/s, 90/m or 1000/h"
+    })
 }
 
 /// Parses "10/1m": the most starts of a key in a time.

@@ -96,7 +96,7 @@ impl Ran {
 
     fn read_content(&self, file: &Path) -> Option<Content> {
         let (dir, name) = file.parent().zip(file.file_name())?;
-        // Roots may contain each other. No list may contain a key that a client of the page has added.
+        // Roots may contain each other. A key that a client of the page has added may be in no root.
         let roots = self.roots.iter().filter(|root| dir.starts_with(root));
         let root = roots.max_by_key(|root| root.as_os_str().len()).map_or(dir, |root| root);
         let root = if root == Path::new("") { Path::new(".") } else { root };
