@@ -130,7 +130,7 @@ fn flags_of_groups_that_do_not_fit_are_refused() {
         (&["default-limit", "0"], "`requeue pause` stops a queue"),
         (&["weight", "a", "0"], "`requeue groups pause` stops a group"),
         (&["rate", "a", "0"], "'0' for '<RATE>': expected a number above 0 per second"),
-        (&["rate", "a", "1e-9/h"], "'1e-9/h' for '<RATE>': too high or too low"),
+        (&["rate", "a", "1e-9/h"], "'1e-9/h' for '<RATE>': it is too high or too low"),
         (&["rate", "a", "1/s", "--burst", "0"], "'0' for '--burst <N>'"),
         (&["rate", "a", "none", "--burst", "2"], "--burst 2 requires a rate"),
     ] {

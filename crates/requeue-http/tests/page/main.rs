@@ -268,7 +268,7 @@ fn a_screen_reader_finds_a_table_labels_and_a_quiet_status() {
     // The live regions announce only the connection, the result of a search, and those of actions.
     let loud = "[...document.querySelectorAll('[role=status], [role=alert], [aria-live]')]
         .map((element) => element.id).join()";
-    assert_eq!(page.eval(loud), json!("link,done,found,,,"));
+    assert_eq!(page.eval(loud), json!("link,done,found,,,,"));
     is_clean(&page, &served);
 }
 
