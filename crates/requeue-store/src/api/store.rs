@@ -181,7 +181,7 @@ impl Store {
         Ok(queues)
     }
 
-    /// Drops a queue that has no keys. The queue and its settings are removed for all processes.
+    /// Drops a queue that has neither keys nor schedules. The queue and its settings are removed for all processes.
     ///
     /// Processes that still have it open get errors. Adds of these processes fail with
     /// [`ErrorKind::Dropped`](crate::ErrorKind::Dropped), and their getters return `None`: see [`Queue::is_dropped`].
@@ -231,7 +231,7 @@ impl Store {
         self.drop_checked(name, false).await.map(drop)
     }
 
-    /// Drops a queue with all its keys, in any state, and returns the numbers of keys.
+    /// Drops a queue with its schedules and all its keys, in any state, and returns the numbers of keys.
     ///
     /// Runs in flight continue until their processes detect the loss of their leases at the next renewal. The
     /// completion of such a run changes nothing, and fails with
@@ -241,7 +241,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// As [`drop_queue`](Self::drop_queue), except that a queue with keys is not an error.
+    /// As [`drop_queue`](Self::drop_queue), except that a queue with keys or schedules is not an error.
     ///
     /// # Cancel safety
     ///
@@ -670,7 +670,7 @@ impl OpenOptions {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::Missing`]: there is no such queue, and the options do not create it.
+    /// - [`ErrorKind::Missing`]: there is no such queue, and [`must_exist`](Self::must_exist) is set.
     /// - [`ErrorKind::Invalid`]:
     ///   - The name of the queue is empty, longer than 200 bytes, or contains a NUL.
     ///   - The name of the [`worker`](Self::worker) is invalid.

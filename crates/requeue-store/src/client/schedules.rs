@@ -1,6 +1,6 @@
 //! Fires the schedules of a queue: adds their keys, and computes their next times.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::future::{pending, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,6 +19,9 @@ use crate::types::key::Key;
 
 /// The number of schedules that one request returns.
 const PAGE: usize = 64;
+/// The number of schedules that one look tries again, and of those that may fail in it because the store is unable. A
+/// failure can take as long as the wait for a lock.
+const RETRIES: usize = 8;
 /// The pauses after a failure double from the first of these to the second one.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(8));
 /// The number of polls after which a process looks, though no claim knows of a schedule that is due.
@@ -47,7 +50,8 @@ struct ShardTimes {
 /// The schedules of a shard that could not be fired.
 #[derive(Default)]
 struct Failing {
-    held: HashSet<Key>,
+    /// Those that failed longest ago come first.
+    held: VecDeque<Key>,
     /// True if the shard did not answer.
     is_silent: bool,
     retry_at: Option<Instant>,
@@ -156,13 +160,15 @@ async fn looked(shards: &mut [ShardTimes]) -> (usize, Looked) {
     .await
 }
 
-/// Fires the schedules of a shard that are due. Those that failed wait until it is time to retry them.
+/// Fires the schedules of a shard that are due. Those that failed wait until it is time to retry them, a few at a time, so
+/// that they do not delay the others.
 async fn look(shared: &Shared, number: usize, mut failing: Failing) -> Looked {
     let is_retry = failing.retry_at.is_none_or(|at| at <= Instant::now());
     let mut held = std::mem::take(&mut failing.held);
     if is_retry {
-        held.clear();
+        held.drain(..RETRIES.min(held.len()));
     }
+    let held_before = held.len();
     let fired = timeout(shared.options.lease, fire_page(shared, number, &mut held)).await;
     let fired = fired.unwrap_or_else(|_| Err(EngineError::late()));
     failing.is_silent = fired.is_err();
@@ -174,6 +180,10 @@ async fn look(shared: &Shared, number: usize, mut failing: Failing) -> Looked {
     failing.held = held;
     if !failing.is_silent && failing.held.is_empty() {
         failing = Failing::default();
+    } else if is_retry && !failing.is_silent && failing.held.len() == held_before {
+        // The reason of the failures may have ended: the next retry is immediate.
+        failing.retry_at = Some(Instant::now());
+        failing.pause = Duration::ZERO;
     } else if is_retry || failing.is_silent {
         failing.back_off();
     }
@@ -185,29 +195,40 @@ async fn look(shared: &Shared, number: usize, mut failing: Failing) -> Looked {
 async fn fire_page(
     shared: &Shared,
     number: usize,
-    held: &mut HashSet<Key>,
+    held: &mut VecDeque<Key>,
 ) -> Answer<Option<Instant>> {
     let Shared { engine, place, .. } = shared;
     let began = Instant::now();
-    let Agenda { now, schedules } = engine.next_schedules(place, number, PAGE + held.len()).await?;
+    let held_before: HashSet<Key> = held.iter().cloned().collect();
+    let limit = PAGE + held.len();
+    let Agenda { now, schedules } = engine.next_schedules(place, number, limit).await?;
+    let is_full = schedules.len() == limit;
+    let mut unable = 0;
     let mut next = None;
     let mut sooner = |at: Option<Instant>| next = next.into_iter().chain(at).min();
     for schedule in schedules {
-        match schedule.due_at().filter(|_| !held.contains(&schedule.key)) {
+        match schedule.due_at().filter(|_| !held_before.contains(&schedule.key)) {
             Some(at) if at <= now => match fire(shared, &schedule, now).await {
                 // The schedule has another time now, or another process has changed it. The next page shows that time.
                 Ok(_) => sooner(Some(began)),
-                Err(fault) if matches!(fault.kind, Kind::Absent | Kind::Unsure | Kind::Dropped) => {
-                    return Err(fault);
-                }
                 Err(fault) => {
+                    unable += usize::from(fault.kind == Kind::Unable);
+                    if unable == RETRIES
+                        || matches!(fault.kind, Kind::Absent | Kind::Unsure | Kind::Dropped)
+                    {
+                        return Err(fault);
+                    }
                     place.note_failure(Part::Shard(number), &fault);
-                    held.insert(schedule.key);
+                    held.push_back(schedule.key);
                 }
             },
             Some(at) => sooner(began.checked_add(until(now, at))),
             None => {}
         }
+    }
+    if is_full && held.len() > held_before.len() {
+        // Behind those that failed, others may be due.
+        sooner(Some(began));
     }
     Ok(next)
 }

@@ -76,6 +76,10 @@ pub(super) struct Memory {
     pub(super) knows_schedules: bool,
     /// The shard that does not answer requests for schedules.
     pub(super) silent_shard: Option<usize>,
+    /// The time that an attempt to fire the schedule of a locked key takes.
+    pub(super) lock_timeout: Duration,
+    /// True if the store refuses to fire schedules now.
+    pub(super) is_unable: bool,
     /// The numbers of requests for schedules, and of attempts to fire one.
     pub(super) looks: AtomicUsize,
     pub(super) shots: AtomicUsize,
@@ -108,6 +112,8 @@ impl Memory {
             schedules: vec![Mutex::default()],
             knows_schedules: true,
             silent_shard: None,
+            lock_timeout: Duration::ZERO,
+            is_unable: false,
             looks: AtomicUsize::new(0),
             shots: AtomicUsize::new(0),
         }
@@ -358,17 +364,24 @@ impl Engine for Memory {
         .await
     }
 
-    async fn next_schedules(&self, _: &Place, shard: usize, _: usize) -> Answer<Agenda> {
+    async fn next_schedules(&self, _: &Place, shard: usize, limit: usize) -> Answer<Agenda> {
         if self.silent_shard == Some(shard) {
             return std::future::pending().await;
         }
         self.looks.fetch_add(1, Ordering::SeqCst);
-        Ok(Agenda { now: self.now(), schedules: lock(&self.schedules[shard]).clone() })
+        let mut schedules = lock(&self.schedules[shard]).clone();
+        schedules.sort_by_key(|schedule| schedule.due_at().unwrap_or(Micros::MAX));
+        schedules.truncate(limit);
+        Ok(Agenda { now: self.now(), schedules })
     }
 
     async fn fire_schedule(&self, queue: &Place, was: &Scheduled, firing: Firing) -> Answer<bool> {
         self.shots.fetch_add(1, Ordering::SeqCst);
+        if self.is_unable {
+            return Err(EngineError::unable("no space"));
+        }
         if self.is_locked(&was.key) {
+            tokio::time::sleep(self.lock_timeout).await;
             return Err(locked());
         }
         if firing.adds(was) {

@@ -62,6 +62,42 @@ async fn claims_do_not_pay_for_a_schedule_that_cannot_be_fired() {
     assert!(counts.iter().any(|(key, _)| key == "held"), "{counts:?}");
 }
 
+/// A transaction may lock the keys of many schedules. The wait for each of them takes time.
+#[tokio::test(start_paused = true)]
+async fn many_locked_schedules_do_not_stop_the_others() {
+    const LOCKED: usize = 300;
+    let names: Vec<String> = (0..LOCKED).map(|n| format!("locked-{n}")).collect();
+    let mut engine = Memory::new();
+    engine.lock_timeout = SECOND / 10;
+    let mut schedules: Vec<_> = names.iter().map(|name| scheduled(name)).collect();
+    schedules.push(Scheduled { next_at: 3_000_000, ..scheduled("pulse") });
+    engine.schedules = vec![Mutex::new(schedules)];
+    let (engine, queue) = queue_with(engine, Options::default());
+    names.iter().for_each(|name| engine.set_locked(name, true));
+    let counts = work_for(&queue, SECOND * 90).await;
+    let [(pulse, count)] = &counts[..] else { panic!("only one key is free: {counts:?}") };
+    assert!(pulse == "pulse" && *count >= 45, "{counts:?}");
+    engine.shots.store(0, Ordering::SeqCst);
+    let counts = work_for(&queue, SECOND * 60).await;
+    assert!(counts[0].1 >= 50, "{counts:?}");
+    let shots = engine.shots.load(Ordering::SeqCst);
+    assert!(shots <= 150, "{shots} attempts in a minute");
+    names.iter().for_each(|name| engine.set_locked(name, false));
+    let counts = work_for(&queue, SECOND * 12).await;
+    assert_eq!(counts.len(), LOCKED + 1, "each schedule is fired");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_unable_gets_few_attempts() {
+    let mut engine = Memory::new();
+    engine.is_unable = true;
+    engine.schedules = vec![Mutex::new((0..100).map(|n| scheduled(&n.to_string())).collect())];
+    let (engine, queue) = queue_with(engine, Options::default());
+    assert_eq!(work_for(&queue, SECOND * 60).await, []);
+    let shots = engine.shots.load(Ordering::SeqCst);
+    assert!((40..=100).contains(&shots), "{shots} attempts in a minute");
+}
+
 /// The store may have lost the time that claims name.
 #[tokio::test(start_paused = true)]
 async fn a_schedule_that_no_claim_names_is_found() {

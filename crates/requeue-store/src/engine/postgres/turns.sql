@@ -412,6 +412,7 @@ declare
     aged integer;
     wanted integer;
     visited record;
+    has_group_rates boolean;
     marked integer := 0;
     begun record;
     began constant bigint := t;
@@ -432,7 +433,6 @@ begin
         perform requeue.wake_for_slots(in_queue, ended.freed, t);
     end if;
 
-    is_rated := place.rate is not null or place.has_group_rates;
     if place.rate is not null and not is_paused then
         begun := requeue.begin_rate(in_queue, place.rate, in_max);
         in_max := begun.most;
@@ -450,6 +450,9 @@ begin
         );
     end if;
 
+    -- A group may have got its first rate since `place` was read.
+    has_group_rates := place.has_group_rates or exists (select from unnest(turns) c where c.rate is not null);
+    is_rated := place.rate is not null or has_group_rates;
     present := array(select distinct c.priority from unnest(turns) c);
     if in_oldest > 0 and cardinality(present) > 1 then
         aged := requeue.oldest_priority(in_queue, turns);
@@ -482,7 +485,7 @@ begin
     if is_rated then
         -- Not before the time of a claim that has had the right to use a rate.
         t := requeue.now();
-        if place.has_group_rates and cardinality(visited.taken_groups) > 0 then
+        if has_group_rates and cardinality(visited.taken_groups) > 0 then
             perform requeue.end_group_rates(in_queue, visited.taken_groups, t);
         end if;
     end if;
@@ -491,7 +494,7 @@ begin
 
     if not is_paused and cardinality(keys) < in_max then
         next_due := requeue.next_turn(in_queue, marked, visited.short, visited.is_busy, t);
-        if place.has_group_rates then
+        if has_group_rates then
             next_due := least(next_due, requeue.next_by_rates(in_queue, began, t));
         end if;
     end if;

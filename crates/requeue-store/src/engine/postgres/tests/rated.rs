@@ -79,3 +79,23 @@ async fn processes_do_not_exceed_the_rate_of_a_queue() {
 async fn processes_do_not_exceed_the_rate_of_a_group() {
     check_starts(Rate::new(600, SECOND).burst(7), Some(Rate::new(200, SECOND).burst(2))).await;
 }
+
+/// A group gets its first rate after a claim has read the settings of the queue, and before it reads those of the groups.
+#[tokio::test]
+async fn a_claim_records_starts_by_a_rate_that_is_set_meanwhile() {
+    let Some(server) = Server::shared() else { return };
+    let (engine, url) = engine(server, WHOLE).await;
+    let settings = Settings { group_by: Some("".into()), ..Settings::default() };
+    let queue = engine.open_queue("q", settings).await.expect("the queue opens");
+    let ask = |key: &str| Ask { group: Some("g".into()), ..Ask::new(key, Add::now()) };
+    engine.add_keys(&queue, vec![ask("a"), ask("b")]).await.expect("added");
+    let meanwhile = "create or replace function requeue.note_due(in_queue integer, t bigint) \
+         returns integer language plpgsql as $$ begin \
+         perform requeue.set_group_rate(in_queue, 'g', '{1, 86400000000, 1}'); return 0; end $$";
+    server.psql(name(&url), meanwhile);
+    for expected in [1, 0] {
+        let claimed = engine.claim_keys(&queue, claim(1, LEASE)).await.expect("claimed");
+        assert_eq!(claimed.items.len(), expected);
+        assert!(claimed.is_rated);
+    }
+}

@@ -7,11 +7,18 @@ use crate::tests::get;
 use crate::types::error::{ErrorKind, chain};
 use crate::{Add, Merge, Priority};
 
-/// Roles belong to the server, not to a database. Only one test at a time may create them.
-async fn with_roles<T>(server: &Server, url: &str, what: impl AsyncFnOnce() -> T) -> T {
-    static ROLES: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
-    let _roles = ROLES.lock().await;
-    server.psql(name(url), include_str!("../roles.sql"));
+pub(super) const ROLES: &str = include_str!("../roles.sql");
+
+/// Roles belong to the server, not to a database. Only one test at a time may create them, which `roles` does.
+pub(super) async fn with_roles<T>(
+    server: &Server,
+    url: &str,
+    roles: &str,
+    what: impl AsyncFnOnce() -> T,
+) -> T {
+    static CREATED: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+    let _created = CREATED.lock().await;
+    server.psql(name(url), roles);
     let done = what().await;
     server.psql(name(url), "drop owned by worker, producer; drop role worker, producer");
     done
@@ -35,7 +42,7 @@ async fn a_worker_works_and_changes_nothing_past_the_functions() {
     let Some(server) = Server::shared() else { return };
     let url = server.database();
     store(&url).await;
-    with_roles(server, &url, async || {
+    with_roles(server, &url, ROLES, async || {
         let worker = connect(server, "worker", &url).await;
         worker.migrate().await.expect("there is nothing to do");
         let queue = worker.queue("q").max_failures(1).open().await.expect("the queue opens");
@@ -65,7 +72,7 @@ async fn a_producer_adds_in_every_way_and_does_nothing_else() {
     let queue = store(&url).await.queue("q").open().await.expect("the queue opens");
     queue.add("parked").await.expect("added");
     get(&queue).await.give_up("no").await.expect("the lease is valid");
-    with_roles(server, &url, async || {
+    with_roles(server, &url, ROLES, async || {
         let producer = connect(server, "producer", &url).await;
         let adds = producer.queue("q").open().await.expect("the queue exists");
         assert_eq!(adds.add("now").await.expect("added"), Added::New);

@@ -1,7 +1,9 @@
 //! Tests of upgrades of a schema from version 1.
 
+use super::roles::{ROLES, with_roles};
 use super::schema::{STEPS, TABLES, VERSION};
 use super::*;
+use crate::tests::damage::claim;
 use crate::tests::upgrade;
 use crate::types::error::{Answer, chain};
 
@@ -169,6 +171,35 @@ async fn an_upgrade_keeps_the_owner_and_the_grants() {
          from pg_proc p, aclexplode(p.proacl) a \
          where p.pronamespace = 'requeue'::regnamespace and a.grantee = 'granted'::regrole";
     assert_eq!(server.psql(database, granted), "cancel renew");
+}
+
+/// A claim also reads tables that version 1 does not have.
+#[tokio::test]
+async fn a_worker_of_version_1_claims_after_an_upgrade() {
+    let Some(server) = Server::shared() else { return };
+    let url = older_schema(server).await;
+    for function in ["claim", "drop_queue", "find", "now", "passed_over"] {
+        let sql = format!("create function requeue.{function}() returns int language sql return 0");
+        server.psql(name(&url), &sql);
+    }
+    let (worker, _) = ROLES.split_once("\n\n").expect("the worker comes first");
+    // This role may not read the keys.
+    let producer = "create role producer; grant select on requeue.version to producer";
+    with_roles(server, &url, &format!("{worker}; {producer}"), async || {
+        open(&url).await.expect("the schema is upgraded");
+        let engine = at(&server.url("worker", name(&url)), Duration::ZERO);
+        let place = engine.find_queue("mail").await.expect("answered").expect("the queue exists");
+        let claimed = engine.claim_keys(&place, claim(9, Duration::from_secs(3600))).await;
+        assert_eq!(claimed.expect("claimed").items.len(), 1);
+        for (role, expected) in [("worker", "0"), ("producer", "7")] {
+            let sql = format!(
+                "select count(*) from pg_class where relnamespace = 'requeue'::regnamespace \
+                 and relkind = 'r' and not has_table_privilege('{role}', oid, 'select')"
+            );
+            assert_eq!(server.psql(name(&url), &sql), expected, "{role}");
+        }
+    })
+    .await;
 }
 
 #[tokio::test]

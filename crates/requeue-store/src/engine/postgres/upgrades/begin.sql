@@ -12,6 +12,9 @@ create table requeue.kept_grants as
     select p.proname as name, a.grantee
     from pg_catalog.pg_proc p, lateral pg_catalog.aclexplode(p.proacl) a
     where p.pronamespace = 'requeue'::regnamespace and a.grantee <> p.proowner;
+-- A role that can read the keys can also read the tables that the upgrade creates: see `end.sql`.
+create table requeue.kept_tables as
+    select c.oid from pg_catalog.pg_class c where c.relnamespace = 'requeue'::regnamespace and c.relkind = 'r';
 
 -- A function whose parameters change cannot be replaced, so all are dropped: together, because they need each other.
 do $$

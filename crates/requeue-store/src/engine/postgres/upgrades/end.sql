@@ -1,5 +1,6 @@
 
--- Ends an upgrade: a role that could execute a function can also execute the functions that replace it.
+-- Ends an upgrade: a role that could execute a function can also execute the functions that replace it, and a role that
+-- can read the keys can also read the new tables, which a claim needs.
 do $$
 declare
     kept record;
@@ -12,5 +13,15 @@ begin
     loop
         execute 'grant execute on function ' || kept.function || ' to ' || kept.role;
     end loop;
+    for kept in
+        select c.oid::regclass::text as new,
+            case when a.grantee = 0 then 'public' else a.grantee::regrole::text end as role
+        from pg_catalog.pg_class k, lateral pg_catalog.aclexplode(k.relacl) a, pg_catalog.pg_class c
+        where k.oid = 'requeue.keys'::regclass and a.privilege_type = 'SELECT'
+            and c.relnamespace = k.relnamespace and c.relkind = 'r'
+            and c.oid not in (select t.oid from requeue.kept_tables t)
+    loop
+        execute 'grant select on ' || kept.new || ' to ' || kept.role;
+    end loop;
 end $$;
-drop table requeue.kept_grants;
+drop table requeue.kept_grants, requeue.kept_tables;

@@ -208,8 +208,7 @@ if TURNS then
   end
 
   -- Appends up to `most` ready keys of a band to `members`, and their groups to `groups`, by the turns of `candidates`.
-  -- Returns the groups that may
-  -- have more keys. Those whose turns come next have `is_first`.
+  -- Returns the groups that may have more keys. Those whose turns come next have `is_first`.
   local function visit_groups(band, candidates, most, members, groups, at)
     local sum, used = 0, 0
     for i = 1, math.min(#candidates, VISITED) do
@@ -273,9 +272,9 @@ if TURNS then
     return candidates
   end
 
-  -- Returns the members of TURNS that a claim delivers; their groups; how far it has visited the groups of each band: those whose
-  -- turns come next with the keys that they have got, those that follow in the ring, the last group that was looked
-  -- up, and 1 if all groups were; and whether there may be more keys.
+  -- Returns the members of TURNS that a claim delivers; their groups; how far it has visited the groups of each band:
+  -- those whose turns come next with the keys that they have got, those that follow in the ring, the last group that
+  -- was looked up, and 1 if all groups were; and whether there may be more keys.
   function choose_by_turns(at, max, oldest, words, first_word)
     move_due(at)
     local bands, visited = find_candidates(parse_rounds(words, first_word), at)
