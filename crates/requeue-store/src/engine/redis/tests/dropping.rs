@@ -58,6 +58,19 @@ async fn a_drop_whose_count_gets_no_answer_has_changed_nothing() {
 }
 
 #[tokio::test]
+async fn a_queue_whose_schedules_another_program_has_replaced_can_be_dropped() {
+    let Some(server) = Server::shared() else { return };
+    for keys_too in [false, true] {
+        let name = name("foreign");
+        let (engine, _) = engine(&server.url(""), &name).await;
+        server.cli(&["set", &format!("requeue:{{{name}/0.0}}:schedules"), "not a hash"]);
+        let dropped = engine.drop_queue(&name, keys_too).await.expect("dropped");
+        assert_eq!(dropped, Dropped::Yes(StateCounts::default()));
+        assert_eq!(server.cli(&["keys", &format!("*{name}*")]), "");
+    }
+}
+
+#[tokio::test]
 async fn a_drop_that_is_interrupted_is_completed_by_the_next() {
     let Some(server) = Server::shared() else { return };
     let name = name("sealed");
