@@ -120,6 +120,14 @@ impl Redis {
         }
     }
 
+    /// Restores the rate from the record, if the server has lost it.
+    pub(super) async fn restore_rate(&self, shard: &Shard) -> Answer<()> {
+        match self.read_record(&shard.queue.name, None).await? {
+            Some(record) if record.settings.rate.is_some() => self.restore_mark(shard).await,
+            _ => Ok(()),
+        }
+    }
+
     async fn record_rate(&self, shard: &Shard, rate: Option<Rate>) -> Answer<()> {
         let change = ["rate".to_owned(), values::rate_word(rate)];
         dropping::record(&self.nodes, &shard.queue, &change).await

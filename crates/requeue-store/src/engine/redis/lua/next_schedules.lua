@@ -1,4 +1,5 @@
--- Answers the time, and the keys whose schedules are due first, with their schedules. ARGV: the greatest number of keys.
+-- Answers whether the shard had its pause, the time that claims read, or a rate; and the time, and the keys whose schedules
+-- are due first, with their schedules. ARGV: the greatest number of keys.
 -- Another client, or an eviction, may have removed the time that claims read, which is then written again, or schedules,
 -- whose times are then removed.
 local answer, most, found = { now() }, tonumber(ARGV[1]), 0
@@ -16,8 +17,8 @@ repeat
     end
   end
 until not has_lost
-local _, noted = standing()
+local is_paused, noted, rate = standing()
 if (noted or NEVER) ~= first(SCHEDULE_TIMES) then
   note_next()
 end
-return answer
+return { (is_paused or noted or rate) and 1 or 0, answer }

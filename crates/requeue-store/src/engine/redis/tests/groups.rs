@@ -383,6 +383,27 @@ async fn an_opener_makes_the_record_say_the_rate_that_claims_keep() {
     }
 }
 
+#[tokio::test]
+async fn a_worker_restores_a_rate_that_the_server_has_lost() {
+    let Some(server) = Server::shared() else { return };
+    let name = name("evicted");
+    let (engine, place) = grouped(&server.url(""), &name, "").await;
+    let review = async || engine.next_schedules(&place, 0, 9).await.expect("read");
+    for rate in [Some(per_second(10)), None] {
+        engine.set_rate(&place, rate).await.expect("set");
+        let paused = format!("requeue:{{{name}/0.0}}:paused");
+        assert_eq!(server.cli(&["del", &paused]), "1");
+        assert_eq!(rates(&engine, &place).await, (rate, None));
+        review().await;
+        assert_eq!(rates(&engine, &place).await, (rate, rate));
+    }
+    // A rate that was removed stays removed, though the record still says it.
+    engine.set_rate(&place, None).await.expect("set");
+    server.cli(&["hset", &format!("requeue:{{{name}}}:queue"), "rate", "10 1000000 1"]);
+    review().await;
+    assert_eq!(rates(&engine, &place).await.1, None);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rate_that_changes_while_the_first_one_is_recorded_stays_in_the_record() {
     let Some(server) = Server::start() else { return };
