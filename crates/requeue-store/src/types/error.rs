@@ -118,6 +118,12 @@ impl EngineError {
         Self { kind, ..self }
     }
 
+    /// Returns the error of a request that changes nothing, of a greater change.
+    pub(crate) fn of_a_read(self) -> Self {
+        let kind = if self.kind == Kind::Unsure { Kind::Absent } else { self.kind };
+        Self { kind, ..self }
+    }
+
     /// Replaces the message of a lock on a single key. Engines report the name of the lock instead.
     pub(crate) fn of_a_key(self) -> Self {
         if self.kind == Kind::Locked { Self::locked() } else { self }

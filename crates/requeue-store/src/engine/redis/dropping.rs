@@ -46,25 +46,21 @@ const LIMIT: Duration = Duration::from_secs(5);
 
 impl Redis {
     pub(super) async fn drop_named(&self, name: &str, keys_too: bool) -> Answer<Dropped> {
-        self.check(Some(name)).await?;
-        let Some(record) = self.read_record(name, None).await? else { return Ok(Dropped::Missing) };
+        let read = async {
+            self.check(Some(name)).await?;
+            self.read_record(name, None).await
+        };
+        let record = read.await.map_err(EngineError::of_a_read)?;
+        let Some(record) = record else { return Ok(Dropped::Missing) };
         let Record { settings, shards: count, generation, is_dropping, .. } = record;
         // It determines the parts of a shard.
         let grouping = settings.group_by.map(|_| Grouping::Add);
         let of = Arc::new(Identity { name: name.to_owned(), generation, floor: 0, grouping });
         let shards = names::shards(&of, count);
         if !keys_too && !is_dropping {
-            // Count without a seal first, so that adds continue if the queue is not dropped. A shard that
-            // another drop has sealed is not counted.
-            let (mut counts, mut schedules) = (StateCounts::default(), 0);
-            for shard in &shards {
-                schedules += count_schedules(&self.nodes, shard).await?;
-                let counted = self.nodes.scripts.counts.on(shard);
-                if let Ok(counted) = self.run_script(shard, &counted).await {
-                    counts =
-                        sum_counts(counts, values::read_counts(&mut Values::from_array(counted)?)?);
-                }
-            }
+            // Count without a seal first, so that adds continue if the queue is not dropped.
+            let counted = self.count_unsealed(&shards).await;
+            let (counts, schedules) = counted.map_err(EngineError::of_a_read)?;
             if Dropped::keeps(&counts, schedules, keys_too) {
                 return Ok(Dropped::Kept(counts, schedules));
             }
@@ -84,6 +80,20 @@ impl Redis {
             Ok(dropped)
         });
         dropping.await.unwrap_or_else(|error| Err(EngineError::unsure(error)))
+    }
+
+    /// Returns the numbers of keys and of schedules. The keys of a shard that another drop has sealed are not counted.
+    async fn count_unsealed(&self, shards: &[Shard]) -> Answer<(StateCounts, u64)> {
+        let (mut counts, mut schedules) = (StateCounts::default(), 0);
+        for shard in shards {
+            schedules += count_schedules(&self.nodes, shard).await?;
+            let counted = self.nodes.scripts.counts.on(shard);
+            if let Ok(counted) = self.run_script(shard, &counted).await {
+                counts =
+                    sum_counts(counts, values::read_counts(&mut Values::from_array(counted)?)?);
+            }
+        }
+        Ok((counts, schedules))
     }
 
     /// Returns the floor. All queues that are created from now on have greater fencing tokens.

@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
+use super::names::Shard;
 use super::values::{self, Values};
 use super::{Redis, dropping};
 use crate::engine::gate::Gate;
@@ -93,10 +94,43 @@ impl Redis {
         let mut command = self.nodes.scripts.set_rate.on(shard);
         command.arg(values::rate_word(rate)).arg(when);
         let stored = values::to_text(self.run_script(shard, &command).await?)?;
-        let change = ["rate".to_owned(), stored.clone()];
-        let recorded = dropping::record(&self.nodes, &shard.queue, &change);
-        recorded.await.map_err(|fault| fault.after_a_part())?;
-        Ok(Rate::from_stored(&stored))
+        let rate = Rate::from_stored(&stored);
+        let recorded = async {
+            self.record_rate(shard, rate).await?;
+            self.record_queue_rate(queue, rate).await
+        };
+        recorded.await.map_err(|fault| fault.after_a_part())
+    }
+
+    /// Changes the record of a queue, which says the rate `recorded`, until it says the rate that claims keep: another
+    /// process may change the rate meanwhile, and change the record first. Returns the rate.
+    pub(super) async fn record_queue_rate(
+        &self,
+        queue: &Place,
+        mut recorded: Option<Rate>,
+    ) -> Answer<Option<Rate>> {
+        let shards = self.shards_of(queue)?;
+        loop {
+            let rate = self.read_queue_rate(queue).await?.map(|throttle| throttle.rate);
+            if rate == recorded {
+                return Ok(rate);
+            }
+            self.record_rate(&shards[0], rate).await?;
+            recorded = rate;
+        }
+    }
+
+    /// Restores the rate from the record, if the server has lost it.
+    pub(super) async fn restore_rate(&self, shard: &Shard) -> Answer<()> {
+        match self.read_record(&shard.queue.name, None).await? {
+            Some(record) if record.settings.rate.is_some() => self.restore_mark(shard).await,
+            _ => Ok(()),
+        }
+    }
+
+    async fn record_rate(&self, shard: &Shard, rate: Option<Rate>) -> Answer<()> {
+        let change = ["rate".to_owned(), values::rate_word(rate)];
+        dropping::record(&self.nodes, &shard.queue, &change).await
     }
 
     /// Lists groups with the numbers of their keys. The shards do not keep their keys by group, so this reads all keys
@@ -153,7 +187,7 @@ impl Redis {
     /// of the next starts: only the shard of a group knows that of its rate.
     async fn read_settings(
         &self,
-        shard: &super::Shard,
+        shard: &Shard,
         now: Micros,
         settings: &mut BTreeMap<Vec<u8>, Setting>,
     ) -> Answer<()> {

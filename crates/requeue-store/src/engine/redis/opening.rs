@@ -170,7 +170,7 @@ impl Redis {
         }
         let (mut is_lost, mut was_made) = (false, false);
         let mut attempts = 0..ATTEMPTS;
-        let (settings, shards) = loop {
+        let (recorded, shards, rate) = loop {
             if attempts.next().is_none() {
                 return Err(EngineError::absent(
                     "other processes drop and create the queue repeatedly; try again later",
@@ -208,7 +208,7 @@ impl Redis {
             let marked = self.mark_all(name, &record, &of, &shards).await?;
             is_lost |= marked.had_data && was_made;
             if marked.is_complete {
-                break (settings.clone(), shards);
+                break (settings.clone(), shards, marked.rate);
             }
         };
         let count = shards.len();
@@ -216,7 +216,7 @@ impl Redis {
             tracing::warn!(
                 queue = name,
                 shards = count,
-                ?settings,
+                settings = ?recorded,
                 "the server has lost the record of the queue; it was \
                  created again with these settings"
             );
@@ -226,7 +226,13 @@ impl Redis {
         // progress.
         lock(&self.queues).entry(generation).or_insert(shards);
         let id = self.places.fetch_add(1, Ordering::Relaxed);
-        Ok(Some(Place { generation, ..Place::new(id, name, settings) }))
+        let settings = Settings { rate, ..recorded.clone() };
+        let mut place = Place { generation, ..Place::new(id, name, settings) };
+        if rate != recorded.rate {
+            // A process that has changed the rate has not changed the record, or not yet.
+            place.rate = self.record_queue_rate(&place, recorded.rate).await?;
+        }
+        Ok(Some(place))
     }
 
     /// Marks all shards with the generation of the record. The marks are not complete if another process has
@@ -238,17 +244,18 @@ impl Redis {
         of: &Arc<Identity>,
         shards: &[Shard],
     ) -> Answer<Marked> {
-        let (mut others, mut damaged, mut had_data) = (None, Vec::new(), false);
+        let (mut others, mut damaged, mut had_data, mut rate) = (None, Vec::new(), false, None);
         for shard in shards {
             match self.check_shard(shard, record).await? {
-                Checked::Ours { was_there, is_damaged } => {
+                Checked::Ours { was_there, is_damaged, rate: found } => {
                     had_data |= was_there;
+                    rate = rate.or(found);
                     damaged.extend(is_damaged.then_some(shard));
                 }
                 Checked::Others(mark) => others = others.or(Some(mark)),
             }
         }
-        let incomplete = Ok(Marked { had_data, is_complete: false });
+        let incomplete = Ok(Marked { had_data, is_complete: false, rate: None });
         if let Some(other) = others {
             // If the queue is new, another process has marked a shard in the meantime.
             if !record.is_new {
@@ -290,7 +297,7 @@ impl Redis {
         for shard in damaged {
             repairing::repair_shard(&self.nodes, name, shard).await?;
         }
-        Ok(Marked { had_data, is_complete: true })
+        Ok(Marked { had_data, is_complete: true, rate })
     }
 
     /// Checks a shard, and begins its mark if it has none.
@@ -306,6 +313,7 @@ impl Redis {
         let was_there = checked.number::<u8>()? == 1;
         let is_damaged = checked.number::<u8>()? == 1;
         let mark = String::from_utf8(checked.bytes()?).map_err(|_| unknown_format())?;
+        let rate = Rate::from_stored(&checked.text()?);
         match dropping::parse_mark(&mark)? {
             (generation, kind) if generation == shard.queue.generation => {
                 if kind == Mark::Sealed {
@@ -322,7 +330,7 @@ impl Redis {
             // Check that the command is permitted.
             self.nodes.run_command(shard.slot, cmd("WAIT").arg(0).arg(1)).await?;
         }
-        Ok(Checked::Ours { was_there, is_damaged })
+        Ok(Checked::Ours { was_there, is_damaged, rate })
     }
 
     pub(super) async fn list_all(&self) -> Answer<Vec<QueueInfo>> {
@@ -390,6 +398,8 @@ struct Marked {
     /// True if a shard had data of this generation before.
     had_data: bool,
     is_complete: bool,
+    /// The rate that claims keep.
+    rate: Option<Rate>,
 }
 
 /// The generation that a shard belongs to.
@@ -397,6 +407,7 @@ enum Checked {
     Ours {
         was_there: bool,
         is_damaged: bool,
+        rate: Option<Rate>,
     },
     /// The shard has the mark of another generation.
     Others(u64),

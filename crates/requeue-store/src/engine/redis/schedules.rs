@@ -83,10 +83,17 @@ impl Redis {
         shard: usize,
         limit: usize,
     ) -> Answer<Agenda> {
-        let shard = &self.shards_of(queue)?[shard];
+        let shards = self.shards_of(queue)?;
+        let shard = &shards[shard];
         let mut command = self.nodes.scripts.next_schedules.on_schedules(shard);
         command.arg(limit);
-        read_agenda(self.run_script(shard, &command).await?)
+        let mut found = Values::from_array(self.run_script(shard, &command).await?)?;
+        let has_standing = found.is_true()?;
+        // A queue with several shards has no rate.
+        if !has_standing && shards.len() == 1 {
+            self.restore_rate(shard).await?;
+        }
+        read_agenda(found.next_value()?)
     }
 
     pub(super) async fn find_schedule(&self, queue: &Place, key: &Key) -> Answer<Agenda> {

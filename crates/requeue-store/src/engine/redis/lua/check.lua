@@ -2,8 +2,8 @@
 -- command of the other scripts: none of them may fail after it has begun to write. If the shard has no
 -- mark, writes a tentative mark of this queue, which mark.lua completes. ARGV: the generation of the queue,
 -- the lowest fencing token, the rate or empty text, and in a queue with groups the limit of its groups. The rate and
--- the limit are written if the shard has none. Answers whether the shard existed before, whether it is damaged, and
--- its mark. A shard with the mark of another generation is not changed.
+-- the limit are written if the shard has none. Answers whether the shard existed before, whether it is damaged, its
+-- mark, and its rate or empty text. A shard with the mark of another generation is not changed.
 local generation, least = ARGV[1], tonumber(ARGV[2])
 local was_there = redis.call('GET', EPOCH) and 1 or 0
 for i, key in ipairs(KEYS) do
@@ -16,7 +16,7 @@ for i, key in ipairs(KEYS) do
 end
 local mark = redis.call('GET', KEYS[10])
 if mark and mark ~= generation and string.sub(mark, 1, 1) ~= '?' then
-  return { was_there, 0, mark }
+  return { was_there, 0, mark, '' }
 end
 -- Longer than any key.
 local none = string.rep(' ', 4096)
@@ -51,9 +51,10 @@ if TURNS and not redis.call('HGET', GROUP_SETTINGS, DEFAULT) then
 end
 local is_paused, time, rate = parse_standing(redis.call('GET', PAUSED), generation)
 if ARGV[3] ~= '' and not rate then
-  redis.call('SET', PAUSED, text_of_standing(generation, is_paused, time, ARGV[3] .. ' 0'))
+  rate = ARGV[3] .. ' 0'
+  redis.call('SET', PAUSED, text_of_standing(generation, is_paused, time, rate))
 end
 redis.call('LLEN', WAKE)
 redis.call('LPUSH', WAKE, 1)
 redis.call('LTRIM', WAKE, 0, 0)
-return { was_there, is_damaged() and 1 or 0, mark }
+return { was_there, is_damaged() and 1 or 0, mark, rate_of(rate) or '' }

@@ -3,7 +3,13 @@
 local generation, what, name = ARGV[1], ARGV[2], ARGV[3]
 local mark = redis.call('GET', KEYS[10]) or ''
 local of, by, since = string.match(mark, '^%-(%S+) (%S+) (%S+)$')
-local at, schedules = now(), redis.call('HLEN', KEYS[#KEYS - 1])
+local at = now()
+
+-- Returns the number of schedules. A string of another program at their Redis key must not prevent the removal.
+local function count_schedules()
+  local hash = KEYS[#KEYS - 1]
+  return redis.call('TYPE', hash).ok == 'hash' and redis.call('HLEN', hash) or 0
+end
 
 if what == 'seal' then
   -- From here on, no script operates on the shard. Answers 0 if another drop has sealed it less than 10 s
@@ -15,10 +21,10 @@ if what == 'seal' then
   local answer = { 1, last_epoch(), count(at) }
   -- Nobody asks how long the next key has been ready.
   answer[#answer + 1] = 0
-  answer[#answer + 1] = schedules
+  answer[#answer + 1] = count_schedules()
   return answer
 elseif what == 'schedules' then
-  return { 1, schedules }
+  return { 1, count_schedules() }
 elseif what == 'unseal' then
   if of == generation and by == name then
     redis.call('SET', KEYS[10], generation)

@@ -1,15 +1,24 @@
--- Answers the time, and the keys whose schedules are due first, with their schedules. ARGV: the greatest number of keys.
--- Another client, or an eviction, may have removed the time that claims read, which is then written again.
-local answer = { now() }
-local most = tonumber(ARGV[1])
-local _, noted = standing()
+-- Answers whether the shard had its pause, the time that claims read, or a rate; and the time, and the keys whose schedules
+-- are due first, with their schedules. ARGV: the greatest number of keys.
+-- Another client, or an eviction, may have removed the time that claims read, which is then written again, or schedules,
+-- whose times are then removed.
+local answer, most, found = { now() }, tonumber(ARGV[1]), 0
+repeat
+  local has_lost = false
+  for _, key in ipairs(redis.call('ZRANGEBYSCORE', SCHEDULE_TIMES, '-inf', '+inf', 'LIMIT', found, most - found)) do
+    local schedule = find_schedule(key)
+    if schedule then
+      append_schedule(answer, key, schedule)
+      found = found + 1
+    else
+      -- Its time would stay due, and hide later ones.
+      redis.call('ZREM', SCHEDULE_TIMES, key)
+      has_lost = true
+    end
+  end
+until not has_lost
+local is_paused, noted, rate = standing()
 if (noted or NEVER) ~= first(SCHEDULE_TIMES) then
   note_next()
 end
-for _, key in ipairs(most > 0 and redis.call('ZRANGE', SCHEDULE_TIMES, 0, most - 1) or {}) do
-  local schedule = find_schedule(key)
-  if schedule then
-    append_schedule(answer, key, schedule)
-  end
-end
-return answer
+return { (is_paused or noted or rate) and 1 or 0, answer }

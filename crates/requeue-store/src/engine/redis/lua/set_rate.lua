@@ -2,7 +2,7 @@
 -- queue keeps the rate that it has. A removed rate is stored as a dash, so that check.lua does not restore it. Answers the
 -- rate, or empty text.
 local is_paused, time, rate = standing()
-local has = string.match(rate or '', '^(%d+ %d+ %d+) %d+$')
+local has = rate_of(rate)
 if ARGV[2] == 'first' and has then
   return has
 end

@@ -47,6 +47,11 @@ local function parse_standing(text, generation)
   return is_paused, tonumber(time), rate ~= '' and rate or nil
 end
 
+-- Returns the rate of a gate, or nil if there is none. A dash is the gate of a rate that was removed.
+local function rate_of(gate)
+  return string.match(gate or '', '^(%d+ %d+ %d+) %d+$')
+end
+
 local function text_of_standing(generation, is_paused, time, rate)
   local word = (is_paused and '' or '-') .. generation
   if rate then

@@ -41,6 +41,35 @@ async fn nothing_is_left_of_a_dropped_queue() {
     assert_eq!(server.cli(&["hexists", "requeue:queues", &name]), "0");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drop_whose_count_gets_no_answer_has_changed_nothing() {
+    let Some(server) = Server::start() else { return };
+    let scripts = Scripts::new(CLOCK);
+    let (_, place) = engine(&server.url(""), "q").await;
+    for script in [&scripts.open, &scripts.drop] {
+        let proxy = Proxy::start(Language::Redis, server.port());
+        let url = format!("redis://127.0.0.1:{}", proxy.port());
+        let late = Redis::connect(options(&url)).await.expect("the engine connects");
+        let cut = proxy.cut(&hash_of(script), Point::Answer);
+        assert_eq!(kind(late.drop_queue("q", false).await), Kind::Absent);
+        cut.happened();
+        assert_eq!(server.cli(&["get", &mark("q")]), place.generation.to_string());
+    }
+}
+
+#[tokio::test]
+async fn a_queue_whose_schedules_another_program_has_replaced_can_be_dropped() {
+    let Some(server) = Server::shared() else { return };
+    for keys_too in [false, true] {
+        let name = name("foreign");
+        let (engine, _) = engine(&server.url(""), &name).await;
+        server.cli(&["set", &format!("requeue:{{{name}/0.0}}:schedules"), "not a hash"]);
+        let dropped = engine.drop_queue(&name, keys_too).await.expect("dropped");
+        assert_eq!(dropped, Dropped::Yes(StateCounts::default()));
+        assert_eq!(server.cli(&["keys", &format!("*{name}*")]), "");
+    }
+}
+
 #[tokio::test]
 async fn a_drop_that_is_interrupted_is_completed_by_the_next() {
     let Some(server) = Server::shared() else { return };

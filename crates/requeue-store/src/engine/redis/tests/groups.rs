@@ -1,11 +1,14 @@
 //! Tests groups beyond the conformance with the model: lost parts, wakes, shards and lists.
 
+use requeue_servers::{Language, Point, Proxy};
 use tokio::time::timeout;
 
+use super::cuts::hash_of;
 use super::faults::RIGHTS;
 use super::*;
 use crate::engine::{Ask, Failure, Finish, GroupChange};
 use crate::types::group::GroupBy;
+use crate::types::rate::Rate;
 use crate::{Add, Queue, Store};
 
 const LONG: Duration = Duration::from_secs(900);
@@ -342,4 +345,80 @@ async fn queues_with_groups_need_one_more_right() {
     }
     let groups = queue.groups(None, 9).await.expect("listed");
     assert!(groups.len() == 1 && groups[0].is_paused && groups[0].counts.ready == 1, "{groups:?}");
+}
+
+fn per_second(starts: u32) -> Rate {
+    Rate::new(starts, Duration::from_secs(1))
+}
+
+/// Returns the rates that the record and the claims of a queue have.
+async fn rates(engine: &Redis, place: &Place) -> (Option<Rate>, Option<Rate>) {
+    let listed = engine.list_queues().await.expect("listed");
+    let info = listed.into_iter().find(|info| info.name == *place.name).expect("it is listed");
+    let throttle = engine.read_rate(place).await.expect("read");
+    (info.rate, throttle.map(|throttle| throttle.rate))
+}
+
+/// A process that has set a rate ends before it has changed the record.
+#[tokio::test]
+async fn an_opener_makes_the_record_say_the_rate_that_claims_keep() {
+    let Some(server) = Server::shared() else { return };
+    let name = name("rates");
+    let (engine, place) = grouped(&server.url(""), &name, "").await;
+    let record = format!("requeue:{{{name}}}:queue");
+    for (rate, stale) in [
+        (Some(per_second(20)), Some(per_second(10))),
+        (Some(per_second(20)), None),
+        (None, Some(per_second(10))),
+    ] {
+        engine.set_rate(&place, rate).await.expect("set");
+        match stale {
+            Some(stale) => server.cli(&["hset", &record, "rate", &stale.to_stored()]),
+            None => server.cli(&["hdel", &record, "rate"]),
+        };
+        assert_eq!(rates(&engine, &place).await, (stale, rate));
+        let opened = engine.find_queue(&name).await.expect("opened").expect("it exists");
+        assert_eq!(opened.rate, rate, "not {stale:?}");
+        assert_eq!(rates(&engine, &place).await, (rate, rate));
+    }
+}
+
+#[tokio::test]
+async fn a_worker_restores_a_rate_that_the_server_has_lost() {
+    let Some(server) = Server::shared() else { return };
+    let name = name("evicted");
+    let (engine, place) = grouped(&server.url(""), &name, "").await;
+    let review = async || engine.next_schedules(&place, 0, 9).await.expect("read");
+    for rate in [Some(per_second(10)), None] {
+        engine.set_rate(&place, rate).await.expect("set");
+        let paused = format!("requeue:{{{name}/0.0}}:paused");
+        assert_eq!(server.cli(&["del", &paused]), "1");
+        assert_eq!(rates(&engine, &place).await, (rate, None));
+        review().await;
+        assert_eq!(rates(&engine, &place).await, (rate, rate));
+    }
+    // A rate that was removed stays removed, though the record still says it.
+    engine.set_rate(&place, None).await.expect("set");
+    server.cli(&["hset", &format!("requeue:{{{name}}}:queue"), "rate", "10 1000000 1"]);
+    review().await;
+    assert_eq!(rates(&engine, &place).await.1, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rate_that_changes_while_the_first_one_is_recorded_stays_in_the_record() {
+    let Some(server) = Server::start() else { return };
+    for later in [Some(per_second(20)), None] {
+        let name = name("raced");
+        let (engine, place) = grouped(&server.url(""), &name, "").await;
+        let proxy = Proxy::start(Language::Redis, server.port());
+        let (late, of) = grouped(&format!("redis://127.0.0.1:{}", proxy.port()), &name, "").await;
+        let held = proxy.hold(&hash_of(&Scripts::new(CLOCK).record), Point::Request);
+        let first = async move { late.set_first_rate(&of, per_second(10)).await };
+        let first = tokio::spawn(first);
+        held.happened();
+        engine.set_rate(&place, later).await.expect("set");
+        held.release();
+        first.await.expect("the task does not panic").expect("set");
+        assert_eq!(rates(&engine, &place).await, (later, later));
+    }
 }

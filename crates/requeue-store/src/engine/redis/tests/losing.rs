@@ -408,3 +408,34 @@ async fn a_schedule_whose_time_was_removed_adds_its_key() {
     assert_eq!(item.as_str(), Some("pulse"));
     item.succeed().await.expect("the lease is held");
 }
+
+#[tokio::test]
+async fn a_time_whose_schedule_was_removed_is_removed_and_hides_no_other() {
+    let Some(server) = Server::shared() else { return };
+    let (url, name) = (server.url(""), name("hidden"));
+    let part = |part: &str| format!("requeue:{{{name}/0.0}}:{part}");
+    let queue = store(&url).await.queue(&*name).open().await.expect("the queue opens");
+    let (shared, page) = (&queue.shared, 9);
+    let due_in = async || {
+        let claimed = shared.engine.claim_keys(&shared.place, ONE).await.expect("claimed");
+        claimed.schedule_in
+    };
+    let times: Vec<_> = (0..30).flat_map(|n| ["1".to_owned(), format!("lost{n}")]).collect();
+    let times: Vec<_> = times.iter().map(String::as_str).collect();
+    for is_alone in [true, false] {
+        if !is_alone {
+            let yearly = Schedule::cron("@yearly", "UTC").expect("valid");
+            queue.schedule("yearly", yearly).await.expect("stored");
+        }
+        server.cli(&[&["zadd", &part("schedule-times")], &times[..]].concat());
+        // The claims read this time.
+        server.cli(&["set", &part("paused"), &format!("-{} 1", shared.place.generation)]);
+        assert_eq!(due_in().await, Some(Duration::ZERO));
+        let agenda = shared.engine.next_schedules(&shared.place, 0, page).await.expect("read");
+        let keys: Vec<_> = agenda.schedules.iter().map(|found| found.key.to_string()).collect();
+        assert_eq!(keys, if is_alone { vec![] } else { vec!["yearly"] });
+        assert_eq!(server.cli(&["zcard", &part("schedule-times")]), keys.len().to_string());
+        assert_eq!(due_in().await.is_none(), is_alone);
+        assert_ne!(due_in().await, Some(Duration::ZERO));
+    }
+}
