@@ -15,10 +15,10 @@ use crate::wait::JitterSource;
 /// Backs off per key, with jitter, and counts one failure per wait.
 ///
 /// With [`ExponentialFailure`](super::ExponentialFailure), every failed run counts. Events that run a failing key
-/// before its time therefore drive its delay to the maximum within seconds. With this limiter, after the n-th failure
-/// that *counts* (n from 0), the key waits for a random time from d/2 to d, where d = min(base · 2ⁿ, max), and for at
-/// least 1 ns. A failure before that wait is over does not count, and the key waits for the rest of the wait. A failure
-/// at the exact end of the wait counts.
+/// before its time therefore drive its delay to the maximum within seconds. With this limiter, the key waits after the
+/// n-th failure that *counts* (n from 0). The time is random, from d/2 to d, where d = min(base · 2ⁿ, max), and at least
+/// 1 ns. A failure before that wait is over does not count, and the key waits for the rest of the wait. A failure at the
+/// exact end of the wait counts.
 ///
 /// A key starts again at `base` if it has not failed for twice `max` after its wait. The limiter needs no calls of
 /// `forget` to bound its memory: each call of [`delay`] checks two entries, in turn, and removes expired entries.
