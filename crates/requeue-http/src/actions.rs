@@ -138,8 +138,8 @@ pub(crate) async fn set_rate(State(site): Site, request: Request) -> Result<Resp
     Ok(json(&NewRate { rate }))
 }
 
-/// The log of an action on keys. If the request is dropped or fails, the drop logs the keys that were changed by then.
-/// A refused request, which changes nothing, is not logged.
+/// The log of an action on keys. If the request is dropped or fails, the drop of this value logs the keys that were
+/// changed by then. A refused request, which changes nothing, is not logged.
 pub(crate) struct Log {
     remote: Remote,
     action: &'static str,
@@ -310,7 +310,7 @@ async fn act_on_matching(
     }
 }
 
-/// Returns true if a number of keys is near the one that the user has confirmed: at most a tenth more or less.
+/// Returns true if a number of keys differs by at most a tenth from the number that the user has confirmed.
 pub(crate) const fn is_near(matched: usize, expected: usize) -> bool {
     matched.abs_diff(expected) <= expected / 10
 }
@@ -328,8 +328,8 @@ async fn matching_keys(
     Ok(keys)
 }
 
-/// Counts the keys on which an action would have an effect. It needs no token: every client can list the same keys with
-/// their states.
+/// Counts the keys on which an action would have an effect. The request needs no token, because every client can list
+/// the same keys with their states.
 pub(crate) async fn count_keys(
     State(site): Site,
     RawQuery(query): RawQuery,

@@ -71,7 +71,7 @@ pub struct Row {
     pub due_in: Option<f64>,
     /// The time until the lease expires unless it is renewed, in seconds. Only queues in a store have leases.
     pub lease_in: Option<f64>,
-    /// The number of the attempt that runs, or of the next one.
+    /// The number of the attempt that runs, or of the next attempt.
     pub attempt: u32,
     pub failures: u32,
     pub adds: u32,
@@ -506,7 +506,7 @@ pub struct GroupList {
 pub enum GroupAction {
     Pause,
     Resume,
-    /// Sets the limit of the group, or of all groups without another one.
+    /// Sets the limit of the group, or of all groups without a separate limit.
     Limit,
     Rate,
     Weight,
@@ -529,7 +529,7 @@ impl Named for GroupAction {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroupChange {
-    /// The name; `None` for the limit of all groups without another one.
+    /// The name; `None` for the limit of all groups without a separate limit.
     pub group: Option<String>,
     /// For `group-limit`, which requires it; `Some(None)`, which is `null`, removes the limit.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
@@ -574,7 +574,7 @@ pub struct Schedule {
     pub due_in: Option<f64>,
     /// The same time by the clock of the store, in seconds since 1970.
     pub next_at: Option<f64>,
-    /// It is paused, or was refused.
+    /// The schedule is paused, or was refused.
     pub paused: bool,
     /// The reason why a worker has refused it.
     pub error: Option<String>,
@@ -595,7 +595,7 @@ pub struct ScheduleList {
 /// A change of a schedule, with its name in the API.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ScheduleAction {
-    /// Stores the schedule, or replaces the one that the key has.
+    /// Stores the schedule, or replaces the existing schedule of the key.
     Add,
     Remove,
     Pause,

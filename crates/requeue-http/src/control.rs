@@ -7,20 +7,20 @@ use requeue::{Add, Added, CancelledRun, Key, Merge, Queue};
 
 /// Changes a queue in memory for the actions of a site: [`Builder::control`](crate::Builder::control).
 ///
-/// A [`Queue`] is its own control. Another one keeps the program's state per key up to date, such as failures that a
+/// A [`Queue`] is its own control. Another control also updates the program's state per key, such as failures that a
 /// cancel must forget.
 pub trait Control<K>: Send + Sync {
     /// Adds a key, which is due after `delay`.
     ///
     /// # Errors
     ///
-    /// Returns the reason why the program accepts no such key, which the client sees.
+    /// Returns the reason why the program refuses the key. The client sees this reason.
     fn add(&self, key: K, delay: Option<Duration>, priority: i32) -> Result<Added, String>;
 
-    /// Cancels the pending run of a key. Returns true if there was one.
+    /// Cancels the pending run of a key. Returns true if there was a pending run.
     fn cancel(&self, key: &K) -> bool;
 
-    /// Cancels the run in flight of a key. Returns true if it was in flight and not cancelled before.
+    /// Cancels the run in flight of a key. Returns true if the run was in flight and not cancelled before.
     ///
     /// The default cancels nothing.
     fn cancel_running(&self, key: &K) -> bool {
@@ -28,7 +28,8 @@ pub trait Control<K>: Send + Sync {
         false
     }
 
-    /// Makes a waiting key ready. `priority` is that of its pending run. Returns false if it is refused.
+    /// Makes a waiting key ready. `priority` is the priority of its pending run. Returns false if the change is
+    /// refused.
     fn run_now(&self, key: &K, priority: i32) -> bool;
 
     /// Stops or resumes the deliveries of the queue. Returns false if the program cannot do so now, as by default.

@@ -40,7 +40,7 @@
 //! # }).unwrap();
 //! ```
 //!
-//! A `tokio::net::UnixListener` serves it on a Unix socket.
+//! With a `tokio::net::UnixListener`, the site is served on a Unix socket.
 //!
 //! # Other tasks
 //!

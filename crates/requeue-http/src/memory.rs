@@ -139,8 +139,8 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         Ok(walked)
     }
 
-    /// Calls `visit` for up to `most` keys with their own state, until it returns false. Returns the number of keys
-    /// that were read, and whether there are more.
+    /// Calls `visit` for up to `most` keys with their own state, until `visit` returns false. Returns the number of
+    /// keys that were read, and whether there are more.
     async fn visit_keys(
         &self,
         selection: &Selection,

@@ -90,9 +90,9 @@ impl Site {
     /// process.
     ///
     /// The numbers are read from the store each second, and less often if the reads take long: the reads take at most
-    /// about a fifth of the time. The dashboard and the API show their age. The store is asked each second whether the
-    /// queue is paused. If the store does not answer within 5 s, `/readyz` returns 503. The keys that have run the
-    /// longest are chosen among the first 256 running keys, in the order of the keys.
+    /// about a fifth of the time. The dashboard and the API show the age of the numbers. The store is asked each second
+    /// whether the queue is paused. If the store does not answer within 5 s, `/readyz` returns 503. The keys that have
+    /// run the longest are chosen among the first 256 running keys, in the order of the keys.
     ///
     /// # Examples
     ///
@@ -193,7 +193,7 @@ impl Site {
 
     /// Ends the site: notifies open dashboards, makes `/readyz` return 503, and makes [`serve`](Self::serve) return.
     ///
-    /// Call it at the end of the program. Further calls have no effect on servers.
+    /// Call this method at the end of the program. Further calls have no effect on servers.
     pub fn shutdown(&self) {
         // Open dashboards show this last sample after the end.
         self.state.take_sample();

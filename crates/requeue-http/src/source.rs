@@ -37,14 +37,14 @@ pub(crate) trait Source: Send + Sync {
         selection: &Selection,
         most: usize,
     ) -> Result<Vec<Vec<u8>>, Problem>;
-    /// Changes keys. Returns for each whether it was changed. An error has the number of keys that are known to have
-    /// been changed before it.
+    /// Changes keys. For each key, the result is true if the key was changed. An error contains the number of keys that
+    /// are known to have been changed before the error.
     async fn change_keys(&self, action: Action, keys: Vec<Vec<u8>>) -> Result<Vec<bool>, Problem>;
     /// Adds keys. Returns the result of each. If only some keys were added, the error contains the results.
     async fn add_keys(&self, keys: Vec<NewKey>) -> Result<Vec<AddResult>, Problem>;
     /// Pauses or resumes deliveries.
     async fn set_paused(&self, paused: bool) -> Result<(), Problem>;
-    /// Returns true if the queue can have a rate. This does not change after it is built.
+    /// Returns true if the queue can have a rate. This does not change after the source is built.
     fn has_rate(&self) -> bool {
         false
     }
@@ -56,7 +56,7 @@ pub(crate) trait Source: Send + Sync {
         let error = "this queue has no rate that can be changed; only a queue in a store has one";
         Err(Problem::new(StatusCode::NOT_FOUND, error))
     }
-    /// Returns true if the keys have groups that can be listed. This does not change after it is built.
+    /// Returns true if the keys have groups that can be listed. This does not change after the source is built.
     fn has_groups(&self) -> bool {
         false
     }
@@ -64,8 +64,8 @@ pub(crate) trait Source: Send + Sync {
     async fn read_groups(&self, _most: usize) -> Result<Vec<Group>, Problem> {
         Err(no_groups())
     }
-    /// Returns the work of all processes in the last hour, and the workers that are alive, as of the last read. `None`: the
-    /// source has no other processes, or has not read them.
+    /// Returns the work of all processes in the last hour, and the workers that are alive, as of the last read. `None`:
+    /// the source has no other processes, or has not read their work.
     fn recent_activity(&self) -> Option<(Tally, Vec<Worker>)> {
         None
     }
@@ -86,7 +86,7 @@ pub(crate) trait Source: Send + Sync {
     ) -> Result<(), Problem> {
         Err(no_groups())
     }
-    /// Returns true if keys can have schedules. This does not change after it is built.
+    /// Returns true if keys can have schedules. This does not change after the source is built.
     fn has_schedules(&self) -> bool {
         false
     }
@@ -94,7 +94,7 @@ pub(crate) trait Source: Send + Sync {
     async fn read_schedules(&self, _most: usize) -> Result<Vec<Schedule>, Problem> {
         Err(no_schedules())
     }
-    /// Changes the schedule of a key. Returns false if the key has none.
+    /// Changes the schedule of a key. Returns false if the key has no schedule.
     async fn change_schedule(
         &self,
         _: ScheduleAction,
@@ -165,7 +165,7 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
-    /// Reads `state`, `q` and `failed` of a query.
+    /// Reads the parameters `state`, `q` and `failed` from a query string.
     pub(crate) fn from_params(params: &Params) -> Result<Self, Problem> {
         let failed = match params.text_of("failed")? {
             None | Some("false") => false,

@@ -125,7 +125,7 @@ pub(crate) async fn keep_sampling(site: Weak<SiteState>) {
     interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         interval.tick().await;
-        // The reference is weak: the sampling must not keep a site alive that has no handle left.
+        // The reference is weak, because the sampling must not keep a site alive after its last handle is gone.
         let Some(site) = site.upgrade().filter(|site| !site.has_ended()) else { return };
         site.take_sample();
     }

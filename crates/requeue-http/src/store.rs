@@ -48,7 +48,7 @@ pub(crate) struct Stored {
     detail: Arc<DetailOf<Key>>,
     history: Option<History>,
     seen: Arc<Mutex<Seen>>,
-    /// Held during an explanation for which the store reads all keys of a group.
+    /// An explanation for which the store reads all keys of a group holds the permit.
     explaining: Semaphore,
 }
 
@@ -111,8 +111,8 @@ impl QueueState {
 }
 
 impl Seen {
-    /// Records the state that the store has returned; `None` if it has not answered in time, or with an error. The
-    /// counts have no part in it: those of a large queue may take long.
+    /// Records the state that the store has returned, or `None` if the store has answered with an error, or not in
+    /// time. The counts are not part of this state, because they may take long in a large queue.
     fn take_state(&mut self, state: Option<QueueState>, changes: u64) {
         // A store that answers with an error is as unreachable for workers as one that is silent.
         self.is_away = state.is_none();
@@ -165,8 +165,8 @@ impl Stored {
         Row::of_stored(entry, None, detail_of(&self.detail, &entry.key))
     }
 
-    /// Returns the row of one key. A ready key names what holds it back, such as the keys in flight that keep its group at
-    /// its limit.
+    /// Returns the row of one key. The row of a ready key contains the cause of its wait, such as the keys in flight
+    /// that keep its group at the limit.
     async fn explained_row(&self, entry: &Entry) -> Row {
         let why = match entry.state {
             State::Ready => self.explain_ready(entry).await,
@@ -175,8 +175,8 @@ impl Stored {
         Row::of_stored(entry, why, detail_of(&self.detail, &entry.key))
     }
 
-    /// Explains an entry by the settings of its queue and its group. Returns `None` if the store does not answer soon: the entry itself
-    /// has a shorter explanation.
+    /// Explains an entry by the settings of its queue and its group. Returns `None` if the store does not answer soon,
+    /// because the entry itself has a shorter explanation.
     async fn explain_ready(&self, entry: &Entry) -> Option<String> {
         // The error is a separate property.
         let mut entry = entry.clone();
@@ -213,8 +213,8 @@ impl Stored {
         Ok(Walked { rows, next: None, looked_at, more: more || next.is_some() })
     }
 
-    /// Calls `visit` for each selected key of up to `most`, until it returns false. Returns the number of keys that
-    /// were read, and the last of these keys if there may be more.
+    /// Calls `visit` for the selected keys among up to `most` keys, until `visit` returns false. Returns the number of
+    /// keys that were read, and the last of these keys if there may be more.
     async fn visit_keys(
         &self,
         selection: &Selection,
@@ -757,7 +757,7 @@ async fn keep_reading(queue: Queue, seen: Weak<Mutex<Seen>>) {
     while seen.strong_count() > 0 {
         let read = timeout(PATIENCE, queue.recent_activity()).await;
         let Some(source) = seen.upgrade() else { return };
-        // The page shows no old numbers as those of the last hour.
+        // The page must not show old numbers as the numbers of the last hour.
         let activity = read.ok().and_then(Result::ok).map(Activity::from);
         let fleet = queue.sample().and_then(|sample| sample.fleet);
         source.lock().take_activity(activity, fleet);

@@ -2,7 +2,7 @@
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// The number of searches at a time. Each one occupies a processor, which the workers need too.
+/// The number of concurrent searches. Each search occupies a processor, which the workers also need.
 const AT_ONCE: usize = 1;
 
 /// The turns, in the order of the requests.
@@ -12,11 +12,12 @@ pub(crate) struct Turns {
     all: Semaphore,
 }
 
-/// The right to search, until it is dropped: the place of a search, and the one in the line.
+/// The right to search, until it is dropped: a place among the searches, and a place in the line.
 pub(crate) type Turn<'a> = (SemaphorePermit<'a>, SemaphorePermit<'a>);
 
 impl Turns {
-    /// Returns turns for a quarter of the connections, and for one at least: other requests need connections, too.
+    /// Returns turns for a quarter of the connections, but at least for one, because other requests also need
+    /// connections.
     pub(crate) fn new(connections: usize) -> Self {
         let most = (connections / 4).max(AT_ONCE);
         Self { at_once: Semaphore::new(AT_ONCE), all: Semaphore::new(most) }

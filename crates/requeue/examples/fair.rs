@@ -1,4 +1,4 @@
-//! The order of deliveries: priorities that starve no key, fair shares, and a limit per group.
+//! The order of deliveries: priorities without starvation, fair shares, and a limit per group.
 
 use requeue::{Add, BuildError, GroupId, Order, Queue};
 

@@ -8,8 +8,8 @@
 //!   worker that panics, is cancelled or returns early has failed, and its key is retried.
 //! - **Delayed and retried**: [`add_after`](Queue::add_after) delivers a key no earlier than its due time. Each failing
 //!   key has a separate backoff, until a run succeeds.
-//! - **Fair**: first in, first out; or by [priorities](Order::Priority) that starve no key; or with
-//!   [fair shares](Builder::fair) between groups.
+//! - **Fair**: keys are delivered first in, first out; by [priority](Order::Priority), without starvation; or in [fair
+//!   shares](Builder::fair) among groups.
 //!
 //! ```
 //! use requeue::{Added, Queue};

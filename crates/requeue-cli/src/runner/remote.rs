@@ -17,8 +17,8 @@ use crate::key::{Key, KeyQueue};
 /// A key that is leased for one run.
 pub(crate) type Lease = requeue_store::Item;
 
-/// Completes the delivery, and returns whether that parked the key. `error` is the reason of a failure. The lease ends
-/// even if the future is dropped after its first poll.
+/// Completes the delivery. Returns true if this completion parked the key. `error` is the reason for a failure. The
+/// lease ends even if the future is dropped after its first poll.
 pub(super) async fn complete_lease(
     mut lease: Lease,
     completion: Completion,

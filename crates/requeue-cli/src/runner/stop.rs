@@ -1,4 +1,4 @@
-//! The stop of a run: its level, the signal that caused it, and the end of the reading.
+//! Shutdown of a run: its level, the signal that caused it, and the end of the reading.
 
 use std::io::PipeWriter;
 use std::sync::OnceLock;

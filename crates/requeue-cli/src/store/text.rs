@@ -159,7 +159,7 @@ pub(super) fn key_line(key: &str, record: &Written<'_>, is_json: bool) -> Vec<u8
     format!("{key}\t{state}\t{at}\t{failures}\t{why}{group}").into_bytes()
 }
 
-/// Returns what a message says of a new rate.
+/// Returns the text for a new rate in a message.
 pub(super) fn rate_text(rate: Option<Rate>) -> String {
     rate.map_or_else(|| "no rate".to_owned(), |rate| format!("rate {rate}"))
 }

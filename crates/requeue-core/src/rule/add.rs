@@ -33,7 +33,7 @@ pub struct Permit<T> {
     pub backoff: Option<T>,
 }
 
-/// Returns when the run that an add asks for may start.
+/// Returns the earliest start of the run that an add asks for.
 ///
 /// | the key | [`ReaddPolicy::Hold`] | [`ReaddPolicy::Replace`], [`ReaddPolicy::KeepBoth`] |
 /// |---|---|---|

@@ -582,8 +582,8 @@ where
         self.parts.observers.status.clone()
     }
 
-    /// Ignores changes of objects of kind `K` that leave the result of `predicate` unchanged, such
-    /// as [`predicates::generation`](kube::runtime::predicates::generation).
+    /// Ignores changes of objects of kind `K` that leave the result of `predicate` unchanged. An example of a predicate
+    /// is [`predicates::generation`](kube::runtime::predicates::generation).
     ///
     /// New objects always count. In [`run_refs`](Self::run_refs), deleted objects also count.
     ///

@@ -184,7 +184,7 @@ impl<O: Resource, S> Watched<O, S> {
         Self { dyntype, source, predicate: None }
     }
 
-    /// Ignores changes that leave the result of `predicate` unchanged, such as
+    /// Ignores changes that leave the result of `predicate` unchanged. An example of a predicate is
     /// [`predicates::generation`](kube::runtime::predicates::generation).
     ///
     /// New and deleted objects always count. A second filter replaces the first:

@@ -42,8 +42,8 @@ impl Change {
         }
     }
 
-    /// Changes distinct keys of one shard. Returns for each key whether it was changed, or `None` for a
-    /// locked key.
+    /// Changes distinct keys of one shard. For each key, the result is true if the key was changed, or `None` if the
+    /// key is locked.
     async fn apply_to(self, shared: &Shared, keys: Vec<Key>) -> Answers<bool> {
         let Shared { engine, place, .. } = shared;
         match self {
@@ -56,7 +56,7 @@ impl Change {
 
 impl Queue {
     /// Removes the pending run of a key, and its parked or damaged state. Returns true if there was anything to remove.
-    /// A run in flight continues; the key's failures are forgotten.
+    /// A run in flight continues. The key's failures are forgotten.
     ///
     /// # Errors
     ///
@@ -123,8 +123,8 @@ impl Queue {
         self.change_key(Change::Revive, key.into()).await
     }
 
-    /// Makes each of these keys ready if it is parked, and resets its failures. Returns for each key, in the
-    /// order of `keys`, whether it was parked.
+    /// Makes the parked keys among `keys` ready, and resets their failures. The result has a `bool` for each key, in
+    /// the order of `keys`: true if the key was parked.
     ///
     /// Each transaction changes up to 1,000 keys.
     ///
@@ -162,8 +162,8 @@ impl Queue {
         self.change_keys(Change::Revive, keys.into_iter().map(Into::into).collect()).await
     }
 
-    /// Makes each of these keys ready if it is waiting, for its due time or its backoff, and forgets its failures.
-    /// Returns for each key, in the order of `keys`, whether it was waiting.
+    /// Makes the waiting keys among `keys` ready, and forgets their failures. Keys wait for their due time or their
+    /// backoff. The result has a `bool` for each key, in the order of `keys`: true if the key was waiting.
     ///
     /// The run keeps its priority, its adds and their reasons. Each transaction changes up to 1,000 keys.
     ///
@@ -203,8 +203,8 @@ impl Queue {
         self.change_keys(Change::RunNow, keys.into_iter().map(Into::into).collect()).await
     }
 
-    /// Cancels these keys, as [`cancel`](Self::cancel) does. Returns for each key, in the order of `keys`,
-    /// whether anything was removed.
+    /// Cancels these keys, as [`cancel`](Self::cancel) does. The result has a `bool` for each key, in the order of
+    /// `keys`: true if anything was removed.
     ///
     /// Each transaction changes up to 1,000 keys.
     ///
@@ -328,8 +328,8 @@ impl Queue {
 /// A change of all keys in a state, from [`Queue::revive_all`], [`Queue::cancel_all`] or
 /// [`GroupHandle::cancel_all`](crate::GroupHandle::cancel_all).
 ///
-/// The change does nothing until it or its [steps](Self::step) are awaited. Awaiting it returns the number of changed
-/// keys.
+/// The change does nothing until the change or its [steps](Self::step) are awaited. An awaited change returns the
+/// number of changed keys.
 ///
 /// Each step has separate transactions, so an interruption loses nothing: the keys of finished steps are changed, and
 /// the other keys are unchanged.

@@ -47,7 +47,7 @@ impl Queue {
         GroupHandle { queue: self, name: name.into() }
     }
 
-    /// Returns true if its keys have [groups](crate::OpenOptions::group_by).
+    /// Returns true if the keys of the queue have [groups](crate::OpenOptions::group_by).
     #[doc(hidden)] // For `requeue-http`.
     #[must_use]
     pub fn has_groups(&self) -> bool {
@@ -96,11 +96,11 @@ impl Queue {
 
     /// Sets the rate of all starts of the queue, over all processes. With `None`, there is no such limit.
     ///
-    /// The rate is stored, and applies to later claims. The starts before count, unless the queue had no rate.
-    /// Keys that were claimed ahead before the change start without it. In Redis, only a queue with one
+    /// The rate is stored, and applies to later claims. Earlier starts count, unless the queue had no rate. Keys that
+    /// were claimed ahead before the change start regardless of the rate. In Redis, only a queue with one
     /// [shard](crate::Store::connect) can have a rate.
     ///
-    /// [`rate`](Self::rate) returns the rate, and [`explain`](Self::explain) says whether it holds a key back.
+    /// [`rate`](Self::rate) returns the rate, and [`explain`](Self::explain) shows whether the rate holds a key back.
     ///
     /// # Errors
     ///
@@ -212,7 +212,7 @@ pub struct GroupHandle<'q> {
 impl GroupHandle<'_> {
     /// Adds a key of this group that is ready immediately.
     ///
-    /// The group of a key is fixed while the key has a state. If the key has a state, the add applies to the key, which
+    /// The group of a key is fixed while the key has a state. An add during this time applies to the key, and the key
     /// stays in its group.
     ///
     /// # Errors
@@ -501,8 +501,8 @@ impl GroupHandle<'_> {
     /// Sets the rate of the starts of this group, over all processes. With `None`, only the rate of the
     /// [queue](Queue::set_rate) applies.
     ///
-    /// The rate is stored, and applies to later claims. The starts before count, unless the group had no rate.
-    /// [`info`](Self::info) returns the rate, and [`Queue::explain`] says whether it holds a key back.
+    /// The rate is stored, and applies to later claims. Earlier starts count, unless the group had no rate.
+    /// [`info`](Self::info) returns the rate, and [`Queue::explain`] shows whether the rate holds a key back.
     ///
     /// # Errors
     ///
@@ -537,7 +537,8 @@ impl GroupHandle<'_> {
         self.change(GroupChange::Rate(rate), "changed").await
     }
 
-    /// Returns the settings of the group and the numbers of its keys, or `None` if it has neither settings nor keys.
+    /// Returns the settings of the group and the numbers of its keys, or `None` if the group has neither settings nor
+    /// keys.
     ///
     /// # Errors
     ///

@@ -115,11 +115,12 @@ impl Queue {
         self.add_to_group(None, key.into(), add).await
     }
 
-    /// Checks a key and the group that its add names, as an add does. Does not reach the store.
+    /// Checks a key and the group that its add names, as an add does. Does not access the store.
     ///
     /// # Errors
     ///
-    /// Returns the error of the add if one of them is invalid, or the add names a group and must not.
+    /// Returns the error of the add if the key or the group is invalid, or if the add names a group although it must
+    /// not.
     #[doc(hidden)] // For `requeue-cli`, which refuses one record and adds the others.
     pub fn check_add(&self, key: impl Into<Key>, group: Option<&str>) -> Result<(), AddError> {
         self.shared.check_key(key.into(), group).map(drop).map_err(AddError)
@@ -271,13 +272,14 @@ impl Queue {
     /// Cancels the run of a key in flight, in any process. The key runs again only if it was added
     /// again.
     ///
-    /// The worker learns of the cancellation within a second. If PostgreSQL cannot send it notifications, it learns at
-    /// the next renewal of its lease. [`Item::cancelled`] becomes ready there, `Workers` cancel the handler's context,
-    /// and `requeue work` terminates the command. The run counts neither as a success nor as a failure. If the worker
-    /// is gone, the run is over when its lease expires.
+    /// The worker learns of the cancellation within a second. If PostgreSQL cannot send notifications to the worker,
+    /// the worker learns of the cancellation at the next renewal of its lease. In the worker's process,
+    /// [`Item::cancelled`] becomes ready, `Workers` cancel the handler's context, and `requeue work` terminates the
+    /// command. The run counts neither as a success nor as a failure. If the worker is gone, the run is over when its
+    /// lease expires.
     ///
-    /// A pending run of the key remains: see [`cancel`](Self::cancel). The run of a later delivery is never
-    /// cancelled. A run that completes before its worker learns of it counts as it has completed.
+    /// A pending run of the key remains: see [`cancel`](Self::cancel). The run of a later delivery is never cancelled.
+    /// If a run completes before its worker learns of the cancellation, its completion counts.
     ///
     /// # Errors
     ///
@@ -321,8 +323,8 @@ impl Queue {
         })
     }
 
-    /// Pauses the queue, in the store: no process gets a key of it until [`resume`](Self::resume). Everything else
-    /// continues: runs in flight, adds, delays, and the expiry of leases.
+    /// Pauses the queue, in the store: no process gets a key of the queue until [`resume`](Self::resume). Everything
+    /// else continues: runs in flight, adds, delays, and the expiry of leases.
     ///
     /// The pause outlives this process. A worker still gets a key if its process claimed the key before the pause.
     /// Keys that are [claimed ahead](crate::OpenOptions::claim_ahead) return to the store when their process claims
@@ -362,7 +364,7 @@ impl Queue {
         self.set_paused(true, "the queue was not paused").await
     }
 
-    /// Ends a [pause](Self::pause). Waiting workers learn of it as fast as of an add.
+    /// Ends a [pause](Self::pause). Waiting workers learn of the resume as fast as of an add.
     ///
     /// # Errors
     ///
@@ -469,9 +471,9 @@ impl Queue {
     /// When the call returns, no key is being claimed, and the store has recorded each completion, unless its lease was
     /// lost first. If the store cannot be reached, the call waits until the leases expire.
     ///
-    /// Wait for this before the process exits. Otherwise, other processes get some keys only when their
-    /// leases expire. For example, a key may have been claimed for a [`get`](Self::get) that was dropped.
-    /// This call waits until that key is returned. The call does not wait for an [`Item`] that still exists.
+    /// Await this call before the process exits. Otherwise, other processes get some keys only when their leases
+    /// expire. For example, a key may have been claimed for a [`get`](Self::get) that was dropped. This call waits
+    /// until that key is returned. The call does not wait for an [`Item`] that still exists.
     ///
     /// # Cancel safety
     ///

@@ -41,8 +41,8 @@ impl Queue {
         counted.map_err(|fault| ReadError::from_engine("the keys were not counted", fault))
     }
 
-    /// Returns the entry of a key, or `None` if the key has no state: it was never added, for example, or
-    /// its last run succeeded.
+    /// Returns the entry of a key, or `None` if the key has no state, for example because it was never added, or
+    /// because its last run succeeded.
     ///
     /// # Errors
     ///
@@ -169,10 +169,11 @@ impl Queue {
         Ok(page)
     }
 
-    /// Returns one line of text that explains the state of a key: see [`Entry::explain`]. If a rate, or the limit or a pause
-    /// of its group holds a ready key back, the text says so. For a rate, it has the time until the next start. For a
-    /// limit, it has up to ten keys of the group in flight and their workers. If the key has a schedule, the text says when
-    /// the schedule adds the key next: see [`ScheduleInfo::explain`].
+    /// Returns one line of text that explains the state of a key: see [`Entry::explain`]. If a ready key is held back
+    /// by a rate, or by the limit or a pause of its group, the text contains this reason. For a rate, the text contains
+    /// the time until the next start. For a limit, the text contains up to ten keys of the group in flight, and their
+    /// workers. If the key has a schedule, the text contains the time of the next add by the schedule: see
+    /// [`ScheduleInfo::explain`].
     ///
     /// For a ready key of a queue with groups, the engine reads all keys of the group.
     ///
@@ -214,9 +215,9 @@ impl Queue {
         Ok(entry.explain_in_group(standing.as_ref()))
     }
 
-    /// Returns what holds back the ready keys of a group. If that is the limit, also returns the first keys of the group in
-    /// flight. Returns `None` if the queue has no groups and no rate holds its keys back, or if the group has no keys any
-    /// longer.
+    /// Returns the reason for which the ready keys of a group are held back. If the reason is the limit, also returns
+    /// the first keys of the group in flight. Returns `None` if the queue has no groups and no rate holds its keys
+    /// back, or if the group has no keys any longer.
     async fn read_standing(&self, group: Option<&str>) -> Result<Option<Standing>, ReadError> {
         let of_queue = self.read_rate().await?.filter(Throttle::permits_none);
         let Some(group) = group else { return Ok(of_queue.map(Standing::AtRate)) };
@@ -259,7 +260,7 @@ impl Queue {
     ///   process are written before they are read.
     /// - Work counts in the minute of the engine's clock in which it is written, or in the minute before.
     /// - A worker gives a sign of life about every 10 seconds. It is alive until 30 seconds after the last one.
-    /// - Adds by SQL, and processes of versions before this one, are not counted.
+    /// - Adds made in SQL, and the work of processes of earlier versions, are not counted.
     ///
     /// # Errors
     ///
@@ -303,9 +304,9 @@ impl Queue {
         read.map_err(|fault| ReadError::from_engine("the numbers were not read", fault))
     }
 
-    /// Returns the recent [`activity`](Self::activity) of the last hour. Its times are as of the last read, and the pauses
-    /// between two reads are those of [`recent_counts`](Self::recent_counts). After it, [`sample`](Self::sample) returns
-    /// the work of all processes.
+    /// Returns the recent [`activity`](Self::activity) of the last hour. The times in the result are as of the last
+    /// read. The pauses between two reads are the same as those of [`recent_counts`](Self::recent_counts). After this
+    /// call, [`sample`](Self::sample) returns the work of all processes.
     ///
     /// # Errors
     ///

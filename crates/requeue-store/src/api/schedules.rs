@@ -13,12 +13,12 @@ impl Queue {
     /// Adds a key again at each time of a schedule, which is kept in the store.
     ///
     /// A key has at most one schedule, and this call changes it. If the expression and the time zone, or the period,
-    /// are the same as before, its times stay. A program may therefore call this at each start. The change does not end
-    /// a pause.
+    /// are the same as before, the times of the schedule stay. A program may therefore repeat this call at each start.
+    /// The change does not end a pause.
     ///
-    /// The processes that get keys of the queue add the key, each time one of them. If the key is still ready or
-    /// waiting then, it runs once. If times pass while no process gets keys, the key is added once. Times are measured
-    /// by the clock of the store.
+    /// Each time, one of the processes that get keys of the queue adds the key. If the key is still ready or waiting
+    /// then, it runs once. If times pass while no process gets keys, the key is added once. Times are measured by the
+    /// clock of the store.
     ///
     /// # Errors
     ///

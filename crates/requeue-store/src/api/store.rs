@@ -183,7 +183,7 @@ impl Store {
 
     /// Drops a queue that has neither keys nor schedules. The queue and its settings are removed for all processes.
     ///
-    /// Processes that still have it open get errors. Adds of these processes fail with
+    /// Processes that still have the queue open get errors. Adds of these processes fail with
     /// [`ErrorKind::Dropped`](crate::ErrorKind::Dropped), and their getters return `None`: see [`Queue::is_dropped`].
     ///
     /// No acknowledged add is lost. If an add and a drop happen at the same time, one of them fails: the add,
@@ -237,7 +237,7 @@ impl Store {
     /// completion of such a run changes nothing, and fails with
     /// [`CompleteError::Dropped`](crate::CompleteError::Dropped).
     ///
-    /// Apart from that, it behaves as [`drop_queue`](Self::drop_queue).
+    /// Apart from that, the call behaves as [`drop_queue`](Self::drop_queue).
     ///
     /// # Errors
     ///
@@ -350,7 +350,7 @@ impl OpenOptions {
     }
 
     /// Gives each key a group, so that groups take turns and can have [limits](Self::group_limit). Without this option,
-    /// the queue that is created has no groups.
+    /// a new queue has no groups.
     ///
     /// Within a priority, the groups that have ready keys take turns in the claims of each process. In one turn a group
     /// gets as many keys as its [weight](crate::GroupHandle::set_weight). [`Queue::group`] has the operations on one
@@ -384,8 +384,8 @@ impl OpenOptions {
         self
     }
 
-    /// Sets the limit of keys in flight of each group, over all processes, when this creates the queue. By default
-    /// there is no limit. To create the queue, the option needs [`group_by`](Self::group_by).
+    /// Sets the limit of keys in flight of each group, over all processes, if [`open`](Self::open) creates the queue.
+    /// By default there is no limit. For a new queue, the option requires [`group_by`](Self::group_by).
     ///
     /// The limit is stored. If the queue exists and has another limit, [`open`](Self::open) fails.
     /// [`Queue::set_group_limit`] changes the limit, and [`GroupHandle::set_limit`] sets a separate limit for a group.
@@ -427,7 +427,7 @@ impl OpenOptions {
     /// with this option sets the rate again. [`GroupHandle::set_rate`](crate::GroupHandle::set_rate) sets a further rate
     /// for a group.
     ///
-    /// [`Rate`] has the promise. While there is a rate, no process [claims ahead](Self::claim_ahead).
+    /// [`Rate`] defines the guarantee. While there is a rate, no process [claims ahead](Self::claim_ahead).
     ///
     /// # Examples
     ///
@@ -455,7 +455,7 @@ impl OpenOptions {
         self
     }
 
-    /// Makes [`open`](Self::open) fail if the queue does not exist. By default it creates the queue.
+    /// Makes [`open`](Self::open) fail if the queue does not exist. By default, `open` creates the queue.
     ///
     /// The error names up to three queues with similar names.
     ///
@@ -503,7 +503,8 @@ impl OpenOptions {
 
     /// Parks a key after this number of consecutive failures, at least 1. By default, failures alone never park a key.
     ///
-    /// The limit of the process that completes the last of these runs, or finds its lease expired, applies.
+    /// If processes have different limits, one process decides: the process that completes the last of these runs, or
+    /// finds the lease of this run expired.
     ///
     /// [`Context::is_last_attempt`](requeue::workers::Context::is_last_attempt) ignores this limit. That method
     /// respects [`Workers::max_retries`](requeue::workers::Workers::max_retries), which also parks keys.
@@ -531,8 +532,8 @@ impl OpenOptions {
         self
     }
 
-    /// Sets the maximum number of keys that this process claims before its workers ask for them, so that a
-    /// run need not wait for the commit of its claim. The default is 256, and 0 switches it off.
+    /// Sets the maximum number of keys that this process claims before its workers ask for them, so that a run need not
+    /// wait for the commit of its claim. The default is 256. With 0, the process does not claim ahead.
     ///
     /// The process claims ahead as many keys as its workers would take within 10 ms at their recent rate. If
     /// two claims take longer than 10 ms, their duration replaces the 10 ms. The maximum is 100 ms or a
@@ -551,8 +552,8 @@ impl OpenOptions {
         self
     }
 
-    /// Sets how long an add waits for a store that cannot be reached, or for a key that another transaction
-    /// has locked. The default is 30 s, and the maximum is one year.
+    /// Sets the longest time for which an add waits, if the store cannot be reached or another transaction has locked
+    /// the key. The default is 30 s, and the maximum is one year.
     pub fn add_timeout(mut self, timeout: Duration) -> Self {
         self.options.add_timeout = timeout.min(MAX_DURATION);
         self
@@ -631,8 +632,8 @@ impl OpenOptions {
     /// The keys are counted every 10 s, or less often if a count takes long. While the store cannot be
     /// reached, the numbers of keys do not change.
     ///
-    /// All processes show the same numbers of keys. To combine all processes, a dashboard takes the maximum
-    /// of `workqueue_depth` and of the other numbers of keys, and the sum of the other metrics.
+    /// All processes show the same numbers of keys. To combine all processes in a dashboard, use the maximum of
+    /// `workqueue_depth` and of the other numbers of keys, and the sum of the other metrics.
     ///
     /// # Examples
     ///
@@ -753,7 +754,7 @@ impl OpenOptions {
         let queue = Queue::new(store.engine, place, options, grouping);
         #[cfg(feature = "prometheus")]
         if let Some(metrics) = opening.metrics {
-            // If the name is taken, the queue is dropped here, which ends its tasks.
+            // If the name is taken, `queue` is dropped here, which ends its tasks.
             metrics.add(&name, &queue.shared).map_err(|error| bad(&error.to_string()))?;
             tokio::spawn(crate::client::shared::keep_counting(Arc::downgrade(&queue.shared)));
         }

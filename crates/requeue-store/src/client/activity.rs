@@ -24,7 +24,7 @@ const SIGN: Duration = Duration::from_secs(10);
 /// The time limit of a write.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Writes the numbers of an open queue. The task that does so regularly does not delay any other operation.
+/// Writes the numbers of an open queue. A task does so regularly, and delays no other operation.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     engine: Arc<dyn Engine>,
@@ -70,10 +70,11 @@ impl Written {
         self.is_unsure || !is_known || self.last != *tally
     }
 
-    /// Notes that a write begins. If it is abandoned, its result is unknown.
+    /// Notes that a write begins. If the write is abandoned, its result is unknown.
     fn begin(&mut self, tally: &Tally) -> Tally {
         if self.is_unsure && self.minute.is_none() {
-            // The minute of the first write is unknown. This one, which may be in the same minute, must not replace it.
+            // The minute of the first write is unknown. This write may be in the same minute, and must not replace the
+            // first write.
             (self.base, self.instance) = (self.last.clone(), new_instance());
         }
         self.is_unsure = true;
@@ -197,9 +198,9 @@ async fn keep_recording(recorder: Arc<Recorder>, closed: CancellationToken) {
     recorder.record().await;
 }
 
-/// The maximum number of keys in flight that are searched for those of each worker.
+/// The maximum number of keys in flight that are read to find the keys of each worker.
 const RUNNING: usize = 256;
-/// The time since its last sign of life for which a worker is alive.
+/// A worker counts as alive for this time after its last sign of life.
 const ALIVE: Duration = Duration::from_secs(30);
 
 /// Reads the work of all processes in the minutes that overlap with `since`, and the workers that are alive.

@@ -1,8 +1,8 @@
 //! Claims keys before a worker asks for them, so that runs overlap the commits of claims.
 //!
-//! A process claims ahead the keys that its workers would take within the [horizon](Ahead::horizon) at their
-//! recent rate. If runs are long, it claims no key ahead. If no worker takes a key within ten horizons, the
-//! key returns to its place in the order. All keys return when a claim finds that the queue is paused.
+//! A process claims ahead the keys that its workers would take within the [horizon](Ahead::horizon) at their recent
+//! rate. If runs are long, the process claims no key ahead. If no worker takes a key within ten horizons, the key
+//! returns to its place in the order. All keys return when a claim finds that the queue is paused.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -121,8 +121,8 @@ impl Ahead {
         self.is_used = false;
     }
 
-    /// Records the result of a claim: its duration, its keys, and the number of keys that it asked for. If a rate
-    /// limits the starts, no key is claimed ahead: each claimed key is a start.
+    /// Records the result of a claim: its duration, its keys, and the number of requested keys. If a rate limits the
+    /// starts, no key is claimed ahead: each claimed key is a start.
     pub(crate) fn note_claimed(
         &mut self,
         took: Duration,

@@ -27,7 +27,7 @@ const REST: Duration = Duration::from_secs(10);
 pub(crate) struct Cache<T> {
     /// The last result, and its time.
     found: Mutex<Option<(T, Instant)>>,
-    /// Held by the caller that queries the engine.
+    /// The caller that queries the engine holds this lock.
     turn: Arc<tokio::sync::Mutex<Turn>>,
 }
 

@@ -151,7 +151,7 @@ struct Answered {
     found: Answer<Found>,
     /// The state of the shutdown when the claim began.
     shutdown: Shutdown,
-    /// The number of keys that it asked for, and its duration.
+    /// The number of keys that the claim asked for, and the duration of the claim.
     max: usize,
     took: Duration,
     /// The longest pause after the claim.

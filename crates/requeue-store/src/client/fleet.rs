@@ -12,9 +12,9 @@ pub(crate) const WINDOW: Duration = Duration::from_secs(3600);
 /// The number of minutes that may still change, and that a read returns.
 const MINUTES: i64 = 60;
 
-/// The work of all processes since the first read, and that of this process before it.
+/// The work of all processes since the first read, and the work of this process before this read.
 ///
-/// So these numbers begin at those of this process, and never go back.
+/// These numbers therefore begin at the numbers of this process, and never decrease.
 #[derive(Debug, Default)]
 pub(crate) struct Fleet {
     /// The sum of the first read, without the work of this process. `None` before that read.

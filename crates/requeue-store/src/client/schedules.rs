@@ -22,18 +22,19 @@ const PAGE: usize = 64;
 /// The number of schedules that one look tries again, and of those that may fail in it because the store is unable. A
 /// failure can take as long as the wait for a lock.
 const RETRIES: usize = 8;
-/// The pauses after a failure double from the first of these to the second one.
+/// The pauses after failures: they double from the first value to the second.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(8));
-/// The number of polls after which a process looks, though no claim knows of a schedule that is due.
+/// After this number of polls, a process looks at the schedules, even if no claim has reported a due schedule.
 const POLLS: u32 = 10;
 
 type Work = Pin<Box<dyn Future<Output = Looked> + Send>>;
 
-/// The next times at which this process looks at the schedules of each shard. A shard that does not answer delays no
-/// other one.
+/// The next times at which this process looks at the schedules of each shard. A shard that does not answer does not
+/// delay the others.
 pub(crate) struct Timetable {
     shards: Vec<ShardTimes>,
-    /// Until then, claims cause no look: they name a schedule that could not be fired, and hide all others.
+    /// Until this time, claims cause no look, because they name a schedule that could not be fired, and hide all
+    /// others.
     quiet_until: Option<Instant>,
     /// A process that claims keys looks at least this often, because the store may have lost the time that claims read.
     review: Duration,
@@ -50,7 +51,7 @@ struct ShardTimes {
 /// The schedules of a shard that could not be fired.
 #[derive(Default)]
 struct Failing {
-    /// Those that failed longest ago come first.
+    /// The schedules that failed longest ago come first.
     held: VecDeque<Key>,
     /// True if the shard did not answer.
     is_silent: bool,
@@ -102,7 +103,7 @@ impl Timetable {
         }
     }
 
-    /// Waits until a schedule is due, or until those of a shard that were due are fired.
+    /// Waits until a schedule is due, or until the due schedules of a shard are fired.
     pub(crate) async fn changed(&mut self) {
         let idle = self.shards.iter().filter(|shard| shard.looking.is_none());
         let due_at = idle.filter_map(|shard| shard.due_at).min();
@@ -123,7 +124,7 @@ impl Timetable {
             self.quiet_until = Instant::now().checked_add(PAUSES.0);
         }
         let shard = &mut self.shards[number];
-        // Claims may have named the schedule meanwhile that has failed.
+        // Meanwhile, claims may have named the schedule that has failed.
         let due_at = shard.due_at.map(|at| failing.delay(at).max(self.quiet_until.unwrap_or(at)));
         // A finished future must not be polled again.
         shard.looking = None;
@@ -160,7 +161,7 @@ async fn looked(shards: &mut [ShardTimes]) -> (usize, Looked) {
     .await
 }
 
-/// Fires the schedules of a shard that are due. Those that failed wait until it is time to retry them, a few at a time, so
+/// Fires the due schedules of a shard. Schedules that failed wait for their retry, and are retried a few at a time, so
 /// that they do not delay the others.
 async fn look(shared: &Shared, number: usize, mut failing: Failing) -> Looked {
     let is_retry = failing.retry_at.is_none_or(|at| at <= Instant::now());
@@ -181,7 +182,7 @@ async fn look(shared: &Shared, number: usize, mut failing: Failing) -> Looked {
     if !failing.is_silent && failing.held.is_empty() {
         failing = Failing::default();
     } else if is_retry && !failing.is_silent && failing.held.len() == held_before {
-        // The reason of the failures may have ended: the next retry is immediate.
+        // The cause of the failures may have ended, so the next retry is immediate.
         failing.retry_at = Some(Instant::now());
         failing.pause = Duration::ZERO;
     } else if is_retry || failing.is_silent {
@@ -190,8 +191,8 @@ async fn look(shared: &Shared, number: usize, mut failing: Failing) -> Looked {
     Looked { next: next.into_iter().chain(failing.retry_at).min(), failing }
 }
 
-/// Fires the schedules of a shard that are due, except for those that are `held`. Inserts those that fail into `held`.
-/// Returns the time of the next look.
+/// Fires the due schedules of a shard, except for the schedules in `held`. Inserts each schedule that fails into
+/// `held`. Returns the time of the next look.
 async fn fire_page(
     shared: &Shared,
     number: usize,
@@ -227,7 +228,7 @@ async fn fire_page(
         }
     }
     if is_full && held.len() > held_before.len() {
-        // Behind those that failed, others may be due.
+        // Behind the schedules that failed, others may be due.
         sooner(Some(began));
     }
     Ok(next)

@@ -118,7 +118,8 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Returns the settings of a queue that holds re-adds or not, and whose adds revive parked keys or not.
+    /// Returns the settings of a queue. They state whether the queue holds re-adds, and whether an add revives a parked
+    /// key.
     pub(crate) const fn from_flags(holds: bool, revives: bool) -> Self {
         Self {
             readd_policy: if holds { ReaddPolicy::Hold } else { ReaddPolicy::Replace },
@@ -129,7 +130,7 @@ impl Settings {
         }
     }
 
-    /// Returns what the list of queues shows of a queue with these settings.
+    /// Returns the entry for a queue with these settings in the list of queues.
     pub(crate) fn into_info(self, name: String, is_empty: bool, is_paused: bool) -> QueueInfo {
         let Self { readd_policy, parked_add, group_by, group_limit, rate } = self;
         let group_by = group_by.as_deref().map(GroupBy::from_stored);

@@ -402,7 +402,7 @@ impl Row {
     }
 }
 
-/// The state of a key at a time.
+/// The state of a key at a given time.
 struct StateAt<'r> {
     row: &'r Row,
     now: Micros,

@@ -10,7 +10,7 @@ use super::inspect::Entry;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Tally {
-    /// Adds, including those that became part of a pending run. Adds by SQL are not counted.
+    /// Adds, including those that became part of a pending run. Adds made in SQL are not counted.
     pub adds: u64,
     /// Adds that became part of a pending run.
     pub coalesced: u64,
@@ -47,7 +47,7 @@ impl Tally {
         Self { adds, coalesced, starts, successes, failures, given_up, queued, worked }
     }
 
-    /// Returns what was counted since `earlier`, an earlier value.
+    /// Returns the counts since `earlier`, an earlier value.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         let (mut counts, before) = (self.counts(), earlier.counts());
         for (count, before) in counts.iter_mut().zip(before) {

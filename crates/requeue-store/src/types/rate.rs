@@ -190,7 +190,7 @@ impl Throttle {
         !self.next_start.is_zero()
     }
 
-    /// Returns when the next start is permitted.
+    /// Returns a text with the time until the next permitted start.
     pub(crate) fn explain(&self) -> String {
         let Self { rate, next_start } = self;
         format!("its rate of {rate} permits the next start in {next_start:.1?}")

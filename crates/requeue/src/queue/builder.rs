@@ -328,8 +328,8 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
 
     /// Sets the clock. The default is [`SystemClock`], with and without a tokio runtime.
     ///
-    /// Use [`FakeClock`](crate::clock::FakeClock) in a test that moves the time, and `TokioClock`
-    /// in a test that pauses or advances the time of a tokio runtime.
+    /// Use [`FakeClock`](crate::clock::FakeClock) in a test that advances the time, and `TokioClock` in a test that
+    /// pauses or advances the time of a tokio runtime.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.settings.clock = Some(Arc::new(clock));
         self
@@ -363,11 +363,10 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// The default is foldhash, which is fast and has a random seed for each queue, so an attacker
     /// cannot prepare colliding keys in advance.
     ///
-    /// foldhash does not keep its seed secret from an attacker who chooses keys and learns
-    /// something about their hashes. Timing reveals it, and so does the order of
-    /// [snapshots](Queue::snapshot) and their [cursors](crate::Cursor), which is the order of the
-    /// hashes. The queue compares a key with all others of the same hash: 32,000 such keys take
-    /// seconds, and the time grows with the square of their number.
+    /// foldhash does not keep its seed secret from an attacker who chooses keys and learns something about their
+    /// hashes. An attacker can learn about hashes from timing, and from [snapshots](Queue::snapshot) and their
+    /// [cursors](crate::Cursor), whose order is the order of the hashes. The queue compares a key with all others of
+    /// the same hash: 32,000 such keys take seconds, and the time grows with the square of their number.
     ///
     /// Choose [`std::hash::RandomState`], which is SipHash, if keys come from people or programs that you do not trust.
     /// The default limiter then also uses SipHash. A custom [`limiter`](Self::limiter) hashes keys with a separate

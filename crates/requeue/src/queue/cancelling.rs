@@ -17,7 +17,7 @@ use crate::ranked_mutex::RankedGuard;
 use crate::sync::{Arc, Weak, drop_quietly, waker_fn};
 
 impl<K: Key, S: BuildHasher> Queue<K, S> {
-    /// Cancels the run in flight of `key`, and returns whether there was such a run.
+    /// Cancels the run in flight of `key`. The result states whether there was such a run.
     ///
     /// The [`Item`](super::Item) of the run is notified, and [workers](crate::workers) cancel the context of their
     /// handler with [`CancelReason::Cancelled`]. The key stays in flight until the delivery is completed. A run that
@@ -65,7 +65,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 }
 
 impl<K: Key> Shared<K> {
-    /// Returns the reason why a delivery was cancelled, if it was and has not been completed.
+    /// Returns the reason for the cancellation if a delivery was cancelled and has not been completed.
     pub(super) fn cancel_reason(&self, ticket: &core::Ticket) -> Option<CancelReason> {
         let state = self.lock_after_restarts()?;
         let reason = state.core.cancel_reason(ticket);
@@ -73,7 +73,7 @@ impl<K: Key> Shared<K> {
         reason
     }
 
-    /// Returns the reason why a delivery was cancelled, if it was. From now on, nothing cancels the delivery.
+    /// Returns the reason for the cancellation if a delivery was cancelled. From now on, nothing cancels the delivery.
     pub(super) fn seal_run(&self, ticket: &core::Ticket) -> Option<CancelReason> {
         let mut state = self.lock_after_restarts()?;
         let reason = state.core.seal(ticket);
@@ -81,7 +81,7 @@ impl<K: Key> Shared<K> {
         reason
     }
 
-    /// Takes the lock. If adds restart runs, first makes the keys ready that are due.
+    /// Takes the lock. If adds restart runs, first makes due keys ready.
     fn lock_after_restarts(&self) -> Option<RankedGuard<'_, State<K>>> {
         if self.facts.restarts { Some(self.lock_settled()?.0) } else { self.lock().ok() }
     }

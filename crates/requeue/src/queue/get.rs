@@ -166,7 +166,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
 /// Waits for a key: see [`Queue::get`].
 ///
-/// The methods set how it waits. [`Item::into_owned`] gives an item that can be sent to other tasks
+/// The methods set the way in which the call waits. [`Item::into_owned`] gives an item that can be sent to other tasks
 /// and threads.
 ///
 /// # Examples
@@ -219,9 +219,8 @@ impl<'q, K: Key, S: BuildHasher> Get<'q, K, S> {
 
     /// Makes `None` final: no key is ready, and no key in flight will become ready again.
     ///
-    /// After `shut_down`, `get` returns `None` as soon as no key is ready, as client-go's does. A later call may return
-    /// a key that was dirty while in flight. A loop that must also process such keys calls this method, as `Workers`
-    /// do.
+    /// After `shut_down`, `get` returns `None` as soon as no key is ready, as in client-go. A later call may return a
+    /// key that was dirty while in flight. A loop that must also process such keys calls this method, as `Workers` do.
     pub fn until_final(mut self) -> Self {
         self.inner.wait_until_final();
         self

@@ -156,8 +156,8 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
 
     /// Starts the deliveries of the group again.
     ///
-    /// The group's keys keep their age. In a fair order, the group returns at the end of the round. A custom order gets
-    /// the keys again that it has returned during the pause.
+    /// The group's keys keep their age. In a fair order, the group returns at the end of the round. A custom order
+    /// again gets the keys that it has returned during the pause.
     pub fn resume(&self) {
         // Due keys become ready first, because their groups take turns before this group.
         let Some((mut state, _)) = self.queue.shared.lock_settled() else { return };

@@ -278,9 +278,9 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         }
     }
 
-    /// Makes the due keys ready, which may restart runs and no longer wait for debounced adds, and
-    /// walks through all records. `step` takes one step of the walk, releases the lock, and returns
-    /// the number of keys that it has changed. Returns the sum.
+    /// Makes the due keys ready, and walks through all records. The due keys may restart runs, and no longer wait for
+    /// debounced adds. `step` takes one step of the walk, releases the lock, and returns the number of keys that it has
+    /// changed. Returns the sum.
     pub(super) fn walk_records(
         &self,
         mut step: impl FnMut(RankedGuard<'_, State<K>>, &mut Walk) -> usize,

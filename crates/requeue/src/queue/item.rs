@@ -155,7 +155,7 @@ impl<'q, K: Key> Item<'q, K> {
         owner.lock().ok()?.core.queued(&self.ticket)
     }
 
-    /// Sets the priority of the key's next run, if the completion of this delivery causes one.
+    /// Sets the priority of the key's next run, if the completion of this delivery causes a run.
     ///
     /// The default is the priority of this run.
     ///
@@ -182,7 +182,7 @@ impl<'q, K: Key> Item<'q, K> {
         self.ticket.epoch()
     }
 
-    /// Returns the reason why the run was cancelled, or `None` if it was not.
+    /// Returns the reason why the run was cancelled, or `None` if the run was not cancelled.
     ///
     /// [`Queue::cancel_running`](super::Queue::cancel_running) cancels runs, and so does an add that
     /// [restarts](crate::InFlightPolicy::Restart) them.
@@ -194,7 +194,7 @@ impl<'q, K: Key> Item<'q, K> {
     /// Waits until the run is cancelled, and returns the reason.
     ///
     /// The future does not borrow the item, so another task can wait for it. The future does not keep the queue alive.
-    /// Once the delivery is completed, or the queue is dropped, it is never ready.
+    /// Once the delivery is completed, or the queue is dropped, the future is never ready.
     ///
     /// # Cancel safety
     ///
@@ -239,8 +239,8 @@ impl<'q, K: Key> Item<'q, K> {
         Cancellation::new(queue, self.ticket)
     }
 
-    /// Makes this run not count toward the queue's [pace](crate::Builder::pace), for a worker that finds no work for
-    /// the key.
+    /// Does not count this run toward the queue's [pace](crate::Builder::pace), for a worker that finds no work for the
+    /// key.
     ///
     /// The call has no effect in a queue without a pace. [`count_start`](Self::count_start) reverses it.
     ///

@@ -70,7 +70,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Waiting keys are still delivered when they are due, and known keys are retried. `get`
     /// returns `None` when no key is ready, waiting or in flight.
     ///
-    /// Call it at the end of the input. The method may be called several times, and from anywhere.
+    /// Call this method at the end of the input. It may be called several times, and from anywhere.
     ///
     /// # Examples
     ///
@@ -96,8 +96,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// runs serve the adds so far. Waits for other delayed adds do not change, and later
     /// [debounced](crate::Add::debounce) adds wait again.
     ///
-    /// Call it when no more adds are expected: at the end of the input, or before a graceful shutdown,
-    /// which would drop the waiting keys. The keys become due in no particular order.
+    /// Call this method when no more adds are expected: at the end of the input, or before a graceful shutdown, which
+    /// would drop the waiting keys. The keys become due in no particular order.
     ///
     /// If a key was ever debounced, the call examines every key of the queue, 256 under one hold of the lock, so its
     /// cost grows with the size of the queue.
@@ -130,8 +130,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// Ready keys are still delivered; then `get` returns `None`. This is client-go's `ShutDown`. The failures of a
     /// dropped key are forgotten, also by the limiter. As in client-go, `None` is not final while a dirty key is in
-    /// flight. If the queue is paused, ready keys are also dropped; if a [group](Self::group) is paused, its ready keys
-    /// are.
+    /// flight. If the queue is paused, ready keys are also dropped. If a [group](Self::group) is paused, the ready keys
+    /// of the group are also dropped.
     ///
     /// The method may be called several times, and from anywhere. Every earlier drain stops waiting.
     ///
@@ -205,8 +205,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// A later `shut_down` ends the wait.
     ///
     /// Await it in a task, or call [`blocking`](Drain::blocking) on a thread. By default the drain waits without a
-    /// limit; [`timeout`](Drain::timeout) sets one. client-go's `ShutDownWithDrain` waits only for keys in flight, as
-    /// this does with [`in_flight_only`](Drain::in_flight_only).
+    /// limit; [`timeout`](Drain::timeout) sets a limit. With [`in_flight_only`](Drain::in_flight_only), the drain waits
+    /// only for keys in flight, as client-go's `ShutDownWithDrain` does.
     ///
     /// # Cancel safety
     ///
@@ -327,7 +327,7 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
 
     /// Limits the wait to `timeout` from now, by the queue's clock.
     ///
-    /// The report says which keys were left.
+    /// The report contains the numbers of the keys that were left.
     #[must_use = "a future does nothing unless it is polled, but the queue is shut down already"]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.deadline = Some(self.queue.now() + timeout);

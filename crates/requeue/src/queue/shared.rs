@@ -37,7 +37,7 @@ pub(crate) struct State<K> {
     /// Keys whose pending run was dropped after the shutdown, for example because they failed.
     pub(super) dropped: DroppedKeys<K>,
     due_alarm: DueAlarm,
-    /// Set while the clock watches over a task that was woken and has not been polled.
+    /// `Some` while the clock watches over a task that was woken and has not been polled.
     watch: Option<Box<Watch>>,
     /// The current value of `Shared::hint`.
     hint: bool,

@@ -23,7 +23,7 @@ struct List {
 /// user code.
 pub(super) struct Watcher {
     waker: Waker,
-    /// Set under the lock, before the waker is called.
+    /// This flag is set under the lock, before the waker is called.
     is_woken: AtomicBool,
 }
 

@@ -56,8 +56,7 @@ where
         }
     }
 
-    /// Takes a key, makes an attempt, and completes the delivery. Returns whether there may be
-    /// another key.
+    /// Takes a key, makes an attempt, and completes the delivery. Returns true if there may be another key.
     ///
     /// A panic in here fails the attempt, because the item is dropped.
     async fn run_round(&self) -> bool {

@@ -277,8 +277,7 @@ where
         }
     }
 
-    /// Takes a key, runs the handler, and completes the delivery. Returns whether there may be
-    /// another key.
+    /// Takes a key, runs the handler, and completes the delivery. Returns true if there may be another key.
     ///
     /// A panic in here fails the run, because the item is dropped.
     fn run_round(&self) -> bool {

@@ -454,7 +454,7 @@ impl Postgres {
         self.query_row(queue, "select requeue.check_queue($1)", &[&number(queue)]).await.map(drop)
     }
 
-    /// Runs a function that changes keys in a state, and returns whether it has changed each of them.
+    /// Runs a function that changes keys in a state. For each key, the result is true if the function has changed it.
     async fn changed(
         &self,
         sql: &str,

@@ -16,9 +16,9 @@
 //! A drop that is interrupted before step 3 leaves sealed shards, which another drop takes over after [a
 //! time limit](LIMIT). After step 3, the next process that opens or drops the queue completes the drop.
 //!
-//! An opener that finds a shard without a mark first writes a tentative mark, with which no script works.
-//! Then it reads the record again, and completes the mark only if the tentative one is still there. So an
-//! opener that read the record before a drop cannot mark the shards after it.
+//! If a process opens the queue and finds a shard without a mark, the process first writes a tentative mark. No script
+//! accepts this mark. The process then reads the record again, and completes the mark only if the tentative mark is
+//! still there. So a process that read the record before a drop cannot mark the shards after the drop.
 //!
 //! A mark may be missing because the server has evicted it. Then the record decides. If the record is gone
 //! as well, the floor decides: if a queue was dropped, the floor has risen since this queue was opened.
@@ -273,7 +273,7 @@ pub(super) async fn list_name(nodes: &Arc<Nodes>, name: &str) -> Answer<()> {
 /// The state of a mark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Mark {
-    /// Written by an opener, and not yet completed.
+    /// A process that opens the queue wrote the mark, and has not completed it yet.
     Tentative,
     Complete,
     /// A drop is in progress or was interrupted.

@@ -1,7 +1,7 @@
 //! Opens queues, creates them and lists them.
 //!
-//! The record of a queue and its shards lie on several nodes of a cluster, so no script can read both. An
-//! opener reads the record, marks the shards, and reads the record again.
+//! The record of a queue and its shards lie on several nodes of a cluster, so no script can read both. A process that
+//! opens the queue reads the record, marks the shards, and reads the record again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -346,7 +346,7 @@ impl Redis {
             while !names.is_empty() {
                 let name = String::from_utf8(names.bytes()?).map_err(|_| unknown_format())?;
                 names.next_value()?;
-                // An opener may have stopped between listing the queue and creating it.
+                // A process may have stopped between listing the queue and creating it.
                 if let Some(info) = self.queue_info(&name).await? {
                     queues.insert(name, info);
                 }

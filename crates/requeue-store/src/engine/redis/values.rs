@@ -181,7 +181,7 @@ pub(super) fn to_digits(value: Value, count: usize) -> Answer<Vec<u8>> {
     if digits.len() == count { Ok(digits) } else { Err(unknown_format()) }
 }
 
-/// Returns whether each of `count` keys was changed. No other transaction can have locked it.
+/// Returns true for each of `count` keys that was changed. No other transaction can have locked a key.
 pub(super) fn to_changed(value: Value, count: usize) -> Answers<bool> {
     let digits = to_digits(value, count)?;
     Ok(digits.into_iter().map(|digit| Some(digit == b'1')).collect())

@@ -43,7 +43,7 @@ const REST: Duration = Duration::from_secs(5);
 /// Receives the outcome of the commit, and sends the result to the caller.
 type Reply = Box<dyn FnOnce(Answer<()>) + Send>;
 
-/// Runs an operation, if there is a transaction. Returns whether it succeeded, or SQLite's error, and the
+/// Runs an operation, if there is a transaction. Returns the result of the operation, with SQLite's error, and the
 /// function that reports the outcome of the commit.
 type Run = Box<dyn FnOnce(Option<&Work<'_>>) -> (Result<(), Option<ffi::Error>>, Reply) + Send>;
 

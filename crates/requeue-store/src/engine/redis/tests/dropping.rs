@@ -186,7 +186,7 @@ async fn what_a_failover_brings_back_of_a_dropped_queue_is_not_in_a_later_one() 
     assert_eq!(kind(engine.add_keys(&place, asking("b")).await), Kind::Dropped);
 }
 
-/// An opener reads the record of a queue, and the queue is dropped before the opener marks the shards.
+/// A process reads the record of a queue, and the queue is dropped before this process marks the shards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_queue_that_is_opened_while_it_is_dropped_is_another_one_or_none() {
     let Some(server) = Server::start() else { return };
