@@ -141,7 +141,7 @@ impl Pacing {
 }
 
 /// Returns the group of a key. Its number depends on a secret of this run. Otherwise an attacker could choose keys
-/// whose group number equals that of another group, and take the turns of that group.
+/// whose group number equals the number of another group, and take the turns of that group.
 fn group_id(hasher: &RandomState, pattern: &Regex, key: &[u8]) -> GroupId {
     GroupId::new(hasher.hash_one(group_name(pattern, key)))
 }
@@ -206,7 +206,7 @@ mod tests {
         }
     }
 
-    /// With `GroupId::of`, an attacker could search for a name whose number equals that of another group.
+    /// With `GroupId::of`, an attacker could search for a name with the number of another group.
     #[test]
     fn the_numbers_of_groups_are_secrets_of_the_run() {
         let pattern = Regex::new("^[^/]*").unwrap();

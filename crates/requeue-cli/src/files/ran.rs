@@ -41,7 +41,7 @@ struct Last {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Begun {
     Changed,
-    /// The content is the same as that of the last successful run.
+    /// The content is the same as in the last successful run.
     Unchanged,
     /// The file does not exist.
     Gone,

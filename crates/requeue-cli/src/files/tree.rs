@@ -131,7 +131,7 @@ impl Tree {
         changes
     }
 
-    /// Reads all files again. Returns those that have changed.
+    /// Reads all files again. Returns the files that have changed.
     pub(super) fn scan(&mut self) -> Result<Vec<Change>, Full> {
         self.filter.reload_rules();
         for root in 0..self.roots.len() {

@@ -86,7 +86,7 @@ pub(crate) trait ChangeSink: Send {
     /// takes no more.
     fn apply_pending(&mut self) -> bool;
 
-    /// Called once, when all changes are applied.
+    /// This function is called once, when all changes are applied.
     fn end_input(&mut self) {}
 }
 

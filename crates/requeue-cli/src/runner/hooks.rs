@@ -19,11 +19,12 @@ pub(crate) trait Hooks: Debug + Send + Sync {
     /// Prepares a run of the key. Returns the input of the run; `None` if the run is no longer needed.
     fn prepare_run<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<Option<RunInput>, String>>;
 
-    /// Called when the run that began last has succeeded. If the hook returns an error, the run counts as failed.
+    /// The program calls this hook when the run that began last has succeeded. If the hook returns an error, the run
+    /// counts as failed.
     fn on_success<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<(), String>>;
 
-    /// Called when the key is given up. Returns the end of the message about a failure, which says when the key runs
-    /// again.
+    /// The program calls this hook when the key is given up. Returns the end of the message about a failure, which says
+    /// when the key runs again.
     fn on_give_up(&self, key: &[u8]) -> &'static str;
 
     /// Returns true if a newer request for the key has come since its run began, so that its failures no longer count.

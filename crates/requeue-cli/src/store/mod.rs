@@ -261,7 +261,8 @@ fn update_refusal(error: UpdateError) -> Refusal {
     }
 }
 
-/// Takes the rate from the flags, because it is that of the queue: this process must not apply it a second time.
+/// Takes the rate from the flags, because the store applies the rate of the queue. This process must not apply it a
+/// second time.
 fn take_rate(flags: &mut Common) -> Result<Option<Rate>, Refusal> {
     let Some(rate) = flags.rate.take() else { return Ok(None) };
     let rate = rate.of_store.map_err(|error| Refusal::usage(format!("--rate: {error}")))?;

@@ -175,7 +175,7 @@ impl Line {
     }
 }
 
-/// Changes the schedules of keys, and reports those that have none.
+/// Changes the schedules of keys, and reports the keys without a schedule.
 fn change(flags: &KeysFlags, action: ScheduleAction, done: &str) -> Result<Ended, Refusal> {
     block_on(async {
         let mut changed = Vec::with_capacity(flags.keys.len());

@@ -25,7 +25,7 @@ pub(crate) struct Enqueuer {
     initial: Initial,
     /// True while another process may lead. During this time, no key is added.
     stands_by: Mutex<bool>,
-    /// Set after the first list.
+    /// This value is set after the first list.
     pub(crate) is_listed: SetOnce<()>,
 }
 

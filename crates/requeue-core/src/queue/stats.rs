@@ -243,7 +243,8 @@ impl Histogram {
         self.sum = self.sum.saturating_add(other.sum);
     }
 
-    /// Returns the numbers of durations in all buckets: those of [`counts`](Self::counts), and then the finer ones.
+    /// Returns the numbers of durations in all buckets: the buckets of [`counts`](Self::counts), and then the finer
+    /// buckets.
     #[doc(hidden)]
     pub fn buckets(&self) -> impl Iterator<Item = u64> + '_ {
         self.counts.iter().chain(&self.fine).copied()

@@ -223,8 +223,7 @@ where
         Self::from_events(events, Arc::unwrap_or_clone, reader, dyntype, |_| {})
     }
 
-    /// Creates a controller for the objects of a shared watch. [`store`](Self::store) is that of the
-    /// watch.
+    /// Creates a controller for the objects of a shared watch. [`store`](Self::store) is the store of the watch.
     ///
     /// ```
     /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -392,8 +391,8 @@ where
     ///
     /// The requests of the group use the client of the controller's `Api`, unless
     /// [`with_client`](ShardGroup::with_client) sets a client with separate connections, which is recommended. The
-    /// group's [kind](ShardGroup::objects) is that of the controller by default, and its [metrics](ShardGroup::metrics)
-    /// are those of the controller.
+    /// group's [kind](ShardGroup::objects) is the controller's kind by default, and its [metrics](ShardGroup::metrics)
+    /// are the controller's metrics.
     ///
     /// Invalid settings, missing [permissions](crate::membership#permissions) and a group with another number of
     /// shards end the stream with [`RunnerError::Membership`](super::RunnerError::Membership). A program

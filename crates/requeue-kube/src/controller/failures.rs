@@ -75,9 +75,9 @@ impl Failures {
         Self { limiter: Mutex::new(limiter), keys: Mutex::default() }
     }
 
-    /// Called at the delivery of a key, with its number of adds. `is_retry` is false if the key was
-    /// removed from the queue since its failure. Returns the number of the attempt, or `None` if the
-    /// key does not run: it was given up, and was not added since.
+    /// The controller calls this method at the delivery of a key, with its number of adds. `is_retry` is false if the
+    /// key was removed from the queue since its failure. Returns the number of the attempt, or `None` if the key does
+    /// not run: it was given up, and was not added since.
     pub(super) fn begin_attempt(&self, key: &ObjectKey, adds: u32, is_retry: bool) -> Option<u32> {
         let mut keys = self.keys.lock();
         let Some(failure) = keys.get_mut(key) else { return Some(1) };
@@ -138,7 +138,8 @@ impl Failures {
         gone.iter().for_each(|key| self.forget_failures(key));
     }
 
-    /// Called when the queue has recorded the completion. After a failure, the key now backs off.
+    /// The controller calls this method when the queue has recorded the completion. After a failure, the key now backs
+    /// off.
     pub(super) fn begin_backoff(&self, key: &ObjectKey) {
         if let Some(failure) = self.keys.lock().get_mut(key) {
             let hurried = std::mem::take(&mut failure.hurried);

@@ -46,11 +46,11 @@ pub(super) trait Ownership: Send + Sync {
         None
     }
 
-    /// Called before an event or a list is handled. Until its end, no shard of an object is
-    /// forgotten.
+    /// The controller calls this method before it handles an event or a list. Until the end of the handling, no shard
+    /// of an object is forgotten.
     fn begin_event(&self) {}
 
-    /// Called after an event or a list was handled. `is_gone` is as in
+    /// The controller calls this method after it has handled an event or a list. `is_gone` is as in
     /// [`forget_shard_of`](Self::forget_shard_of).
     fn end_event(&self, _is_gone: &dyn Fn(&ObjectKey) -> bool) {}
 

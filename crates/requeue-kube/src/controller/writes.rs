@@ -424,7 +424,7 @@ impl Writes {
         RUN.scope((self.clone(), key), run).await
     }
 
-    /// Called at the delivery of `key`.
+    /// The controller calls this method at the delivery of `key`.
     pub(super) fn begin_run(&self, key: &ObjectKey) -> Freshness {
         let mut state = self.0.lock();
         let state = &mut *state;
@@ -445,7 +445,7 @@ impl Writes {
         if timed_out { Freshness::TimedOut } else { Freshness::Fresh }
     }
 
-    /// Called after the run of `key`. Returns the adds that waited for the end of the run.
+    /// The controller calls this method after the run of `key`. Returns the adds that waited for the end of the run.
     pub(super) fn end_run(&self, key: &ObjectKey) -> Vec<Held> {
         self.0.lock().in_flight.remove(key).unwrap_or_default()
     }
@@ -488,8 +488,8 @@ impl Writes {
         }
     }
 
-    /// Called when no watch is left: from now on nothing waits for an event. Returns the adds that
-    /// waited for the ends of runs, with their objects, and the objects whose runs waited.
+    /// The controller calls this method when no watch is left. From now on, nothing waits for an event. Returns the
+    /// adds that waited for the ends of runs, with their objects, and the objects whose runs waited.
     pub(super) fn stop_waits(&self) -> (Vec<(ObjectKey, Held)>, Vec<ObjectKey>) {
         let mut state = self.0.lock();
         // The writes of kinds that are not watched delay nothing.
@@ -511,8 +511,8 @@ impl Writes {
         in_flight.filter(|(key, _)| is_gone(key)).for_each(|(_, held)| held.clear());
     }
 
-    /// Called after an event was applied. Returns the objects whose runs wait for it, and can
-    /// start.
+    /// The controller calls this method after it has applied an event. Returns the objects whose runs wait for it, and
+    /// can start.
     pub(super) fn apply_progress(&self, event: Origin<'_>, watch: usize) -> Vec<ObjectKey> {
         let progress = |progressed| self.0.lock().apply_progress(event.kind, watch, progressed);
         event.progressed.map(progress).unwrap_or_default()

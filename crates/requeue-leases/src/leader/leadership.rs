@@ -48,7 +48,7 @@ pub(super) struct Shared {
     pub(super) view: watch::Sender<View>,
     /// Requests a renewal or a release.
     pub(super) wake: Notify,
-    /// Cancelled when every [`Leadership`] is dropped.
+    /// This token is cancelled when every [`Leadership`] is dropped.
     pub(super) let_go: CancellationToken,
     pub(super) gauge: OnceLock<Gauge>,
 }

@@ -64,8 +64,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Returns an error if the address is invalid, or no connection can be made. The
-    /// [kind](ConnectError::kind) of the error tells the reason. The message contains no password.
+    /// Returns an error if the address is invalid, or no connection can be made. The [kind](ConnectError::kind) of the
+    /// error is the reason. The message contains no password.
     ///
     /// # Panics
     ///

@@ -46,8 +46,8 @@ struct Batcher<T> {
 }
 
 impl<T: Wish> Lanes<T> {
-    /// Starts a task for each shard. Each task sends as many batches at the same time as the engine supports. The
-    /// tasks stop when this is dropped and all requests have been sent.
+    /// Starts a task for each shard. Each task sends as many batches at the same time as the engine supports. The tasks
+    /// stop when this value is dropped and all requests have been sent.
     pub(crate) fn new(engine: &Arc<dyn Engine>, place: &Arc<Place>) -> Self {
         let lane = |_| Batcher::new(Arc::clone(engine), Arc::clone(place));
         Self((0..engine.shard_count(place)).map(lane).collect())

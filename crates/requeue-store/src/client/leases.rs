@@ -31,7 +31,7 @@ struct Held {
     /// The time of the delivery to a worker, or `None` before the delivery.
     since: Option<Instant>,
     lost: CancellationToken,
-    /// Cancelled when the run is cancelled.
+    /// This token is cancelled when the run is cancelled.
     cancelled: CancellationToken,
     /// True if the worker has completed the delivery, but the engine has not recorded the completion yet. The engine
     /// may take long to record the completion.
@@ -57,13 +57,13 @@ pub(crate) struct Signals {
 pub(crate) struct Leases {
     lease: Duration,
     held: Mutex<HashMap<i64, Held>>,
-    /// Notified when the first key is held, and when this is dropped.
+    /// Wakes the task when the first key is held, and when this value is dropped.
     begun: Arc<Notify>,
-    /// Notified when a key is no longer held.
+    /// Wakes the waiting calls when a key is no longer held.
     over: Notify,
 }
 
-/// The lease of a completion that is being sent. The lease is renewed until this is dropped.
+/// The lease of a completion that is being sent. The lease is renewed until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Ending {
     leases: Arc<Leases>,
@@ -92,7 +92,7 @@ impl Drop for Leases {
 }
 
 impl Leases {
-    /// Starts a task that renews the leases until this is dropped.
+    /// Starts a task that renews the leases until this value is dropped.
     pub(crate) fn start_renewing(
         engine: Arc<dyn Engine>,
         place: Arc<Place>,
@@ -237,7 +237,7 @@ async fn keep_leases(
             () = sleep_until(renewal.min(next)) => {}
             changed = cancels.poll_changed(&*engine, &place) => {
                 if changed {
-                    // Only a renewal tells which run was cancelled.
+                    // Only the answer to a renewal names the cancelled run.
                     renewal = Instant::now();
                 }
             }

@@ -19,8 +19,8 @@ use crate::types::key::Key;
 
 /// The number of schedules that one request returns.
 const PAGE: usize = 64;
-/// The number of schedules that one look tries again, and of those that may fail in it because the store is unable. A
-/// failure can take as long as the wait for a lock.
+/// The number of failed schedules that one look retries. After this number of failures because the store is unable, a
+/// look ends. A failure can take as long as the wait for a lock.
 const RETRIES: usize = 8;
 /// The pauses after failures: they double from the first value to the second.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(8));

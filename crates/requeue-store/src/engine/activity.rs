@@ -185,7 +185,7 @@ fn push_number(to: &mut Vec<u8>, mut number: u128) {
     to.push(number as u8);
 }
 
-/// Decodes histograms. Those that a later version has encoded, or that are damaged, are empty.
+/// Decodes histograms. A histogram that is damaged, or was encoded by a later version, is empty.
 pub(crate) fn decode_times(bytes: &[u8]) -> [Histogram; 2] {
     let decode = || {
         let mut bytes = bytes.strip_prefix(&[ENCODING])?;

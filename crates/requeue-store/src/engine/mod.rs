@@ -342,7 +342,7 @@ impl Finish {
     }
 }
 
-/// Distinguishes batches that wait for locked keys from those that skip them.
+/// Distinguishes batches that wait for locked keys from batches that skip locked keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Tried {
     No,
@@ -539,7 +539,7 @@ pub(crate) trait Engine: Debug + Send + Sync {
         Err(EngineError::refused(NO_SCHEDULES))
     }
 
-    /// Returns up to `limit` schedules of a shard: those that are due first, in that order.
+    /// Returns up to `limit` schedules of a shard, in the order in which they are due.
     async fn next_schedules(&self, _queue: &Place, _shard: usize, _limit: usize) -> Answer<Agenda> {
         Err(EngineError::refused(NO_SCHEDULES))
     }
@@ -596,8 +596,8 @@ pub(crate) trait Engine: Debug + Send + Sync {
         only: Option<State>,
     ) -> Answers<bool>;
 
-    /// Cancels the run of a key in flight. Its holder learns of it by its next renewal, and a later delivery
-    /// of the key is not affected. If another transaction has locked the key, waits for the lock.
+    /// Cancels the run of a key in flight. The holder of the key learns of the cancellation by its next renewal, and a
+    /// later delivery of the key is not affected. If another transaction has locked the key, waits for the lock.
     async fn cancel_running(&self, queue: &Place, key: &Key) -> Answer<CancelledRun>;
 
     /// Returns a number that changes when a run of the queue may have been cancelled. A process that holds

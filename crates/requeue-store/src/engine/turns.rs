@@ -82,9 +82,9 @@ struct Band {
     /// The groups that wakes have named. The next claim visits them after those of the ring, so that a group that is
     /// named often gets no more turns than others.
     named: Vec<Arc<str>>,
-    /// Those of them that the current claim visits.
+    /// The groups among them that the current claim visits.
     visited_named: Vec<Arc<str>>,
-    /// Those of them that the last claim has visited.
+    /// The groups among them that the last claim has visited.
     last_named: Vec<Arc<str>>,
     /// The last group that was looked up. `None`: the next lookup begins with the first group.
     cursor: Option<Arc<str>>,

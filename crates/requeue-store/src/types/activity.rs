@@ -10,7 +10,7 @@ use super::inspect::Entry;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Tally {
-    /// Adds, including those that became part of a pending run. Adds made in SQL are not counted.
+    /// Adds, including adds that became part of a pending run. Adds made in SQL are not counted.
     pub adds: u64,
     /// Adds that became part of a pending run.
     pub coalesced: u64,

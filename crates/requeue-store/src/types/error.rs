@@ -332,7 +332,7 @@ macro_rules! error {
 error! {
     /// The error of [`Store::connect`](crate::Store::connect).
     ///
-    /// The [kind](Self::kind) of the error tells you how to react. Its source is the report of the engine, the server
+    /// The [kind](Self::kind) of the error determines how to react. Its source is the report of the engine, the server
     /// or the system; the error about an invalid address has no source. Neither contains a password.
     ConnectError, "", {}
 }

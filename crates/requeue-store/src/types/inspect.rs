@@ -22,8 +22,8 @@ pub enum State {
     InFlight,
     /// Has failed for the last time, and is kept until it is added again, revived or cancelled.
     Parked,
-    /// Set aside, because another program has written an unreadable row for the key. No worker gets it until it is
-    /// added again. An add replaces the row. [`Entry::error`] has the reason.
+    /// The key is set aside, because another program has written an unreadable row for it. No worker gets the key until
+    /// it is added again. An add replaces the row. [`Entry::error`] has the reason.
     Damaged,
 }
 
@@ -235,7 +235,7 @@ impl Entry {
         self.explain_in_group(None)
     }
 
-    /// Returns the explanation of the key. A ready key may be throttled, which only `standing` says.
+    /// Returns the explanation of the key. A ready key may be throttled, which only `standing` shows.
     pub(crate) fn explain_in_group(&self, standing: Option<&Standing>) -> String {
         let (key, since) = (&self.key, self.since.unwrap_or_default());
         let failed = match self.failures {

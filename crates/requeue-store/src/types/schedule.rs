@@ -121,7 +121,7 @@ pub struct ScheduleInfo {
     /// The time until the next add, or zero if it is overdue. `None` if the schedule is paused, or no worker has computed
     /// the time yet.
     pub next: Option<Duration>,
-    /// The same time by the clock of the store, which may differ from that of this process.
+    /// The same time by the clock of the store, which may differ from the clock of this process.
     pub next_at: Option<SystemTime>,
     /// True if the schedule adds nothing: it is [paused](crate::Queue::pause_schedule), or was refused.
     pub is_paused: bool,

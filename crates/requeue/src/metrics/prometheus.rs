@@ -212,8 +212,8 @@ impl<K: Key> Scrape for Shared<K> {
 struct Queues {
     buckets: Buckets,
     by_name: Mutex<ByName>,
-    /// Held while a scrape holds references to queues. Dropping the last reference to a queue runs
-    /// user code, which may call this collector.
+    /// A scrape holds this lock while it holds references to queues. Dropping the last reference to a queue runs user
+    /// code, which may call this collector.
     scraping: RankedMutex<()>,
 }
 

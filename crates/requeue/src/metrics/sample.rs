@@ -32,12 +32,12 @@ pub struct Sample {
     pub fleet: Option<Fleet>,
 }
 
-/// The work of all processes on a queue in a store: that of this process since it opened the queue, and that of the others
-/// since this process first read it.
+/// The work of all processes on a queue in a store: the work of this process since it opened the queue, and the work of
+/// the others since this process first read it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Fleet {
-    /// Accepted adds, including those that became part of a pending run.
+    /// Accepted adds, including adds that became part of a pending run.
     pub adds: u64,
     /// Adds that became part of a pending run.
     pub coalesced: u64,

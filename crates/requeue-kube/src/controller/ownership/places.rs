@@ -230,12 +230,13 @@ impl Places {
         self.moved.lock().iter().cloned().collect()
     }
 
-    /// Called before an event or a list is handled.
+    /// The controller calls this method before it handles an event or a list.
     pub(crate) fn begin_event(&self) {
         self.forgetting.lock().handled += 1;
     }
 
-    /// Called after an event or a list was handled. `is_gone` is as in [`forget_shard_of`](Self::forget_shard_of).
+    /// The controller calls this method after it has handled an event or a list. `is_gone` is as in
+    /// [`forget_shard_of`](Self::forget_shard_of).
     pub(crate) fn end_event(&self, is_gone: impl Fn(&ObjectKey) -> bool) {
         let mut forgetting = self.forgetting.lock();
         // This lock comes before all others, because `is_gone` reads the store and the queue.

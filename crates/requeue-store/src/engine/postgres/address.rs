@@ -201,8 +201,8 @@ impl Address {
 }
 
 impl Options {
-    /// Returns the required verification of the server. The rules are those of libpq, except for
-    /// `sslrootcert` without `sslmode`: naming an authority means that the server must be verified.
+    /// Returns the required verification of the server. The rules are the same as in libpq, except for `sslrootcert`
+    /// without `sslmode`: naming an authority means that the server must be verified.
     fn required_trust(&mut self, mode: SslMode) -> Result<Trust, &'static str> {
         Ok(match (self.trust.take(), self.roots.take()) {
             (None, None) => Trust::Anybody,

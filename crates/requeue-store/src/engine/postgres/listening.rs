@@ -20,7 +20,7 @@ use crate::types::add::Priority;
 /// The interval of warnings about a missing listening connection.
 const REPORTING: Duration = Duration::from_secs(60);
 
-/// The listening task. It stops when this is dropped.
+/// The listening task. The task stops when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Listener {
     wakes: Arc<QueueWakes>,
@@ -36,7 +36,7 @@ pub(super) struct QueueWakes {
     more: Notify,
 }
 
-/// A task that is aborted when this is dropped.
+/// A task that is aborted when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Task(AbortHandle);
 

@@ -30,7 +30,8 @@ impl Postgres {
         Ok(Agenda { now: row.get(4), schedules })
     }
 
-    /// Returns schedules: those that are due first, or with `after` the next ones in the order of their keys.
+    /// Returns schedules in the order in which they are due. With `after`, returns the next schedules in the order of
+    /// their keys.
     pub(super) async fn read_schedules(
         &self,
         queue: &Place,

@@ -26,7 +26,7 @@ const LOCK: &str = "select pg_advisory_xact_lock(32199685320308069)";
 /// Creates the tables of version 1. [`STEPS`] change them, also those of a new schema, so that both are alike.
 pub(super) const TABLES: &str = concat!("create schema requeue;", include_str!("schema.sql"));
 
-/// Creates the functions, or replaces those of an older version. See [`function_sql`] for the names in braces.
+/// Creates the functions, or replaces the functions of an older version. See [`function_sql`] for the names in braces.
 const FUNCTIONS: &str = concat!(
     include_str!("rows.sql"),
     include_str!("adding.sql"),
@@ -66,9 +66,8 @@ fn function_sql() -> String {
 const BEGIN_UPGRADE: &str = include_str!("upgrades/begin.sql");
 const END_UPGRADE: &str = include_str!("upgrades/end.sql");
 
-/// An upgrade waits for each transaction that has added keys, and all later operations wait behind
-/// the upgrade. The upgrade therefore gives up after this time, and tries again after the pause,
-/// for `PATIENCE` in total.
+/// An upgrade waits for each transaction that has added keys, and all later operations wait behind the upgrade. The
+/// upgrade therefore stops after this time, and tries again after the pause, for `PATIENCE` in total.
 const WAITING: &str = "set local lock_timeout = '1s'";
 const PAUSE: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -167,9 +166,8 @@ async fn try_migrate(sessions: &Sessions, steps: &[&str]) -> Answer<()> {
         let said = format!("PostgreSQL {} is too old; use version 14 or later", server / 10_000);
         return Err(EngineError::refused(said));
     }
-    // If this function returns early, the session is closed, which rolls the transaction back.
-    // Processes that start together migrate one after the other. Each waits for as long as the one before it
-    // takes.
+    // If this function returns early, the session is closed, which rolls the transaction back. Processes that start
+    // together migrate one after the other. Each process waits for as long as the process before it takes.
     run_batch(client, &format!("{BEGIN}; set local lock_timeout = 0; {LOCK}")).await?;
     // Another process may have migrated in the meantime.
     match read_version(client).await? {

@@ -15,10 +15,10 @@ use super::guard::Connector;
 use super::params::{Params, with_types};
 use crate::types::error::{Answer, EngineError, ErrorKind, Reason};
 
-/// The settings of a session, or of the current transaction, which override those of the role and the
-/// database. A statement that waits for a lock gives up after 5 s, and so does a commit that waits for other
-/// transactions with notifications. The server checks every second that the client is still connected, and
-/// cancels a statement whose client is gone. JIT compilation does not pay off for these statements.
+/// The settings of a session, or of the current transaction, which override the settings of the role and the database.
+/// A statement that waits for a lock fails after 5 s, and so does a commit that waits for other transactions with
+/// notifications. The server checks every second that the client is still connected, and cancels a statement whose
+/// client is gone. JIT compilation does not pay off for these statements.
 macro_rules! settings {
     ($set:literal, $is_local:literal) => {
         concat!(
@@ -194,7 +194,7 @@ pub(super) async fn check_server(some: &Sessions, others: &Sessions) -> Answer<(
 /// Returns the reason not to use a server with this `version()`: it is another database that speaks the protocol of
 /// PostgreSQL. Some report a version of PostgreSQL as their `server_version`.
 fn unsuitable_server(version: &str) -> Option<Reason> {
-    /// Databases whose `version()` begins as that of PostgreSQL, with the words by which they are recognized.
+    /// Databases whose `version()` begins as in PostgreSQL, with the words by which these databases are recognized.
     const OTHERS: [(&str, &str); 6] = [
         ("-YB-", "YugabyteDB"),
         ("Redshift", "Redshift"),

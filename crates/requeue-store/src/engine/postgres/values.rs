@@ -15,7 +15,7 @@ use crate::types::error::Answer;
 use crate::types::inspect::{Entry, State};
 use crate::types::rate::Rate;
 
-/// The columns that [`read_entry`] reads: those of a key, then the key and the time.
+/// The columns that [`read_entry`] reads: the columns of a row, then the key and the time.
 ///
 /// The library writes at most 4096 characters of an error. A longer error, which another program has written,
 /// would fill the memory of a reader.

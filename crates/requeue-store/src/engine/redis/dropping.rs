@@ -20,8 +20,8 @@
 //! accepts this mark. The process then reads the record again, and completes the mark only if the tentative mark is
 //! still there. So a process that read the record before a drop cannot mark the shards after the drop.
 //!
-//! A mark may be missing because the server has evicted it. Then the record decides. If the record is gone
-//! as well, the floor decides: if a queue was dropped, the floor has risen since this queue was opened.
+//! A mark may be missing because the server has evicted it. The record then shows whether the queue was dropped. If the
+//! record is also gone, the floor shows this: if a queue was dropped, the floor has risen since this queue was opened.
 
 use std::sync::Arc;
 use std::time::Duration;

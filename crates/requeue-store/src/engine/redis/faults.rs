@@ -62,8 +62,8 @@ pub(super) fn unknown_format() -> EngineError {
 /// Returns the kind of an error that the server itself has reported. Such a command has had no effect:
 /// scripts write at their end, after which nothing can fail.
 fn reported_kind(error: &RedisError) -> Option<Kind> {
-    // Older servers report the codes of scripts in the text.
-    // The server is not the one that serves, or serves no client at the moment.
+    // Older servers report the codes of scripts in the text. Another server serves the clients, or this server serves
+    // no client at the moment.
     const ABSENT: [&str; 8] = [
         "LOADING",
         "CLUSTERDOWN",

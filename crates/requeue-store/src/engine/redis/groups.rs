@@ -183,8 +183,8 @@ impl Redis {
         Ok(infos.collect())
     }
 
-    /// Reads the settings of all groups. All shards have the same, but for a change that is in progress, and for the times
-    /// of the next starts: only the shard of a group knows that of its rate.
+    /// Reads the settings of all groups. All shards have the same, but for a change that is in progress, and for the
+    /// times of the next starts: only the shard of a group knows the next start that its rate permits.
     async fn read_settings(
         &self,
         shard: &Shard,
@@ -260,7 +260,7 @@ struct Group {
 }
 
 impl Listing<'_> {
-    /// Returns the group, if it is one of those that are listed.
+    /// Returns the group, if the group is listed.
     fn group(&mut self, name: &str) -> Option<&mut Group> {
         if self.limit == 0 || self.after.is_some_and(|after| name <= after) {
             return None;

@@ -28,7 +28,7 @@
 //! Replication is asynchronous. When a master fails, writes that it had acknowledged but not replicated are
 //! lost:
 //!
-//! - Adds: those of about the last second at worst, unless `wait=N` let N replicas confirm them first.
+//! - Adds: at worst the adds of about the last second, unless N replicas have confirmed them (`wait=N`).
 //! - Completions: the key is delivered again after its lease.
 //! - Claims: a key may be delivered again while its holder still processes it. The holder's fencing token is
 //!   then lower, so its completion has no effect here, and destinations that compare tokens reject its
@@ -179,7 +179,7 @@ impl Redis {
         shards.ok_or_else(|| EngineError::refused("the queue has not been opened"))
     }
 
-    /// Returns the shards of the queue, and the number of the one that has the key.
+    /// Returns the shards of the queue, and the number of the shard that has the key.
     fn shard_with(&self, queue: &Place, key: &Key) -> Answer<(Arc<Vec<Shard>>, usize)> {
         let shards = self.shards_of(queue)?;
         let number = names::shard_of(&shards[0].queue, key, shards.len());

@@ -143,7 +143,7 @@ pub(super) fn queue(queue: &str) -> (String, u16) {
     (format!("requeue:{{{tag}}}:queue"), slot(&tag))
 }
 
-/// Returns the Redis key of a queue's record, and those of its numbers per minute, which have its slot.
+/// Returns the Redis key of a queue's record, and the Redis keys of its numbers per minute. All have the same slot.
 pub(super) fn with_activity(record: String) -> [String; 4] {
     let start = record.trim_end_matches("queue");
     let [parts, times, minutes] =

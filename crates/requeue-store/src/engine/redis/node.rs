@@ -124,7 +124,7 @@ impl Node {
         Ok(new)
     }
 
-    /// Forgets the connections. Commands in progress may still be answered; later ones use new connections.
+    /// Forgets the connections. Commands in progress may still be answered; later commands use new connections.
     pub(super) fn disconnect(&self) {
         self.note_silence();
         // The address may then lead to another server.

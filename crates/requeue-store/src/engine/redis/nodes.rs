@@ -49,7 +49,7 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    /// Finds the servers. Refuses those that evict keys, unless that is accepted.
+    /// Finds the servers. Refuses servers that evict keys, unless the options accept evictions.
     pub(super) async fn find(
         seeds: &[ConnectionInfo],
         accepts_eviction: bool,

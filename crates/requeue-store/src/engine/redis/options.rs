@@ -1,7 +1,7 @@
 //! Parses Redis addresses: `redis://[USER[:PASSWORD]@]HOST[:PORT][,HOST[:PORT]…][/DB][?OPTION&…]`, and
 //! `rediss://`.
 //!
-//! If the address has no password, the one in `REDISCLI_AUTH` is used, as by `redis-cli`.
+//! If the address has no password, the password in `REDISCLI_AUTH` is used, as by `redis-cli`.
 
 use std::env;
 use std::fs;
@@ -100,7 +100,7 @@ impl Options {
         format!("{scheme}://{}", hosts.join(","))
     }
 
-    /// Trusts the certificate authorities in `file`, instead of those that the system trusts.
+    /// Trusts the certificate authorities in `file`, instead of the authorities that the system trusts.
     fn trust_file(&mut self, file: &str) -> Result<(), String> {
         let certificates = fs::read(file).map_err(|error| error.to_string())?;
         for seed in &mut self.seeds {

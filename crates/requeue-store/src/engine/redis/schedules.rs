@@ -1,4 +1,5 @@
-//! The schedules of a queue. Each shard has those of its keys, so that one script fires a schedule and adds its key.
+//! The schedules of a queue. Each shard has the schedules of its keys, so that one script fires a schedule and adds its
+//! key.
 
 use std::collections::BTreeMap;
 

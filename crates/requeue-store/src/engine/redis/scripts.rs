@@ -27,7 +27,7 @@ impl Script {
         call
     }
 
-    /// As [`on`](Self::on), with another Redis key after those of the shard.
+    /// As [`on`](Self::on), with another Redis key after the Redis keys of the shard.
     pub(super) fn on_also(&self, shard: &Shard, key: &str) -> Call<'_> {
         let mut command = cmd("EVALSHA");
         command.arg(&self.hash).arg(shard.keys.len() + 1).arg(&shard.keys).arg(key);
@@ -35,7 +35,7 @@ impl Script {
         Call { script: self, command }
     }
 
-    /// As [`on`](Self::on), with the Redis keys of the schedules after those of the shard.
+    /// As [`on`](Self::on), with the Redis keys of the schedules after the Redis keys of the shard.
     pub(super) fn on_schedules(&self, shard: &Shard) -> Call<'_> {
         let keys: Vec<_> = shard.keys.iter().cloned().chain(shard.schedules()).collect();
         let mut call = self.with(&keys);

@@ -214,7 +214,7 @@ pub(super) const fn name_of(state: Option<State>) -> &'static str {
     }
 }
 
-/// The answer of claim.lua. The fencing tokens are those of the shard.
+/// The answer of claim.lua. The fencing tokens are the shard's.
 pub(super) struct ShardClaim {
     pub(super) claimed: Claimed,
     /// The time of the claim.

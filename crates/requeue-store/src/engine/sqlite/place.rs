@@ -58,8 +58,8 @@ pub(super) fn find_obstacle(path: &Path) -> Option<EngineError> {
     }
 }
 
-/// Returns true if a retry of the access would get the same error. Other errors, such as those of a network
-/// file system, may disappear.
+/// Returns true if a retry of the access would get the same error. Other errors, such as errors of a network file
+/// system, may disappear.
 pub(super) const fn is_lasting(error: ErrorKind) -> bool {
     matches!(
         error,

@@ -11,7 +11,7 @@ use crate::engine::row::Row;
 use crate::engine::time::Micros;
 use crate::types::key::Key;
 
-/// The columns that [`read_row`] reads: those of a key, then the key.
+/// The columns that [`read_row`] reads: the columns of a row, then the key.
 pub(super) static COLUMNS: LazyLock<String> =
     LazyLock::new(|| format!("{}, key", Columns::join_names(|column| column.name.to_owned())));
 
