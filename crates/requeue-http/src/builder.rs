@@ -149,13 +149,13 @@ impl<K> Builder<K> {
 
     /// Sets the history whose runs and parked keys are shown.
     ///
-    /// Without a history, the site knows no past runs, and no keys that a queue in memory has given up.
+    /// Without a history, the site shows neither past runs nor keys that a queue in memory has given up.
     pub fn history(mut self, history: &History) -> Self {
         self.history = Some(history.clone());
         self
     }
 
-    /// Allows clients that send this token to change the queue: add, cancel, run now, revive, pause and resume. In a store,
+    /// Allows clients with this token to change the queue: add, cancel, run now, revive, pause and resume. In a store,
     /// they can also change the rate of the queue, its groups and its schedules.
     ///
     /// Without a token, the site is read-only. The token must be in the header `Authorization: Bearer TOKEN` of a POST

@@ -95,8 +95,8 @@
 //!
 //! # Limits and security
 //!
-//! - **Read-only** without [`Builder::admin`]: only `GET` and `HEAD` are allowed, and no request changes the queue. With a
-//!   token, `POST` requests that have it can change the queue.
+//! - **Read-only** without [`Builder::admin`]: only `GET` and `HEAD` are allowed, and no request changes the queue.
+//!   With a token, `POST` requests that contain the token can change the queue.
 //! - **Bounded cost**: a request reads at most 100,000 keys, and holds the queue's lock for 256 of them at a time. The
 //!   history is one sample per second for 15 minutes.
 //! - **Self-contained**: the assets are part of the program, and the dashboard sends no request to other hosts.

@@ -387,8 +387,7 @@ impl Queue {
 
     /// Stops deliveries in this process: getters return `None`. Other processes continue, and no key is lost.
     ///
-    /// Items that this process holds can still be completed. Adds still work, because other processes run
-    /// their keys.
+    /// Items that this process holds can still be completed. Adds still work, because other processes run the keys.
     pub fn shut_down(&self) {
         self.shared.stop_deliveries(Shutdown::Now);
     }

@@ -421,11 +421,11 @@ impl OpenOptions {
     /// Sets the rate of all starts of the queue, over all processes, if the queue has no rate. By default there is no
     /// such limit.
     ///
-    /// The first process that opens the queue with a rate chooses it, and the rate is stored. If a later process asks for
-    /// another rate, [`open`](Self::open) fails, also if both open the queue at the same time. A process without this
-    /// option uses the stored rate. [`Queue::set_rate`] changes or removes the rate. After a removal, the next process
-    /// with this option sets the rate again. [`GroupHandle::set_rate`](crate::GroupHandle::set_rate) sets a further rate
-    /// for a group.
+    /// The first process that opens the queue with a rate chooses it, and the rate is stored. If a later process asks
+    /// for another rate, [`open`](Self::open) fails. The same applies if both processes open the queue simultaneously.
+    /// A process without this option uses the stored rate. [`Queue::set_rate`] changes or removes the rate. After a
+    /// removal, the next process with this option sets the rate again.
+    /// [`GroupHandle::set_rate`](crate::GroupHandle::set_rate) sets a further rate for a group.
     ///
     /// [`Rate`] defines the guarantee. While there is a rate, no process [claims ahead](Self::claim_ahead).
     ///
@@ -483,8 +483,8 @@ impl OpenOptions {
 
     /// Sets the duration of leases, from 1 ms to one year. The default is 30 s.
     ///
-    /// A key belongs to its worker until the lease expires. The process renews its leases at a third of the
-    /// duration, as long as it lives and reaches the store.
+    /// A key belongs to its worker until the lease expires. The process renews its leases at a third of the duration,
+    /// as long as the process lives and can reach the store.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.options.lease = lease.clamp(Duration::from_millis(1), MAX_DURATION);
         self
@@ -595,8 +595,8 @@ impl OpenOptions {
     /// There are two cases:
     ///
     /// - A run of this process was the last failure of its key.
-    /// - A claim of this process finds that the lease of a key has expired, because its worker died, and that this was
-    ///   the last failure. In this case, [`ParkedKey::lease_expired`] is true.
+    /// - A claim of this process finds an expired lease, whose worker has died, and this expiry is the last failure of
+    ///   the key. In this case, [`ParkedKey::lease_expired`] is true.
     ///
     /// Each report is also a [`tracing`] event with the target `requeue_store::parked`. If the answer to a claim is
     /// lost, its reports are also lost.

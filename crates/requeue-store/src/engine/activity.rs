@@ -3,8 +3,8 @@
 //! Each process has a row for each minute, which it replaces with growing numbers. So no two processes write the same row,
 //! and a repeated write counts once. Rows of earlier minutes are merged into one row per minute.
 //!
-//! All minutes are those of the engine's clock. A row can be written until the end of the next minute, and is merged later,
-//! with a minute in between. So a process that was stopped for long cannot write a row that was merged.
+//! All minutes are minutes of the engine's clock. A row can be written until the end of the next minute, and is merged
+//! later, with a minute in between. So a process that was stopped for long cannot write a row that was merged.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,9 +41,9 @@ pub(crate) const fn first_kept_apart(now: i64) -> i64 {
 /// A row to write.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
-    /// The minute. `None`: the current one of the engine.
+    /// The minute. `None`: the engine's current minute.
     pub(crate) minute: Option<i64>,
-    /// Identifies the open queue of a process. It is not empty.
+    /// Identifies the open queue of a process. The text is not empty.
     pub(crate) instance: Arc<str>,
     /// The name of the worker, or empty text if the process gets no keys.
     pub(crate) worker: Arc<str>,
@@ -61,13 +61,13 @@ pub(crate) struct Recorded {
     pub(crate) has_old: bool,
 }
 
-/// A row. The one with an empty `instance` is the merged one of its minute.
+/// A row. The row with an empty `instance` is the merged row of its minute.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Part {
     pub(crate) minute: i64,
     pub(crate) instance: String,
     pub(crate) worker: String,
-    /// The time of the last write. Each write of a row has a later one.
+    /// The time of the last write. Each write of a row has a later time.
     pub(crate) at: Micros,
     pub(crate) tally: Tally,
 }
@@ -75,9 +75,9 @@ pub(crate) struct Part {
 /// The rows to read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Which {
-    /// Those of the minutes that end after this time before now.
+    /// The rows of the minutes that end after this time before now.
     Since(Micros),
-    /// Some that can be merged, with the merged rows of their minutes.
+    /// Some rows that can be merged, with the merged rows of their minutes.
     Old,
 }
 
@@ -88,7 +88,7 @@ pub(crate) struct Parts {
     pub(crate) parts: Vec<Part>,
 }
 
-/// Replaces rows of a minute with a merged one.
+/// Replaces rows of a minute with a merged row.
 #[derive(Clone, Debug)]
 pub(crate) struct Merging {
     pub(crate) minute: i64,
@@ -155,8 +155,8 @@ pub(crate) fn live_workers(parts: &[Part], after: Micros) -> BTreeMap<String, Mi
 /// The version of the encoding of times.
 const ENCODING: u8 = 1;
 
-/// Encodes both histograms: for each its sum, the number of buckets that are not empty, and for each of them the number
-/// of empty ones before it and its count.
+/// Encodes both histograms: for each histogram its sum, the number of buckets that are not empty, and for each of these
+/// buckets the number of empty buckets before it and its count.
 pub(crate) fn encode_times(tally: &Tally) -> Vec<u8> {
     let mut to = vec![ENCODING];
     for times in [&tally.queued, &tally.worked] {

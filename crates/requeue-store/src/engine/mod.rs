@@ -66,7 +66,7 @@ pub(crate) struct Place {
     pub(crate) on_parked: OnParked,
     /// The way in which keys get their groups, as engines store it. `None`: the queue has no groups.
     pub(crate) group_by: Option<Arc<str>>,
-    /// The limit of each group that had no other one when the queue was opened.
+    /// The limit of each group without a separate limit, as of the opening of the queue.
     pub(crate) group_limit: Option<u32>,
     /// The rate of the queue when it was opened.
     pub(crate) rate: Option<Rate>,
@@ -109,9 +109,9 @@ impl Place {
 pub(crate) struct Settings {
     pub(crate) readd_policy: ReaddPolicy,
     pub(crate) parked_add: ParkedAdd,
-    /// `None`: the queue has no groups. Empty: each add names the group. Otherwise the pattern that extracts it.
+    /// `None`: the queue has no groups. Empty: each add names the group. Otherwise the pattern that extracts the group.
     pub(crate) group_by: Option<Arc<str>>,
-    /// The limit of keys in flight of each group that has no other one, when the queue is created.
+    /// The limit of keys in flight of each group without a separate limit, when the queue is created.
     pub(crate) group_limit: Option<u32>,
     /// The rate of all starts, when the queue is created.
     pub(crate) rate: Option<Rate>,
@@ -160,7 +160,7 @@ pub(crate) struct Ask {
     /// The group of the key, if it is new. `None` if the queue has no groups.
     pub(crate) group: Option<Arc<str>>,
     pub(crate) add: Add,
-    /// The number of adds that this one stands for.
+    /// The number of adds that this add stands for.
     pub(crate) adds: u32,
 }
 
@@ -181,9 +181,9 @@ pub(crate) struct Asked {
 
 /// The parameters of the backoff.
 ///
-/// The delay after the n-th counted failure in a row (n from 0) lies between half of min(base · 2ⁿ, cap)
-/// and all of it. `share` selects the point in that range. A failure during the backoff of the previous one
-/// is not counted, and gets the remaining delay.
+/// The delay after the n-th counted failure in a row (n from 0) lies between half of min(base · 2ⁿ, cap) and all of it.
+/// `share` selects the point in that range. A failure during the backoff of the previous failure is not counted, and
+/// gets the remaining delay.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Backoff {
     pub(crate) base: Duration,
@@ -212,7 +212,7 @@ pub(crate) enum GroupChange {
     /// The number of keys in one turn.
     Weight(u32),
     Paused(bool),
-    /// The rate of its starts.
+    /// The rate of the group's starts.
     Rate(Option<Rate>),
 }
 
@@ -256,17 +256,17 @@ pub(crate) struct Delivery {
 #[derive(Debug, Default)]
 pub(crate) struct Claimed {
     pub(crate) items: Vec<Delivery>,
-    /// The time until the next key may become ready or a lease may expire, if the claim returned fewer keys
-    /// than requested. It is the engine's estimate without a long search. Never `None` while a key is ready
-    /// or waiting.
+    /// The time until the next key may become ready or a lease may expire, if the claim returned fewer keys than
+    /// requested. The time is the engine's estimate without a long search. It is never `None` while a key is ready or
+    /// waiting.
     pub(crate) next: Option<Duration>,
     /// Keys that this claim has set aside because their rows are damaged.
     pub(crate) damaged: Vec<Damaged>,
-    /// Keys that this claim has parked: their leases expired, and that was their last permitted failure.
+    /// Keys that this claim has parked: the expiry of their leases was their last permitted failure.
     pub(crate) parked: Vec<ParkedKey>,
     /// True if the queue is paused, so that the claim delivers no key. `items` is then empty.
     pub(crate) is_paused: bool,
-    /// The time until a schedule is due. `None`: the queue has none, or another shard has answered.
+    /// The time until a schedule is due. `None`: the queue has no schedule, or another shard has answered.
     pub(crate) schedule_in: Option<Duration>,
     /// True if the queue or one of its groups has a rate. Then keys are not claimed ahead: each claim is a start.
     pub(crate) is_rated: bool,
@@ -299,8 +299,8 @@ pub(crate) enum Finish {
     /// The run was cancelled, and has stopped. No failure is counted and none is forgotten. Without a pending
     /// run, nothing of the key remains.
     Cancelled,
-    /// No run was started. The key returns to the place that it had when it was claimed. It had then been
-    /// ready for this long. If the run was cancelled meanwhile, this is the same as `Cancelled`.
+    /// No run was started. The key returns to the place that it had when it was claimed. The value is the time for
+    /// which the key had then been ready. If the run was cancelled meanwhile, the effect is the same as of `Cancelled`.
     Unclaim(Asked, Duration),
 }
 
@@ -450,8 +450,8 @@ pub(crate) trait Engine: Debug + Send + Sync {
 
     /// Adds keys. Skips locked keys only with [`Tried::InVain`].
     ///
-    /// The batch may be sent several times. An engine that can recognize it adds its keys once, and gives the same
-    /// answers to each attempt.
+    /// The batch may be sent several times. An engine that can recognize a repeated batch adds its keys once, and gives
+    /// the same answers to each attempt.
     async fn send_adds(
         &self,
         queue: &Place,
@@ -474,12 +474,13 @@ pub(crate) trait Engine: Debug + Send + Sync {
         Ok(None)
     }
 
-    /// Sets the rate of all starts of the queue, in all processes, and wakes waiting processes. The starts before count.
+    /// Sets the rate of all starts of the queue, in all processes, and wakes waiting processes. Earlier starts count.
     async fn set_rate(&self, _queue: &Place, _rate: Option<Rate>) -> Answer<()> {
         Err(EngineError::refused(NO_RATES))
     }
 
-    /// Sets the rate as [`set_rate`](Self::set_rate), if the queue has none. Returns the rate that it has then.
+    /// Sets the rate as [`set_rate`](Self::set_rate), if the queue has no rate. Returns the rate that the queue has
+    /// afterwards.
     async fn set_first_rate(&self, _queue: &Place, _rate: Rate) -> Answer<Rate> {
         Err(EngineError::refused(NO_RATES))
     }
@@ -489,7 +490,7 @@ pub(crate) trait Engine: Debug + Send + Sync {
         Err(EngineError::refused(NO_GROUPS))
     }
 
-    /// Sets the limit of keys in flight for each group that has no other one, as
+    /// Sets the limit of keys in flight for each group without a separate limit, as
     /// [`change_group`](Self::change_group) does for one group.
     async fn set_group_limit(&self, _queue: &Place, _limit: Option<u32>) -> Answer<()> {
         Err(EngineError::refused(NO_GROUPS))
@@ -506,14 +507,14 @@ pub(crate) trait Engine: Debug + Send + Sync {
         Err(EngineError::refused(NO_GROUPS))
     }
 
-    /// Stores the schedule of a key, and wakes waiting processes. Replaces an earlier one, except for its pause. If the
-    /// texts are the same, only the priority and the group change. `next_at` becomes the time of the engine. Returns the
-    /// schedule as it is stored.
+    /// Stores the schedule of a key, and wakes waiting processes. Replaces an earlier schedule of the key, except for
+    /// its pause. If the texts are the same, only the priority and the group change. `next_at` becomes the time of the
+    /// engine. Returns the schedule as it is stored.
     async fn put_schedule(&self, _queue: &Place, _schedule: Scheduled) -> Answer<Agenda> {
         Err(EngineError::refused(NO_SCHEDULES))
     }
 
-    /// Removes the schedule of a key. Returns false if it has none.
+    /// Removes the schedule of a key. Returns false if the key has no schedule.
     async fn remove_schedule(&self, _queue: &Place, _key: &Key) -> Answer<bool> {
         Err(EngineError::refused(NO_SCHEDULES))
     }
@@ -544,8 +545,8 @@ pub(crate) trait Engine: Debug + Send + Sync {
         Err(EngineError::refused(NO_SCHEDULES))
     }
 
-    /// Changes a schedule as `firing` says, and adds its key if its time has come. Returns false, and changes nothing, if
-    /// the schedule is no longer as `was`.
+    /// Changes a schedule by `firing`, and adds its key if its time has come. Returns false, and changes nothing, if
+    /// the schedule no longer equals `was`.
     async fn fire_schedule(
         &self,
         _queue: &Place,
@@ -555,7 +556,8 @@ pub(crate) trait Engine: Debug + Send + Sync {
         Err(EngineError::refused(NO_SCHEDULES))
     }
 
-    /// Writes the row of a process for a minute, unless the minute is [over](activity::is_writable). Replaces the last one.
+    /// Writes the row of a process for a minute, unless the minute is [over](activity::is_writable). Replaces the last
+    /// row.
     async fn record_activity(&self, _queue: &Place, _record: Record) -> Answer<Recorded> {
         Err(EngineError::refused(NO_ACTIVITY))
     }
@@ -565,15 +567,15 @@ pub(crate) trait Engine: Debug + Send + Sync {
         Err(EngineError::refused(NO_ACTIVITY))
     }
 
-    /// Replaces rows of a minute with a merged one, or with none if it would be empty. Returns false, and changes nothing,
-    /// if one of the rows was written since, or the minute has another merged row. Also removes the rows that are older
-    /// than [`KEPT`](activity::KEPT).
+    /// Replaces rows of a minute with a merged row, or with no row if the merged row would be empty. Returns false, and
+    /// changes nothing, if one of the rows was written since, or the minute has another merged row. Also removes the
+    /// rows that are older than [`KEPT`](activity::KEPT).
     async fn merge_activity(&self, _queue: &Place, _merging: Merging) -> Answer<bool> {
         Err(EngineError::refused(NO_ACTIVITY))
     }
 
-    /// Completes deliveries. Returns for each whether the holder still had its lease. Skips locked keys only with
-    /// [`Tried::InVain`].
+    /// Completes deliveries. For each delivery, the answer is true if the holder still had its lease. Skips locked keys
+    /// only with [`Tried::InVain`].
     async fn send_completions(&self, queue: &Place, ends: Vec<End>, tried: Tried) -> Answers<bool>;
 
     /// Extends the lease of each delivery whose lease has not expired, to `lease` from now.
@@ -587,8 +589,8 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// Cancels keys in the given state, or in any state. The keys differ from each other and belong to one
     /// [shard](Self::shard_of).
     ///
-    /// Returns for each key whether it was ready, dirty, waiting, parked or damaged. Skips locked keys. For a single
-    /// key, the call waits for the lock instead.
+    /// For each key, the answer is true if the key was ready, dirty, waiting, parked or damaged. Skips locked keys. For
+    /// a single key, the call waits for the lock instead.
     async fn cancel_keys(
         &self,
         queue: &Place,
@@ -600,16 +602,16 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// later delivery of the key is not affected. If another transaction has locked the key, waits for the lock.
     async fn cancel_running(&self, queue: &Place, key: &Key) -> Answer<CancelledRun>;
 
-    /// Returns a number that changes when a run of the queue may have been cancelled. A process that holds
-    /// keys asks for it often, and renews its leases immediately when it changes. The number may change without a
-    /// cancelled run, and may miss one: the regular renewals find that one.
+    /// Returns a number that changes when a run of the queue may have been cancelled. A process that holds keys reads
+    /// this number often, and renews its leases immediately when the number changes. The number may change without a
+    /// cancelled run, and may miss a cancelled run. The regular renewals find such a run.
     async fn cancel_signal(&self, _queue: &Place) -> Answer<u64> {
         Ok(0)
     }
 
-    /// Makes keys that are parked or waiting, depending on `from`, ready, and resets their failures. The rules
-    /// for the keys, and for locked keys, are those of [`cancel_keys`](Self::cancel_keys). Returns for each key whether
-    /// it was in that state.
+    /// Makes keys that are parked or waiting, depending on `from`, ready, and resets their failures. The rules for the
+    /// keys, and for locked keys, are the same as for [`cancel_keys`](Self::cancel_keys). For each key, the answer is
+    /// true if the key was in that state.
     async fn make_ready(&self, queue: &Place, keys: Vec<Key>, from: State) -> Answers<bool>;
 
     /// Takes the next step of a walk over the keys in the given state, or in any state. The walk returns a
@@ -652,11 +654,12 @@ pub(crate) trait Engine: Debug + Send + Sync {
         Ok(ready + waiting + in_flight == 0)
     }
 
-    /// Returns a counter that changes when a key may have become ready. It may change without such a key,
-    /// and may miss one: callers must also poll.
+    /// Returns a counter that changes when a key may have become ready. The counter may change without such a key, and
+    /// may miss such a key, so callers must also poll.
     fn subscribe_wakes(&self, queue: &Place) -> watch::Receiver<u64>;
 
-    /// Lets another process have the last wake of this one, which wants no keys. Most engines wake all processes.
+    /// Passes the last wake of this process, which needs no keys, on to another process. Most engines wake all
+    /// processes.
     fn pass_wake_on(&self, _queue: &Place) {}
 
     /// Returns the number of batches that the engine can process concurrently.

@@ -1,6 +1,5 @@
-//! The record of a key, and the effect of each operation on it. The rules are those of
-//! [`requeue_core::rule`]. This is the reference: conformance tests compare it with the engines that
-//! implement it in SQL or Lua.
+//! The record of a key, and the effect of each operation on it. The rules are in [`requeue_core::rule`]. This module is
+//! the reference. Conformance tests compare it with the engines, which implement the rules in SQL or Lua.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,8 +20,8 @@ pub(crate) const LEASE_EXPIRED: &str = "the lease expired";
 /// The record of a key. A key without a state has no record.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Row {
-    /// The due time of the pending run. A key has at most one; for a key in flight, it is the run after the
-    /// current one.
+    /// The due time of the pending run. A key has at most one pending run. For a key in flight, this run is the run
+    /// after the current run.
     pub(crate) at: Option<Micros>,
     /// The latest time to which debounced adds postpone the pending run, if it waits for such adds.
     pub(crate) bound: Option<Micros>,

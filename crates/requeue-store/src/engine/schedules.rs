@@ -1,8 +1,8 @@
 //! Schedules as engines store them.
 //!
-//! Each process fires the schedules that are due: see `client/schedules.rs`. An engine changes a schedule only if it is
-//! still as the process has read it, and adds the key together with that change. So of all processes that find the same
-//! schedule due, one adds the key.
+//! Each process fires the schedules that are due: see `client/schedules.rs`. An engine changes a schedule only if the
+//! schedule is unchanged since the process has read it, and adds the key together with that change. So of all processes
+//! that find the same schedule due, one adds the key.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -33,14 +33,14 @@ pub(crate) struct Scheduled {
 }
 
 impl Scheduled {
-    /// Returns the time at which a process must look at the schedule. `None`: it is paused or was refused.
+    /// Returns the time at which a process must look at the schedule. `None`: the schedule is paused or was refused.
     pub(crate) fn due_at(&self) -> Option<Micros> {
         let is_active = !self.is_paused && self.error.is_none();
         is_active.then_some(if self.is_new { 0 } else { self.next_at })
     }
 
-    /// Returns this schedule with what remains of the one before it. The same texts keep their times, so that a program
-    /// may store its schedules at each start. Other texts begin now, also after they were refused.
+    /// Returns this schedule with the parts that remain of the earlier schedule. The same texts keep their times, so
+    /// that a program may store its schedules at each start. Other texts begin now, also after they were refused.
     pub(crate) fn replace(self, was: Self) -> Self {
         if (&self.spec, &self.zone) == (&was.spec, &was.zone) {
             Self { priority: self.priority, group: self.group, ..was }
@@ -92,7 +92,7 @@ pub(crate) struct Agenda {
 pub(crate) enum Firing {
     /// The next time.
     Next(Micros),
-    /// There is none: the engine keeps the reason, and the schedule is not due until it is changed or resumed.
+    /// There is no next time: the engine keeps the reason, and the schedule is not due until it is changed or resumed.
     Refused(String),
 }
 

@@ -1,8 +1,8 @@
 //! The turns that the groups of a queue take in the claims of one process.
 //!
-//! The claims of a process visit groups, not keys, so that the keys of a group at its limit cost nothing. A claim
-//! first visits the groups that had more keys than their last turn took: the *ring* of a priority. It then visits a
-//! few groups that follow the *cursor* in the order of their names. So it finds each group with ready keys within
+//! The claims of a process visit groups, not keys, so that the keys of a group at its limit cost nothing. A claim first
+//! visits the groups that had more keys than their last turn took: the *ring* of a priority. It then visits a few
+//! groups that follow the *cursor* in the order of their names. The claims thus find each group with ready keys within
 //! one cycle, at a cost that does not depend on the number of groups.
 
 use std::collections::{HashSet, VecDeque};
@@ -50,11 +50,11 @@ pub(crate) struct Turns {
     was_full: bool,
     /// True if the last claim has found a key.
     was_found: bool,
-    /// The number of claims since the last one that has looked up groups of all priorities.
+    /// The number of claims since the last claim that has looked up groups of all priorities.
     since_lookup: u32,
     /// True if a claim of this search was subject to a rate.
     is_rated: bool,
-    /// True if any claim was.
+    /// True if any claim was subject to a rate.
     has_rates: bool,
     /// The earliest next time that the claims of this search have answered.
     next_at: Option<Micros>,
@@ -79,8 +79,8 @@ struct Band {
     ring: VecDeque<Turn>,
     /// The groups of the ring.
     members: HashSet<Arc<str>>,
-    /// The groups that wakes have named. The next claim visits them after those of the ring, so that a group that is
-    /// named often gets no more turns than others.
+    /// The groups that wakes have named. The next claim visits them after the groups of the ring, so that a group that
+    /// is named often gets no more turns than others.
     named: Vec<Arc<str>>,
     /// The groups among them that the current claim visits.
     visited_named: Vec<Arc<str>>,
@@ -135,7 +135,7 @@ impl Band {
 
     fn note_visited(&mut self, visited: Visited) {
         let named = std::mem::take(&mut self.visited_named);
-        // A named group that was not reached has no claim to be the next one.
+        // A named group that was not reached has no right to be the next group.
         let is_late = |turn: &Turn| turn.used == 0 && named.contains(&turn.group);
         let (late, next): (Vec<_>, Vec<_>) = visited.next.into_iter().partition(is_late);
         for turn in next.into_iter().rev() {
@@ -174,7 +174,7 @@ impl Band {
 pub(crate) struct Round {
     /// These are visited first, in this order.
     pub(crate) first: Vec<Turn>,
-    /// The claim looks up further groups after this one, or from the first one on.
+    /// The claim looks up further groups after this group, or from the first group on.
     pub(crate) after: Option<Arc<str>>,
     /// The number of further groups.
     pub(crate) more: usize,
@@ -183,8 +183,8 @@ pub(crate) struct Round {
 /// The result of the visits for one priority.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Visited {
-    /// The groups whose turns come next: one whose turn was cut short, and those of `Round::first` that were not
-    /// reached.
+    /// The groups whose turns come next: a group whose turn was cut short, and the groups of `Round::first` that were
+    /// not reached.
     pub(crate) next: Vec<Turn>,
     /// The groups that may have more keys after their turns, and other groups that were found.
     pub(crate) last: Vec<Arc<str>>,
@@ -226,7 +226,7 @@ impl Turns {
         self.bands.iter().any(|band| !band.named.is_empty())
     }
 
-    /// Lets the next claim visit the named groups of the last claim again, which has found no key.
+    /// Makes the next claim visit the named groups of the last claim again, because the last claim has found no key.
     #[cfg(feature = "postgres")]
     pub(crate) fn name_groups_again(&mut self) {
         let mut fits = true;
@@ -252,14 +252,16 @@ impl Turns {
         self.forget_search();
     }
 
-    /// Returns true if a claim was subject to a rate. A claim that visits no group with a rate does not know of it.
+    /// Returns true if a claim was subject to a rate. A claim that visits no group with a rate does not detect that
+    /// groups have rates.
     #[cfg(feature = "redis")]
     pub(crate) fn has_rates(&self) -> bool {
         self.has_rates
     }
 
-    /// Returns the time until the next claim, after one at the time `at` of the engine that has found `count` keys and
-    /// answered `next`. Each claim of a search knows only the rates of the groups that it has visited.
+    /// Returns the time until the next claim. The last claim was at the time `at` of the engine, has found `count`
+    /// keys, and has answered `next`. The answer of each claim of a search covers only the rates of the groups that the
+    /// claim has visited.
     #[cfg(feature = "redis")]
     pub(crate) fn next_claim(
         &mut self,
@@ -280,8 +282,8 @@ impl Turns {
         earliest.map(|earliest| until(at, earliest))
     }
 
-    /// Returns the groups that the next claim visits. They leave the ring until the claim has answered. If it does
-    /// not answer, later claims look them up again.
+    /// Returns the groups that the next claim visits. These groups leave the ring until the claim has answered. If the
+    /// claim does not answer, later claims look them up again.
     pub(crate) fn next_rounds(&mut self) -> Bands<Round> {
         let skips = self.was_full && !self.is_searching && self.since_lookup + 1 < LOOKUP_EVERY;
         self.since_lookup = if skips { self.since_lookup + 1 } else { 0 };
@@ -299,7 +301,8 @@ impl Turns {
         })
     }
 
-    /// Takes the groups back from a claim that has visited none, because the queue is paused or held back by its rate.
+    /// Takes the groups back from a claim that has visited no group, because the queue is paused or held back by its
+    /// rate.
     pub(crate) fn return_rounds(&mut self, rounds: Bands<Round>) {
         let mut fits = true;
         for (band, round) in self.bands.iter_mut().zip(rounds) {
@@ -369,7 +372,7 @@ impl Turns {
 }
 
 /// Returns the number of turns that each visited group gets, so that they fill a claim of `wanted` keys. `groups` are
-/// those that may deliver, each with its weight and the number of keys that it has already got in its turn.
+/// the groups that may deliver, each with its weight and the number of keys that it has already got in its turn.
 pub(crate) fn turns_each(wanted: usize, groups: impl Iterator<Item = (u32, u32)>) -> usize {
     let add = |(sum, used): (u64, u64), (weight, had): (u32, u32)| {
         (sum + u64::from(weight), used + u64::from(had))

@@ -16,7 +16,7 @@ pub struct Tally {
     pub coalesced: u64,
     /// Deliveries.
     pub starts: u64,
-    /// Runs that succeeded, also those whose keys were added again.
+    /// Runs that succeeded, also if their keys were added again.
     pub successes: u64,
     /// Runs that failed. The run of a worker that was killed is not counted.
     pub failures: u64,
@@ -88,7 +88,7 @@ pub struct Minute {
 pub struct LiveWorker {
     /// Its [name](crate::OpenOptions::worker).
     pub name: String,
-    /// The time since its last sign of life. A worker gives one every 10 seconds.
+    /// The time since its last sign of life. A worker gives a sign of life every 10 seconds.
     pub seen: Duration,
     /// Its keys in flight, among the first 256 of the queue.
     pub running: Vec<Entry>,

@@ -36,7 +36,7 @@ pub enum ParkedAdd {
     /// Revives the key: it runs again, and its failures are reset.
     #[default]
     Revive,
-    /// Leaves the key parked, and answers [`Added::Parked`]. [`Add::revive`] revives it.
+    /// Leaves the key parked, and answers [`Added::Parked`]. [`Add::revive`] revives the key.
     Keep,
 }
 
@@ -137,10 +137,9 @@ impl Add {
     /// Creates an add that is due when no debounced add of the key has come for the time `quiet`. Each
     /// debounced add postpones the pending run.
     ///
-    /// [`at_most`](Self::at_most) bounds the wait. Without it, a key that is added again and again never
-    /// runs. If the key already has another delayed add, it is due no later than that add. If the key is
-    /// ready or dirty, the add is part of that run. For a key in flight, its next run is debounced. A quiet
-    /// time of zero means now.
+    /// [`at_most`](Self::at_most) bounds the wait. Without a bound, a key that is added again and again never runs. If
+    /// the key already has another delayed add, it is due no later than that add. If the key is ready or dirty, the add
+    /// is part of that run. If the key is in flight, its next run is debounced. A quiet time of zero means now.
     ///
     /// Debounced adds combine due times by their own rule: [`Merge::Exactly`] is the only
     /// [merge](Self::merge) that affects them.

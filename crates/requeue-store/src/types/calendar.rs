@@ -170,8 +170,8 @@ impl Cron {
         if self.is_hourly { self.next_passing(now) } else { self.next_shown(now) }
     }
 
-    /// Returns the first instant after `now` at which the clock shows a date of the expression for the first time. For
-    /// dates that the clock skips, that is the first instant after them.
+    /// Returns the first instant after `now` at which the clock shows a date of the expression for the first time. If
+    /// the clock skips a date, the first instant after the date counts.
     fn next_shown(&self, now: Timestamp) -> Result<Timestamp, String> {
         let mut date = self.zone.to_datetime(now);
         loop {

@@ -50,10 +50,10 @@ pub(crate) enum Kind {
     Unsure,
     /// The store has answered that it cannot make the change now. Nothing was changed. A retry may succeed.
     Unable,
-    /// The store has made the change, but it has not confirmed that the change is as durable as requested. A
-    /// retry may succeed.
+    /// The store has made the change, but has not confirmed that the change is as durable as requested. A retry may
+    /// succeed.
     Unconfirmed,
-    /// Nothing was changed: another transaction has locked a key. The duration of the lock is unknown.
+    /// Nothing was changed, because another transaction has locked a key. The duration of the lock is unknown.
     Locked,
     /// Nothing was changed. A retry gets the same answer.
     Refused,
@@ -368,9 +368,9 @@ error! {
     /// The error of a cancel, revive, pause or drop: the store cannot be reached, another transaction has locked a
     /// key, or the queue was dropped.
     ///
-    /// If it [may have happened](Self::may_have_happened), look at the key before you repeat a cancel or a revive: a
-    /// second call also affects later adds and failures. A second drop affects a queue of the same name that was
-    /// created since. Repeating a pause or a resume is harmless.
+    /// If the change [may have happened](Self::may_have_happened), look at the key before you repeat a cancel or a
+    /// revive: a second call also affects later adds and failures. A second drop affects a queue of the same name that
+    /// was created since. Repeating a pause or a resume is harmless.
     ///
     /// A drop that finds [keys](ErrorKind::HasKeys) or [no such queue](ErrorKind::Missing) has no source.
     UpdateError, CHECK, {

@@ -47,7 +47,7 @@ pub struct Entry {
     pub bound: Option<Duration>,
     /// True if the key is in flight and was added again, so that it runs once more.
     pub dirty: bool,
-    /// The reason why the run in flight was [cancelled](crate::Queue::cancel_running), if it was.
+    /// The reason for the [cancellation](crate::Queue::cancel_running) of the run in flight, if the run was cancelled.
     /// The worker may not have noticed the cancellation yet.
     pub cancelled: Option<CancelReason>,
     /// True if the key is ready and its queue is [paused](crate::Queue::pause).
@@ -126,7 +126,8 @@ pub struct GroupInfo {
     pub weight: u32,
     /// The [rate](crate::GroupHandle::set_rate) of its starts. `None` means that only the rate of the queue applies.
     pub rate: Option<Rate>,
-    /// The time until its rate permits the next start. Zero if the rate permits one now; `None` if there is no rate.
+    /// The time until its rate permits the next start. Zero if the rate permits a start now; `None` if there is no
+    /// rate.
     pub next_start: Option<Duration>,
     /// True if the group is [paused](crate::GroupHandle::pause).
     pub is_paused: bool,
@@ -168,7 +169,7 @@ pub(crate) enum Standing {
     AtRate(Throttle),
     /// The rate of the group permits no start now.
     AtGroupRate(Throttle),
-    /// As many keys are in flight as the limit permits. Has the first of them.
+    /// As many keys are in flight as the limit permits. The value contains the first of these keys.
     AtLimit {
         limit: u32,
         in_flight: u64,
@@ -228,8 +229,8 @@ fn holders_text(first: &[Entry], in_flight: u64) -> String {
 impl Entry {
     /// Returns one line of text that explains the state of the key.
     ///
-    /// It does not say whether a rate, or the limit or a pause of the group holds a ready key back:
-    /// [`Queue::explain`](crate::Queue::explain) reads that, too.
+    /// The text does not contain the cause if a rate, or the limit or a pause of the group, holds a ready key back.
+    /// [`Queue::explain`](crate::Queue::explain) also reads these causes.
     #[must_use]
     pub fn explain(&self) -> String {
         self.explain_in_group(None)

@@ -126,8 +126,8 @@ impl Rate {
     }
 }
 
-/// Parses a rate with the default burst, such as `10/s`, `90/m`, `1000/h` or `0.5/s`: starts in a second, a minute or an
-/// hour. Without a unit, it is per second.
+/// Parses a rate with the default burst, such as `10/s`, `90/m`, `1000/h` or `0.5/s`: starts in a second, a minute or
+/// an hour. Without a unit, the rate is per second.
 impl FromStr for Rate {
     type Err = ParseRateError;
 
@@ -178,7 +178,7 @@ pub struct ParseRateError {
     why: &'static str,
 }
 
-/// A rate, and the time until it permits the next start. The time is zero if it permits one now.
+/// A rate, and the time until it permits the next start. The time is zero if the rate permits a start now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Throttle {
     pub(crate) rate: Rate,

@@ -39,8 +39,8 @@ impl Schedule {
     /// the clock shows twice is used once. With `*` for the hours, the expression means each hour that passes instead:
     /// none is left out or added.
     ///
-    /// Time zones come from the system. If the system has no time zones, like many containers, they come from this
-    /// program.
+    /// Time zones come from the system. If the system has no time zones, like many containers, the time zones come from
+    /// this program.
     ///
     /// # Errors
     ///
@@ -135,7 +135,7 @@ pub struct ScheduleInfo {
 }
 
 impl ScheduleInfo {
-    /// Returns a text that says when the schedule adds the key next, or why it adds nothing.
+    /// Returns a text with the time of the next add, or with the reason why the schedule adds nothing.
     ///
     /// # Examples
     ///

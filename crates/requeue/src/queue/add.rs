@@ -18,7 +18,7 @@ use crate::sync::drop_quietly;
 const AHEAD: usize = 8;
 
 impl<K: Key, S: BuildHasher> Queue<K, S> {
-    /// Adds `key`, which is then delivered once, however often it was added before its delivery.
+    /// Adds `key`. The key is delivered once, regardless of the number of adds before its delivery.
     ///
     /// This is client-go's `Add`.
     ///
@@ -38,7 +38,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.add_at(key, hash, Add::now(), None)
     }
 
-    /// Adds `key`, and makes an owned key of it only if the queue has no record of it.
+    /// Adds `key`, and makes an owned key only if the queue has no record of the key.
     ///
     /// # Examples
     ///
@@ -57,8 +57,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.add_ref_with(key, Add::now(), Q::to_owned)
     }
 
-    /// Adds `key` with all options of an [`Add`], and calls `own` to make an owned key if the queue
-    /// has no record of it.
+    /// Adds `key` with all options of an [`Add`], and calls `own` to make an owned key if the queue has no record of
+    /// the key.
     ///
     /// This method is [`add_ref`](Self::add_ref) for keys without `ToOwned`, such as `Arc<str>`.
     ///

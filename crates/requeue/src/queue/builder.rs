@@ -211,8 +211,8 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// operation reads the clock. Copies whose window is over are removed at later deliveries, up to four at each
     /// delivery. An idle queue therefore keeps the last copies.
     ///
-    /// A start has the time at which the call that delivered the key read the clock, before it took the queue's lock.
-    /// Two starts can be closer than the pace permits, by the time for which the call waited for the lock.
+    /// The time of a start is the time at which the delivering call read the clock, before this call took the queue's
+    /// lock. Two starts can be closer than the pace permits, by the time for which the call waited for the lock.
     /// [`Item::count_start`](crate::Item::count_start) sets a later time.
     ///
     /// # Examples
