@@ -4,8 +4,8 @@
 //! `now`, and a [`JitterSource`] made from a seed. The loops that wait for the delays are in the
 //! crate `requeue`.
 //!
-//! [`Backoff`] and [`jitter`] are always there, because other crates of the project use them. The rest
-//! needs the feature `wait`.
+//! [`Backoff`] and [`jitter`] are always available, because other crates of the project use them. The rest needs the
+//! feature `wait`.
 //!
 //! | purpose | function or type |
 //! |---|---|

@@ -15,7 +15,7 @@ use crate::controller::Action;
 
 /// Reconciles an object that needs a cleanup before it is deleted.
 ///
-/// It calls [kube's function](kube::runtime::finalizer()) of the same name.
+/// This function calls [kube's function](kube::runtime::finalizer()) of the same name.
 ///
 /// A run may only add the finalizer. This step changes the object, and the change starts the next run, unless a
 /// [filter](crate::Controller::filter) ignores it.

@@ -98,8 +98,8 @@ impl Manager {
         Self::default()
     }
 
-    /// Adds a controller. `run` receives it when the manager runs, and returns its stream: the stream of
-    /// [`Controller::run`] or [`Controller::run_refs`]. To see the results, apply `inspect` to the stream.
+    /// Adds a controller. `run` receives the controller when the manager runs, and returns the controller's stream: the
+    /// stream of [`Controller::run`] or [`Controller::run_refs`]. To see the results, apply `inspect` to the stream.
     ///
     /// The controllers of a manager need different [names](Controller::name). The manager sets the
     /// start, the shutdown and the metrics, so do not set them for the controller. Its

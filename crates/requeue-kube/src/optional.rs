@@ -87,8 +87,8 @@ where
     events.boxed()
 }
 
-/// Yields an item for each change of the definition of a kind, and never ends. Without the permission
-/// to watch definitions, it yields nothing.
+/// Yields an item for each change of the definition of a kind, and never ends. Without the permission to watch
+/// definitions, the stream yields nothing.
 fn definition_changes<O: Resource>(
     client: &Client,
     dyntype: &O::DynamicType,

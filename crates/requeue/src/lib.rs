@@ -117,9 +117,8 @@
 //!
 //! # Testing with a fake clock
 //!
-//! A queue with a [`FakeClock`](clock::FakeClock) reads its time from the test. The clock stands
-//! still until the test moves it, so a test of an hour takes microseconds and gives the same result
-//! in each run.
+//! A queue with a [`FakeClock`](clock::FakeClock) reads its time from the test. The clock stands still until the test
+//! advances it, so a test of an hour takes microseconds and gives the same result in each run.
 //!
 //! ```
 //! use requeue::{Queue, clock::FakeClock};

@@ -177,7 +177,7 @@ impl<K: Eq + Clone> Queue<K> {
             .is_some_and(|slot| self.records.get(slot).phase() == Phase::InFlightDirty)
     }
 
-    /// Completes the delivery of the key in `slot`, as the [rules](rule::complete) say.
+    /// Completes the delivery of the key in `slot` by the [rules](rule::complete).
     fn finish_slot(&mut self, slot: Slot, finish: Finish, now: Time, copies: bool) -> Finished<K> {
         let record = self.records.get(slot);
         let was_dirty = record.phase() == Phase::InFlightDirty;

@@ -111,8 +111,8 @@ pub struct Queue<K> {
     ready: Ready<K>,
     timers: TimerHeap,
     settings: Settings,
-    /// Allocated with the first key. The value is boxed because it is large, few queues track times, and most queues
-    /// are idle.
+    /// This value is allocated with the first key. The value is boxed because it is large, few queues track times, and
+    /// most queues are idle.
     tracker: Option<Box<Tracker>>,
     counters: Counters,
     /// Under [`ReaddPolicy::Hold`], the ends of the backoffs of keys that failed and are still in flight

@@ -49,14 +49,13 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Returns the reason why this delivery was cancelled, if it was and has not been completed.
+    /// Returns the reason for the cancellation if this delivery was cancelled and has not been completed.
     #[must_use]
     pub fn cancel_reason(&self, ticket: &Ticket) -> Option<CancelReason> {
         self.records.get(self.slot_of(ticket)?).cancel_reason()
     }
 
-    /// Returns the reason why this delivery was cancelled, if it was. From now on, nothing cancels its
-    /// run.
+    /// Returns the reason for the cancellation if this delivery was cancelled. From now on, nothing cancels its run.
     ///
     /// A caller whose completion depends on the reason calls this first, and completes the delivery
     /// after it has released its lock.

@@ -36,7 +36,7 @@ pub struct Entry<K> {
     pub adds: u32,
     /// True if the key is throttled: it is ready, but its group is at its limit or paused.
     pub held_back: bool,
-    /// The reason why the run in flight was cancelled, if it was.
+    /// The reason for the cancellation of the run in flight, if the run was cancelled.
     pub cancelled: Option<CancelReason>,
     /// The circumstances of the key, for [`explain`](Self::explain).
     // Users ask the queue and its groups, and read `explain`. Tests compare these values with a model.

@@ -52,7 +52,8 @@ use crate::{ObjectKey, ObjectQueue, relist};
 ///   error policy. Only a new generation runs a failing object before its time: see
 ///   [below](#backoff-and-new-generations).
 /// - **No deletion is missed.** A deletion that happened while a watch was disconnected is reported, also for owned and
-///   watched objects. The former owner of an object, and the object that it was mapped to before, are also reconciled.
+///   watched objects. The former owner of an object, and the objects to which the object was mapped before, are also
+///   reconciled.
 /// - **One object, one run.** An owner without a namespace is one object, even if its children live
 ///   in several namespaces.
 /// - **Changes go first.** The first list has [low priority](crate::controller::LOW_PRIORITY). A later
@@ -81,7 +82,7 @@ use crate::{ObjectKey, ObjectQueue, relist};
 ///
 /// An object can be given up: by [`max_retries`](Config::max_retries), by [`Action::terminal`], or by an error policy's
 /// [`Action::await_change`]. The failure of such an object counts like any other failure. A reconciler's own writes do
-/// not run it immediately: before its delay has passed, only a new generation does.
+/// not start the object's next run immediately: before the delay has passed, only a new generation does.
 ///
 /// # Examples
 ///
@@ -130,9 +131,9 @@ where
 {
     /// Creates a controller for the objects of kind `K` that `main_api` and `wc` select.
     ///
-    /// With [`any_semantic`](watcher::Config::any_semantic) or
-    /// [`streaming_lists`](watcher::Config::streaming_lists), the first list may be older than the
-    /// latest state. Later lists never are: an object that is missing in an old list is not deleted.
+    /// With [`any_semantic`](watcher::Config::any_semantic) or [`streaming_lists`](watcher::Config::streaming_lists),
+    /// the first list may be older than the latest state. Later lists are never older, so an object that is missing in
+    /// an old list is not deleted.
     ///
     /// # Examples
     ///
@@ -312,9 +313,9 @@ where
 
     /// States whether the kind is namespaced, if it is known only at run time.
     ///
-    /// kube's [discovery](kube::discovery::ApiCapabilities::scope) has this information. Without
-    /// it, the first object that is seen shows the scope. Until then, an object without a namespace
-    /// that is owned from several namespaces may be treated as several objects.
+    /// kube's [discovery](kube::discovery::ApiCapabilities::scope) has this information. Without this information, the
+    /// first object that is seen shows the scope. Until then, an object without a namespace that is owned from several
+    /// namespaces may be treated as several objects.
     pub fn scope(mut self, scope: discovery::Scope) -> Self {
         self.parts.own.scope = Some(scope);
         self
@@ -380,14 +381,13 @@ where
     ///   replica takes over. The process should then exit, or create another controller.
     /// - **Writes.** The [fence](crate::membership::HeldShard::fence) of a shard rejects late writes of a
     ///   former holder: see [`held_shards`](Self::held_shards).
-    /// - **Watches.** As with [`shard`](Self::shard), an API server that can select shards sends
-    ///   only the objects of the replica's shards. Each replica receives all owned and watched
-    ///   objects. After a gain, the watch starts again, with a list of all shards that are held.
-    ///   Several gains during a list require only one more list. A release requires no list: the
-    ///   objects are dropped, and the next request of the watch omits the shard. With
-    ///   [`for_stream`](Self::for_stream) and [`for_shared`](Self::for_shared), the objects come
-    ///   from that watch, which may be behind the former holder's writes. The stores of owned and
-    ///   watched objects may be behind in any case.
+    /// - **Watches.** As with [`shard`](Self::shard), an API server that can select shards sends only the objects of
+    ///   the replica's shards. Each replica receives all owned and watched objects. After the controller receives
+    ///   shards, the watch starts again, with a list of all shards that are held. If the controller receives shards
+    ///   several times during a list, only one more list is required. A release requires no list: the objects are
+    ///   dropped, and the next request of the watch omits the shard. With [`for_stream`](Self::for_stream) and
+    ///   [`for_shared`](Self::for_shared), the objects come from that watch, which may be behind the former holder's
+    ///   writes. The stores of owned and watched objects may be behind in any case.
     ///
     /// The requests of the group use the client of the controller's `Api`, unless
     /// [`with_client`](ShardGroup::with_client) sets a client with separate connections, which is recommended. The
@@ -546,7 +546,7 @@ where
 
     /// Sets a callback that receives the controller's queue when the controller starts.
     ///
-    /// Use it to inspect the queue, or to show it on the dashboard of `requeue-http`.
+    /// Use the callback to inspect the queue, or to show the queue on the dashboard of `requeue-http`.
     ///
     /// # Examples
     ///
@@ -673,8 +673,8 @@ where
 
     /// Watches objects that concern objects of kind `K`.
     ///
-    /// `mapper` returns the objects to reconcile when an object changes or is deleted. The objects that it was mapped
-    /// to before are also reconciled.
+    /// `mapper` returns the objects to reconcile when an object changes or is deleted. The objects to which the object
+    /// was mapped before are also reconciled.
     ///
     /// The mapper is called when an object is seen. The mapper returns kube's [`ObjectRef`]s, or [`Request`]s, which
     /// can have a priority. A deletion has the priority that the mapper returned for the object's last state.

@@ -102,9 +102,9 @@ impl Config {
 
     /// Sets the time for which an object must stay unchanged before it is reconciled.
     ///
-    /// The default is zero, which disables this.
+    /// The default is zero, which disables the wait.
     ///
-    /// Use it for objects that change several times within a short time.
+    /// Use this setting for objects that change several times within a short time.
     pub const fn debounce(mut self, debounce: Duration) -> Self {
         self.debounce = debounce;
         self
@@ -124,10 +124,9 @@ impl Config {
     ///
     /// The default is no limit.
     ///
-    /// An object that changes above the pace waits until the pace permits its run, which then serves
-    /// all changes. Use it against hot loops: a controller whose own writes trigger it again succeeds
-    /// each time, so no backoff slows it down. A pace that the queue refuses is
-    /// [`RunnerError::Config`](super::RunnerError::Config).
+    /// An object that changes above the pace waits until the pace permits its run, which then serves all changes. Use
+    /// this setting against hot loops: a controller whose own writes trigger it again succeeds each time, so no backoff
+    /// slows it down. A pace that the queue refuses is [`RunnerError::Config`](super::RunnerError::Config).
     ///
     /// ```
     /// use requeue::Pace;
@@ -233,8 +232,8 @@ impl Config {
     ///
     /// The default is 10 s. Zero disables the wait.
     ///
-    /// The time is measured from the record of the write. After it the object runs, although the store may not contain
-    /// the write yet.
+    /// The time is measured from the record of the write. After this time, the object runs, although the store may not
+    /// contain the write yet.
     pub const fn own_writes_timeout(mut self, timeout: Duration) -> Self {
         self.own_writes_timeout = timeout;
         self
@@ -242,10 +241,10 @@ impl Config {
 
     /// Starts no run for an event that only shows a [recorded](super::Writes) write of this controller.
     ///
-    /// An event that arrives during a run of the object that it concerns waits for the end of the run, because the run
-    /// may still record the write. With [`in_flight_policy`](Self::in_flight_policy), such an event therefore restarts
-    /// no run. Deletions, new generations, and objects in a list start runs as usual. A write to an object of the run
-    /// also starts runs of the other objects that it concerns.
+    /// If an event arrives during a run of an object that the event concerns, the event waits for the end of the run,
+    /// because the run may still record the write. With [`in_flight_policy`](Self::in_flight_policy), such an event
+    /// therefore restarts no run. Deletions, new generations, and objects in a list start runs as usual. A write to an
+    /// object of the run also starts runs of the other objects that it concerns.
     ///
     /// A slow subscriber of a [`SharedWatch`](crate::shared::SharedWatch) receives several changes of an object as one
     /// event. Such an event starts a run, because another client may have made one of the changes.
@@ -295,7 +294,7 @@ impl Config {
         self
     }
 
-    /// Sets the bound on how long low priorities wait.
+    /// Sets the bound on the wait of low priorities.
     ///
     /// At least one of any `deliveries` consecutive deliveries takes the object that has been ready longest, at any
     /// priority.

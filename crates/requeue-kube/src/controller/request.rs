@@ -46,10 +46,10 @@ impl<K: Resource> Request<K> {
 
     /// Sets the priority.
     ///
-    /// A ready object with a higher priority runs first. Without it, a change of another object has priority 0, and the
-    /// first list of a watch has [low priority](crate::controller::LOW_PRIORITY). Triggers, and the objects of a kind
-    /// that was installed after the start, also have priority 0. An object that several requests name has the highest
-    /// of their priorities.
+    /// A ready object with a higher priority runs first. Without this setting, a change of another object has priority
+    /// 0, and the first list of a watch has [low priority](crate::controller::LOW_PRIORITY). Triggers, and the objects
+    /// of a kind that was installed after the start, also have priority 0. An object that several requests name has the
+    /// highest of their priorities.
     pub const fn priority(mut self, priority: i32) -> Self {
         self.priority = Some(priority);
         self

@@ -1,4 +1,4 @@
-//! The state of a controller as others see it.
+//! The state of a controller, for its observers.
 
 use super::sharding::HeldShards;
 use super::writes::Writes;

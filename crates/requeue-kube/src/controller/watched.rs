@@ -34,8 +34,8 @@ use crate::watch::{Observation, Watch, watch_name};
 /// |---|---|---|
 /// | [`new`](Self::new) | whole objects from the API server | [`filter`](Self::filter), [`optional`](Self::optional) |
 /// | [`metadata`](Self::metadata) | their metadata from the API server | [`filter`](Self::filter), [`optional`](Self::optional) |
-/// | [`stream`](Self::stream) | those of your stream of raw events | [`filter`](Self::filter) |
-/// | [`shared`](Self::shared) | those of a [`SharedWatch`], each as an `Arc` | [`filter`](Self::filter), and [`SharedWatch::optional`] |
+/// | [`stream`](Self::stream) | the objects of your stream of raw events | [`filter`](Self::filter) |
+/// | [`shared`](Self::shared) | the objects of a [`SharedWatch`], each as an `Arc` | [`filter`](Self::filter), and [`SharedWatch::optional`] |
 ///
 /// Namespaces, labels and fields come from the [`Api`] and the [`watcher::Config`]. A constructor whose name ends with
 /// `_with` is for a kind that is known only at run time.
@@ -125,10 +125,10 @@ impl<O: Resource> Watched<O> {
     /// the kind is removed, its objects count as deleted, and the controller waits again. One message is logged for
     /// each of these changes.
     ///
-    /// With the permission to list and watch `customresourcedefinitions` of `apiextensions.k8s.io`, the
-    /// watch begins when the definition is there. The permission can be limited to the definition's
-    /// name, such as `certificates.cert-manager.io`. Without it, and for kinds of aggregated API
-    /// servers, the controller tries again with kube's backoff, which is at most 30 s.
+    /// With the permission to list and watch `customresourcedefinitions` of `apiextensions.k8s.io`, the watch begins
+    /// when the definition exists. The permission can be limited to the definition's name, such as
+    /// `certificates.cert-manager.io`. Without this permission, and for kinds of aggregated API servers, the controller
+    /// tries again with kube's backoff, which is at most 30 s.
     pub fn optional(mut self) -> Self {
         self.source.is_optional = true;
         self
