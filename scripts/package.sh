@@ -25,7 +25,8 @@ mkdir -p "$unpacked/crates"
 } >"$workspace/Cargo.toml"
 cp Cargo.lock rust-toolchain.toml "$workspace"
 for crate in "${crates[@]}"; do
-    tar -xzf "$target/package/$crate-$version.crate" -C "$unpacked/crates"
+    # With the time of this run: files in packages are as old in every run, and Cargo would not notice changes.
+    tar -xzmf "$target/package/$crate-$version.crate" -C "$unpacked/crates"
     mv "$unpacked/crates/$crate-$version" "$unpacked/crates/$crate"
     # Cargo uses the lock file of a package, but only warns about one in a workspace's member.
     rm -f "$unpacked/crates/$crate/Cargo.lock"

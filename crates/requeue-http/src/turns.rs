@@ -16,8 +16,8 @@ pub(crate) struct Turns {
 pub(crate) type Turn<'a> = (SemaphorePermit<'a>, SemaphorePermit<'a>);
 
 impl Turns {
-    /// Returns turns for a quarter of the connections, but at least for one, because other requests also need
-    /// connections.
+    /// Returns turns for only a quarter of the connections, because other requests also need connections. There is at
+    /// least one turn.
     pub(crate) fn new(connections: usize) -> Self {
         let most = (connections / 4).max(AT_ONCE);
         Self { at_once: Semaphore::new(AT_ONCE), all: Semaphore::new(most) }

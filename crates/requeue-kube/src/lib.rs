@@ -6,8 +6,8 @@
 //!
 //! - **One run per object.** No object has two runs at the same time, regardless of the watch or namespace that a
 //!   request comes from. An object that changes during its run is reconciled once more afterwards.
-//! - **Backoff per object.** A failed object is retried after a separate delay. Events do not start this run earlier,
-//!   and the object does not delay other objects. A new generation of the object runs immediately.
+//! - **Backoff per object.** A failed object is retried after a separate delay. Events do not start the retry
+//!   earlier, and the object does not delay other objects. A new generation of the object runs immediately.
 //! - **No missed deletions.** Deletions while a watch was disconnected are reported. The owners of
 //!   a deleted object, and the other objects that it concerned, are reconciled.
 //! - **Changes first.** Changed objects go before the first list, resyncs and other bulk runs. Bulk

@@ -299,8 +299,8 @@ pub(crate) enum Finish {
     /// The run was cancelled, and has stopped. No failure is counted and none is forgotten. Without a pending
     /// run, nothing of the key remains.
     Cancelled,
-    /// No run was started. The key returns to the place that it had when it was claimed. The value is the time for
-    /// which the key had then been ready. If the run was cancelled meanwhile, the effect is the same as of `Cancelled`.
+    /// No run was started. The key returns to the place that it had when it was claimed. The duration is the time
+    /// for which the key had then been ready. If the run was cancelled meanwhile, the effect is that of `Cancelled`.
     Unclaim(Asked, Duration),
 }
 

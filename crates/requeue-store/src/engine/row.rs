@@ -1,5 +1,5 @@
 //! The record of a key, and the effect of each operation on it. The rules are in [`requeue_core::rule`]. This module is
-//! the reference. Conformance tests compare it with the engines, which implement the rules in SQL or Lua.
+//! the reference. Conformance tests compare it with the engines that implement the rules in SQL or Lua.
 
 use std::sync::Arc;
 use std::time::Duration;
