@@ -8,8 +8,8 @@ use axum::response::Response;
 
 use crate::actions::{Log, check_token, read_body};
 use crate::api::{Group, GroupAction, GroupChange, GroupChanged, GroupList, Named};
-use crate::params::{Params, Problem, json};
-use crate::source::{Part, no_groups};
+use crate::params::{Problem, json};
+use crate::source::{Selected, TableQuery, no_groups};
 use crate::state::SiteState;
 
 /// The number of groups that are read for one request, and the largest `limit`.
@@ -56,23 +56,11 @@ pub(crate) async fn list_groups(
 ) -> Result<Response, Problem> {
     // The store reads all keys of the groups, as a search does.
     let _turn = site.take_turn().await?;
-    let params = Params::parse(query.as_deref(), &["q", "limit", "sort", "order"])?;
-    let limit = params.limit_of(MOST_GROUPS)?;
-    let sort = params.sort_of::<GroupColumn>()?;
-    let part = params.text_of("q")?.map(Part::new);
-    let mut groups = site.source.read_groups(MOST_GROUPS).await?;
-    let looked_at = groups.len();
-    let unread = looked_at == MOST_GROUPS;
-    groups.retain(|group| part.as_ref().is_none_or(|part| part.is_in(&group.name)));
-    if let Some((column, descends)) = sort {
-        groups.sort_by(|a, b| {
-            let order = column.compare(a, b);
-            let order = if descends { order.reverse() } else { order };
-            order.then_with(|| a.name.cmp(&b.name))
-        });
-    }
-    let more = unread || groups.len() > limit;
-    groups.truncate(limit);
+    let query = TableQuery::<GroupColumn>::parse(query.as_deref(), MOST_GROUPS)?;
+    let read = site.source.read_groups(MOST_GROUPS).await?;
+    let compare = |column: &GroupColumn, a: &_, b: &_| column.compare(a, b);
+    let Selected { rows: groups, looked_at, more } =
+        query.select(read, MOST_GROUPS, |group| &group.name, compare);
     Ok(json(&GroupList { groups, looked_at, more }))
 }
 

@@ -11,8 +11,8 @@ use crate::api::{
     Named, NamedKey, Schedule, ScheduleAction, ScheduleChange, ScheduleChanged, ScheduleList,
 };
 use crate::keys::escape_key;
-use crate::params::{Params, Problem, json};
-use crate::source::Part;
+use crate::params::{Problem, json};
+use crate::source::{Selected, TableQuery};
 use crate::state::SiteState;
 
 /// The number of schedules that are read for one request, and the largest `limit`.
@@ -48,23 +48,11 @@ pub(crate) async fn list_schedules(
 ) -> Result<Response, Problem> {
     // Some stores read all schedules, as a search does with keys.
     let _turn = site.take_turn().await?;
-    let params = Params::parse(query.as_deref(), &["q", "limit", "sort", "order"])?;
-    let limit = params.limit_of(MOST_SCHEDULES)?;
-    let sort = params.sort_of::<ScheduleColumn>()?;
-    let part = params.text_of("q")?.map(Part::new);
-    let mut schedules = site.source.read_schedules(MOST_SCHEDULES).await?;
-    let looked_at = schedules.len();
-    let unread = looked_at == MOST_SCHEDULES;
-    schedules.retain(|schedule| part.as_ref().is_none_or(|part| part.is_in(&schedule.key)));
-    if let Some((column, descends)) = sort {
-        schedules.sort_by(|a, b| {
-            let order = column.compare(a, b);
-            let order = if descends { order.reverse() } else { order };
-            order.then_with(|| a.key.cmp(&b.key))
-        });
-    }
-    let more = unread || schedules.len() > limit;
-    schedules.truncate(limit);
+    let query = TableQuery::<ScheduleColumn>::parse(query.as_deref(), MOST_SCHEDULES)?;
+    let read = site.source.read_schedules(MOST_SCHEDULES).await?;
+    let compare = |column: &ScheduleColumn, a: &_, b: &_| column.compare(a, b);
+    let Selected { rows: schedules, looked_at, more } =
+        query.select(read, MOST_SCHEDULES, |schedule| &schedule.key, compare);
     Ok(json(&ScheduleList { schedules, looked_at, more }))
 }
 

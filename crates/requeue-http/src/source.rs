@@ -1,6 +1,7 @@
 //! The trait of sources: a queue of any kind, as rows.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -344,6 +345,54 @@ impl Part {
             // The first byte rules most windows out before the comparison of the rest.
             window[0].to_ascii_lowercase() == first && window.eq_ignore_ascii_case(&self.0)
         })
+    }
+}
+
+/// A request for a table of a queue in a store, which can be sorted by the columns `C`.
+pub(crate) struct TableQuery<C> {
+    limit: usize,
+    sort: Option<(C, bool)>,
+    part: Option<Part>,
+}
+
+/// The rows of a table that a request selects.
+pub(crate) struct Selected<T> {
+    pub(crate) rows: Vec<T>,
+    /// The number of rows that were read.
+    pub(crate) looked_at: usize,
+    /// True if further rows may match.
+    pub(crate) more: bool,
+}
+
+impl<C: Named> TableQuery<C> {
+    /// Reads the parameters `q`, `limit`, `sort` and `order` from a query string. `most` is the largest limit.
+    pub(crate) fn parse(query: Option<&str>, most: usize) -> Result<Self, Problem> {
+        let params = Params::parse(query, &["q", "limit", "sort", "order"])?;
+        let (limit, sort) = (params.limit_of(most)?, params.sort_of::<C>()?);
+        Ok(Self { limit, sort, part: params.text_of("q")?.map(Part::new) })
+    }
+
+    /// Selects from the rows, of which up to `most` were read, in the order of their names. `compare` compares two rows by
+    /// a column.
+    pub(crate) fn select<T>(
+        self,
+        mut rows: Vec<T>,
+        most: usize,
+        name: impl Fn(&T) -> &str,
+        compare: impl Fn(&C, &T, &T) -> Ordering,
+    ) -> Selected<T> {
+        let looked_at = rows.len();
+        rows.retain(|row| self.part.as_ref().is_none_or(|part| part.is_in(name(row))));
+        if let Some((column, descends)) = self.sort {
+            rows.sort_by(|a, b| {
+                let order = compare(&column, a, b);
+                let order = if descends { order.reverse() } else { order };
+                order.then_with(|| name(a).cmp(name(b)))
+            });
+        }
+        let more = looked_at == most || rows.len() > self.limit;
+        rows.truncate(self.limit);
+        Selected { rows, looked_at, more }
     }
 }
 
