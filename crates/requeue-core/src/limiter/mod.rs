@@ -16,8 +16,8 @@
 //! back, a limiter acts as if the clock stood still, unless the limiter's docs say otherwise.
 //!
 //! [`ExponentialFailure`] and [`FastSlow`] remember every failed key until the key is forgotten. [`BackoffLimiter`]
-//! removes expired keys itself. The other limiters remember no key. No limiter keeps memory for many more keys than it
-//! remembers.
+//! removes expired keys itself. The other limiters remember no keys. The memory of a limiter is proportional to the number
+//! of keys that it remembers.
 
 mod backoff;
 mod bucket;

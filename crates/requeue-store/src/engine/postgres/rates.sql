@@ -176,7 +176,7 @@ end $$;
 create or replace function requeue.set_first_rate(in_queue integer, in_rate bigint[]) returns bigint[]
 language plpgsql {definer} set lock_timeout = '5s' as $$
 begin
-    -- Of two processes, the second waits here for the first, and then finds its rate.
+    -- A second process waits here for the first process, and then finds the rate of the first.
     update requeue.queues q set rate = in_rate where q.id = in_queue and q.rate is null;
     perform requeue.check_queue(in_queue);
     perform requeue.wake(in_queue);
