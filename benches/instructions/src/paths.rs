@@ -28,6 +28,7 @@ pub(crate) const ALL: &[Path] = &[
     ("u64/cycle-one-waits", one_waits),
     ("u64/cycle-with-times", with_times),
     ("u64/cycle-in-one-go-with-times", in_one_go_with_times),
+    ("u64/cycle-with-events", with_events),
     ("u64/cycle-with-hooks", with_hooks),
     ("u64/cycle-priorities", |times| priorities(5, times)),
     ("u64/cycle-many-priorities", |times| priorities(50_000, times)),
@@ -135,6 +136,14 @@ fn one_waits(times: usize) {
 /// Runs cycles in a queue that records times, as for metrics.
 fn with_times(times: usize) {
     cycle::<u64>(&build(builder(Still::new()).track_times()), 0, times);
+}
+
+/// Runs cycles in a queue that records times and events. The recording is full.
+fn with_events(times: usize) {
+    let queue = build(builder(Still::new()).track_times().record_events(1 << 12));
+    (0..100).for_each(|_| _ = queue.add(u64::MAX));
+    serve(&queue);
+    cycle::<u64>(&queue, 0, times);
 }
 
 /// Runs cycles with a metrics backend that is called for every event.

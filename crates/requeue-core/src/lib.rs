@@ -22,6 +22,10 @@
 
 extern crate alloc;
 
+/// The recorded transitions of keys.
+pub mod history {
+    pub use crate::queue::{Ended, Event, Subject, Transition};
+}
 pub mod limiter;
 mod memory;
 mod order;

@@ -44,6 +44,7 @@
 //! - [`workers`] runs a handler for each key, on tasks or on threads. Workers are the loop above, with retries, panics
 //!   and shutdown.
 //! - [`clock`] has the sources of time: the system, a tokio runtime, the processor, or a test.
+//! - [`history`] has the recorded events of keys, which [`Queue::history`] returns.
 //! - [`limiter`] has the limiters, which compute how long a key waits after a failure.
 //! - [`metrics`] has hooks and collectors for metrics backends.
 //! - [`wait`] has loops that wait: until, poll, backoff. These loops need the feature `wait`, but no queue.
@@ -207,6 +208,7 @@ mod sync;
 pub mod wait;
 pub mod workers;
 
+pub use requeue_core::history;
 pub use requeue_core::limiter;
 pub use requeue_core::{
     Add, Added, CancelReason, Cancelled, CancelledRun, Cursor, CustomOrder, Entry, GroupId,

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp, Unit};
+use jiff::{Timestamp, Unit};
 use requeue_http::api::{Activity, Worker};
 use requeue_store::{Entry, Rate, State, StateCounts};
 use serde::Serialize;
@@ -37,10 +37,7 @@ pub(super) fn activity_text(activity: &Activity) -> String {
     let Activity { period, total, workers, .. } = activity;
     let time = |seconds: Option<f64>| {
         let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-        time.map_or_else(
-            || "-".to_owned(),
-            |time| format!("{:#}", SignedDuration::try_from(time).unwrap_or_default()),
-        )
+        time.map_or_else(|| "-".to_owned(), duration::format_quantile)
     };
     let age =
         |seconds: f64| duration::shown(Duration::try_from_secs_f64(seconds).unwrap_or_default());

@@ -502,6 +502,18 @@ impl Fair {
         self.group_state(slot).group
     }
 
+    /// Returns the group of the key in `slot`, if the delivery of this key makes it reach its limit.
+    pub(crate) fn filled_by(&self, slot: Slot) -> Option<GroupId> {
+        let state = self.group_state(slot);
+        (state.counts.in_flight + 1 == self.policy.limit).then_some(state.group)
+    }
+
+    /// Returns the group of the key in `slot`, if the completion of this key makes it leave its limit.
+    pub(crate) fn freed_by(&self, slot: Slot) -> Option<GroupId> {
+        let state = self.group_state(slot);
+        (state.counts.in_flight == self.policy.limit).then_some(state.group)
+    }
+
     /// Returns the number of ready keys in paused groups.
     pub(crate) const fn paused_ready(&self) -> usize {
         self.paused_ready

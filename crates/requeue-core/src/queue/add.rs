@@ -2,7 +2,7 @@
 
 use core::borrow::Borrow;
 
-use super::{Queue, Record, Walk};
+use super::{Queue, Record, Transition, Walk};
 use crate::memory::{Position, fold};
 use crate::order::{GroupId, Ready};
 use crate::rule::{self, KeyState, Wish};
@@ -38,29 +38,36 @@ impl<K: Eq + Clone> Queue<K> {
         now: Time,
     ) -> (Added, Option<K>) {
         if self.ending != Ending::Open {
-            let added = self.add_known(&key, hash, &add, now).unwrap_or(Added::Refused);
+            let added = self.add_known(&key, hash, &add, now).unwrap_or_else(|| {
+                self.record_add(fold(hash), &add, Added::Refused, now);
+                Added::Refused
+            });
             return (added, Some(key));
         }
         // Keys that are due precede the key of this add, which may be one of them.
         self.promote_due(now);
         if let Some(slot) = self.find_slot(&key, hash) {
-            return (self.add_again(slot, &add, now), Some(key));
+            let added = self.add_again(slot, &add, now);
+            self.record_add(fold(hash), &add, added, now);
+            return (added, Some(key));
         }
-        let hash = fold(hash);
+        let folded = fold(hash);
         // The starts outlive the record, because a key without a record may have run a moment ago.
-        let until = self.pace.as_ref().map(|pace| pace.permitted_from(&key, hash));
+        let until = self.pace.as_ref().map(|pace| pace.permitted_from(&key, folded));
         let paced = until.filter(|&until| until > now && add.due(now).is_none());
         let due = add.due(now).or(paced);
         // The copy comes before any change, because a key's `clone` may panic.
         let order_key = (self.ready.is_custom() && due.is_none()).then(|| key.clone());
         let tail = self.ready.tail();
-        let record = Record::new(key, hash, &add, due.is_some(), tail, Position::OVERFLOWED);
+        let record = Record::new(key, folded, &add, due.is_some(), tail, Position::OVERFLOWED);
         let slot = self.records.insert(record);
-        self.index.insert(&mut self.records, hash, slot);
+        self.index.insert(&mut self.records, folded, slot);
         self.admit_new(slot, &add, due, group, now);
-        if paced.is_some() {
+        if let Some(until) = paced {
             self.count_paced(slot);
+            self.record_slot(slot, now, Transition::Paced { until });
         }
+        self.record_add(fold(hash), &add, Added::New, now);
         // The order is user code. If the order panics here, the queue is complete, and delivers the key by age.
         if let (Ready::Custom(custom), Some(key)) = (&mut self.ready, order_key) {
             custom.push(key);
@@ -90,6 +97,7 @@ impl<K: Eq + Clone> Queue<K> {
         Q: Eq + ?Sized,
     {
         if self.ending == Ending::ShutDown {
+            self.record_add(fold(hash), add, Added::Refused, now);
             return Some(Added::Refused);
         }
         self.promote_due(now);
@@ -97,12 +105,13 @@ impl<K: Eq + Clone> Queue<K> {
         if self.is_simple()
             && let Some(added) = self.add_again_fast(slot, add, now)
         {
+            self.record_add(fold(hash), add, added, now);
             return Some(added);
         }
-        if self.ending == Ending::Closed && !self.records.get(slot).is_known() {
-            return Some(Added::Refused);
-        }
-        Some(self.add_again(slot, add, now))
+        let is_refused = self.ending == Ending::Closed && !self.records.get(slot).is_known();
+        let added = if is_refused { Added::Refused } else { self.add_again(slot, add, now) };
+        self.record_add(fold(hash), add, added, now);
+        Some(added)
     }
 
     /// Adds the key in `slot` again.
@@ -111,6 +120,7 @@ impl<K: Eq + Clone> Queue<K> {
         // Without a pending run, the add merges with nothing.
         if add.merge == Merge::Exactly {
             self.clear_pending(slot);
+            self.record_slot(slot, now, Transition::Withdrawn);
         }
         self.add_to(slot, add, now, order_key)
     }
@@ -152,6 +162,9 @@ impl<K: Eq + Clone> Queue<K> {
             self.add_failure(slot);
         }
         self.merge_asked(slot, Asked { adds: 1, reasons: add.reasons, priority: add.priority });
+        if let Some(until) = permit.backoff.or(permit.due.filter(|_| permit.is_held)) {
+            self.record_slot(slot, now, Transition::Held { until });
+        }
         match permit.due {
             Some(due) => match self.request_later(slot, due, add.merge, wish.bound, now) {
                 Added::Coalesced | Added::New if permit.is_held => Added::BackingOff,
@@ -194,6 +207,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Makes up to `max` due keys ready, in the order of their due times and then of arrival.
     /// Returns the number of these keys.
     pub fn promote(&mut self, now: Time, max: usize) -> usize {
+        self.observe(now);
         if self.ending == Ending::ShutDown {
             return 0;
         }
@@ -211,7 +225,7 @@ impl<K: Eq + Clone> Queue<K> {
             let is_idle = self.records.get(slot).phase() == Phase::Idle;
             // A key in flight passes this gate. The key's completion asks the pace again, before the next start.
             if is_idle && let Some(until) = self.pace_gate(slot, now) {
-                self.postpone_run(slot, until);
+                self.postpone_run(slot, until, now);
                 continue;
             }
             let order_key = self.key_if(slot, || is_idle);
@@ -252,6 +266,7 @@ impl<K: Eq + Clone> Queue<K> {
                 (record.not_before(), self.paced_until(slot).unwrap_or_default());
             if paced > backoff.max(now) {
                 self.count_paced(slot);
+                self.record_slot(slot, now, Transition::Paced { until: paced });
             }
             backoff.max(paced)
         };
@@ -268,6 +283,7 @@ impl<K: Eq + Clone> Queue<K> {
     {
         let slot = self.find_slot(key, hash)?;
         let cancelled = self.clear_pending(slot);
+        self.record_slot_now(slot, Transition::Withdrawn);
         Some((cancelled, self.release_if_stateless(slot)))
     }
 
@@ -290,6 +306,7 @@ impl<K: Eq + Clone> Queue<K> {
         let slot = self.find_slot(key, hash)?;
         self.set_failures(slot, 0);
         self.stop_backing_off(slot);
+        self.record_slot_now(slot, Transition::Forgotten);
         self.release_if_stateless(slot)
     }
 }

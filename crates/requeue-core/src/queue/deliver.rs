@@ -214,6 +214,7 @@ impl<K: Eq + Clone> Queue<K> {
             }
         }
         // The group gets its place back before the key is enqueued, so the key may be eligible.
+        self.record_freed_group(slot, now);
         self.free_group(slot, freed);
         let worked = self.start_next(slot, &plan, was_dirty, asked.priority, now, order_key);
         // A count of failures would keep the record, although the key never runs again.
@@ -232,6 +233,7 @@ impl<K: Eq + Clone> Queue<K> {
             // earlier.
             self.stamp_time(slot, now);
         }
+        self.record_completion(slot, epoch, how, now);
         // The release comes last: no statement may use the slot of a removed record.
         let (key, lost) = (self.release_if_stateless(slot), plan.is_lost);
         Finished { key, lost, ready, was_dirty, worked }

@@ -37,7 +37,10 @@ impl<K: Eq + Clone> Queue<K> {
             Found::Free(free) => free,
             Found::Slot(slot) => {
                 return match self.add_again_fast(slot, add, now) {
-                    Some(added) => Ok((added, Some(key))),
+                    Some(added) => {
+                        self.record_add(hash, add, added, now);
+                        Ok((added, Some(key)))
+                    }
                     None => Err(key),
                 };
             }
@@ -51,6 +54,7 @@ impl<K: Eq + Clone> Queue<K> {
         // The place is still free: `free` has borrowed the index since the search.
         free.put_slot(hash, slot);
         self.admit_new(slot, add, due, group, now);
+        self.record_add(hash, add, Added::New, now);
         Ok((Added::New, None))
     }
 
@@ -115,11 +119,13 @@ impl<K: Eq + Clone> Queue<K> {
         if !(succeeds || matches!(how, Finish::Done)) || !is_simple {
             return None;
         }
-        self.end_and_remove(ticket.slot, now, |record| {
+        let ended = self.end_and_remove(ticket.slot, now, |record| {
             record.is_with(ticket.epoch)
                 && !record.is_waiting()
                 && (succeeds || record.failures() == 0)
-        })
+        })?;
+        self.record_removal(ticket, succeeds, now);
+        Some(ended)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use alloc::vec::Vec;
 
-use super::{Queue, StateCounts, Walk};
+use super::{Queue, StateCounts, Transition, Walk};
 use crate::order::{GroupId, Ready};
 use crate::types::{CancelReason, Ending, Slot};
 
@@ -30,11 +30,17 @@ impl<K: Eq + Clone> Queue<K> {
         self.set_group_paused(group, false);
     }
 
-    pub(super) fn set_group_paused(&mut self, group: GroupId, paused: bool) {
+    pub(super) fn set_group_paused(&mut self, group: GroupId, pauses: bool) {
         if self.ending != Ending::ShutDown
             && let Some(groups) = self.ready.groups_mut()
+            && groups.is_paused(group) != pauses
         {
-            groups.set_paused(group, paused);
+            groups.set_paused(group, pauses);
+            let transition = match pauses {
+                true => Transition::GroupPaused(group.id()),
+                false => Transition::GroupResumed(group.id()),
+            };
+            self.record_all(None, transition);
         }
     }
 
@@ -107,6 +113,7 @@ impl<K: Eq + Clone> Queue<K> {
             let in_flight = self.records.get(slot).phase().is_in_flight();
             let copy = in_flight.then(|| self.records.get(slot).key.clone());
             count += usize::from(self.clear_pending(slot).any());
+            self.record_slot_now(slot, Transition::Withdrawn);
             keys.extend(self.release_if_stateless(slot));
             keys.extend(copy);
         }
@@ -127,8 +134,11 @@ impl<K: Eq + Clone> Queue<K> {
                 continue;
             }
             let record = self.records.get_mut(slot);
-            if record.phase().is_in_flight() && record.try_cancel(CancelReason::Cancelled) {
-                epochs.push(record.epoch());
+            let reason = CancelReason::Cancelled;
+            if record.phase().is_in_flight() && record.try_cancel(reason) {
+                let number = record.epoch();
+                epochs.push(number);
+                self.record_slot_now(slot, Transition::Cancelled { number, reason });
             }
         }
     }

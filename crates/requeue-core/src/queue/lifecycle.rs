@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::Queue;
+use super::{Queue, Transition};
 use crate::order::{Fair, Ready};
 use crate::types::{Ending, Phase, Slot};
 
@@ -19,7 +19,12 @@ impl<K: Eq + Clone> Queue<K> {
     /// with [`drop_some`](Self::drop_some).
     pub fn end(&mut self, ending: Ending) {
         // A queue that was shut down stays shut down.
-        self.ending = self.ending.max(ending);
+        if ending > self.ending {
+            self.ending = ending;
+            let is_closed = ending == Ending::Closed;
+            let transition = if is_closed { Transition::Closed } else { Transition::ShutDown };
+            self.record_all(None, transition);
+        }
     }
 
     /// Returns true if deliveries are paused.
@@ -30,13 +35,19 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// Pauses deliveries. The call has no effect after a shutdown.
     pub fn pause(&mut self) {
-        self.paused |= self.ending != Ending::ShutDown;
+        if !self.paused && self.ending != Ending::ShutDown {
+            self.paused = true;
+            self.record_all(None, Transition::Paused);
+        }
     }
 
     /// Starts deliveries again. The call has no effect after a shutdown.
     pub fn resume(&mut self) {
         // After a shutdown, the pause decides which keys are dropped.
-        self.paused &= self.ending == Ending::ShutDown;
+        if self.paused && self.ending != Ending::ShutDown {
+            self.paused = false;
+            self.record_all(None, Transition::Resumed);
+        }
     }
 
     /// Removes up to `max` keys that will not run after [`Ending::ShutDown`], and appends them to
@@ -81,6 +92,7 @@ impl<K: Eq + Clone> Queue<K> {
     }
 
     fn drop_idle(&mut self, slot: Slot, keys: &mut Vec<K>) {
+        self.record_slot_now(slot, Transition::Dropped);
         if self.records.get(slot).phase() == Phase::Idle {
             self.set_failures(slot, 0);
             self.end_series(slot);

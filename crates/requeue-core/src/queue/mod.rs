@@ -3,8 +3,8 @@
 //! `add` adds a key; `deliver` delivers it and completes its delivery. Both ask the [rules](crate::rule) about the
 //! effect on the key, and call `transitions`, the only module that changes phases and counters. `key_state` shows the
 //! state of a key to the rules. `fast_path` is the first arm of adds and completions. `backoff_gate` keeps the backoffs
-//! of [`ReaddPolicy::Hold`]; `pace_gate` delays runs above the [`Pace`]. `restarts` cancels runs in flight. `groups`
-//! pauses, cancels and counts the keys of one group. `lifecycle` pauses, closes and shuts down. `storage` keeps the
+//! of [`ReaddPolicy::Hold`]; `pace_gate` delays runs above the [`Pace`]. `restarts` cancels runs in flight. `recorder`
+//! keeps the last transitions. `groups` pauses, cancels and counts the keys of one group. `lifecycle` pauses, closes and shuts down. `storage` keeps the
 //! records, and `walk` walks through them; `snapshot`, `stats` and `depths` report on them.
 
 mod add;
@@ -17,6 +17,7 @@ mod key_state;
 mod lifecycle;
 mod needs_now;
 mod pace_gate;
+mod recorder;
 mod restarts;
 mod snapshot;
 mod stats;
@@ -29,6 +30,8 @@ use alloc::collections::BTreeMap;
 
 pub use self::needs_now::Operation;
 use self::pace_gate::PaceTable;
+use self::recorder::Recorder;
+pub use self::recorder::{Ended, Event, Subject, Transition};
 use self::restarts::Restarts;
 pub use self::snapshot::{Circumstances, Cursor, Entry, Page};
 use self::stats::Tracker;
@@ -62,6 +65,8 @@ pub struct Config<K> {
     /// True if times are tracked, for histograms, ages and `since` in snapshots. Every operation
     /// then needs `now`.
     pub track: bool,
+    /// The memory for recorded events, in bytes. 0 records nothing. With a recording, every operation needs `now`.
+    pub recording: usize,
 }
 
 impl<K> Default for Config<K> {
@@ -75,6 +80,7 @@ impl<K> Default for Config<K> {
             groups: false,
             pace: None,
             track: false,
+            recording: 0,
         }
     }
 }
@@ -122,6 +128,7 @@ pub struct Queue<K> {
     pace: Option<Box<PaceTable<K>>>,
     /// Allocated if an add restarts the run in flight of its key.
     restarts: Option<Box<Restarts>>,
+    recorder: Option<Box<Recorder>>,
     ending: Ending,
     paused: bool,
 }
@@ -131,8 +138,8 @@ struct Settings {
     readd_policy: ReaddPolicy,
     /// True if times are tracked.
     tracks: bool,
-    /// True if every operation needs the time: times are tracked, the queue has a pace, or adds
-    /// restart runs.
+    /// True if every operation needs the time: times are tracked, the queue has a pace, adds restart runs, or events
+    /// are recorded.
     needs_times: bool,
     /// True if the fast paths apply: there is no custom order, no pace, and adds restart no runs.
     is_plain: bool,
@@ -147,10 +154,14 @@ impl<K: Eq + Clone> Queue<K> {
             InFlightPolicy::After => None,
             InFlightPolicy::Restart { at_most } => Some(Box::new(Restarts::new(at_most))),
         };
+        let recorder = Recorder::new(config.recording).map(Box::new);
         let settings = Settings {
             readd_policy: config.readd_policy,
             tracks: config.track,
-            needs_times: config.track || config.pace.is_some() || restarts.is_some(),
+            needs_times: config.track
+                || config.pace.is_some()
+                || restarts.is_some()
+                || recorder.is_some(),
             is_plain: !ready.is_custom() && config.pace.is_none() && restarts.is_none(),
         };
         Self {
@@ -164,6 +175,7 @@ impl<K: Eq + Clone> Queue<K> {
             backing_off: BTreeMap::new(),
             pace: config.pace.map(|pace| Box::new(PaceTable::new(pace))),
             restarts,
+            recorder,
             ending: Ending::Open,
             paused: false,
         }

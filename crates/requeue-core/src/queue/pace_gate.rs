@@ -7,7 +7,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use super::Queue;
+use super::{Queue, Transition};
 use crate::memory::KeyMap;
 use crate::rule::Wait;
 use crate::types::{Added, Merge, Pace, Slot, Ticket, Time};
@@ -125,6 +125,7 @@ impl<K: Eq + Clone> Queue<K> {
     #[inline(never)]
     pub(super) fn wait_for_pace(&mut self, slot: Slot, until: Time, now: Time) -> Added {
         self.count_paced(slot);
+        self.record_slot(slot, now, Transition::Paced { until });
         self.request_later(slot, until, Merge::Earliest, None, now)
     }
 
@@ -132,8 +133,9 @@ impl<K: Eq + Clone> Queue<K> {
     /// that debounced adds postpone the run further.
     #[cold]
     #[inline(never)]
-    pub(super) fn postpone_run(&mut self, slot: Slot, until: Time) {
+    pub(super) fn postpone_run(&mut self, slot: Slot, until: Time, now: Time) {
         self.count_paced(slot);
+        self.record_slot(slot, now, Transition::Paced { until });
         // The backoff is over.
         self.records.get_mut(slot).set_not_before(Time::ZERO);
         self.timers.update(slot, |wait| Wait { due: until, ..wait });

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use alloc::vec::Vec;
 
-use super::Queue;
+use super::{Queue, Transition};
 use crate::memory::Sparse;
 use crate::types::{CancelReason, CancelledRun, Slot, Ticket, Time};
 
@@ -40,7 +40,10 @@ impl<K: Eq + Clone> Queue<K> {
         };
         let record = self.records.get_mut(slot);
         if record.try_cancel(CancelReason::Cancelled) {
-            return (CancelledRun::Cancelled, Some(record.epoch()));
+            let number = record.epoch();
+            let reason = CancelReason::Cancelled;
+            self.record_slot_now(slot, Transition::Cancelled { number, reason });
+            return (CancelledRun::Cancelled, Some(number));
         }
         match record.cancel_reason() {
             Some(_) => (CancelledRun::AlreadyCancelled, None),
@@ -96,7 +99,10 @@ impl<K: Eq + Clone> Queue<K> {
         if series.is_none() {
             restarts.series.insert(slot, until);
         }
-        restarts.restarted.push(record.epoch());
+        let number = record.epoch();
+        restarts.restarted.push(number);
+        let reason = CancelReason::Restarted;
+        self.record_slot(slot, now, Transition::Cancelled { number, reason });
     }
 
     /// Ends the series of restarts of the key in `slot`, if any.

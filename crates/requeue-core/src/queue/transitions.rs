@@ -13,6 +13,7 @@ use core::time::Duration;
 pub(super) use self::counters::Counters;
 use self::record::Record;
 use super::Queue;
+use super::recorder::Transition;
 use super::stats::Tracker;
 use crate::order::{GroupId, Ready};
 use crate::rule::{self, Cell, KeyState, Later, Row, Wait, table};
@@ -176,6 +177,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// The row `due ≤ now`: the key in `slot` is due.
     pub(super) fn fall_due(&mut self, slot: Slot, now: Time, order_key: Option<K>) {
         self.stop_waiting(slot);
+        self.record_slot(slot, now, Transition::Due);
         let record = self.records.get_mut(slot);
         let phase = record.phase;
         if phase == Phase::Idle {
@@ -191,8 +193,16 @@ impl<K: Eq + Clone> Queue<K> {
         // The copy comes before any change, because a key's `clone` may panic.
         let key = key.unwrap_or_else(|| record.key.clone());
         debug_assert!(matches!(table(Row::Get, record.phase), Cell::Start));
+        // The number of a delivery is the count of deliveries up to it, so no number is used twice.
+        let epoch = self.counters.totals.deliveries + 1;
         if let Some(pace) = &mut self.pace {
-            pace.record_start(&record.key, record.hash, now, self.counters.totals.deliveries + 1);
+            pace.record_start(&record.key, record.hash, now, epoch);
+        }
+        if let Some(recorder) = &mut self.recorder {
+            recorder.push_delivery(record.hash, epoch, record.adds, now);
+            if let Some(group) = self.ready.groups().and_then(|groups| groups.filled_by(slot)) {
+                recorder.push_filled_group(group, now);
+            }
         }
         if let Ready::Fifo(list) = &mut self.ready {
             list.pop_front(record.next_in_order());
@@ -201,9 +211,7 @@ impl<K: Eq + Clone> Queue<K> {
             record = self.records.get_mut(slot);
         }
         debug_assert!(self.timers.bound(slot).is_none(), "a ready key has no bound");
-        // The number of a delivery is the count of deliveries up to it, so no number is used twice.
-        self.counters.totals.deliveries += 1;
-        let epoch = self.counters.totals.deliveries;
+        self.counters.totals.deliveries = epoch;
         record.start_delivery(epoch);
         let adds = core::mem::take(&mut record.adds).max(1);
         let reasons = core::mem::take(&mut record.reasons);
@@ -269,6 +277,7 @@ impl<K: Eq + Clone> Queue<K> {
         // insertion.
         self.counters.in_flight -= 1;
         let worked = self.tracker.as_mut().map(|tracker| tracker.record_completion(slot, now));
+        self.record_freed_group(slot, now);
         if let Some(groups) = self.ready.groups_mut() {
             groups.end_delivery(slot);
         }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use requeue_core::history::Subject;
 use requeue_core::{Cursor, Phase};
 
 use super::Lockstep;
@@ -101,7 +102,11 @@ impl Lockstep {
     fn compare_key(&self, key: u32) {
         let hash = self.setup.hash(key);
         let model = self.model.see(&key);
-        let core = self.queue.look_up(&Key(key), hash).map(|entry| Seen::of(&entry, model));
+        let entry = self.queue.look_up(&Key(key), hash);
+        if self.setup.records() {
+            self.told.compare(Subject::key(hash), entry.as_ref());
+        }
+        let core = entry.map(|entry| Seen::of(&entry, model));
         let (core, model) =
             (core.map(|seen| seen.at(self.now)), model.map(|seen| seen.at(self.now)));
         let model =

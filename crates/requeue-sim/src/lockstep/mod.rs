@@ -1,6 +1,7 @@
 //! The state machine and the model, step by step, side by side.
 
 mod compare;
+mod events;
 mod finish;
 mod groups;
 mod setup;
@@ -11,6 +12,7 @@ use requeue_core::{
     Config, Cursor, Delivery, Ending, GroupId, Operation, Order, Queue, Ticket, Time,
 };
 
+use self::events::Told;
 use self::setup::TestOrder;
 pub use self::setup::{Mode, Setup};
 use crate::model::{AddRequest, Model, Out, Ranking, Stack};
@@ -33,6 +35,7 @@ pub struct Lockstep {
     lost: [BTreeSet<u32>; 2],
     dropping: bool,
     went_back: bool,
+    told: Told,
 }
 
 #[derive(Default)]
@@ -61,6 +64,7 @@ impl Lockstep {
             groups: setup.groups,
             pace: setup.rules.pace,
             track: setup.track,
+            recording: if setup.records() { 1 << 16 } else { 0 },
         };
         Self {
             setup,
@@ -74,6 +78,7 @@ impl Lockstep {
             lost: [BTreeSet::new(), BTreeSet::new()],
             dropping: false,
             went_back: false,
+            told: Told::default(),
         }
     }
 
@@ -106,6 +111,7 @@ impl Lockstep {
     /// Panics if the two sides differ.
     pub fn step(&mut self, op: &Op) {
         self.apply(op);
+        self.told.listen(&self.queue, self.setup.rules.re_add);
         self.compare(0..self.setup.keys);
     }
 

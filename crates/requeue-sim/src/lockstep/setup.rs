@@ -51,6 +51,11 @@ impl Setup {
         }
     }
 
+    /// Returns true if the queue records events. The events of keys with equal hashes cannot be told apart.
+    pub(super) const fn records(&self) -> bool {
+        self.track && self.hashes.is_none()
+    }
+
     pub(super) fn hash(&self, key: u32) -> u64 {
         let key = u64::from(key);
         self.hashes.map_or(key.wrapping_mul(0x9E37_79B9_7F4A_7C15), |hashes| key % hashes)

@@ -344,6 +344,15 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         self
     }
 
+    /// Records the last transitions of keys in up to `bytes` of memory, for [`Queue::history`].
+    ///
+    /// An event takes 64 bytes. If the memory is full, the oldest events are dropped. Each operation then reads the
+    /// clock. By default, nothing is recorded.
+    pub fn record_events(mut self, bytes: usize) -> Self {
+        self.settings.config.recording = bytes;
+        self
+    }
+
     /// Reports every event to a custom metrics backend. The queue must have a name.
     pub fn metrics_provider(mut self, provider: Arc<dyn MetricsProvider<K>>) -> Self {
         self.settings.provider = Some(provider);

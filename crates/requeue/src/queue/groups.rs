@@ -149,7 +149,7 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn pause(&self) {
-        let Ok(mut state) = self.queue.shared.lock() else { return };
+        let Ok(mut state) = self.queue.shared.lock_to_change() else { return };
         state.core.pause_group(self.group);
         self.queue.shared.release_lock(state);
     }

@@ -5,6 +5,7 @@
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 
+use requeue_core::history::Event;
 use requeue_core::{self as core, Cursor, Entry, Operation, Page, StateCounts, Time, Totals, Walk};
 
 use super::Queue;
@@ -248,6 +249,43 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.shared.read_settled(|core| core.look_up(key, hash))
     }
 
+    /// Returns the recorded transitions of `key`, of its group and of the queue, the oldest first.
+    ///
+    /// The result is empty unless events are [recorded](super::Builder::record_events). Older events are gone if the
+    /// recording is full.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::{Completion, Queue, clock::FakeClock};
+    /// use std::time::Duration;
+    ///
+    /// let clock = FakeClock::new();
+    /// let queue = Queue::builder().clock(clock.clone()).record_events(64 * 1024).build()?;
+    /// queue.add("a");
+    /// let second = Duration::from_secs(1);
+    /// queue.try_get().expect("it is ready").complete(Completion::RetryAfter(second));
+    /// clock.advance(second);
+    /// queue.try_get().expect("the backoff is over").succeed();
+    ///
+    /// let history: Vec<_> = queue.history(&"a").iter().map(ToString::to_string).collect();
+    /// assert_eq!(history, [
+    ///     "1s added",
+    ///     "1s delivered as run 1, for 1 add",
+    ///     "1s run 1 failed and is retried; it waits for 1s",
+    ///     "2s due",
+    ///     "2s delivered as run 2, for 1 add",
+    ///     "2s run 2 succeeded",
+    /// ]);
+    /// # Ok::<(), requeue::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn history(&self, key: &K) -> Vec<Event> {
+        let (hash, group) = (self.hash_key(key), self.group_of_key(key));
+        let group = self.group_of.is_some().then_some(group);
+        self.shared.read_settled(|core| core.events_of(hash, group))
+    }
+
     /// Explains the state of `key` in one sentence.
     ///
     /// # Examples
@@ -289,7 +327,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         let mut walk = state.core.walk();
         let mut count = step(state, &mut walk);
         while !walk.is_over()
-            && let Ok(state) = self.shared.lock()
+            && let Ok(state) = self.shared.lock_to_change()
         {
             count += step(state, &mut walk);
         }

@@ -85,7 +85,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// assert!(queue.get().blocking().is_none());
     /// ```
     pub fn close(&self) {
-        let Ok(mut state) = self.shared.lock() else { return };
+        let Ok(mut state) = self.shared.lock_to_change() else { return };
         state.core.end(Ending::Closed);
         self.shared.release_lock(state);
     }
@@ -160,7 +160,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         let mut first = Some(state);
         loop {
             let is_first = first.is_some();
-            let Some(mut state) = first.take().or_else(|| self.shared.lock().ok()) else {
+            let Some(mut state) = first.take().or_else(|| self.shared.lock_to_change().ok()) else {
                 return dropped;
             };
             let mut wakers = Vec::new();
@@ -275,14 +275,14 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// assert!(queue.try_get().is_some());
     /// ```
     pub fn pause(&self) {
-        let Ok(mut state) = self.shared.lock() else { return };
+        let Ok(mut state) = self.shared.lock_to_change() else { return };
         state.core.pause();
         self.shared.release_lock(state);
     }
 
     /// Starts deliveries again.
     pub fn resume(&self) {
-        let Ok(mut state) = self.shared.lock() else { return };
+        let Ok(mut state) = self.shared.lock_to_change() else { return };
         state.core.resume();
         self.shared.release_lock(state);
     }

@@ -211,7 +211,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
             }
             self.shared.limiter.forget_key(key);
         }
-        let Ok(mut state) = self.shared.lock() else { return };
+        let Ok(mut state) = self.shared.lock_to_change() else { return };
         let freed = state.core.forget(key, hash);
         self.shared.release_lock(state);
         drop_quietly(freed);

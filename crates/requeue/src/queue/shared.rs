@@ -114,9 +114,11 @@ pub(crate) struct Shared<K: Key> {
 pub(super) struct Facts {
     /// The rank of the lock, or `None` if no user code runs under it.
     rank: Option<Rank>,
-    /// True if every operation needs the current time: times are kept, the queue has a pace, or adds
-    /// restart runs.
+    /// True if every operation needs the current time: times are kept, the queue has a pace, adds restart runs, or
+    /// events are recorded.
     pub(super) always_needs_now: bool,
+    /// True if events are recorded.
+    is_recording: bool,
     /// True if an add restarts the run in flight of its key.
     pub(super) restarts: bool,
     /// True if each release of the lock calls hooks or wakes restarted runs.
@@ -153,6 +155,7 @@ impl<K: Key> Shared<K> {
         let facts = Facts {
             rank,
             always_needs_now,
+            is_recording: core.is_recording(),
             restarts,
             has_news: restarts || hooks.is_some(),
             has_fast_gets,
@@ -220,6 +223,16 @@ impl<K: Key> Shared<K> {
         drop(state);
         let now = self.clock.now();
         Ok((self.lock()?, now))
+    }
+
+    /// Takes the lock for an operation without a time. The recording needs the time nevertheless.
+    pub(super) fn lock_to_change(&self) -> Result<RankedGuard<'_, State<K>>, Reentered> {
+        let now = self.facts.is_recording.then(|| self.clock.now());
+        let mut state = self.lock()?;
+        if let Some(now) = now {
+            state.core.observe(now);
+        }
+        Ok(state)
     }
 
     /// Reads the clock before the lock is taken, if `operation` needs the time or is likely to, and
