@@ -94,7 +94,7 @@ impl Ground {
 fn tables(contestant: &str) -> &'static str {
     match contestant {
         "river" => "river_job",
-        "requeue" => "requeue.keys",
+        "requeue" | "requeue before" => "requeue.keys",
         _ => "graphile_worker._private_jobs",
     }
 }

@@ -20,7 +20,7 @@ use requeue_bench::runner::machine::Machine;
 
 use crate::ground::Ground;
 use crate::run::Field;
-use crate::table::Scale;
+use crate::table::{BEFORE, Scale};
 use crate::text::Report;
 
 type Failed = Box<dyn Error + Send + Sync>;
@@ -77,6 +77,9 @@ struct Run {
     /// `steady-disk.c`
     #[arg(long, value_name = "N")]
     sync_micros: Option<u64>,
+    /// Compare with another build of this program instead
+    #[arg(long, value_name = "PATH", conflicts_with = "sync_micros")]
+    before: Option<PathBuf>,
     /// A contestant of another program, as NAME=PATH or NAME=PATH:ARGUMENT:ARGUMENT
     #[arg(long = "peer", value_parser = peer)]
     peers: Vec<(String, PathBuf, Vec<String>)>,
@@ -120,10 +123,16 @@ fn measure(run: Run) -> Result<(), Failed> {
     let scale = Scale { rounds: run.rounds.unwrap_or(scale.rounds).max(1), ..scale };
     let machine = Machine::here();
     let ground = Ground::start_with(run.sync_micros.map(Duration::from_micros))?;
-    let mut field = Field::new(&ground, run::programs(run.peers)?);
+    let is_build = run.before.is_some();
+    let before = run.before.map(|path| (BEFORE.to_owned(), path, vec!["contestant".to_owned()]));
+    let programs = run::programs(run.peers.into_iter().chain(before).collect())?;
+    let mut field = Field::new(&ground, programs);
     let mut report = Report::default();
-    let heats =
-        if run.sync_micros.is_some() { table::few_workers(scale) } else { table::heats(scale) };
+    let heats = match run.sync_micros {
+        Some(_) => table::few_workers(scale),
+        None if is_build => table::builds(scale),
+        None => table::heats(scale),
+    };
     for heat in heats {
         let name = format!("{}, {}", heat.engine.name(), heat.what).to_lowercase();
         if run.only.as_ref().is_none_or(|only| only.is_match(&name)) {

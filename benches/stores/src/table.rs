@@ -146,6 +146,8 @@ pub(crate) struct Heat {
 }
 
 pub(crate) const OURS: &str = "requeue";
+/// Another build of requeue, with the same settings.
+pub(crate) const BEFORE: &str = "requeue before";
 /// The number of keys in flight, where all sides have the same.
 const ALIKE: usize = 64;
 
@@ -230,6 +232,23 @@ pub(crate) fn few_workers(scale: Scale) -> Vec<Heat> {
     engines.into_iter().flat_map(|engine| FEW.map(|few| of(engine, few))).collect()
 }
 
+/// Compares this build with another one, to see the cost of a change.
+pub(crate) fn builds(scale: Scale) -> Vec<Heat> {
+    let of = |engine: Engine| {
+        let heat = |what, scenario, tasks| {
+            let request = Request { tasks, seconds: scale.seconds, ..Request::of(scenario) };
+            let before = [Peer::of(BEFORE, tasks)];
+            Heat::new(engine, what, request, &before).rows(Metric::Rate, &before, |_| Some(0.97))
+        };
+        [
+            heat("adds a second, 64 tasks", Scenario::Add, ALIKE),
+            heat("work, keys a second", Scenario::Work, engine.at_once()),
+            heat("work on 64 at once, keys a second", Scenario::Work, ALIKE),
+        ]
+    };
+    Engine::ALL.into_iter().flat_map(of).collect()
+}
+
 impl Heat {
     /// Creates a heat of requeue and peers, each with the number of keys at a time that suits it
     /// best.
@@ -278,7 +297,7 @@ mod tests {
 
     #[test]
     fn every_row_is_of_sides_that_are_there() {
-        for heat in heats(Scale::FULL).into_iter().chain(few_workers(Scale::FULL)) {
+        for heat in [heats, few_workers, builds].iter().flat_map(|heats| heats(Scale::FULL)) {
             assert!(!heat.rows.is_empty());
             for row in &heat.rows {
                 let there = |tag| heat.sides[1..].iter().any(|side| side.tag == tag);

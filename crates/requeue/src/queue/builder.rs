@@ -346,7 +346,7 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
 
     /// Records the last transitions of keys in up to `bytes` of memory, for [`Queue::history`].
     ///
-    /// An event takes 64 bytes. If the memory is full, the oldest events are dropped. Each operation then reads the
+    /// An event takes up to 64 bytes. If the memory is full, the oldest events are dropped. Each operation then reads the
     /// clock. By default, nothing is recorded.
     pub fn record_events(mut self, bytes: usize) -> Self {
         self.settings.config.recording = bytes;
