@@ -9,13 +9,15 @@ const PRIORITY: usize = 2;
 /// The positions of all times and all counts.
 const COUNTS: [usize; 4] = [3, 4, 5, 6];
 const TIMES: [usize; 3] = [7, 8, 9];
+const FAILURES: usize = 5;
 const BOUND: usize = 10;
-const EPOCH: usize = 11;
-const RUN: std::ops::Range<usize> = 12..17;
-const RUN_TIMES: [usize; 2] = [12, 13];
-const RUN_PRIORITY: usize = 14;
-const RUN_COUNTS: [usize; 2] = [15, 16];
-const CANCEL_EPOCH: usize = 17;
+const FAILED_AT: usize = 11;
+const EPOCH: usize = 12;
+const RUN: std::ops::Range<usize> = 13..18;
+const RUN_TIMES: [usize; 2] = [13, 14];
+const RUN_PRIORITY: usize = 15;
+const RUN_COUNTS: [usize; 2] = [16, 17];
+const CANCEL_EPOCH: usize = 18;
 /// The position of the worker's name in a packed row, after its length.
 const NAME: usize = 59;
 
@@ -52,14 +54,17 @@ pub fn rows(data: &[u8]) {
         if kept[AT].is_none() {
             kept[BOUND] = None;
         }
+        if kept[FAILURES] == Some(0) {
+            kept[FAILED_AT] = None;
+        }
         assert_eq!(row.fields(), (kept, [error, group, worker]), "{fields:?}");
         row
     } else {
-        let size = [25, 59, 92, 99, input.byte().into()][usize::from(input.byte() % 5)];
+        let size = [25, 59, 100, 107, input.byte().into()][usize::from(input.byte() % 5)];
         let mut packed: Vec<u8> = std::iter::repeat_with(|| input.byte()).take(size).collect();
         if kind & 2 == 0 {
             // Use whole numbers for times: of arbitrary bytes, hardly any are valid times.
-            for at in [0, 8, 25, 33, 41, 67, 75, 84] {
+            for at in [0, 8, 25, 33, 41, 67, 75, 84, 92] {
                 let time = input.value().unwrap_or(0) as f64;
                 if let Some(bytes) = packed.get_mut(at..at + 8) {
                     bytes.copy_from_slice(&time.to_be_bytes());
@@ -150,6 +155,7 @@ fn is_readable(fields: &Fields) -> bool {
     at_is_right
         && run_is_right
         && fields[BOUND].is_none_or(|bound| bound >= 0)
+        && fields[FAILED_AT].is_none_or(|at| at >= 0)
         && fields[CANCEL_EPOCH].is_none_or(|epoch| epoch > 0)
         && TIMES.iter().all(is_time)
         && COUNTS.iter().all(is_count)
@@ -175,10 +181,10 @@ fn is_readable_packed(packed: &[u8]) -> bool {
     let has_worker = !is_pending && time(25) > 0.0;
     let is_parked = has_extra && packed.get(extra + 24) == Some(&1);
     let name = packed.get(NAME..extra).unwrap_or_default();
-    (is_pending || packed.len() == extra || packed.len() >= extra + 33)
+    (is_pending || packed.len() == extra || packed.len() >= extra + 41)
         && [0, 8].into_iter().all(is_time)
         && (is_pending || [25, 33, 41].into_iter().all(is_time))
-        && (!has_extra || [extra + 8, extra + 16, extra + 25].into_iter().all(is_time))
+        && (!has_extra || [extra + 8, extra + 16, extra + 25, extra + 33].into_iter().all(is_time))
         && is_one_of(24, &[0, 1, 255])
         && is_one_of(57, &[0, 1, 255])
         && is_name(name)

@@ -10,6 +10,12 @@ export function name(text) {
   return text.replaceAll("_", " ");
 }
 
+/** Shows the control characters of a text, except for ends of lines and tabs. */
+export function printable(text) {
+  const escaped = (character) => `\\x${character.charCodeAt(0).toString(16).padStart(2, "0")}`;
+  return text.replaceAll("\r\n", "\n").replaceAll(/[\x00-\x08\x0b-\x1f\x7f-\x9f]/g, escaped);
+}
+
 /** Formats a duration in seconds. */
 export function duration(seconds) {
   if (seconds === 0) return "0 s";

@@ -1,7 +1,7 @@
 // The page of one key.
 
 import { get } from "./api.js";
-import { amount, duration, name } from "./format.js";
+import { amount, duration, name, printable } from "./format.js";
 
 const $ = (selector) => document.querySelector(selector);
 
@@ -65,6 +65,8 @@ export class KeyPage {
       facts.push(["Attempt", amount(page.attempt)]);
       facts.push(["Failures in a row", amount(page.failures)]);
     }
+    const { last_failure: failed = null } = page ?? {};
+    if (failed !== null) facts.push(["Last failure", `${duration(failed)} ago`]);
     if (age !== null) facts.push(["In this state for", duration(age)]);
     if (due !== null) {
       const at = new Date(Date.now() + due * 1000).toLocaleTimeString();
@@ -80,28 +82,53 @@ export class KeyPage {
       group.append(dt, dd);
       return group;
     }));
-    for (const [selector, text] of [["#key-error", page?.error], ["#key-output", page?.output]]) {
-      set(selector, text ?? "");
-      $(selector).hidden = !text;
-      $(selector).previousElementSibling.hidden = !text;
-    }
-    const runs = page?.runs ?? [];
+    set("#key-error", printable(page?.error ?? ""));
+    $("#key-error").hidden = !page?.error;
+    $("#key-error").previousElementSibling.hidden = !page?.error;
+    this.updateRuns(page?.runs ?? []);
+  }
+
+  updateRuns(runs) {
+    // A new row would close an output that the user has opened. The time of a stored run varies with each answer.
+    const { shown = [] } = this;
+    const others = (run) => JSON.stringify({ ...run, at: 0 });
+    const isShown = (run, index) => Math.abs(run.at - shown[index].at) < 1 && others(run) === others(shown[index]);
+    if (shown.length > 0 && shown.length === runs.length && runs.every(isShown)) return;
+    this.shown = runs;
     $("#key-runs").hidden = runs.length === 0;
     $("#key-no-runs").hidden = runs.length > 0;
-    $("#key-runs tbody").replaceChildren(...runs.map((run) => {
-      const row = document.createElement("tr");
-      const cell = (text, kind) => {
-        const element = document.createElement("td");
-        element.textContent = text;
-        if (kind) element.className = kind;
-        row.append(element);
-      };
-      cell(new Date(run.at * 1000).toLocaleString());
-      cell(name(run.outcome));
-      cell(amount(run.attempt), "amount");
-      cell(run.took === null ? "" : duration(run.took), "amount");
-      cell(run.error ?? "");
-      return row;
-    }));
+    $("#key-runs tbody").replaceChildren(...runs.flatMap(rowsOfRun));
   }
+}
+
+function rowsOfRun(run, index) {
+  const row = document.createElement("tr");
+  const cell = (text, kind) => {
+    const element = document.createElement("td");
+    element.textContent = text;
+    if (kind) element.className = kind;
+    row.append(element);
+  };
+  cell(new Date(run.at * 1000).toLocaleString());
+  cell(name(run.outcome));
+  cell(amount(run.attempt), "amount");
+  cell(run.took === null ? "" : duration(run.took), "amount");
+  cell(run.worker ?? "");
+  cell(run.exit_status === null ? "" : String(run.exit_status), "amount");
+  cell(printable(run.error ?? ""));
+  return run.output ? [row, rowOfOutput(run.output, index === 0)] : [row];
+}
+
+function rowOfOutput(output, isOpen) {
+  const [row, cell, details, summary, text] =
+    ["tr", "td", "details", "summary", "pre"].map((tag) => document.createElement(tag));
+  cell.colSpan = 7;
+  details.open = isOpen;
+  summary.textContent = "End of the output";
+  text.textContent = printable(output);
+  text.tabIndex = 0;
+  details.append(summary, text);
+  cell.append(details);
+  row.append(cell);
+  return row;
 }

@@ -79,6 +79,8 @@ pub struct Row {
     pub why: String,
     /// The error of the last run that failed, if it is known and no run has succeeded since.
     pub error: Option<String>,
+    /// The time since that run ended, in seconds.
+    pub last_failure: Option<f64>,
     /// No client reads these.
     #[serde(serialize_with = "as_map", skip_deserializing)]
     pub detail: Vec<(Cow<'static, str>, String)>,
@@ -96,9 +98,7 @@ fn as_map<S: Serializer>(
 pub struct KeyPage {
     #[serde(flatten)]
     pub row: Row,
-    /// The end of the output of the last run that failed.
-    pub output: Option<String>,
-    /// The last runs that are known, the newest first.
+    /// The last runs that are known, the newest first. A store keeps the last three failures in a row.
     pub runs: Vec<PastRun>,
 }
 
@@ -111,7 +111,13 @@ pub struct PastRun {
     pub attempt: u32,
     /// The duration in seconds.
     pub took: Option<f64>,
+    /// The worker. Only stores know it.
+    pub worker: Option<String>,
+    /// The exit status, if the run has failed and its worker has set it.
+    pub exit_status: Option<i32>,
     pub error: Option<String>,
+    /// The end of the output, if the run has failed. In memory, only the last failure has one.
+    pub output: Option<String>,
 }
 
 /// The end of a run, with its name in the API.

@@ -91,8 +91,6 @@ impl Run {
 pub(crate) struct Past {
     /// The last runs, the newest first.
     pub(crate) runs: VecDeque<PastRun>,
-    /// The end of the output of the last run that failed.
-    pub(crate) output: String,
     /// The place in the order in which keys were recorded.
     place: u32,
     /// The time at which the key was given up; `None` if it is not parked.
@@ -100,8 +98,9 @@ pub(crate) struct Past {
 }
 
 impl Past {
-    pub(crate) fn last_error(&self) -> Option<&str> {
-        self.runs.iter().find_map(|run| run.error.as_deref())
+    /// Returns the last run that failed.
+    pub(crate) fn last_failed(&self) -> Option<&PastRun> {
+        self.runs.iter().find(|run| run.error.is_some())
     }
 
     /// Returns the time for which the key has been parked.
@@ -140,24 +139,28 @@ impl Inner {
         // The key is removed and inserted again, because each run moves it to the last place.
         let mut past = self.remove_key(key).unwrap_or_else(|| Past {
             runs: VecDeque::new(),
-            output: String::new(),
             place: 0,
             parked: None,
         });
         let Run { attempt, took, error, output } = run;
-        let error = (outcome != Outcome::Succeeded).then(|| first_part(error, ERROR));
+        let has_failed = outcome != Outcome::Succeeded;
+        let error = has_failed.then(|| first_part(error, ERROR));
+        let output = Some(output).filter(|output| has_failed && !output.is_empty());
         // The list is cut before the push, so its allocation does not grow.
         past.runs.truncate(RUNS - 1);
+        if has_failed {
+            past.runs.iter_mut().for_each(|run| run.output = None);
+        }
         past.runs.push_front(PastRun {
             at: unix_time(),
             outcome,
             attempt,
             took: took.map(seconds),
+            worker: None,
+            exit_status: None,
             error,
+            output: output.map(|output| last_part(output, OUTPUT)),
         });
-        if outcome != Outcome::Succeeded {
-            past.output = last_part(output, OUTPUT);
-        }
         past.parked = (outcome == Outcome::GivenUp).then(Instant::now);
         self.insert_last(key.into(), past);
     }
@@ -215,8 +218,8 @@ impl History {
         self.0.lock().keys.get(key).cloned()
     }
 
-    pub(crate) fn last_error(&self, key: &[u8]) -> Option<String> {
-        self.0.lock().keys.get(key)?.last_error().map(str::to_owned)
+    pub(crate) fn last_failed(&self, key: &[u8]) -> Option<PastRun> {
+        self.0.lock().keys.get(key)?.last_failed().cloned()
     }
 
     pub(crate) fn parked_count(&self) -> usize {
@@ -312,8 +315,13 @@ mod tests {
             history.failed("2999", run(n));
         }
         let past = history.past_of(b"2999").unwrap();
-        assert_eq!((past.runs.len(), past.last_error()), (RUNS, Some("error 19")));
-        assert_eq!(past.output.len(), OUTPUT + '…'.len_utf8());
+        assert_eq!(
+            (past.runs.len(), past.last_failed().and_then(|run| run.error.as_deref())),
+            (RUNS, Some("error 19"))
+        );
+        let outputs: Vec<_> = past.runs.iter().filter_map(|run| run.output.as_ref()).collect();
+        assert_eq!((outputs.len(), outputs[0].len()), (1, OUTPUT + '…'.len_utf8()));
+        assert!(past.runs[0].output.is_some());
     }
 
     #[test]
@@ -324,7 +332,14 @@ mod tests {
         history.failed("a", run(1));
         history.succeeded("a", Run::new(2));
         let past = history.past_of(b"a").unwrap();
-        assert_eq!((past.runs.len(), past.last_error(), past.attempts()), (2, Some("error 1"), 2));
+        assert_eq!(
+            (
+                past.runs.len(),
+                past.last_failed().and_then(|run| run.error.as_deref()),
+                past.attempts()
+            ),
+            (2, Some("error 1"), 2)
+        );
         assert!(past.has_succeeded() && !history.unpark(b"a"));
     }
 
@@ -335,11 +350,14 @@ mod tests {
         assert_eq!(history.parked_count(), 1);
         assert!(history.unpark(b"a") && !history.unpark(b"a"));
         assert_eq!(
-            (history.parked_count(), history.last_error(b"a").as_deref()),
+            (
+                history.parked_count(),
+                history.last_failed(b"a").and_then(|run| run.error).as_deref()
+            ),
             (0, Some("error 3"))
         );
         history.gave_up("a", run(1));
         history.forget("a");
-        assert_eq!((history.parked_count(), history.last_error(b"a")), (0, None));
+        assert_eq!((history.parked_count(), history.last_failed(b"a").is_none()), (0, true));
     }
 }

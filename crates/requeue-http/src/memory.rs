@@ -51,7 +51,8 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
     fn row(&self, entry: &Entry<K>, bytes: &[u8]) -> Row {
         let mut row = Row::new(entry, bytes, self.queue.now(), detail_of(&self.detail, &entry.key));
         if row.failures > 0 || row.attempt > 1 {
-            row.error = self.history.as_ref().and_then(|history| history.last_error(bytes));
+            let last = self.history.as_ref().and_then(|history| history.last_failed(bytes));
+            row.note_failed(last.as_ref());
         }
         row
     }

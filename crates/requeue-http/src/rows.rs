@@ -6,10 +6,12 @@ use requeue::{Entry, Phase, Time};
 
 #[cfg(feature = "store")]
 use crate::api::NOT_IN_QUEUE;
-use crate::api::{KeyPage, Row, State};
+#[cfg(feature = "store")]
+use crate::api::Outcome;
+use crate::api::{KeyPage, PastRun, Row, State};
 use crate::history::Past;
 use crate::keys::{SHOWN, escape_key, to_base64};
-use crate::time::seconds;
+use crate::time::{seconds, unix_time};
 
 /// More properties of a key, for [`Builder::detail`](crate::Builder::detail).
 ///
@@ -88,9 +90,25 @@ impl State {
 
 impl KeyPage {
     pub(crate) fn new(row: Row, past: Option<Past>) -> Self {
-        let (output, runs) = past.map(|past| (past.output, past.runs.into())).unzip();
-        let output = output.filter(|output| !output.is_empty());
-        Self { row, output, runs: runs.unwrap_or_default() }
+        Self { row, runs: past.map(|past| past.runs.into()).unwrap_or_default() }
+    }
+}
+
+#[cfg(feature = "store")]
+impl PastRun {
+    /// Returns a failed run of a key in a store. `is_last` is true if the key was parked after it.
+    #[must_use]
+    pub fn of_stored(attempt: requeue_store::Attempt, is_last: bool) -> Self {
+        Self {
+            at: unix_time() - seconds(attempt.ended),
+            outcome: if is_last { Outcome::GivenUp } else { Outcome::Failed },
+            attempt: attempt.number,
+            took: Some(seconds(attempt.took)),
+            worker: attempt.worker.map(|worker| escape_key(worker.as_bytes()).into_owned()),
+            exit_status: attempt.exit_status,
+            error: Some(attempt.error),
+            output: attempt.output,
+        }
     }
 }
 
@@ -106,7 +124,7 @@ impl Row {
             (None, 0) => "not in the queue: its last run succeeded".to_owned(),
             (None, _) => "not in the queue: its pending run was cancelled".to_owned(),
         };
-        Self {
+        let mut row = Self {
             key,
             key_base64,
             state: if parked_for.is_some() { State::Parked } else { State::Idle },
@@ -114,10 +132,17 @@ impl Row {
             attempt: past.attempts(),
             failures,
             why,
-            error: past.last_error().filter(|_| failures > 0).map(str::to_owned),
             detail: detail.fields,
             ..Self::default()
-        }
+        };
+        row.note_failed(past.last_failed().filter(|_| failures > 0));
+        row
+    }
+
+    /// Sets the last failure.
+    pub(crate) fn note_failed(&mut self, run: Option<&PastRun>) {
+        self.error = run.and_then(|run| run.error.clone());
+        self.last_failure = run.map(|run| (unix_time() - run.at).max(0.0));
     }
 
     pub(crate) fn new<K>(entry: &Entry<K>, bytes: &[u8], now: Time, detail: Detail) -> Self {
@@ -208,6 +233,7 @@ impl Row {
             priority: entry.priority.into(),
             why: with_reason(why, detail.why),
             error: entry.error.clone(),
+            last_failure: entry.failed.map(seconds),
             detail: detail.fields,
         }
     }

@@ -19,8 +19,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::api::{
     self, Action, Activity, AddResult, Group, GroupAction, GroupChange, KeyPage, LastMinute,
-    Minute, Row, Sample, ScheduleAction, ScheduleChange, StartRate, State as RowState, Status,
-    Tally, Worker,
+    Minute, PastRun, Row, Sample, ScheduleAction, ScheduleChange, StartRate, State as RowState,
+    Status, Tally, Worker,
 };
 use crate::history::History;
 use crate::keys::{escape_key, from_base64, to_base64};
@@ -173,6 +173,20 @@ impl Stored {
             _ => None,
         };
         Row::of_stored(entry, why, detail_of(&self.detail, &entry.key))
+    }
+
+    /// Returns the last failures in a row of a key that has failed.
+    async fn attempts(&self, entry: &Entry) -> Result<Vec<PastRun>, Problem> {
+        if entry.failures == 0 {
+            return Ok(Vec::new());
+        }
+        let attempts = await_answer(PATIENCE, self.queue.attempts(&entry.key)).await?;
+        let is_parked = entry.state == State::Parked;
+        let runs = attempts.into_iter().map(|attempt| {
+            let is_last = is_parked && attempt.number == entry.failures;
+            PastRun::of_stored(attempt, is_last)
+        });
+        Ok(runs.collect())
     }
 
     /// Explains an entry by the settings of its queue and its group. Returns `None` if the store does not answer soon,
@@ -339,8 +353,12 @@ impl Source for Stored {
         let found = await_answer(PATIENCE, self.queue.look_up(Key::from(key))).await?;
         let past = self.history.as_ref().and_then(|history| history.past_of(key));
         let schedule = await_answer(PATIENCE, self.queue.look_up_schedule(Key::from(key))).await?;
+        let mut attempts = Vec::new();
         let mut row = match (found, &past) {
-            (Some(entry), _) => self.explained_row(&entry).await,
+            (Some(entry), _) => {
+                attempts = self.attempts(&entry).await?;
+                self.explained_row(&entry).await
+            }
             // Only the store knows whether a key is parked.
             (None, Some(past)) if past.parked_for().is_none() => {
                 Row::of_past(key, past, detail_of(&self.detail, &Key::from(key)))
@@ -351,7 +369,12 @@ impl Source for Stored {
         if let Some(schedule) = schedule {
             row.note_schedule(&schedule);
         }
-        Ok(Found::Page(Box::new(KeyPage::new(row, past))))
+        let mut page = KeyPage::new(row, past);
+        if !attempts.is_empty() {
+            // The history only knows the runs of this process.
+            page.runs = attempts;
+        }
+        Ok(Found::Page(Box::new(page)))
     }
 
     async fn matching_keys(

@@ -15,7 +15,7 @@ use crate::types::inspect::State;
 pub struct Row(row::Row);
 
 /// The numbers of a row, in the order of the columns. `None` is SQL's null.
-pub type Fields = [Option<i64>; 18];
+pub type Fields = [Option<i64>; 19];
 
 /// The texts of a row, in the order of the columns: the error, the group and the worker.
 pub type Texts = [Option<String>; 3];
@@ -110,7 +110,7 @@ impl Row {
         let readd_policy = if holds { ReaddPolicy::Hold } else { ReaddPolicy::Replace };
         let micros = Duration::from_micros;
         let asked = Asked { adds: u32::MAX, reasons: u32::MAX, priority: Priority::High };
-        let failure = Failure { asked, error: "no".to_owned() };
+        let failure = Failure::new(asked, "no");
         let failing = |base: u64, cap: u64| Failing {
             backoff: Backoff { base: micros(base), cap: micros(cap), share: 0.5 },
             max_failures: Some(3),
@@ -140,7 +140,8 @@ impl Row {
             }
             _ if row.run.is_none() => return Some(Self(row)),
             Operation::Expire => {
-                return row.expire_lease(failing(1, 1), readd_policy, now).map(Self);
+                let how = row.lease_expiry(failing(1, 1));
+                return row.finish(how, readd_policy, now).map(Self);
             }
             Operation::Succeed => Finish::Succeed,
             Operation::RequeueAfter { delay } => Finish::RequeueAfter(micros(delay), Priority::Low),

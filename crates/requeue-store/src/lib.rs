@@ -205,7 +205,9 @@ pub use crate::types::error::{
     UpdateError,
 };
 pub use crate::types::group::GroupBy;
-pub use crate::types::inspect::{Entry, GroupInfo, ParkedKey, QueueInfo, State, StateCounts};
+pub use crate::types::inspect::{
+    Attempt, Entry, GroupInfo, ParkedKey, QueueInfo, State, StateCounts,
+};
 pub use crate::types::key::Key;
 pub use crate::types::rate::{ParseRateError, Rate};
 pub use crate::types::schedule::{Schedule, ScheduleInfo};

@@ -71,7 +71,7 @@ impl Finished {
 
 impl Runner {
     /// Runs the command of a delivered key, and completes the run.
-    pub(super) async fn run_attempt(&self, job: Job, slot: usize) {
+    pub(super) async fn run_attempt(&self, mut job: Job, slot: usize) {
         let item = &job.item;
         let record = serve::Run::new(self.attempt_of(&job));
         let input = match self.unless_cut_off(self.prepare_input(&job)).await {
@@ -92,12 +92,16 @@ impl Runner {
             // The command may write to the terminal itself.
             self.output.flush().await;
         }
-        let (outcome, record) = if self.config.commands.dry_run {
+        let (outcome, record, output) = if self.config.commands.dry_run {
             self.print_command(run).await;
-            (Outcome::Succeeded, record)
+            (Outcome::Succeeded, record, String::new())
         } else {
             self.run_command(run, &job, record).await
         };
+        if let Some(lease) = &mut job.lease {
+            lease.set_output(&output);
+        }
+        let record = record.output(output);
         // The hook comes before the completion: no other run of the key can start until then.
         let outcome = match (outcome, &self.hooks) {
             (Outcome::Succeeded, Some(hooks)) => {
@@ -190,22 +194,24 @@ impl Runner {
         Outcome::Failed { exit: Some(exit), why, is_final }
     }
 
-    /// Runs the command. Returns the outcome of the run, and the run's record for the dashboard.
+    /// Runs the command. Returns the outcome of the run, the run's record for the dashboard, and the end of its output.
     async fn run_command(
         &self,
         run: Run<'_>,
         job: &Job,
         mut record: serve::Run,
-    ) -> (Outcome, serve::Run) {
+    ) -> (Outcome, serve::Run, String) {
+        let mut output = String::new();
         let mut level = self.stop.subscribe();
         let Some(child) = self.spawn_child(run, &mut level).await else {
-            return (Outcome::Interrupted, record);
+            return (Outcome::Interrupted, record, output);
         };
         let (at, start) = (SystemTime::now(), Instant::now());
         let (outcome, log) = match child {
             Ok(child) => {
                 let mut finished = self.wait_for_child(child, run, job, level).await;
-                record = record.took(start.elapsed()).output(std::mem::take(&mut finished.stderr));
+                record = record.took(start.elapsed());
+                output = std::mem::take(&mut finished.stderr);
                 self.tally.runs.durations.add(start.elapsed());
                 let log = finished.joblog_entry();
                 (self.outcome_of(run, finished).await, log)
@@ -228,7 +234,7 @@ impl Runner {
                 self.report_failed(&format!("--joblog: {error}")).await;
             }
         }
-        (outcome, record)
+        (outcome, record, output)
     }
 
     /// Ends a run whose program does not exist or cannot be executed. The run is not retried. If the program does not
@@ -394,7 +400,8 @@ impl Runner {
     fn new_sink(&self, stream: Stream, run: Run<'_>) -> Sink<'_> {
         let tag = self.config.commands.tag.as_ref().map(|tag| tag.text_for(run.key));
         let keeps_all = self.config.commands.output == args::Output::Group;
-        let keeps_tail = stream == Stream::Stderr && self.history.is_some();
+        let is_shown = self.history.is_some() || self.keys.leases.is_some();
+        let keeps_tail = stream == Stream::Stderr && is_shown;
         Sink::new(&self.output, stream, run.seq, tag, keeps_all, keeps_tail)
     }
 

@@ -94,7 +94,7 @@ impl Runner {
         let recorded = tokio::select! {
             // An outcome that is recorded counts, even if the program is being killed.
             biased;
-            recorded = remote::complete_lease(lease, outcome.completion(), outcome.error()) => recorded,
+            recorded = remote::complete_lease(lease, &outcome) => recorded,
             () = self.wait_after_kill() => Err("outcome not recorded in time; the key runs again".to_owned()),
         };
         let key = item.key().clone();

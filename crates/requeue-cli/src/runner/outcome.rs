@@ -30,12 +30,4 @@ impl Outcome {
             Self::Interrupted => Completion::Release,
         }
     }
-
-    /// The reason of a failure.
-    pub(crate) fn error(&self) -> Option<&str> {
-        match self {
-            Self::Failed { why, .. } => Some(why),
-            Self::Succeeded | Self::Cancelled(_) | Self::Interrupted => None,
-        }
-    }
 }

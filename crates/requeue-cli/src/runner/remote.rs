@@ -13,21 +13,19 @@ use tokio::sync::mpsc;
 
 use crate::exit::error_chain;
 use crate::key::{Key, KeyQueue};
+use crate::runner::outcome::Outcome;
 
 /// A key that is leased for one run.
 pub(crate) type Lease = requeue_store::Item;
 
-/// Completes the delivery. Returns true if this completion parked the key. `error` is the reason for a failure. The
-/// lease ends even if the future is dropped after its first poll.
-pub(super) async fn complete_lease(
-    mut lease: Lease,
-    completion: Completion,
-    error: Option<&str>,
-) -> Result<bool, String> {
-    if let Some(error) = error {
-        lease.set_error(error);
+/// Completes the delivery. Returns true if this completion parked the key. The lease ends even if the future is dropped
+/// after its first poll.
+pub(super) async fn complete_lease(mut lease: Lease, outcome: &Outcome) -> Result<bool, String> {
+    if let Outcome::Failed { exit, why, .. } = outcome {
+        lease.set_error(why);
+        exit.iter().for_each(|&exit| lease.set_exit_status(exit));
     }
-    let completed = lease.complete(completion).await;
+    let completed = lease.complete(outcome.completion()).await;
     completed.map(|completed| completed.parked).map_err(|error| error_chain(&error))
 }
 

@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -14,7 +13,9 @@ use requeue_http::api::{
 use requeue_store::{Rate, State, StateCounts};
 
 use super::server::{Part, Server};
-use super::text::{Times, activity_text, key_line, report_each, status_json, status_text};
+use super::text::{
+    Times, activity_text, api_duration, key_line, report_each, runs_text, status_json, status_text,
+};
 use crate::args::store::{
     CancelFlags, ExplainFlags, KeysFlags, ReviveFlags, StatusFlags, state_name,
 };
@@ -89,11 +90,6 @@ fn age_warning(age: Option<f64>) -> Option<String> {
     }
 }
 
-/// Returns a time of the API.
-fn api_duration(seconds: f64) -> Option<Duration> {
-    Duration::try_from_secs_f64(seconds).ok()
-}
-
 pub(super) async fn keys(server: &Server, flags: &KeysFlags) -> Result<Ended, Refusal> {
     let is_store = server.get::<Summary>("summary", &[]).await?.now.backing_off.is_none();
     let states = match flags.state {
@@ -158,8 +154,10 @@ fn row_line(row: &Row, is_json: bool) -> Vec<u8> {
 
 pub(super) async fn explain(server: &Server, flags: &ExplainFlags) -> Result<Ended, Refusal> {
     let key = flags.key.as_bytes();
+    let mut last_runs = Vec::new();
     let (why, exit) = match server.find_key(key).await? {
-        Some(KeyPage { row, .. }) => {
+        Some(KeyPage { row, runs }) => {
+            last_runs = runs;
             let error = row.error.map(|error| format!(": {error}")).unwrap_or_default();
             let times = Times {
                 age: row.age.and_then(api_duration),
@@ -171,7 +169,8 @@ pub(super) async fn explain(server: &Server, flags: &ExplainFlags) -> Result<End
         }
         None => (NOT_IN_QUEUE.to_owned(), Exit::GivenUp),
     };
-    print_output(format!("{}: {}\n", shown(key), shown(why.as_bytes())).as_bytes())?;
+    let runs = runs_text(&last_runs);
+    print_output(format!("{}: {}\n{runs}", shown(key), shown(why.as_bytes())).as_bytes())?;
     Ok(Ended::Exit(exit))
 }
 

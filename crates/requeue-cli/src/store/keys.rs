@@ -3,9 +3,10 @@
 use std::os::unix::ffi::OsStrExt;
 
 use jiff::{Timestamp, Unit};
+use requeue_http::api::PastRun;
 use requeue_store::{Entry, Key, Queue, State};
 
-use super::text::{Times, key_line};
+use super::text::{Times, key_line, runs_text};
 use super::{block_on, by_server, store_refusal};
 use crate::args::store::{ExplainFlags, KeysFlags, ListFlags, state_name};
 use crate::exit::{Ended, Exit, Refusal, print_output};
@@ -65,8 +66,18 @@ pub(crate) fn explain(flags: &ExplainFlags) -> Result<Ended, Refusal> {
         let found = queue.look_up(key.clone()).await.map_err(store_refusal)?;
         let schedule = queue.look_up_schedule(key.clone()).await.map_err(store_refusal)?;
         let now = Timestamp::now();
+        let mut runs = Vec::new();
         let (mut text, exit) = match found {
             Some(entry) => {
+                if entry.failures > 0 {
+                    let attempts = queue.attempts(&key).await.map_err(store_refusal)?;
+                    let is_last = |number| entry.state == State::Parked && number == entry.failures;
+                    let runs_of = attempts.into_iter().map(|attempt| {
+                        let is_last = is_last(attempt.number);
+                        PastRun::of_stored(attempt, is_last)
+                    });
+                    runs = runs_of.collect();
+                }
                 let times = Times { age: entry.since, due: entry.due, lease: entry.lease };
                 let why = queue.explain_entry(&entry).await.map_err(store_refusal)?;
                 (times.append_to(&why, now), Exit::Done)
@@ -85,7 +96,7 @@ pub(crate) fn explain(flags: &ExplainFlags) -> Result<Ended, Refusal> {
             text = format!("{text}; {}{at}", schedule.explain());
         }
         // The error of a command may contain control characters.
-        print_output((printable(&text) + "\n").as_bytes())?;
+        print_output((printable(&text) + "\n" + &runs_text(&runs)).as_bytes())?;
         Ok(Ended::Exit(exit))
     })
 }

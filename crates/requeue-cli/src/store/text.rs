@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-use jiff::{Timestamp, Unit};
-use requeue_http::api::{Activity, Worker};
+use jiff::{SignedDuration, Timestamp, Unit};
+use requeue_http::api::{Activity, Outcome, PastRun, Worker};
 use requeue_store::{Entry, Rate, State, StateCounts};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use crate::args::store::state_name;
 use crate::duration;
 use crate::exit::{Ended, Exit, complain};
 use crate::input::json::Written;
-use crate::key::{escaped, printable, shown};
+use crate::key::{escaped, printable, shown, without_controls};
 
 /// Returns the output of `requeue status`.
 pub(super) fn status_text(counts: &StateCounts) -> String {
@@ -189,6 +189,50 @@ impl Times {
         let next = at(later(self.due), "next at");
         format!("{why}{since}{lease}{next}")
     }
+}
+
+/// Returns the lines about the last runs of a key: one for each run, followed by the lines of its output, indented.
+pub(super) fn runs_text(runs: &[PastRun]) -> String {
+    let mut text = String::new();
+    for run in runs {
+        let PastRun { at, outcome, attempt, took, worker, exit_status, error, output } = run;
+        let outcome = match outcome {
+            Outcome::Succeeded => "succeeded",
+            Outcome::Failed => "failed",
+            Outcome::GivenUp => "failed for the last time",
+        };
+        let at = api_duration(*at).and_then(|at| Timestamp::UNIX_EPOCH.checked_add(at).ok());
+        let at = at.and_then(|at| at.round(Unit::Second).ok());
+        let parts = [
+            Some(format!("attempt {attempt} {outcome}")),
+            at.map(|at| format!("ended at {at}")),
+            took.and_then(api_duration).map(|took| format!("took {took:.1?}")),
+            worker.as_ref().map(|worker| format!("worker {worker}")),
+            // Most errors of commands are the exit status.
+            exit_status
+                .filter(|_| !is_status(error.as_deref()))
+                .map(|status| format!("exit status: {status}")),
+            error.clone().filter(|error| !error.is_empty()),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        text += &printable(&parts.join("; "));
+        text.push('\n');
+        // The texts may come from another program.
+        for line in output.iter().flat_map(|output| output.lines()) {
+            text +=
+                &format!("    {}\n", String::from_utf8_lossy(&without_controls(line.as_bytes())));
+        }
+    }
+    text
+}
+
+fn is_status(error: Option<&str>) -> bool {
+    error.is_some_and(|error| error.starts_with("exit status: "))
+}
+
+/// Converts a duration of the API.
+pub(super) fn api_duration(seconds: f64) -> Option<Duration> {
+    Duration::try_from_secs_f64(seconds).ok()
 }
 
 /// Reports the number of keys that were changed, and each key that was not.

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::limit::Limit;
 use crate::store::{add, call, requeue, status, work};
 use crate::store_schedules::schedule;
-use crate::support::{Ended, directory, end};
+use crate::support::{Ended, directory, end, until};
 
 /// Runs `requeue` with these arguments and this `REQUEUE_STORE`.
 fn with_variable(dir: &Path, store: &str, args: &[&str], input: &str) -> Ended {
@@ -112,6 +112,43 @@ fn a_key_is_explained() {
     assert_eq!(schedule(&dir, &["pause", "late"]).code(), Some(0));
     let (code, text) = explain("late");
     assert!(code == Some(0) && text.ends_with("; its schedule is paused\n"), "{text}");
+}
+
+#[test]
+fn the_last_failures_of_a_key_are_explained_with_their_outputs() {
+    let dir = directory("store_attempts");
+    add(&dir, &["bad"]);
+    let command = "printf 'try %s\\n\\033[31m\\ttab\\377\\n' $REQUEUE_ATTEMPT >&2; exit 3";
+    let failing = ["--worker", "w 1", "--retries", "3", "-c", command];
+    work(&dir, &failing);
+    let text = call(&dir, "explain", &["bad"]).text();
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 10, "{text}");
+    assert!(lines[0].starts_with("bad: parked for "), "{text}");
+    for (number, lines) in [4, 3, 2].into_iter().zip(lines[1..].chunks(3)) {
+        let how = if number == 4 { "failed for the last time" } else { "failed" };
+        let begin = format!("attempt {number} {how}; ended at 2");
+        assert!(lines[0].starts_with(&begin) && lines[0].contains("; took "), "{text}");
+        assert!(lines[0].ends_with("; worker w 1; exit status: 3"), "{text}");
+        assert_eq!(lines[1..], [&*format!("    try {number}"), "    \\u001b[31m\ttab\u{fffd}"]);
+    }
+    // A server shows the same.
+    let mut serve = requeue(&dir, "serve", &["unix:page"]);
+    let mut server = serve.stdin(Stdio::null()).spawn().expect("requeue starts");
+    until(|| dir.join("page").exists());
+    let mut explain = Command::new(env!("CARGO_BIN_EXE_requeue"));
+    explain.args(["explain", "--server", "unix:page", "bad"]).current_dir(&dir);
+    let by_server = end(&mut explain, "").text();
+    let of_runs = |text: &str| -> Vec<String> {
+        let lines = text.lines().skip(1);
+        // The server computes the times anew.
+        lines.map(|line| line.split("; ended at ").next().unwrap_or_default().to_owned()).collect()
+    };
+    assert_eq!(of_runs(&by_server), of_runs(&text), "{by_server}");
+    server.kill().and_then(|()| server.wait()).expect("the server ends");
+    // A success forgets the failures.
+    assert_eq!(call(&dir, "revive", &["bad"]).code(), Some(0));
+    assert_eq!(call(&dir, "explain", &["bad"]).text().lines().count(), 1);
 }
 
 #[test]

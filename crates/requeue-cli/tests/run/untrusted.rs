@@ -37,9 +37,12 @@ fn is_harmless(ended: &Ended, lines: usize) {
 
 /// Returns the response to a request, with a text of the attacker wherever one can be.
 fn body(request: &str) -> Value {
+    let run = json!({
+        "at": 0, "outcome": "failed", "attempt": 1, "worker": TEXT, "error": TEXT, "output": TEXT,
+    });
     let row = json!({
         "key": TEXT, "key_base64": "YQ==", "state": "ready", "why": TEXT, "error": TEXT, "again": false,
-        "attempt": 1, "failures": 0, "adds": 1, "priority": 0, "output": TEXT, "runs": [],
+        "attempt": 1, "failures": 0, "adds": 1, "priority": 0, "runs": [run],
     });
     match request.split(['/', '?', ' ']).nth(4) {
         Some("summary") => json!({
@@ -70,8 +73,8 @@ fn text_of_a_server_cannot_change_the_terminal() {
         }
     };
     let honest = format!("http://{}", serve(answer("200 OK")));
-    for args in [&["keys"][..], &["keys", "--json"], &["explain", "a"]] {
-        is_harmless(&end(&mut requeue(&[args, &["--server", &honest]].concat()), ""), 1);
+    for (args, lines) in [(&["keys"][..], 1), (&["keys", "--json"], 1), (&["explain", "a"], 4)] {
+        is_harmless(&end(&mut requeue(&[args, &["--server", &honest]].concat()), ""), lines);
     }
     let mut resume = requeue(&["resume", "q", "--server", &honest]);
     is_harmless(&end(resume.env("REQUEUE_TOKEN", "0123456789abcdef0123456789abcdef"), ""), 1);

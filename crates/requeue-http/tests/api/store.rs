@@ -35,6 +35,9 @@ async fn queue(dir: &TempDir) -> (Queue, requeue_store::Item) {
     let mut items = queue.get_many(3).await;
     items.sort_by_key(|item| item.to_string());
     let [failing, parked, running] = items.try_into().expect("all three");
+    let mut parked = parked;
+    parked.set_exit_status(67);
+    parked.set_output("550 no such user\n");
     parked.give_up("no such address").await.expect("the lease is held");
     failing.retry("busy").await.expect("the lease is held");
     queue.add_all(["ready", "ready 2", "running"]).await.expect("added");
@@ -95,6 +98,24 @@ fn keys_of_all_processes_are_shown_by_state_and_by_page() {
     let row = get(served.address, "/api/v1/key?key=parked").json();
     assert_eq!((&row["state"], &row["failures"]), (&json!("parked"), &json!(1)));
     assert_eq!(row["error"], json!("no such address"));
+    let mut runs = row["runs"].clone();
+    let mut take = |name: &str| runs[0].as_object_mut().and_then(|run| run.remove(name));
+    let (took, at) = (take("took"), take("at"));
+    let is_number = |found: &Option<Value>| found.as_ref().is_some_and(Value::is_number);
+    assert!(is_number(&took) && is_number(&at) && row["last_failure"].is_number(), "{row}");
+    let run = json!({
+        "outcome": "given_up",
+        "attempt": 1,
+        "worker": "web <1>",
+        "exit_status": 67,
+        "error": "no such address",
+        "output": "550 no such user\n",
+    });
+    assert_eq!(runs, json!([run]));
+    let failing = get(served.address, "/api/v1/key?key=failing").json();
+    let [run] = &failing["runs"].as_array().expect("a list")[..] else { panic!("{failing}") };
+    assert_eq!((&run["outcome"], &run["exit_status"]), (&json!("failed"), &Value::Null));
+    assert_eq!((&run["error"], &run["output"]), (&json!("busy"), &Value::Null));
     assert!(!row["why"].as_str().expect("a sentence").contains("address"), "{row}");
     assert_eq!(get(served.address, "/api/v1/key?key=none").status, 404);
     let too_long = format!("/api/v1/key?key={}", "k".repeat(2049));

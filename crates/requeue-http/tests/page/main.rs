@@ -426,7 +426,7 @@ fn the_page_of_a_key_has_its_attempts_its_error_and_its_past() {
         served.queue.try_get().expect("a key is ready").complete(Completion::GiveUp);
         let run = Run::new(1).error("exit status: 2").took(Duration::from_millis(2500));
         served.history.failed(key, run);
-        served.history.gave_up(key, Run::new(2).error("exit <7>").output("line 1\nline 2\n"));
+        served.history.gave_up(key, Run::new(2).error("exit <7>").output("line 1\r\nline\x1b 2\n"));
     }
     let test = "the_page_of_a_key_has_its_attempts_its_error_and_its_past";
     let Some(page) = browser(test, &served.url("/queue/?q=src")) else { return };
@@ -439,15 +439,16 @@ fn the_page_of_a_key_has_its_attempts_its_error_and_its_past() {
     page.wait_for("location.search === '?q=src&key=src%2Fmail'");
     page.wait_for("document.activeElement.id === 'key'");
     page.wait_for(&format!("{} === 'exit <7>'", text("#key-error")));
-    assert_eq!(page.eval(&text("#key-output")), json!("line 1\nline 2\n"));
+    assert_eq!(page.eval(&text("#key-runs pre")), json!("line 1\nline\\x1b 2\n"));
+    assert_eq!(page.eval("document.querySelector('#key-runs details').open"), json!(true));
     let facts = page.eval("document.querySelector('#key-facts').innerText");
     let facts = facts.as_str().expect("text");
     assert!(facts.contains("State\nparked") && facts.contains("Attempt\n2"), "{facts}");
     let runs = page.eval(
-        "[...document.querySelectorAll('#key-runs tbody tr')]
+        "[...document.querySelectorAll('#key-runs tbody tr:not(:has(pre))')]
             .map((row) => [...row.cells].slice(1).map((cell) => cell.textContent).join())",
     );
-    assert_eq!(runs, json!(["given up,2,,exit <7>", "failed,1,2.5 s,exit status: 2"]));
+    assert_eq!(runs, json!(["given up,2,,,,exit <7>", "failed,1,2.5 s,,,exit status: 2"]));
 
     // It follows the key.
     served.queue.add_after(b"src/mail".to_vec(), Duration::from_secs(90));

@@ -12,7 +12,7 @@ use crate::client::shared::Shared;
 use crate::engine::activity;
 use crate::types::activity::Activity;
 use crate::types::error::{Failed, ReadError};
-use crate::types::inspect::{Entry, Standing, State, StateCounts};
+use crate::types::inspect::{Attempt, Entry, Standing, State, StateCounts};
 use crate::types::key::Key;
 use crate::types::rate::{Rate, Throttle};
 #[cfg(doc)]
@@ -59,6 +59,48 @@ impl Queue {
         };
         self.note_pause(&mut found).await?;
         Ok(found.pop())
+    }
+
+    /// Returns the last failures in a row of a key, up to three, the newest first.
+    ///
+    /// The completion that counts a failure stores its attempt. If the failures of a key are reset, or the key leaves the
+    /// queue, its attempts are removed. The store keeps about 10,000 attempts of each queue, in Redis of each shard, and
+    /// removes older ones.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store cannot be reached, or the queue was dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped: the call changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("mail").worker("host-1").open().await?;
+    /// queue.add("alice").await?;
+    /// let mut item = queue.get().await.expect("the queue is open");
+    /// item.set_exit_status(7);
+    /// item.set_output("smtp: no route to host");
+    /// item.give_up("exit status 7").await?;
+    /// let attempts = queue.attempts("alice").await?;
+    /// assert_eq!((attempts[0].exit_status, attempts[0].worker.as_deref()), (Some(7), Some("host-1")));
+    /// assert_eq!(attempts[0].output.as_deref(), Some("smtp: no route to host"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn attempts(&self, key: impl Into<Key>) -> Result<Vec<Attempt>, ReadError> {
+        let Shared { engine, place, .. } = &*self.shared;
+        let read = engine.read_attempts(place, &key.into()).await;
+        read.map_err(|fault| ReadError::from_engine("the attempts were not read", fault))
     }
 
     /// Returns true if the queue is [paused](Self::pause).

@@ -16,10 +16,12 @@ use crate::engine::{Delivery, End, Failure, Finish};
 use crate::types::add::Priority;
 use crate::types::error::CompleteError;
 use crate::types::key::Key;
-use crate::types::text::prefix;
+use crate::types::text::{prefix, suffix};
 
 /// The maximum length of an error, in bytes. A longer error is truncated.
 const MAX_ERROR: usize = 4096;
+/// The maximum length of an output, in bytes. A longer output loses its beginning.
+const MAX_OUTPUT: usize = 4096;
 
 /// The effect of a completion on its key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -53,6 +55,9 @@ pub struct Item {
     since: Instant,
     /// The error, if the run fails.
     error: Option<String>,
+    exit_status: Option<i32>,
+    /// The end of the output.
+    output: String,
 }
 
 impl Item {
@@ -61,7 +66,16 @@ impl Item {
         // The lease is registered first, because the drop of an item ends a registered lease.
         let signals = shared.leases.hold_key(out.key.clone(), out.epoch, since);
         let (place, since) = (out.queued, Instant::now());
-        Self { shared: Some(shared), out, place, signals, since, error: None }
+        Self {
+            shared: Some(shared),
+            out,
+            place,
+            signals,
+            since,
+            error: None,
+            exit_status: None,
+            output: String::new(),
+        }
     }
 
     /// Delivers the key to a worker. Returns false if the lease is lost.
@@ -217,6 +231,24 @@ impl Item {
         self.error = Some(error);
     }
 
+    /// Sets the exit status of the command that the run has started. If the run fails, the store keeps the exit status:
+    /// see [`Queue::attempts`](crate::Queue::attempts).
+    pub const fn set_exit_status(&mut self, status: i32) {
+        self.exit_status = Some(status);
+    }
+
+    /// Sets the output of the run. If the run fails, the store keeps the last 4 KiB of the output: see
+    /// [`Queue::attempts`](crate::Queue::attempts). Invalid UTF-8 is replaced.
+    pub fn set_output(&mut self, output: impl AsRef<[u8]>) {
+        let output = output.as_ref();
+        // Each invalid byte becomes a character, so the last bytes always suffice.
+        let end = &output[output.len().saturating_sub(MAX_OUTPUT)..];
+        // The cut may have left the rest of a character.
+        let rest = end.iter().take_while(|&&byte| byte & 0xc0 == 0x80).count();
+        let end = if end.len() < output.len() { &end[rest.min(3)..] } else { end };
+        self.output = suffix(&String::from_utf8_lossy(end), MAX_OUTPUT).to_owned();
+    }
+
     /// Completes the delivery. Returns true if the completion has parked the key.
     ///
     /// A completion that parks the key is also reported as a [`tracing`] event with the target
@@ -354,7 +386,12 @@ impl Item {
 
     fn take_failure(&mut self, error: &str) -> Failure {
         let error = self.error.take().unwrap_or_else(|| error.to_owned());
-        Failure { asked: self.out.asked, error }
+        Failure {
+            took: Some(self.since.elapsed()),
+            exit_status: self.exit_status,
+            output: std::mem::take(&mut self.output),
+            ..Failure::new(self.out.asked, error)
+        }
     }
 
     fn send_completion(&self, shared: &Shared, how: Finish, reply: Option<Reply>) {

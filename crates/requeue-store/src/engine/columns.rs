@@ -126,6 +126,8 @@ columns! {
         since: Micros,
         bound: Option<Micros>,
         error: Option<Arc<str>>,
+        /// The time of the last failure. Without failures, it has no meaning.
+        failed_at: Option<Micros>,
         /// `None`: the queue has no groups. Empty: the key is in none.
         grp: Option<Arc<str>>,
     }
@@ -206,6 +208,7 @@ impl From<Columns> for Row {
             asked: asked(stored.adds, stored.reasons, stored.priority),
             since: stored.since,
             error: stored.error.as_deref().map(str::to_owned),
+            failed_at: stored.failed_at.filter(|_| stored.failures > 0),
             group: stored.grp,
         }
     }
@@ -231,6 +234,7 @@ impl From<&Row> for Columns {
             since: row.since,
             bound: row.bound,
             error: row.error.as_deref().map(Arc::from),
+            failed_at: row.failed_at,
             grp: row.group.clone(),
             epoch: run.map(|run| run.epoch),
             lease_until: run.map(|run| run.lease_until),

@@ -2,6 +2,7 @@
 
 pub(crate) mod activity;
 pub(crate) mod address;
+pub(crate) mod attempts;
 pub(crate) mod columns;
 pub(crate) mod counters;
 pub(crate) mod damage;
@@ -43,7 +44,7 @@ use crate::engine::turns::Turns;
 use crate::types::add::{Add, Added, ParkedAdd, Priority, ReaddPolicy};
 use crate::types::error::{Answer, EngineError};
 use crate::types::group::GroupBy;
-use crate::types::inspect::{Entry, GroupInfo, ParkedKey, QueueInfo, State, StateCounts};
+use crate::types::inspect::{Attempt, Entry, GroupInfo, ParkedKey, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 use crate::types::rate::{Rate, Throttle};
 
@@ -309,6 +310,19 @@ pub(crate) enum Finish {
 pub(crate) struct Failure {
     pub(crate) asked: Asked,
     pub(crate) error: String,
+    /// How long the run took. `None`: since the claim.
+    pub(crate) took: Option<Duration>,
+    pub(crate) exit_status: Option<i32>,
+    /// The end of the output.
+    pub(crate) output: String,
+}
+
+impl Failure {
+    /// Returns a failure with this error.
+    pub(crate) fn new(asked: Asked, error: impl Into<String>) -> Self {
+        let (error, output) = (error.into(), String::new());
+        Self { asked, error, took: None, exit_status: None, output }
+    }
 }
 
 impl Finish {
@@ -634,6 +648,11 @@ pub(crate) trait Engine: Debug + Send + Sync {
     }
 
     async fn look_up(&self, queue: &Place, key: &Key) -> Answer<Option<Entry>>;
+
+    /// Returns the last failures in a row of a key, the newest first.
+    async fn read_attempts(&self, _queue: &Place, _key: &Key) -> Answer<Vec<Attempt>> {
+        Ok(Vec::new())
+    }
 
     /// Returns up to `limit` keys in this state, or in any state, in the order of the keys, starting after
     /// `after`.

@@ -43,6 +43,8 @@ pub(crate) struct Row {
     pub(crate) since: Micros,
     /// The error of the last failure.
     pub(crate) error: Option<String>,
+    /// The time of the last failure, if failures are counted.
+    pub(crate) failed_at: Option<Micros>,
     /// The group, which is fixed when the record is created. `None`: the queue has no groups.
     pub(crate) group: Option<Arc<str>>,
 }
@@ -102,7 +104,7 @@ impl Row {
 
     fn forget_failures(&mut self) {
         (self.failures, self.steps, self.until, self.not_before) = (0, 0, 0, 0);
-        self.error = None;
+        (self.error, self.failed_at) = (None, None);
     }
 
     fn take_back(&mut self) {
@@ -291,19 +293,13 @@ impl Row {
         }
     }
 
-    /// Handles an expired lease as a failure, unless the run was cancelled.
-    pub(crate) fn expire_lease(
-        self,
-        failing: Failing,
-        readd_policy: ReaddPolicy,
-        now: Micros,
-    ) -> Option<Self> {
+    /// Returns the completion of a key whose lease has expired: a failure, unless the run was cancelled.
+    pub(crate) fn lease_expiry(&self, failing: Failing) -> Finish {
         if self.run.is_some_and(|run| run.is_cancelled) {
-            return self.finish(Finish::Cancelled, readd_policy, now);
+            return Finish::Cancelled;
         }
         let asked = self.run.map(|run| run.asked).unwrap_or_default();
-        let error = LEASE_EXPIRED.to_owned();
-        self.finish(Finish::Retry(failing, Failure { asked, error }), readd_policy, now)
+        Finish::Retry(failing, Failure::new(asked, LEASE_EXPIRED))
     }
 
     /// Counts a failure. The key is parked if `delay` is `None`, or after `most` failures in a row.
@@ -315,7 +311,7 @@ impl Row {
         now: Micros,
     ) -> (How<Micros>, Asked) {
         self.failures = self.failures.saturating_add(1);
-        self.error = Some(failure.error);
+        (self.error, self.failed_at) = (Some(failure.error), Some(now));
         let how = match delay {
             Some(delay) if most.is_none_or(|most| self.failures < most) => {
                 How::Retry(after(now, delay))
@@ -396,6 +392,7 @@ impl Row {
             adds: self.asked.adds,
             reasons: self.asked.reasons,
             error: self.error.clone(),
+            failed: self.failed_at.filter(|_| self.failures > 0).map(|at| until(at, now)),
             group: self.group.as_deref().map(str::to_owned),
         }
     }

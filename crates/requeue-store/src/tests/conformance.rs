@@ -2,6 +2,7 @@
 //! sets. After each operation, the visible state of all keys must agree.
 
 pub(crate) mod activity;
+pub(crate) mod attempts;
 pub(crate) mod groups;
 mod oracle;
 pub(crate) mod rates;
@@ -64,6 +65,11 @@ pub(crate) trait Rig {
 
     /// Returns true if the time of the engine may go back.
     fn goes_back(&self) -> bool {
+        true
+    }
+
+    /// Returns true if the engine keeps the last failures of a key.
+    fn keeps_attempts(&self) -> bool {
         true
     }
 

@@ -101,7 +101,7 @@ const LEASE: Duration = Duration::from_secs(3600);
 impl Scene {
     pub(crate) async fn new(engine: Arc<dyn Engine>, place: Place, kind: Kind) -> Self {
         let mut scene = Self { engine, place, held: Vec::new(), bad_epoch: 1 };
-        let failure = Failure { asked: Asked::default(), error: "no".into() };
+        let failure = Failure::new(Asked::default(), "no");
         let park = Finish::GiveUp(failure.clone());
         let again = Finish::RetryAfter(Duration::ZERO, None, failure);
 

@@ -325,8 +325,10 @@ impl Engine for Memory {
                 .collect();
             let mut parked = Vec::new();
             for (n, key) in (1..).zip(expired) {
-                let (row, how) = (rows.remove(&key), claim.expired.nth(n));
-                let row = row.and_then(|row| row.expire_lease(how, queue.readd_policy, now));
+                let row = rows.remove(&key).and_then(|row| {
+                    let how = row.lease_expiry(claim.expired.nth(n));
+                    row.finish(how, queue.readd_policy, now)
+                });
                 if let Some(row) = row.as_ref().filter(|row| row.parked) {
                     parked.push(ParkedKey::from_expired_lease(key.clone(), row.failures));
                 }

@@ -228,6 +228,7 @@ impl InMemory {
             adds: entry.adds,
             reasons: entry.reasons,
             error: None,
+            failed: None,
             group: None,
         })
     }
@@ -422,6 +423,10 @@ impl Rig for Fixture {
     }
 
     fn keeps_places(&self) -> bool {
+        false
+    }
+
+    fn keeps_attempts(&self) -> bool {
         false
     }
 }

@@ -164,6 +164,30 @@ async fn of_a_long_error_the_beginning_is_kept() {
     assert_eq!(error, "\u{20ac}".repeat(1365));
 }
 
+#[tokio::test]
+async fn of_a_long_output_the_end_is_kept() {
+    let store = crate::Store::connect("sqlite::memory:").await.expect("the store opens");
+    store.migrate().await.expect("the schema is created");
+    let queue = store.queue("q").open().await.expect("the queue opens");
+    let (euro, no_text) = ("\u{20ac}", "\u{fffd}");
+    for (output, kept) in [
+        ("".into(), None),
+        (b"a\xffb\0".to_vec(), Some("a\u{fffd}b\0".to_owned())),
+        (euro.repeat(3000).into(), Some(euro.repeat(1365))),
+        (vec![0xff; 9000], Some(no_text.repeat(1365))),
+        (vec![0x80; 4097], Some(no_text.repeat(1365))),
+        ([b"\xe2".to_vec(), vec![b'a'; 4096]].concat(), Some("a".repeat(4096))),
+    ] {
+        queue.add("a").await.expect("added");
+        let mut item = get(&queue).await;
+        item.set_output(output);
+        item.give_up("no").await.expect("the lease is held");
+        let attempts = queue.attempts("a").await.expect("read");
+        assert_eq!((attempts.len(), &attempts[0].output), (1, &kept));
+        assert!(attempts[0].worker.is_some(), "{attempts:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn with_its_last_handle_its_tasks_end() {
     let (engine, queue) = queue();
@@ -186,7 +210,8 @@ fn no_backoff_is_too_long() {
     let (mut row, _) =
         crate::engine::row::Row::add(None, &ask, &Place::new(1, "q", ReaddPolicy::Hold), 5);
     let _ = row.claim(&ask.key, 1, &Arc::from("w"), SECOND, 5);
-    let row = row.expire_lease(failing, ReaddPolicy::Hold, 6).expect("the row is kept");
+    let how = row.lease_expiry(failing);
+    let row = row.finish(how, ReaddPolicy::Hold, 6).expect("the row is kept");
     assert_eq!(row.at, Some(crate::engine::time::NEVER));
 }
 

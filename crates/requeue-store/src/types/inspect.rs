@@ -69,8 +69,32 @@ pub struct Entry {
     pub reasons: u32,
     /// The error of the last failure, or the reason why the row is damaged.
     pub error: Option<String>,
+    /// The time since the last failure, if [`failures`](Self::failures) is not 0.
+    pub failed: Option<Duration>,
     /// The name of the group, or `None` if the queue has no [groups](crate::OpenOptions::group_by).
     pub group: Option<String>,
+}
+
+/// A run that failed, as [`Queue::attempts`](crate::Queue::attempts) returns it.
+///
+/// Other processes have written the texts to the store: escape them where you show them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Attempt {
+    /// The number of failures in a row up to this one, from 1.
+    pub number: u32,
+    /// The time since the end of the run. The store measures it.
+    pub ended: Duration,
+    /// How long the run took. For an expired lease, the time since the claim of the key.
+    pub took: Duration,
+    /// The [name of the worker](crate::OpenOptions::worker).
+    pub worker: Option<String>,
+    /// The [exit status](crate::Item::set_exit_status), if the worker has set it.
+    pub exit_status: Option<i32>,
+    /// The error.
+    pub error: String,
+    /// The end of the [output](crate::Item::set_output), if the worker has set it.
+    pub output: Option<String>,
 }
 
 /// A key that this process has parked.

@@ -57,7 +57,8 @@ begin
         ends.keys[first:last], ends.epochs[first:last], ends.hows[first:last],
         ends.delays[first:last], ends.priorities[first:last], ends.adds[first:last],
         ends.reasons[first:last], ends.errors[first:last], ends.bases[first:last],
-        ends.caps[first:last], ends.shares[first:last], ends.mosts[first:last]
+        ends.caps[first:last], ends.shares[first:last], ends.mosts[first:last],
+        ends.tooks[first:last], ends.statuses[first:last], ends.outputs[first:last]
     )::requeue.ends;
 end $$;
 

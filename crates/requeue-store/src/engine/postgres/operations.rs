@@ -14,11 +14,12 @@ use super::schedules::Order;
 use super::sessions::Sessions;
 use super::values::{
     Rest, count, entry_columns, failing_params, from_count, how_to_end, is_hold, number, number_of,
-    rate_parts, read_entry, read_indexes, read_place, read_rate, read_settings,
+    rate_parts, read_entry, read_failed, read_indexes, read_place, read_rate, read_settings,
 };
 use super::watermark::{LOWEST, Lows, Snapshot};
 use super::{Postgres, faults, schema};
 use crate::engine::activity::{Merging, Parts, Record, Recorded, Which};
+use crate::engine::attempts::last_attempts;
 use crate::engine::receipts::Attempts;
 use crate::engine::schedules::{Agenda, Firing, Scheduled};
 use crate::engine::time::{Micros, micros, until};
@@ -30,14 +31,14 @@ use crate::engine::{
 use crate::types::add::{Added, ParkedAdd};
 use crate::types::error::{Answer, EngineError, Kind};
 use crate::types::inspect::GroupInfo;
-use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
+use crate::types::inspect::{Attempt, Entry, ParkedKey, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 use crate::types::rate::{Rate, Throttle};
 
 /// The SQL row of all parameters of completions.
 macro_rules! ends {
     () => {
-        "row($3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)::requeue.ends"
+        "row($3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)::requeue.ends"
     };
 }
 
@@ -279,11 +280,15 @@ impl Engine for Postgres {
             ends.iter().for_each(|end| rest.push(&end.how));
         }
         let (id, hold) = (number(queue), is_hold(queue.readd_policy));
-        let Rest { delays, priorities, adds, reasons, errors, bases, caps, shares, mosts } = &rest;
+        let Rest { delays, priorities, adds, reasons, errors, bases, caps, shares, mosts, .. } =
+            &rest;
+        let Rest { tooks, statuses, outputs, .. } = &rest;
         let of_all: [&dyn Param; 5] = [&id, &hold, &keys, &epochs, &hows];
         let of_others: [&dyn Param; 9] =
             [delays, priorities, adds, reasons, errors, bases, caps, shares, mosts];
-        let row = self.query_row(queue, sql, &[&of_all[..], &of_others[..]].concat()).await;
+        let of_failures: [&dyn Param; 3] = [tooks, statuses, outputs];
+        let params = [&of_all[..], &of_others[..], &of_failures[..]].concat();
+        let row = self.query_row(queue, sql, &params).await;
         if ends.iter().any(|end| matches!(end.how, Finish::Unclaim(..))) {
             // Unclaimed keys are back at their old places, which may be below the start of the next claim. That also
             // holds if the answer was lost.
@@ -358,6 +363,21 @@ impl Engine for Postgres {
             self.check_queue(queue).await?;
         }
         rows.first().map(read_entry).transpose()
+    }
+
+    async fn read_attempts(&self, queue: &Place, key: &Key) -> Answer<Vec<Attempt>> {
+        // Another program may have written longer texts.
+        let sql = "select k.failures, requeue.now(), a.number, a.at, a.took, a.worker, a.exit_status, \
+                       left(a.error, 4096), left(a.output, 4096) \
+                   from requeue.keys k join requeue.attempts a using (queue, key) \
+                   where queue = $1 and key = $2";
+        let rows = self.query_rows(queue, sql, &[&number(queue), &&**key]).await?;
+        let Some(first) = rows.first() else {
+            self.check_queue(queue).await?;
+            return Ok(Vec::new());
+        };
+        let (failures, now) = (from_count(first.get(0)), first.get(1));
+        Ok(last_attempts(rows.iter().map(read_failed).collect(), failures, now))
     }
 
     async fn read_page(

@@ -90,6 +90,7 @@ language plpgsql as $$
 declare
     most_expired constant integer := requeue.most_decisions();
     k requeue.keys;
+    was requeue.keys;
     renewed_until bigint;
     expired integer := 0;
     -- The step of the jitter, so that keys that fail at once do not become ready at the same time: see
@@ -114,11 +115,15 @@ begin
             continue;
         end if;
         step := (1 - in_share) * expired;
+        was := k;
         k := requeue.ended(k, t, in_hold,
             case when k.cancel_epoch = k.epoch then 7 else 2 end::smallint, null, k.run_priority,
             k.run_adds, k.run_reasons, 'the lease expired', in_base, in_cap,
             1 - (step - floor(step)), in_most);
         perform requeue.keep(k, t);
+        if k.failed_at is not null or was.failed_at is not null then
+            perform requeue.keep_attempt(was, k, t, 'the lease expired', null, null, null);
+        end if;
         freed := freed || k.grp;
         if k.state = 2 then
             parked := parked || k.key;
@@ -339,9 +344,14 @@ language plpgsql {planned} as $$
 declare
     t bigint := requeue.now();
     k requeue.keys;
+    was requeue.keys;
     held integer[];
     gone tid[];
     again tid[];
+    -- The keys that have succeeded, and have failed before.
+    cured bytea[];
+    -- Whether old failures are due to be removed.
+    is_trimmed boolean := false;
     others integer[];
     -- The groups of the keys.
     freed text[];
@@ -357,16 +367,17 @@ begin
         array_agg(f.id) filter (where f.how = 0 and f.at is null),
         array_agg(f.id) filter (where f.how = 0 and f.at is not null),
         array_agg(f.n) filter (where f.how <> 0),
-        array_agg(f.grp) filter (where f.grp is not null)
-    into held, gone, again, others, freed
+        array_agg(f.grp) filter (where f.grp is not null),
+        array_agg(f.key) filter (where f.how = 0 and f.failed_at is not null)
+    into held, gone, again, others, freed, cured
     from (
-        select e.n::integer, e.how, h.id, h.at, h.grp
+        select e.n::integer, e.key, e.how, h.id, h.at, h.grp, h.failed_at
         from (
             select * from unnest(ends.keys, ends.epochs, ends.hows) with ordinality
                 as b (key, epoch, how, n)
             order by b.key
         ) e, lateral (
-            select x.ctid as id, x.at, x.grp from requeue.keys x
+            select x.ctid as id, x.at, x.grp, x.failed_at from requeue.keys x
             where x.queue = in_queue and x.key = e.key and x.epoch = e.epoch
                 and (x.lease_until > t or requeue.is_renewed(x.epoch, t))
             for update
@@ -378,7 +389,7 @@ begin
     if again is not null then
         with ended as (
             update requeue.keys x set state = 0, at = greatest(x.at, t), failures = 0,
-                steps = 0, until = 0, not_before = 0, error = null, {no_run},
+                steps = 0, until = 0, not_before = 0, error = null, failed_at = null, {no_run},
                 bound = case when x.at > t then x.bound end,
                 is_due = x.grp is not null and x.at <= t
             where x.ctid = any (again)
@@ -386,15 +397,28 @@ begin
         )
         select min(e.at) into first_at from ended e;
     end if;
+    if cured is not null then
+        delete from requeue.attempts a where a.queue = in_queue and a.key = any (cured);
+    end if;
     if others is not null then
         foreach n in array others loop
             select * into k from requeue.keys x where x.queue = in_queue and x.key = ends.keys[n];
+            was := k;
             k := requeue.ended(k, t, in_hold, ends.hows[n], ends.delays[n], ends.priorities[n],
                 ends.adds[n], ends.reasons[n], ends.errors[n], ends.bases[n], ends.caps[n],
                 ends.shares[n], ends.mosts[n]);
             perform requeue.keep(k, t);
+            if k.failed_at is not null or was.failed_at is not null then
+                perform requeue.keep_attempt(was, k, t, ends.errors[n], ends.tooks[n], ends.statuses[n],
+                    ends.outputs[n]);
+                is_trimmed := is_trimmed or k.failures > was.failures and was.epoch % 128 = 0;
+            end if;
             first_at := least(first_at, case when k.state = 0 then k.at end);
         end loop;
+    end if;
+    -- Last, when all keys of the batch are locked.
+    if is_trimmed then
+        perform requeue.trim_attempts(in_queue);
     end if;
     if first_at is not null and exists (
         select from requeue.queues q where q.id = in_queue and q.waited_until > t
@@ -532,15 +556,18 @@ declare
     held record;
     gone tid[];
     running tid[];
+    -- The keys that have failed before.
+    failed bytea[];
 begin
     held := requeue.lock(in_queue, in_keys);
     locked := held.locked;
     t := requeue.now();
     select coalesce(array_agg(f.n) filter (where f.state = 2 or f.at is not null), '{}'),
-        array_agg(f.id) filter (where f.state <> 1), array_agg(f.id) filter (where f.state = 1)
-    into cancelled, gone, running
+        array_agg(f.id) filter (where f.state <> 1), array_agg(f.id) filter (where f.state = 1),
+        array_agg(f.key) filter (where f.failed_at is not null)
+    into cancelled, gone, running, failed
     from (
-        select p.n, x.ctid as id, x.state, x.at,
+        select p.n, x.key, x.ctid as id, x.state, x.at, x.failed_at,
             case
                 when x.state = 1 then 2
                 when x.state = 2 then 3
@@ -553,8 +580,11 @@ begin
     where in_state is null or f.stands = in_state;
     delete from requeue.keys x where x.ctid = any (gone);
     update requeue.keys x set at = null, bound = null, adds = 0, reasons = 0, failures = 0, steps = 0,
-        until = 0, not_before = 0, error = null
+        until = 0, not_before = 0, error = null, failed_at = null
     where x.ctid = any (running);
+    if failed is not null then
+        delete from requeue.attempts a where a.queue = in_queue and a.key = any (failed);
+    end if;
     if cancelled = '{}' then
         perform requeue.check_queue(in_queue);
     end if;

@@ -44,6 +44,7 @@ begin
     k.until := 0;
     k.not_before := 0;
     k.error := null;
+    k.failed_at := null;
     return k;
 end $$;
 
@@ -75,6 +76,7 @@ begin
     elsif how < 5 then
         k.failures := least(k.failures::bigint + 1, 2147483647);
         k.error := in_error;
+        k.failed_at := t;
         k := requeue.noted(k, in_priority, in_adds, in_reasons);
         if how = 3 then
             wait := delay;

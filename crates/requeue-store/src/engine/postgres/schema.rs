@@ -32,6 +32,7 @@ const FUNCTIONS: &str = concat!(
     include_str!("adding.sql"),
     include_str!("rates.sql"),
     include_str!("turns.sql"),
+    include_str!("attempts.sql"),
     include_str!("operations.sql"),
     include_str!("free.sql"),
     include_str!("schedules.sql"),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tokio_postgres::Row as SqlRow;
 
 use super::faults;
+use crate::engine::attempts::Failed;
 use crate::engine::columns::{Columns, Source};
 use crate::engine::row::Row;
 use crate::engine::time::micros;
@@ -56,6 +57,10 @@ pub(super) struct Rest<'a> {
     pub(super) caps: Vec<Option<i64>>,
     pub(super) shares: Vec<Option<f64>>,
     pub(super) mosts: Vec<Option<i32>>,
+    // The parameters of failures.
+    pub(super) tooks: Vec<Option<i64>>,
+    pub(super) statuses: Vec<Option<i32>>,
+    pub(super) outputs: Vec<Option<Cow<'a, str>>>,
 }
 
 impl<'a> Rest<'a> {
@@ -82,7 +87,8 @@ impl<'a> Rest<'a> {
             | Finish::RetryAfter(_, _, failure)
             | Finish::GiveUp(failure) => failure.asked,
         };
-        let error = how.failure().map(|failure| clean_text(&failure.error));
+        let failure = how.failure();
+        let error = failure.map(|failure| clean_text(&failure.error));
         self.delays.push(delay.map(micros));
         self.priorities.push(asked.priority.number().into());
         self.adds.push(count(asked.adds));
@@ -92,6 +98,9 @@ impl<'a> Rest<'a> {
         self.caps.push(cap);
         self.shares.push(share);
         self.mosts.push(most);
+        self.tooks.push(failure.and_then(|failure| failure.took).map(micros));
+        self.statuses.push(failure.and_then(|failure| failure.exit_status));
+        self.outputs.push(failure.map(|failure| clean_text(&failure.output)));
     }
 }
 
@@ -190,6 +199,20 @@ pub(super) fn clean_text(text: &str) -> Cow<'_, str> {
 pub(super) fn read_indexes(row: &SqlRow, column: usize) -> Vec<usize> {
     let numbers: Vec<i32> = row.get(column);
     numbers.into_iter().filter_map(|n| usize::try_from(n).ok()?.checked_sub(1)).collect()
+}
+
+/// Returns the failed run of a row of `attempts`, from its third column on.
+pub(super) fn read_failed(row: &SqlRow) -> Failed {
+    let worker: Option<&str> = row.get(5);
+    Failed {
+        number: from_count(row.get(2)),
+        at: row.get(3),
+        took: row.get(4),
+        worker: worker.map(Arc::from),
+        exit_status: row.get(6),
+        error: row.get(7),
+        output: row.get(8),
+    }
 }
 
 /// Returns the entry of a row of [`entry_columns`].

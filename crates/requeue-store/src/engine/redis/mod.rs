@@ -8,6 +8,7 @@
 //! - A hash with one row per key that has a state.
 //! - Sorted sets of the keys that are due, in flight or parked.
 //! - The last fencing token.
+//! - A hash of the last failed runs of each key that fails.
 //! - A list with a token for waiting processes.
 //! - For groups: a sorted set of the ready keys in the order of the turns, and one of the keys in flight by group.
 //!   Two hashes contain the group of each key, and the settings of each group. Queues without groups run no command
@@ -105,6 +106,7 @@ pub(crate) use self::values::read_row;
 use self::values::{REPLACED, Stored, Values};
 use self::waking::{Waiting, return_token};
 use crate::engine::activity::{Merging, Parts, Record, Recorded, Which};
+use crate::engine::attempts::last_attempts;
 use crate::engine::damage::Damaged;
 use crate::engine::receipts::{Attempts, Receipt, Receipts};
 use crate::engine::schedules::{Agenda, Firing, Scheduled};
@@ -116,7 +118,7 @@ use crate::engine::{
 use crate::types::add::{Added, ReaddPolicy};
 use crate::types::error::{Answer, EngineError, Kind};
 use crate::types::inspect::GroupInfo;
-use crate::types::inspect::{Entry, QueueInfo, State, StateCounts};
+use crate::types::inspect::{Attempt, Entry, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 use crate::types::rate::{Rate, Throttle};
 
@@ -499,6 +501,22 @@ impl Engine for Redis {
         let epoch = |epoch| epoch_of(epoch, number, shards.len());
         let stored = Stored::next(&mut answer, queue.group_by.is_some()).ok();
         Ok(stored.map(|stored| stored.to_entry(key.clone(), epoch, now)))
+    }
+
+    async fn read_attempts(&self, queue: &Place, key: &Key) -> Answer<Vec<Attempt>> {
+        let (shards, number) = self.shard_with(queue, key)?;
+        let mut command = self.nodes.scripts.read_attempts.on(&shards[number]);
+        command.arg(&**key);
+        let answer = self.run_script(&shards[number], &command).await?;
+        let mut answer = Values::from_array(answer)?;
+        let now = answer.number()?;
+        let row = answer.bytes().ok().and_then(|packed| read_row(&packed).ok());
+        let mut kept = Vec::new();
+        while !answer.is_empty() {
+            let value = answer.bytes().ok();
+            kept.extend(value.and_then(|value| values::read_failed(&value)));
+        }
+        Ok(last_attempts(kept, row.map_or(0, |row| row.failures), now))
     }
 
     async fn read_page(

@@ -114,6 +114,7 @@ pub(super) fn shards(of: &Arc<Identity>, count: u16) -> Vec<Shard> {
             "aside",
             "cancelled",
             "paused",
+            "attempts",
         ];
         let parts = parts.iter().chain(of.grouping.iter().flat_map(|_| &GROUP_PARTS));
         let keys = parts.map(|part| format!("requeue:{{{tag}}}:{part}")).collect();

@@ -26,7 +26,7 @@ const WALKED: [usize; 8] = [1, 2, 3, 4, 5, 6, 7, 11];
 
 /// The same in queues with groups. First, the keys that are ready or in flight, with their groups: without a pattern, their
 /// walk restores the groups of keys that were lost. Last, the groups of keys.
-const WALKED_WITH_GROUPS: [usize; 11] = [14, 15, 1, 2, 3, 4, 5, 6, 7, 11, 16];
+const WALKED_WITH_GROUPS: [usize; 11] = [15, 16, 1, 2, 3, 4, 5, 6, 7, 11, 17];
 
 impl Redis {
     /// Starts the repair of a damaged shard. Returns the time until it may have keys.

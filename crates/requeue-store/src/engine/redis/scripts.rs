@@ -136,7 +136,7 @@ scripts! { clock:
     [EVEN_IF_FULL, clock, ACTIVITY] => merge_activity;
     // These scripts only read.
     [clock, ACTIVITY] => read_activity;
-    [ALIVE, clock, SHARD] => peek look_up walk parked counts is_paused read_rate list_settings;
+    [ALIVE, clock, SHARD] => peek look_up read_attempts walk parked counts is_paused read_rate list_settings;
     [ALIVE, clock, SHARD, SCHEDULES] => scan_schedules look_up_schedule;
 }
 

@@ -7,11 +7,12 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 
 use super::faults::unknown_format;
+use crate::engine::attempts::Failed;
 use crate::engine::damage::Damaged;
 use crate::engine::row::{Row, Run};
 use crate::engine::time::{Micros, micros, until};
 use crate::engine::turns::{Bands, Round, Turn, Visited};
-use crate::engine::{Answers, Ask, Asked, Claimed, Delivery, End, Failing, Finish, Place};
+use crate::engine::{Answers, Ask, Asked, Claimed, Delivery, End, Failing, Failure, Finish, Place};
 use crate::types::add::{Add, Added, Merge, Priority};
 use crate::types::error::Answer;
 use crate::types::inspect::{Entry, ParkedKey, State, StateCounts};
@@ -72,8 +73,30 @@ pub(super) fn push_completion(to: &mut Cmd, end: &End, epoch: i64) {
             format!("unclaim {} 0 {}", asked_words(given), micros(*queued))
         }
     };
-    let error = end.how.failure().map_or("", |failure| &*failure.error);
-    to.arg(&*end.key).arg(epoch).arg(said).arg(error);
+    let failure = end.how.failure().map(failure_words).unwrap_or_default();
+    to.arg(&*end.key).arg(epoch).arg(said).arg(failure);
+}
+
+/// Encodes a failure: see `fail` of rows.lua.
+fn failure_words(failure: &Failure) -> String {
+    let Failure { took, exit_status, error, output, .. } = failure;
+    let took = took.map_or_else(|| "-".to_owned(), |took| micros(took).to_string());
+    let status = exit_status.map_or_else(|| "-".to_owned(), |status| status.to_string());
+    format!("{took} {status} {} {error}{output}", error.len())
+}
+
+/// Decodes a failed run that `fail` of rows.lua has encoded. Returns `None` for the value of another program.
+pub(super) fn read_failed(value: &[u8]) -> Option<Failed> {
+    let mut parts = value.splitn(7, |&byte| byte == b' ');
+    let mut word = || std::str::from_utf8(parts.next()?).ok();
+    let (at, number, took) = (word()?.parse().ok()?, word()?.parse().ok()?, word()?.parse().ok()?);
+    let exit_status = word()?.parse().ok();
+    let (name, error): (usize, usize) = (word()?.parse().ok()?, word()?.parse().ok()?);
+    let (worker, rest) = parts.next()?.split_at_checked(name)?;
+    let (error, output) = rest.split_at_checked(error)?;
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    let worker = decode_worker(worker).ok()?;
+    Some(Failed { number, at, took, worker, exit_status, error: text(error), output: text(output) })
 }
 
 fn asked_words(Asked { adds, reasons, priority }: &Asked) -> String {
@@ -370,7 +393,7 @@ const PENDING: usize = 25;
 /// The size of a row in flight without the name of its worker, in bytes.
 const RUNNING: usize = PENDING + 34;
 /// The additional size of a row with failures or a bound, without its error, in bytes.
-const EXTRA: usize = 33;
+const EXTRA: usize = 41;
 
 /// Decodes a row that rows.lua has packed: a part for the pending run, and optionally one for the delivery,
 /// and one for failures and the bound, with the error. `epoch` converts a fencing token of the shard to one of the queue.
@@ -416,6 +439,7 @@ pub(super) fn decode_row(packed: &[u8], epoch: impl Fn(i64) -> i64) -> Result<Ro
             [other] => return Err(format!("parked is {}", other.cast_signed())),
         };
         row.bound = none_if_zero(fields.take_time("bound")?).filter(|_| row.at.is_some());
+        row.failed_at = none_if_zero(fields.take_time("failed_at")?).filter(|_| row.failures > 0);
         row.error = (row.failures > 0).then(|| String::from_utf8_lossy(fields.0).into_owned());
     }
     let has_run = row.at.is_some() || row.run.is_some();

@@ -1,6 +1,7 @@
 //! SQLite stores: a file for all processes of one machine.
 
 mod activity;
+mod attempts;
 mod clock;
 mod operations;
 mod place;
@@ -37,7 +38,7 @@ use crate::engine::{
 };
 use crate::types::add::Added;
 use crate::types::error::{Answer, EngineError};
-use crate::types::inspect::{Entry, GroupInfo, QueueInfo, State, StateCounts};
+use crate::types::inspect::{Attempt, Entry, GroupInfo, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 use crate::types::rate::{Rate, Throttle};
 
@@ -104,7 +105,7 @@ impl Sqlite {
         work: impl Fn(&Work<'_>, Place) -> rusqlite::Result<T> + Send + Sync + 'static,
     ) -> Answer<T> {
         let work = Arc::new(work);
-        let attempt = || -> Attempt<'_, T> {
+        let attempt = || -> Trial<'_, T> {
             let work = Arc::clone(&work);
             Box::pin(self.with_rows(&self.thread, queue, move |at, queue| work(at, queue)))
         };
@@ -145,7 +146,7 @@ impl Sqlite {
         work: impl Fn(&Work<'_>) -> rusqlite::Result<T> + Send + Sync + 'static,
     ) -> Answer<T> {
         let work = Arc::new(work);
-        let attempt = || -> Attempt<'_, T> {
+        let attempt = || -> Trial<'_, T> {
             let work = Arc::clone(&work);
             Box::pin(async move {
                 self.thread.check(schema::STEPS).await?;
@@ -166,11 +167,11 @@ impl Sqlite {
     }
 }
 
-type Attempt<'a, T> = Pin<Box<dyn Future<Output = Answer<T>> + Send + 'a>>;
+type Trial<'a, T> = Pin<Box<dyn Future<Output = Answer<T>> + Send + 'a>>;
 
 /// Retries while another process has the file locked. Retries once after another temporary failure: an attempt
 /// that has found the disk full has released the reserve for the next one.
-async fn retry_patiently<'a, T>(attempt: impl Fn() -> Attempt<'a, T>) -> Answer<T> {
+async fn retry_patiently<'a, T>(attempt: impl Fn() -> Trial<'a, T>) -> Answer<T> {
     let (since, mut has_failed) = (Instant::now(), false);
     loop {
         match attempt().await {
@@ -424,6 +425,12 @@ impl Engine for Sqlite {
     async fn look_up(&self, queue: &Place, key: &Key) -> Answer<Option<Entry>> {
         let key = key.clone();
         self.with_rows(self.quick_reader(), queue, move |at, queue| at.look_up(&queue, key)).await
+    }
+
+    async fn read_attempts(&self, queue: &Place, key: &Key) -> Answer<Vec<Attempt>> {
+        let key = key.clone();
+        self.with_rows(self.quick_reader(), queue, move |at, queue| at.read_attempts(&queue, &key))
+            .await
     }
 
     async fn read_page(

@@ -102,7 +102,7 @@ impl Work<'_> {
         Ok((Dropped::Yes(counts), queue.id))
     }
 
-    /// Returns the number of a dropped queue that has keys left.
+    /// Returns the number of a dropped queue that has keys left. Failed runs belong to keys.
     pub(super) fn left_over(&self) -> Result<Option<i64>> {
         // This seeks once in the index for each queue.
         let sql = "with recursive found (queue) as ( \
@@ -117,10 +117,16 @@ impl Work<'_> {
 
     /// Removes up to `most` keys of a dropped queue. Returns their number.
     pub(super) fn sweep_keys(&self, queue: i64, most: usize) -> Result<usize> {
-        let sql = "delete from keys where queue = ?1 and key in \
-                   (select key from keys where queue = ?1 order by key limit ?2)";
         let most = i64::try_from(most).unwrap_or(i64::MAX);
-        self.connection.execute(sql, params![queue, most])
+        let sweep = |table| {
+            let sql = format!(
+                "delete from {table} where queue = ?1 and key in \
+                 (select key from keys where queue = ?1 order by key limit ?2)"
+            );
+            self.connection.execute(&sql, params![queue, most])
+        };
+        sweep("attempts")?;
+        sweep("keys")
     }
 
     /// Also returns the groups of which keys are ready.
@@ -132,9 +138,11 @@ impl Work<'_> {
         let mut ready = BTreeSet::new();
         let mut add = |ask: &Ask| {
             let was = load_row(self.connection, queue.id, &ask.key)?;
+            let was_failing = was.as_ref().is_some_and(|row| row.failures > 0);
             let (row, added) = Row::add(was, ask, queue, self.now);
             if added != Added::Parked {
                 keep_row(self.connection, queue.id, &ask.key, Some(&row), self.now)?;
+                self.forget_attempts(queue, &ask.key, was_failing, Some(&row))?;
                 if row.is_ready(self.now) {
                     ready.extend(row.group);
                 }
@@ -263,8 +271,8 @@ impl Work<'_> {
         let (mut parked, mut freed) = (Vec::new(), BTreeSet::new());
         for (n, (key, row)) in (1..).zip(found) {
             freed.extend(row.group.clone());
-            let row = row.expire_lease(claim.expired.nth(n), queue.readd_policy, self.now);
-            keep_row(self.connection, queue.id, &key, row.as_ref(), self.now)?;
+            let how = row.lease_expiry(claim.expired.nth(n));
+            let row = self.finish_row(queue, &key, row, how)?;
             if let Some(row) = row.filter(|row| row.parked) {
                 parked.push(ParkedKey::from_expired_lease(key, row.failures));
             }
@@ -304,8 +312,7 @@ impl Work<'_> {
                 return Ok(Some(false));
             };
             freed.extend(row.group.clone());
-            let row = row.finish(how, queue.readd_policy, self.now);
-            keep_row(self.connection, queue.id, &key, row.as_ref(), self.now)?;
+            self.finish_row(queue, &key, row, how)?;
             Ok(Some(true))
         };
         let held = ends.into_iter().map(&mut finish).collect::<Result<_>>()?;
@@ -343,8 +350,10 @@ impl Work<'_> {
             let Some(row) = row.filter(fits) else {
                 return Ok(Some(false));
             };
+            let was_failing = row.failures > 0;
             let (row, was_any) = row.cancel();
             keep_row(self.connection, queue.id, key, row.as_ref(), self.now)?;
+            self.forget_attempts(queue, key, was_failing, row.as_ref())?;
             Ok(Some(was_any))
         };
         keys.iter().map(cancel).collect()
@@ -380,9 +389,11 @@ impl Work<'_> {
             let Some(mut row) = load_row(self.connection, queue.id, key)? else {
                 return Ok(Some(false));
             };
+            let was_failing = row.failures > 0;
             let is_changed = row.make_ready(from, self.now);
             if is_changed {
                 keep_row(self.connection, queue.id, key, Some(&row), self.now)?;
+                self.forget_attempts(queue, key, was_failing, Some(&row))?;
             }
             Ok(Some(is_changed))
         };

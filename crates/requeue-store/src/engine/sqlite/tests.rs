@@ -16,7 +16,7 @@ use super::*;
 use crate::tests::Batches as _;
 use crate::tests::BoxFuture;
 use crate::tests::conformance::{
-    Rig, activity, cases, check, check_bulk, check_grouped, check_jitter, check_queues,
+    Rig, activity, attempts, cases, check, check_bulk, check_grouped, check_jitter, check_queues,
     grouped_steps, groupings, groups, rates, runtime, schedules, steps, unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
@@ -196,6 +196,18 @@ async fn a_claim_that_nobody_waits_for_shares_the_commit_of_a_completion() {
 #[tokio::test]
 async fn claims_name_the_keys_that_they_park() {
     check_expired(&Fixture::new().await, "q").await;
+}
+
+#[tokio::test]
+async fn the_last_failures_are_kept() {
+    let fixture = Fixture::new().await;
+    let file = rusqlite::Connection::open(fixture._dir.path().join("q")).expect("the file opens");
+    let count = || file.query_row("select count(*) from attempts", [], |row| row.get::<_, i64>(0));
+    attempts::check_attempts(&fixture, "q").await;
+    assert_eq!(count(), Ok(0));
+    attempts::check_drop(&fixture, "dropped").await;
+    assert_eq!(count(), Ok(0));
+    attempts::check_bound(&Fixture::new().await, "q").await;
 }
 
 #[tokio::test]

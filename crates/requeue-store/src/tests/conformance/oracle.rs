@@ -71,6 +71,7 @@ async fn check_settings(rig: &dyn Rig, name: &str, settings: Settings, steps: &[
         cancels_runs: rig.cancels_runs(),
         parked: BTreeMap::new(),
         keeps_places: rig.keeps_places(),
+        keeps_attempts: rig.keeps_attempts(),
         held: Vec::new(),
         claims: 0,
         stale: Vec::new(),
@@ -137,6 +138,7 @@ struct Pair {
     cancels_runs: bool,
     /// The parked keys, which the model does not have.
     parked: BTreeMap<u32, Parked>,
+    keeps_attempts: bool,
     keeps_places: bool,
     held: Vec<Held>,
     /// The number of claims. Two workers take turns.
@@ -657,7 +659,7 @@ impl Pair {
     async fn finish_of_shard(&mut self, endings: Vec<(Held, Ending)>) {
         let ends = endings.iter().map(|(held, ending)| {
             let asked = held.out.asked;
-            let failure = Failure { asked, error: "no".to_owned() };
+            let failure = Failure::new(asked, "no");
             let how = match *ending {
                 Ending::Succeed => Finish::Succeed,
                 Ending::RequeueAfter(delay) => Finish::RequeueAfter(delay, asked.priority),
@@ -745,6 +747,9 @@ impl Pair {
                 let looked_up = self.engine.look_up(&self.place, &key(which)).await;
                 assert_eq!(looked_up.expect("looked up"), found);
             }
+            if self.keeps_attempts && self.now.rem_euclid(self.keys.into()) == which.into() {
+                self.compare_attempts(which, found.as_ref()).await;
+            }
             let model = self.model.see(&which);
             if let Some(parked) = self.parked.get(&which) {
                 assert!(model.is_none(), "{which} is parked, and {model:?}");
@@ -810,6 +815,18 @@ impl Pair {
     }
 
     /// Compares the settings and the counts of all groups.
+    /// Checks that the last failures in a row are kept, and no others.
+    async fn compare_attempts(&self, which: u32, entry: Option<&Entry>) {
+        let attempts = self.engine.read_attempts(&self.place, &key(which)).await.expect("read");
+        let numbers: Vec<u32> = attempts.iter().map(|attempt| attempt.number).collect();
+        let failures = entry.map_or(0, |entry| entry.failures);
+        let expected: Vec<u32> = (1..=failures).rev().take(3).collect();
+        assert_eq!(numbers, expected, "the attempts of {which}");
+        assert!(attempts.is_sorted_by_key(|attempt| attempt.ended), "{attempts:?}");
+        let last = attempts.first().map(|attempt| attempt.ended);
+        assert_eq!(entry.and_then(|entry| entry.failed), last, "the last failure of {which}");
+    }
+
     async fn compare_groups(&self, page: &[Entry]) {
         let Some(groups) = &self.groups else {
             assert!(page.iter().all(|entry| entry.group.is_none()));

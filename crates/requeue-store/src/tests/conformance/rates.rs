@@ -197,7 +197,7 @@ impl Model<'_> {
         let (asked, error) = (out.asked, "no".to_owned());
         let how = match ending {
             Ending::Succeed => Finish::Succeed,
-            Ending::Retry => Finish::Retry(failing(), Failure { asked, error }),
+            Ending::Retry => Finish::Retry(failing(), Failure::new(asked, error)),
             Ending::Release => Finish::Release(asked),
             Ending::Unclaim => Finish::Unclaim(asked, out.queued),
             Ending::Kill => return,

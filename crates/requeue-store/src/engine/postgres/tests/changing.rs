@@ -117,10 +117,7 @@ async fn nobody_has_a_key_that_another_has_and_none_is_lost() {
                     taken[n].fetch_max(after, Ordering::SeqCst);
                     let how = match random.u8(0..4) {
                         0 => Finish::Release(Asked::default()),
-                        1 => Finish::Retry(
-                            failing(),
-                            Failure { asked: out.asked, error: "no".to_owned() },
-                        ),
+                        1 => Finish::Retry(failing(), Failure::new(out.asked, "no")),
                         _ => Finish::Succeed,
                     };
                     ends.push(End { key: out.key, epoch: out.epoch, how });

@@ -10,7 +10,7 @@ use super::*;
 use crate::tests::BoxFuture;
 use crate::tests::cancelling::{check_cancels, check_renewals, check_workers};
 use crate::tests::conformance::{
-    Rig, activity, cases, check, check_bulk, check_grouped, check_jitter, check_queues,
+    Rig, activity, attempts, cases, check, check_bulk, check_grouped, check_jitter, check_queues,
     grouped_steps, groupings, groups, rates, runtime, schedules, steps, unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
@@ -185,6 +185,19 @@ fn does_so_through_a_pooler() {
 async fn claims_name_the_keys_that_they_park() {
     let Some(server) = Server::shared() else { return };
     check_expired(&Fixture::new(server).await, "q").await;
+}
+
+#[tokio::test]
+async fn the_last_failures_are_kept() {
+    let Some(server) = Server::shared() else { return };
+    let url = server.database();
+    let rig = Fixture::at(&url).await;
+    let count = || server.psql(super::name(&url), "select count(*) from requeue.attempts");
+    attempts::check_attempts(&rig, "q").await;
+    assert_eq!(count(), "0");
+    attempts::check_drop(&rig, "dropped").await;
+    assert_eq!(count(), "0");
+    attempts::check_bound(&rig, "many").await;
 }
 
 #[tokio::test]

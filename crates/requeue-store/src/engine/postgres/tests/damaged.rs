@@ -9,7 +9,7 @@ use super::*;
 use crate::engine::Engine as _;
 use crate::tests::damage::{BAD, Kind, Scene};
 
-const COLUMNS: [(&str, &str); 19] = [
+const COLUMNS: [(&str, &str); 20] = [
     ("state", "smallint"),
     ("priority", "smallint"),
     ("run_priority", "smallint"),
@@ -18,6 +18,7 @@ const COLUMNS: [(&str, &str); 19] = [
     ("until", "bigint"),
     ("not_before", "bigint"),
     ("bound", "bigint"),
+    ("failed_at", "bigint"),
     ("cancel_epoch", "bigint"),
     ("epoch", "bigint"),
     ("lease_until", "bigint"),

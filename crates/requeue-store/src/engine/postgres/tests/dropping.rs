@@ -102,7 +102,7 @@ async fn an_add_in_a_snapshot_from_before_the_drop_fails() {
 /// the others change or delete one.
 fn operations(queue: i32, epoch: i64) -> Vec<(&'static str, String)> {
     let held = format!("array['held'::bytea], array[{epoch}::bigint]");
-    let ends = "array[0::smallint], null, null, null, null, null, null, null, null, null";
+    let ends = "array[0::smallint], null, null, null, null, null, null, null, null, null, null, null, null";
     vec![
         ("add", "select requeue.add('q', 'new')".into()),
         ("add again", "select requeue.add('q', 'ready')".into()),
@@ -160,8 +160,8 @@ impl Overlap {
         let park = format!(
             "select requeue.finish({id}, false, row(array['parked'::bytea], array[{}::bigint], \
              array[4::smallint], array[0::bigint], array[0::smallint], array[1], array[0], \
-             array['no'], array[0::bigint], array[0::bigint], array[0::float8], array[null::integer]\
-             )::requeue.ends)",
+             array['no'], array[0::bigint], array[0::bigint], array[0::float8], array[null::integer], \
+             null, null, null)::requeue.ends)",
             epoch(b"parked")
         );
         self.first.batch_execute(&park).await.expect("parked");

@@ -74,10 +74,7 @@ async fn no_group_exceeds_its_limit_while_processes_claim() {
                     let how = match random.u8(0..4) {
                         0 => Finish::Release(out.asked),
                         1 => Finish::Unclaim(out.asked, out.queued),
-                        2 => Finish::Retry(
-                            failing(),
-                            Failure { asked: out.asked, error: "no".to_owned() },
-                        ),
+                        2 => Finish::Retry(failing(), Failure::new(out.asked, "no")),
                         _ => Finish::Succeed,
                     };
                     let ended = engine.finish_deliveries(&queue, end(&out, how)).await;
@@ -133,7 +130,7 @@ async fn a_slot_that_is_freed_during_an_add_is_used_without_a_poll() {
     let client = other(&url).await;
     let finish = format!(
         "begin; select requeue.finish({}, true, row(array['1'::bytea], array[{}], array[0::smallint], \
-         null, null, null, null, null, null, null, null, null)::requeue.ends)",
+         null, null, null, null, null, null, null, null, null, null, null, null)::requeue.ends)",
         queue.id, out[0].epoch
     );
     client.batch_execute(&finish).await.expect("completed");
@@ -206,7 +203,7 @@ async fn what_frees_a_slot_wakes_another_process() {
 }
 
 fn failure() -> Failure {
-    Failure { asked: crate::engine::Asked::default(), error: "no".to_owned() }
+    Failure::new(crate::engine::Asked::default(), "no")
 }
 
 /// Only ready keys are in the index of claims, after every kind of write.

@@ -70,10 +70,7 @@ async fn who_waits_is_told_when_a_key_is_ready_and_only_then() {
     }
     assert_eq!(heard(&wakes).await, before);
     // A dirty key is ready after its completion. A failed key is ready after its short backoff.
-    for how in [
-        Finish::Succeed,
-        Finish::Retry(failing(), Failure { asked: a.asked, error: "no".to_owned() }),
-    ] {
+    for how in [Finish::Succeed, Finish::Retry(failing(), Failure::new(a.asked, "no"))] {
         let a = engine.look_up(&queue, &a.key).await.expect("looked up").expect("the key exists");
         let a = if a.state == State::Ready {
             loop {
@@ -269,7 +266,7 @@ async fn an_operation_reads_no_more_than_it_changes() {
              array_fill(0::smallint, array[10]), array_fill(0, array[10]), \
              array_fill(0, array[10]), array_fill('no'::text, array[10]), \
              array_fill(1::bigint, array[10]), array_fill(1::bigint, array[10]), \
-             array_fill(0::float8, array[10]), array_fill(null::integer, array[10]))::requeue.ends) \
+             array_fill(0::float8, array[10]), array_fill(null::integer, array[10]), null, null, null)::requeue.ends) \
              from (select * from held order by epoch offset {} limit 10) h",
             how * 10
         )

@@ -1,4 +1,4 @@
--- Version 2: groups, rates, schedules, and numbers per minute.
+-- Version 2: groups, rates, schedules, numbers per minute, and failed runs.
 
 alter table requeue.queues
     -- Null: the queue has no groups. Empty: each add names the group. Otherwise the regular expression that extracts the
@@ -108,3 +108,26 @@ create table requeue.activity (
     primary key (queue, minute, instance)
 ) with (fillfactor = 70);
 create index activity_parts on requeue.activity (queue, minute) where instance <> '';
+
+-- The time of the last failure. Null: the key has no rows in `attempts`.
+alter table requeue.keys add failed_at bigint check (failed_at >= 0);
+
+-- The last failed runs of each key that fails. See `attempts.sql`.
+create table requeue.attempts (
+    queue integer not null,
+    key bytea not null,
+    slot smallint not null check (slot between 0 and 2),
+    number integer not null check (number >= 0),
+    -- The time at which the run ended.
+    at bigint not null,
+    took bigint not null,
+    worker text,
+    exit_status integer,
+    error text not null,
+    output text not null,
+    primary key (queue, key, slot)
+);
+create index attempts_at on requeue.attempts (queue, at);
+
+alter type requeue.ends
+    add attribute tooks bigint[], add attribute statuses integer[], add attribute outputs text[];

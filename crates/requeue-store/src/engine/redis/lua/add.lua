@@ -4,7 +4,7 @@
 -- set aside.
 
 -- The receipt of a batch has its number and its answers. A batch that is sent again adds nothing.
-local RECEIPT, lasts, number = (#KEYS == 14 or #KEYS == 19) and KEYS[#KEYS], nil, nil
+local RECEIPT, lasts, number = (#KEYS == 15 or #KEYS == 20) and KEYS[#KEYS], nil, nil
 local function record(receipt)
   redis.call('SET', RECEIPT, receipt, 'PX', lasts)
 end

@@ -66,7 +66,7 @@ if #expired > 0 then
         share = 1 - (1 - failing.share) * n % 1,
         what = cancelled[key] and 'cancelled' or nil,
       }, { __index = failing })
-      finish(row, how, 'the lease expired', hold, at)
+      finish(row, how, '- - 17 the lease expired', hold, at)
       failed[n] = key
       if row.parked == 1 then
         parked[#parked + 1] = key

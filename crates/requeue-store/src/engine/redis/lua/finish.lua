@@ -1,5 +1,5 @@
 -- Completes deliveries. ARGV: 1 if re-adds are held; then for each completion the key, epoch, encoded
--- parameters, and error. Answers one digit per completion: 1 if its holder still had the lease.
+-- parameters, and failure: see `fail`. Answers one digit per completion: 1 if its holder still had the lease.
 local at, hold = now(), ARGV[1] == '1'
 local keys, changed, over, answers = keys_given(4), {}, {}, {}
 for i, text in ipairs(find(keys)) do

@@ -7,13 +7,13 @@ local NOTHING = { __index = {
   at = 0, since = 0, adds = 0, reasons = 0, priority = 0,
   epoch = 0, lease_until = 0, run_since = 0, run_adds = 0, run_reasons = 0, run_priority = 0,
   worker = '', failures = 0, steps = 0, backing_off = 0, not_before = 0, parked = 0, error = '',
-  bound = 0,
+  bound = 0, failed_at = 0,
 } }
 -- The encodings of a row: a pending key; a key in flight, with the length of the worker's name and the name
 -- at the end; and with failures or a bound the additional fields, followed by the error. values.rs reads the
 -- same encodings.
 local PENDING = '>ddI4I4b'
-local RUN, EXTRA = '>dddI4I4bBc0', '>I4I4ddbd'
+local RUN, EXTRA = '>dddI4I4bBc0', '>I4I4ddbdd'
 local RUNNING = PENDING .. string.sub(RUN, 2)
 local PENDING_SIZE = struct.size(PENDING)
 -- Without the name.
@@ -89,11 +89,12 @@ local function unpacked(packed)
       return nil, 'worker is not valid'
     end
     if size > running then
-      row.failures, row.steps, row.backing_off, row.not_before, row.parked, row.bound =
+      row.failures, row.steps, row.backing_off, row.not_before, row.parked, row.bound, row.failed_at =
         struct.unpack(EXTRA, packed, running + 1)
       row.error = string.sub(packed, running + EXTRA_SIZE + 1)
       wrong = wrong_time(
-        'backing_off', row.backing_off, 'not_before', row.not_before, 'bound', row.bound
+        'backing_off', row.backing_off, 'not_before', row.not_before, 'bound', row.bound,
+        'failed_at', row.failed_at
       )
       if wrong or row.parked ~= 0 and row.parked ~= 1 then
         return nil, wrong or 'parked is ' .. row.parked
@@ -130,7 +131,8 @@ local function packed(row)
     return running
   end
   return running .. struct.pack(
-    EXTRA, row.failures, row.steps, row.backing_off, row.not_before, row.parked, row.bound
+    EXTRA, row.failures, row.steps, row.backing_off, row.not_before, row.parked, row.bound,
+    row.failed_at
   ) .. row.error
 end
 
@@ -236,6 +238,9 @@ local function read(key, text)
   else
     row.was_in, row.was_at = place(row)
     row.was_again = runs_again(row)
+  end
+  if row.failures > 0 then
+    row.was_failing = true
   end
   rows[key] = row
   return row
@@ -405,10 +410,37 @@ if TURNS then
   end
 end
 
+-- The maximum number of failed runs of a shard.
+local MOST_ATTEMPTS = 10000
+
+-- Removes failed runs if there are too many: of a few at a random place, the older half.
+local function trim_attempts(now)
+  for step = 1, 64 do
+    if redis.call('HLEN', ATTEMPTS) <= MOST_ATTEMPTS then
+      return
+    end
+    local found = redis.call('HSCAN', ATTEMPTS, (now + step * 2654435761) % 4294967296, 'COUNT', 16)[2]
+    local some = {}
+    for i = 1, #found, 2 do
+      some[#some + 1] = { field = found[i], at = tonumber(string.match(found[i + 1], '^%d+')) or 0 }
+    end
+    table.sort(some, function(a, b) return a.at < b.at end)
+    local gone = {}
+    for i = 1, math.min(math.ceil(#some / 2), 100) do
+      gone[i] = some[i].field
+    end
+    if #gone > 0 then
+      redis.call('HDEL', ATTEMPTS, unpack(gone))
+    end
+  end
+end
+
 -- Writes the rows of these keys, each of which occurs once. Wakes a waiting process if a key is ready, or
 -- due before all others.
 local function keep(keys, now)
   local written, gone, put, taken = {}, {}, {}, {}
+  -- The failed runs that are written and removed.
+  local failed, forgotten = {}, {}
   -- In a queue with groups: new keys, each followed by its group, and the groups of keys that have left flight.
   -- Also the groups of new ready keys.
   local grouped, freed, ready
@@ -459,6 +491,14 @@ local function keep(keys, now)
     if was_in and was_in ~= set then
       append(taken, was_in, key)
     end
+    if row.attempt and row.failures > 0 then
+      failed[#failed + 1] = row.failures % 3 .. key
+      failed[#failed + 1] = row.attempt
+    elseif row.was_failing and (row.failures == 0 or not set) then
+      for slot = 0, 2 do
+        forgotten[#forgotten + 1] = slot .. key
+      end
+    end
     local again = runs_again(row)
     if again and again ~= row.was_again then
       append(put, AGAIN, text_of(again))
@@ -476,6 +516,13 @@ local function keep(keys, now)
     if TURNS then
       redis.call('HDEL', GROUPS_OF, unpack(gone))
     end
+  end
+  if #forgotten > 0 then
+    redis.call('HDEL', ATTEMPTS, unpack(forgotten))
+  end
+  if #failed > 0 then
+    redis.call('HSET', ATTEMPTS, unpack(failed))
+    trim_attempts(now)
   end
   if TURNS and #grouped > 0 then
     redis.call('HSET', GROUPS_OF, unpack(grouped))
@@ -529,7 +576,7 @@ end
 
 local function forget(row)
   if has_failed(row) then
-    row.failures, row.steps, row.backing_off, row.not_before, row.error = 0, 0, 0, 0, ''
+    row.failures, row.steps, row.backing_off, row.not_before, row.error, row.failed_at = 0, 0, 0, 0, '', 0
   end
 end
 
@@ -594,9 +641,17 @@ local function back_off(row, how, now)
   return delay
 end
 
-local function fail(row, how, error, hold, now)
+-- Counts a failure. `failure` has how long the run took, or a dash for the time since its claim; the exit status or a dash;
+-- and the length of the error, which precedes the output.
+local function fail(row, how, failure, hold, now)
+  local took, status, size, from = string.match(failure, '^(%S+) (%S+) (%d+) ()')
   row.failures = math.min(row.failures + 1, MOST)
-  row.error = error
+  row.error, row.failed_at = string.sub(failure, from, from + size - 1), now
+  -- values.rs reads the same encoding.
+  row.attempt = string.format(
+    '%.0f %.0f %.0f %s %d %s ', now, row.failures, tonumber(took) or math.max(now - row.run_since, 0), status,
+    #row.worker, size
+  ) .. row.worker .. string.sub(failure, from)
   note(row, how)
   local delay
   if how.what == 'retry' then
@@ -628,7 +683,7 @@ local function fail(row, how, error, hold, now)
 end
 
 -- Completes the delivery.
-local function finish(row, how, error, hold, now)
+local function finish(row, how, failure, hold, now)
   local place
   if how.what == 'succeed' or how.what == 'requeue_after' then
     forget(row)
@@ -639,7 +694,7 @@ local function finish(row, how, error, hold, now)
     note(row, how)
     place = math.max(row.run_since - how.delay, 1)
   elseif how.what ~= 'cancelled' then
-    fail(row, how, error, hold, now)
+    fail(row, how, failure, hold, now)
   end
   row.epoch, row.lease_until, row.run_since = 0, 0, 0
   row.run_adds, row.run_reasons, row.run_priority, row.worker = 0, 0, 0, ''

@@ -9,6 +9,8 @@ local CANCELLED = KEYS[12]
 -- The pause of the shard, the time of its next schedule, and the rate of the queue: see `standing`. Claims read all of
 -- them with one command.
 local PAUSED = KEYS[13]
+-- A hash of the failed runs: see `fail` and `engine/attempts.rs`. The slot precedes the key.
+local ATTEMPTS = KEYS[14]
 -- The keys of a queue with groups. Other queues do not have them, and run no command for groups.
 --
 -- TURNS has the keys that are ready, instead of BANDS, ordered by band, group, due time and key: see
@@ -18,8 +20,8 @@ local PAUSED = KEYS[13]
 -- it has one. The group `DEFAULT` has those of the queue. FREED has groups that may have become able to deliver a key,
 -- each with its band before it. A claim takes some of them, so that it need not search for them.
 local TURNS, IN_FLIGHT, GROUPS_OF, GROUP_SETTINGS, FREED
-if #KEYS >= 18 then
-  TURNS, IN_FLIGHT, GROUPS_OF, GROUP_SETTINGS, FREED = KEYS[14], KEYS[15], KEYS[16], KEYS[17], KEYS[18]
+if #KEYS >= 19 then
+  TURNS, IN_FLIGHT, GROUPS_OF, GROUP_SETTINGS, FREED = KEYS[15], KEYS[16], KEYS[17], KEYS[18], KEYS[19]
 end
 -- The names of groups have no control characters.
 local DEFAULT = '\1'

@@ -7,8 +7,9 @@ use super::*;
 use crate::tests::BoxFuture;
 use crate::tests::cancelling::{check_cancels, check_workers};
 use crate::tests::conformance::{
-    PATTERN, Rig, activity, cases, check, check_bulk, check_grouped, check_jitter, check_queues,
-    grouped_steps, groupings, groups, rates, runtime, schedules, steps, unclaimed_and_cancelled,
+    PATTERN, Rig, activity, attempts, cases, check, check_bulk, check_grouped, check_jitter,
+    check_queues, grouped_steps, groupings, groups, rates, runtime, schedules, steps,
+    unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
@@ -45,12 +46,12 @@ impl Fixture {
             values::number(size).expect("a number")
         };
         let mut places = 0;
-        for number in [2, 3, 4, 5, 7, 11, 14] {
+        for number in [2, 3, 4, 5, 7, 11, 15] {
             places += size(number, "ZCARD").await;
         }
         let rows = size(1, "HLEN").await;
-        assert_eq!((places, size(16, "HLEN").await), (rows, rows), "places and groups of rows");
-        assert_eq!(size(15, "ZCARD").await, size(5, "ZCARD").await, "groups of keys in flight");
+        assert_eq!((places, size(17, "HLEN").await), (rows, rows), "places and groups of rows");
+        assert_eq!(size(16, "ZCARD").await, size(5, "ZCARD").await, "groups of keys in flight");
     }
 }
 
@@ -265,6 +266,24 @@ async fn claims_name_the_keys_that_they_park() {
         let rig = Fixture::new(&server.url(""), shards).await;
         check_expired(&rig, &name("expired")).await;
     }
+}
+
+#[tokio::test]
+async fn the_last_failures_are_kept() {
+    let Some(server) = Server::shared() else { return };
+    for shards in [1, 3] {
+        let rig = Fixture::new(&server.url(""), shards).await;
+        for check in 0..2 {
+            let queue = name("attempts");
+            match check {
+                0 => attempts::check_attempts(&rig, &queue).await,
+                _ => attempts::check_drop(&rig, &queue).await,
+            }
+            let left = server.cli(&["keys", &format!("requeue:{{{queue}/*:attempts")]);
+            assert_eq!(left.trim(), "", "{left}");
+        }
+    }
+    attempts::check_bound(&Fixture::new(&server.url(""), 1).await, &name("attempts")).await;
 }
 
 #[tokio::test]

@@ -8,10 +8,10 @@ use crate::tests::damage::{BAD, Kind, Scene};
 use crate::types::inspect::State;
 
 /// The offsets of doubles in a row without a worker's name, or with a name of one byte.
-const DOUBLES: [usize; 11] = [0, 8, 25, 33, 41, 67, 68, 75, 76, 84, 85];
+const DOUBLES: [usize; 13] = [0, 8, 25, 33, 41, 67, 68, 75, 76, 84, 85, 92, 93];
 /// The offsets of the priorities, the name and its length, and the parked flag.
 const BYTES: [usize; 6] = [24, 57, 58, 59, 83, 84];
-const SIZES: [usize; 15] = [0, 1, 8, 15, 16, 24, 25, 26, 58, 59, 60, 61, 92, 93, 100];
+const SIZES: [usize; 15] = [0, 1, 8, 15, 16, 24, 25, 26, 58, 59, 60, 61, 100, 101, 108];
 
 fn double(rng: &mut Rng) -> f64 {
     const DOUBLES: [f64; 12] = [
@@ -168,7 +168,7 @@ fn named(rng: &mut Rng) -> Vec<u8> {
     row.push(u8::try_from(name.len()).expect("the length fits"));
     row.extend(name);
     if rng.bool() {
-        row.extend([0; 33]);
+        row.extend([0; 41]);
         row.extend(b"no".repeat(rng.usize(..3)));
     }
     if rng.u8(..4) == 0 { malformed(rng, &row) } else { row }

@@ -209,7 +209,7 @@ async fn a_server_that_is_full_takes_nothing_and_lets_go_of_what_it_has() {
     let held = claimed.iter().map(|out| (out.key.clone(), out.epoch)).collect();
     let renewed = engine.renew_leases(&place, held, ONE.lease).await.expect("renewed");
     assert_eq!(renewed, [Renewed::Yes; 3]);
-    let fail = Finish::GiveUp(Failure { asked: Asked::default(), error: "no".to_owned() });
+    let fail = Finish::GiveUp(Failure::new(Asked::default(), "no"));
     let later = Finish::RequeueAfter(Duration::from_secs(3600), crate::Priority::default());
     let ends = [Finish::Succeed, fail, later];
     let end = |(out, how): (Delivery, _)| End { key: out.key, epoch: out.epoch, how };
@@ -256,7 +256,7 @@ async fn an_add_that_is_sent_again_is_one_add() {
     let park = async || {
         let claimed = engine.claim_keys(&place, ONE).await.expect("claimed").items;
         let ends = claimed.into_iter().map(|out| {
-            let failure = Failure { asked: Asked::default(), error: "no".to_owned() };
+            let failure = Failure::new(Asked::default(), "no");
             End { key: out.key, epoch: out.epoch, how: Finish::GiveUp(failure) }
         });
         engine.finish_deliveries(&place, ends.collect()).await.expect("completed").len()

@@ -75,7 +75,7 @@ async fn a_shard_that_has_lost_a_part_of_its_groups_is_repaired_and_keeps_their_
         let (engine, place) = grouped(&server.url(""), &name, group_by).await;
         add(&engine, &place, &["p/1"], Add::now()).await;
         for out in claim_all(&engine, &place).await {
-            let failure = Failure { asked: out.asked, error: "no".to_owned() };
+            let failure = Failure::new(out.asked, "no");
             let end = End { key: out.key, epoch: out.epoch, how: Finish::GiveUp(failure) };
             engine.finish_deliveries(&place, vec![end]).await.expect("answered");
         }

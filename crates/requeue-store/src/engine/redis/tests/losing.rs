@@ -147,7 +147,7 @@ async fn with_all_kinds(url: &str, name: &str) -> (Redis, Place, Vec<End>) {
         let claimed = engine.claim_keys(&place, Claim { max: 1, ..ONE }).await.expect("claimed");
         for out in claimed.items {
             let how = match &*out.key {
-                b"parked" => Finish::GiveUp(Failure { asked: out.asked, error: "no".to_owned() }),
+                b"parked" => Finish::GiveUp(Failure::new(out.asked, "no")),
                 b"running" | b"dirty" => Finish::Succeed,
                 _ => Finish::Release(out.asked),
             };

@@ -18,7 +18,7 @@ fn is_readable(numbers: &[Option<i64>]) -> bool {
         let is_of_run = Columns::RUN.contains(name);
         let may_be_null = match *name {
             "at" => state != Some(0),
-            "bound" | "cancel_epoch" => true,
+            "bound" | "failed_at" | "cancel_epoch" => true,
             _ => is_of_run && state != Some(1),
         };
         value.map_or(may_be_null, |value| match *name {
@@ -27,7 +27,8 @@ fn is_readable(numbers: &[Option<i64>]) -> bool {
             "epoch" => value > 0 && state == Some(1),
             "cancel_epoch" => value > 0,
             name if name.ends_with("priority") => (-1..=1).contains(&value),
-            "until" | "not_before" | "since" | "run_since" | "lease_until" | "bound" => value >= 0,
+            "until" | "not_before" | "since" | "run_since" | "lease_until" | "bound"
+            | "failed_at" => value >= 0,
             _ => (0..1 << 32).contains(&value),
         })
     };
@@ -50,7 +51,7 @@ fn a_row_is_refused_unless_requeue_can_read_it() {
         let state = rng.i64(0..3);
         let valid = |column: &&str| match (*column, state) {
             ("state", _) => Some(state),
-            ("bound" | "cancel_epoch", _) | ("at", 2) => None,
+            ("bound" | "failed_at" | "cancel_epoch", _) | ("at", 2) => None,
             (column, 0 | 2) if Columns::RUN.contains(&column) => None,
             _ => Some(1),
         };
@@ -101,6 +102,7 @@ async fn a_file_takes_no_malformed_row() {
         "since = null",
         "epoch = 5",
         "bound = -1",
+        "failed_at = -1",
         "cancel_epoch = 0",
         "queue = 'text'",
         "key = 'text'",

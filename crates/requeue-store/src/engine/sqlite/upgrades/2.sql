@@ -1,4 +1,4 @@
--- Version 2: groups, rates, schedules, and numbers per minute.
+-- Version 2: groups, rates, schedules, numbers per minute, and failed runs.
 
 -- Null: the queue has no groups. Empty: each add names the group. Otherwise the pattern that extracts it from the key.
 alter table queues add column group_by text;
@@ -95,3 +95,24 @@ create table activity (
 ) strict, without rowid;
 
 create index activity_parts on activity (queue, minute) where instance <> '';
+
+-- The time of the last failure. Null: no failure is counted.
+alter table keys add column failed_at integer check (failed_at >= 0);
+
+-- The last failed runs of each key that fails. See `engine/attempts.rs`.
+create table attempts (
+    queue integer not null,
+    key blob not null,
+    slot integer not null check (slot between 0 and 2),
+    number integer not null check (number between 0 and 4294967295),
+    -- The time at which the run ended.
+    at integer not null,
+    took integer not null,
+    worker text,
+    exit_status integer,
+    error text not null,
+    output text not null,
+    primary key (queue, key, slot)
+) strict;
+
+create index attempts_at on attempts (queue, at);

@@ -1,0 +1,41 @@
+-- The failed runs of keys. See `engine/attempts.rs`.
+--
+-- A key whose `failed_at` is null has no rows here, so that keys that never fail cost nothing. An add or a revival that
+-- resets the failures of a key leaves its rows, which are not shown. They are removed with the key, or replaced.
+
+-- Stores the failure of a key after a completion, or removes the failures of a key that has none any longer. `was` is the
+-- key before the completion. Without `in_took`, the run has taken the time since its claim.
+create or replace function requeue.keep_attempt(
+    was requeue.keys, k requeue.keys, t bigint, in_error text, in_took bigint, in_status integer, in_output text
+) returns void
+language plpgsql as $$
+begin
+    if k.failures > was.failures then
+        insert into requeue.attempts as a
+            (queue, key, slot, number, at, took, worker, exit_status, error, output)
+        values (k.queue, k.key, k.failures % 3, k.failures, t, coalesce(in_took, greatest(t - was.run_since, 0)),
+            was.worker, in_status, coalesce(in_error, ''), coalesce(in_output, ''))
+        on conflict (queue, key, slot) do update set
+            (number, at, took, worker, exit_status, error, output) = (
+                excluded.number, excluded.at, excluded.took, excluded.worker, excluded.exit_status,
+                excluded.error, excluded.output
+            );
+    elsif was.failed_at is not null and (k.failures = 0 or k.state = 0 and k.at is null) then
+        delete from requeue.attempts a where a.queue = k.queue and a.key = k.key;
+    end if;
+end $$;
+
+-- Removes the oldest failures of a queue if there are too many. Skips locked ones, because it locks them in another order
+-- than completions.
+create or replace function requeue.trim_attempts(in_queue integer) returns void
+language plpgsql as $$
+declare
+    until_at bigint := (
+        select a.at from requeue.attempts a where a.queue = in_queue order by a.at desc offset 10000 limit 1
+    );
+begin
+    delete from requeue.attempts x where x.ctid = any (array(
+        select a.ctid from requeue.attempts a where a.queue = in_queue and a.at <= until_at
+        order by a.at limit 1024 for update skip locked
+    ));
+end $$;
