@@ -67,6 +67,7 @@
 //! | `/api/v1/summary` | counts, rates, ages, and the keys that have run the longest |
 //! | `/api/v1/keys` | a page of keys |
 //! | `/api/v1/key` | one key, named by `key`, or by `key_base64` if it is not UTF-8 |
+//! | `/api/v1/failures` | the errors of failing keys, grouped, with the numbers of their keys |
 //! | `/api/v1/groups` | the groups of a queue in a store, with their settings |
 //! | `/api/v1/schedules` | the keys of a queue in a store that have a schedule |
 //! | `/api/v1/sections` | the tables of [`Builder::section`] |
@@ -79,6 +80,7 @@
 //! |---|---|
 //! | `state` | `ready`, `waiting`, `backing_off`, `running` (in flight), `parked`, or `damaged` (the row in the store cannot be read). All keys by default |
 //! | `failed` | `true`: only keys whose last run failed, in any state |
+//! | `error` | only failing keys of this group of `/api/v1/failures` |
 //! | `q` | only keys whose text contains this; ASCII letters match in upper and lower case |
 //! | `limit` | the number of keys, 1 to 256, or to 1,000 with `sort`; 100 by default |
 //! | `sort`, `order` | the column `key`, `state`, `age`, `attempt` or `due_in`, and `asc` or `desc` |
@@ -121,6 +123,7 @@ mod control;
 mod cursors;
 mod events;
 mod exposition;
+mod failures;
 mod groups;
 mod history;
 mod hosts;

@@ -18,6 +18,7 @@ use crate::api::{
 };
 use crate::events;
 use crate::exposition::Format;
+use crate::failures;
 use crate::groups;
 use crate::keys::from_base64;
 use crate::params::{Params, Problem, json};
@@ -85,6 +86,7 @@ pub(crate) fn router(site: Arc<SiteState>) -> Router {
         .route("/api/v1/summary", get(summary))
         .route("/api/v1/keys", get(list_keys))
         .route("/api/v1/key", get(show_key))
+        .route("/api/v1/failures", get(failures::list_failures))
         .route("/api/v1/groups", get(groups::list_groups))
         .route("/api/v1/schedules", get(schedules::list_schedules))
         .route("/api/v1/activity", get(show_activity))
@@ -271,7 +273,7 @@ async fn list_sections(State(site): Site, RawQuery(query): RawQuery) -> Result<R
 
 async fn show_activity(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let _turn = site.take_turn().await?;
-    let params = Params::parse(query.as_deref(), &["since"])?;
+    let params = Params::parse(query.as_deref(), &["since", "parts"])?;
     let since = match params.text_of("since")?.map(str::parse) {
         None => HOUR,
         Some(Ok(seconds)) if (0..=WEEK).contains(&seconds) => Duration::from_secs(seconds),
@@ -280,13 +282,23 @@ async fn show_activity(State(site): Site, RawQuery(query): RawQuery) -> Result<R
             return Err(Problem::parameter("since", error));
         }
     };
-    Ok(json(&site.source.read_activity(since).await?))
+    let parts = match params.text_of("parts")?.map(str::parse) {
+        None => MOST_MINUTES,
+        Some(Ok(parts)) if (1..=MOST_MINUTES).contains(&parts) => parts,
+        Some(_) => {
+            let error = format!("expected a number from 1 to {MOST_MINUTES}");
+            return Err(Problem::parameter("parts", &error));
+        }
+    };
+    Ok(json(&site.source.read_activity(since, parts).await?))
 }
 
 /// The default of `since`.
 const HOUR: Duration = Duration::from_secs(3_600);
 /// The largest `since`, in seconds. A store removes older numbers.
 const WEEK: u64 = 7 * 24 * 3_600;
+/// The number of minutes in a week.
+const MOST_MINUTES: usize = 7 * 24 * 60;
 
 async fn stream_events(State(site): Site) -> Result<Response, Problem> {
     let events =
@@ -297,7 +309,7 @@ async fn stream_events(State(site): Site) -> Result<Response, Problem> {
 async fn list_keys(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     // The turn comes before the parsing, so a flood of searches is refused at the lowest cost.
     let _turn = site.take_turn().await?;
-    let known = ["state", "q", "failed", "cursor", "limit", "sort", "order"];
+    let known = ["state", "q", "failed", "error", "cursor", "limit", "sort", "order"];
     let params = Params::parse(query.as_deref(), &known)?;
     let sort = params.sort_of::<Column>()?.map(|(by, descends)| Sort { by, descends });
     let limit = params.limit_of(if sort.is_some() { MOST_SORTED } else { MOST_ROWS })?;
