@@ -305,7 +305,7 @@ pub struct Rates {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct FailureList {
     /// The groups with the most keys first.
-    pub groups: Vec<FailureGroup>,
+    pub failures: Vec<FailureGroup>,
     /// The number of failing keys that were read.
     pub keys: usize,
     /// The number of these keys that wait for their backoff.

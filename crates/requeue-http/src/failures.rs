@@ -88,7 +88,7 @@ impl Failures {
         groups.sort_by(|a, b| b.keys.cmp(&a.keys).then_with(|| a.error.cmp(&b.error)));
         let more = groups.len() > limit;
         groups.truncate(limit);
-        FailureList { groups, keys, waiting, looked_at, more, cut }
+        FailureList { failures: groups, keys, waiting, looked_at, more, cut }
     }
 }
 
@@ -261,7 +261,7 @@ mod tests {
         }
         assert!(!failures.push(&failing("busy", None)));
         let list = failures.into_list(1);
-        let group = &list.groups[0];
+        let group = &list.failures[0];
         assert_eq!((list.keys, list.more, list.cut), (MOST_FAILURES, true, true));
         assert_eq!(
             (group.keys, group.failures),

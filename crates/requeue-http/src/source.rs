@@ -73,6 +73,10 @@ pub(crate) trait Source: Send + Sync {
     fn recent_activity(&self) -> Option<(Tally, Vec<Worker>)> {
         None
     }
+    /// Returns true if the work of all processes is kept. This does not change after the source is built.
+    fn has_activity(&self) -> bool {
+        false
+    }
     /// Returns the work of all processes in this time, in up to `most` parts and one more.
     async fn read_activity(&self, _since: Duration, _most: usize) -> Result<Activity, Problem> {
         Err(no_activity())

@@ -496,6 +496,10 @@ impl Source for Stored {
         Ok(groups.into_iter().map(Group::from).collect())
     }
 
+    fn has_activity(&self) -> bool {
+        true
+    }
+
     async fn read_activity(&self, since: Duration, most: usize) -> Result<Activity, Problem> {
         let mut activity = await_answer(PATIENCE, self.queue.activity(since)).await?;
         let step = (since.as_secs() / 60).div_ceil(most as u64).max(1);

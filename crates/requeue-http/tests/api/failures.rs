@@ -13,7 +13,7 @@ use crate::{Keys, Served, queue};
 /// Returns the error, the keys and the parked keys of each group.
 fn groups(answer: &Value) -> Vec<(&str, u64, u64)> {
     let number = |group: &Value, name: &str| group[name].as_u64().expect("a number");
-    let groups = answer["groups"].as_array().expect("a list").iter();
+    let groups = answer["failures"].as_array().expect("a list").iter();
     let group = |group| (number(group, "keys"), number(group, "parked"));
     groups.map(|it| (it["error"].as_str().expect("text"), group(it).0, group(it).1)).collect()
 }
@@ -47,7 +47,7 @@ fn failing_keys_are_grouped_by_their_errors() {
     assert_eq!(groups(&answer), [(slow, 6, 5), ("exit status: 2", 1, 0)]);
     assert_eq!((&answer["keys"], &answer["waiting"]), (&json!(7), &json!(2)));
     assert_eq!((&answer["more"], &answer["cut"]), (&json!(false), &json!(false)));
-    let group = &answer["groups"][0];
+    let group = &answer["failures"][0];
     assert_eq!(group["failures"], json!(6));
     assert_eq!(
         (&group["key"], &group["sample"]),
@@ -95,7 +95,7 @@ fn without_a_history_the_errors_are_unknown() {
     let served = Served::new(Site::builder(queue));
     let answer = get(served.address, "/api/v1/failures").json();
     assert_eq!(groups(&answer), [("unknown error", 1, 0)]);
-    let group = &answer["groups"][0];
+    let group = &answer["failures"][0];
     assert_eq!(
         (&group["first"], &group["last"], &group["sample"]),
         (&Value::Null, &Value::Null, &Value::Null)

@@ -204,7 +204,7 @@ fn minutes_are_summed_and_errors_are_grouped_for_all_processes() {
     }
 
     let of = |answer: &Value, name: &str| {
-        let groups = answer["groups"].as_array().expect("groups").iter();
+        let groups = answer["failures"].as_array().expect("groups").iter();
         groups.map(|group| group[name].clone()).collect::<Vec<_>>()
     };
     let failures = get(served.address, "/api/v1/failures").json();
@@ -212,7 +212,7 @@ fn minutes_are_summed_and_errors_are_grouped_for_all_processes() {
     assert_eq!(of(&failures, "error"), errors);
     assert_eq!(of(&failures, "parked"), [0, 0, 1].map(Value::from));
     assert_eq!((&failures["keys"], &failures["waiting"]), (&json!(3), &json!(2)));
-    assert!(failures["groups"][2]["last"].is_number(), "{failures}");
+    assert!(failures["failures"][2]["last"].is_number(), "{failures}");
     let keys = keys(&served, "?error=busy:+%23+of+%23");
     assert_eq!(names(&keys), ["running"]);
     drop(queue);
