@@ -126,6 +126,7 @@ document.addEventListener("visibilitychange", () => {
     source.close();
     setLive(false);
   } else {
+    standing.news = performance.now();
     connect();
   }
 });

@@ -270,10 +270,7 @@ fn a_screen_reader_finds_a_table_labels_and_a_quiet_status() {
         assert_eq!(named("radio")[states.len()..], ranges, "{width}");
         assert_eq!(named("heading").len(), 8, "{width}");
         let has = |text: &str| named("image").iter().any(|name| name.contains(text));
-        assert!(
-            has("Events per second in the last 1 min") && has("no runs in this time"),
-            "{nodes:?}"
-        );
+        assert!(has("Events per second in the last ") && has("no runs in this time"), "{nodes:?}");
     }
     // The live regions announce only the connection, the result of a search, and those of actions.
     let loud = "[...document.querySelectorAll('[role=status], [role=alert], [aria-live]')]
