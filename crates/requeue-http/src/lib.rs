@@ -1,8 +1,8 @@
 //! A dashboard, Prometheus metrics and a JSON API for a [`requeue`] queue, as a router for [`axum`] or as a
 //! server.
 //!
-//! The dashboard shows the number of keys by state, rates and latencies of the last 15 minutes, and each key
-//! with its state, age, attempt, due time, and the reason why it waits.
+//! The dashboard shows whether the queue runs, what fails and what is slow, rates and latencies, and each key with its
+//! state, age, attempt, due time, and the reason why it waits.
 //!
 //! # Mount it in an axum application
 //!
@@ -51,6 +51,7 @@
 //! | show tables of the program, such as its replicas | [`Builder::section`] |
 //! | show keys that are neither text nor bytes | [`Site::builder_with`] |
 //! | show past runs, and keys that were given up | [`Builder::history`] |
+//! | mark a ready key that waits for too long | [`Builder::target`] |
 //! | let clients with a token change the queue | [`Builder::admin`] |
 //! | show a queue in a store | `Site::of_store` (feature `store`) |
 //! | decide about `/readyz` and `/healthz` | [`Builder::ready`], [`Builder::healthy`] |

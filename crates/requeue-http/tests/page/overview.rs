@@ -133,6 +133,7 @@ fn the_first_lines_say_whether_the_queue_runs_and_why_keys_wait() {
     assert!(page.eval(&format!("{since}.title")).as_str().is_some_and(|why| !why.is_empty()));
     page.wait_for(&format!("{}[0] === 'paused queue|40|45.0 s'", cells("#waits")));
 
+    page.screenshot("paused");
     // The numbers of a server that is gone are old.
     served.site.shutdown();
     page.wait_for(&format!("{health} === 'bad'"));

@@ -42,6 +42,7 @@ fn numbers_that_are_old_are_shown_with_their_age() {
     page.wait_for(&state_is("bad Store unreachable keys counted .* ago"));
     page.wait_for(&facts("– the store has not answered runs in the last hour"));
     page.wait_for(&facts("– the store has not answered workers alive"));
+    page.screenshot("unreachable");
     assert_eq!(page.eval(&count("ready")), json!("1"));
 
     server.thaw();
