@@ -2,35 +2,15 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::Arc;
-
-use axum::extract::{RawQuery, State};
-use axum::response::Response;
 
 use crate::api::{FailureGroup, FailureList, State as RowState};
-use crate::params::{Params, Problem, json};
 use crate::rows::shown_key;
-use crate::state::SiteState;
 
 /// The number of failing keys that are read for one request.
 const MOST_FAILURES: usize = 10_000;
-/// The largest `limit`.
-const MOST_GROUPS: usize = 256;
 /// The number of bytes of a group's name, and of an error of a key, that are returned.
 const MOST_NAME: usize = 200;
 const MOST_ERROR: usize = 1_000;
-
-/// Lists the errors of failing keys, those with the most keys first.
-pub(crate) async fn list_failures(
-    State(site): State<Arc<SiteState>>,
-    RawQuery(query): RawQuery,
-) -> Result<Response, Problem> {
-    let _turn = site.take_turn().await?;
-    let limit = Params::parse(query.as_deref(), &["limit"])?.limit_of(MOST_GROUPS)?;
-    let mut failures = Failures::default();
-    site.source.read_failures(&mut failures).await?;
-    Ok(json(&failures.into_list(limit)))
-}
 
 /// A key whose last run failed.
 pub(crate) struct Failing<'a> {
@@ -82,7 +62,8 @@ impl Failures {
         true
     }
 
-    fn into_list(self, limit: usize) -> FailureList {
+    /// Returns up to `limit` groups, those with the most keys first.
+    pub(crate) fn into_list(self, limit: usize) -> FailureList {
         let Self { groups, keys, waiting, looked_at, cut } = self;
         let mut groups: Vec<_> = groups.into_values().collect();
         groups.sort_by(|a, b| b.keys.cmp(&a.keys).then_with(|| a.error.cmp(&b.error)));

@@ -18,7 +18,7 @@ use crate::api::{
 };
 use crate::events;
 use crate::exposition::Format;
-use crate::failures;
+use crate::failures::Failures;
 use crate::groups;
 use crate::keys::from_base64;
 use crate::params::{Params, Problem, json};
@@ -91,7 +91,7 @@ pub(crate) fn router(site: Arc<SiteState>) -> Router {
         .route("/api/v1/summary", get(summary))
         .route("/api/v1/keys", get(list_keys))
         .route("/api/v1/key", get(show_key))
-        .route("/api/v1/failures", get(failures::list_failures))
+        .route("/api/v1/failures", get(list_failures))
         .route("/api/v1/groups", get(groups::list_groups))
         .route("/api/v1/schedules", get(schedules::list_schedules))
         .route("/api/v1/activity", get(show_activity))
@@ -275,6 +275,14 @@ async fn list_sections(State(site): Site, RawQuery(query): RawQuery) -> Result<R
     Params::parse(query.as_deref(), &[])?;
     let sections = read_sections(&site.settings.sections);
     Ok(json(&serde_json::json!({ "sections": sections })))
+}
+
+async fn list_failures(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+    let _turn = site.take_turn().await?;
+    let limit = Params::parse(query.as_deref(), &["limit"])?.limit_of(MOST_ROWS)?;
+    let mut failures = Failures::default();
+    site.source.read_failures(&mut failures).await?;
+    Ok(json(&failures.into_list(limit)))
 }
 
 async fn show_activity(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
