@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use os_display::Quotable;
 use prometheus_client::registry::Registry;
@@ -64,6 +65,8 @@ pub(crate) struct Serve {
     pub(crate) address: Address,
     /// The token of `--serve-admin`.
     pub(crate) token: Option<AdminToken>,
+    /// The longest time for which a key should be ready.
+    pub(crate) target: Option<Duration>,
 }
 
 /// Reads the token from a file, or from its variable.
@@ -81,6 +84,7 @@ pub(crate) fn admin_token(file: Option<&Path>) -> Result<AdminToken, Refusal> {
 /// The socket of the dashboard, bound before the run starts.
 pub(crate) struct Listener {
     token: Option<AdminToken>,
+    target: Option<Duration>,
     socket: Socket,
     registry: Registry,
     pub(crate) metrics: Metrics,
@@ -110,7 +114,7 @@ impl Listener {
     }
 
     /// Binds the socket.
-    pub(crate) async fn bind(Serve { address, token }: &Serve) -> Result<Self, Refusal> {
+    pub(crate) async fn bind(Serve { address, token, target }: &Serve) -> Result<Self, Refusal> {
         let socket = match address {
             Address::Tcp { host, port } => {
                 let asked = host.clone();
@@ -131,7 +135,7 @@ impl Listener {
         };
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
-        Ok(Self { token: token.clone(), socket, registry, metrics })
+        Ok(Self { token: token.clone(), target: *target, socket, registry, metrics })
     }
 
     /// Serves the dashboard with this title, and prints its address.
@@ -151,6 +155,10 @@ impl Listener {
         let has_admin = self.has_admin();
         let site = match self.token {
             Some(token) => site.admin(token),
+            None => site,
+        };
+        let site = match self.target {
+            Some(target) => site.target(target),
             None => site,
         };
         let site = complete_site(site.title(title), self.registry, address, asked.as_deref());

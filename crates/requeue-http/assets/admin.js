@@ -129,21 +129,22 @@ export class Admin {
     });
   }
 
-  async actOnAll(action) {
-    const { state, q, failed } = this.where();
-    const { matched } = await get("count", { action, state, q, failed });
+  /** Acts on all keys of the table, or of another view, after a confirmation. */
+  async actOnAll(action, { state, q, failed, error } = this.where()) {
+    const { matched } = await get("count", { action, state, q, failed, error });
     const verb = VERBS[action];
     const of = [
       failed ? "that have failed" : "",
       state === "" ? "" : `in the state ${name(state)}`,
       q === "" ? "" : `with “${q}”`,
+      error === "" ? "" : `with the error “${error}”`,
     ].filter(Boolean).join(", ");
     if (matched === 0) {
       this.say(`${verb}: no key${of ? ` ${of}` : ""} can be changed in this way.`);
       return;
     }
     if (!await this.confirm(`${verb}: ${keys(matched)}${of ? ` ${of}` : ""}?`, verb)) return;
-    const matching = { state, q, failed: failed === "true" };
+    const matching = { state, q, failed: failed === "true", error };
     const { changed } = await post(action, { matching, expected: matched }, this.token);
     this.say(`${keys(changed)} ${DONE[action]}.`);
   }

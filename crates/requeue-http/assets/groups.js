@@ -12,8 +12,14 @@ export class Groups extends List {
   constructor(admin) {
     super("groups", "group", "oldest", "desc", ["name"]);
     this.admin = admin;
+    this.held = null;
     this.section.hidden = !this.exist;
     $("#group-limit form").addEventListener("submit", (event) => this.setLimit(event));
+  }
+
+  show(answer) {
+    super.show(answer);
+    this.held = answer.held;
   }
 
   idOf(group) {

@@ -1,4 +1,4 @@
-// Line plots of the last minutes, as SVG, without a library.
+// Line plots, as SVG, without a library.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -58,13 +58,14 @@ export function span(samples) {
 }
 
 export class Plot {
-  /** @param series [{ name, class, value: (before, now) => number or null }] */
-  constructor(figure, { series, format, scale, sentence }) {
-    Object.assign(this, { series, format, sentence });
+  /** @param series [{ name, class }]
+   *  @param none The words of a plot without a value. */
+  constructor(figure, { series, format, scale, what, none }) {
+    Object.assign(this, { series, format, what, none });
     this.scale = scale === "log" ? logarithmic : fromZero;
     this.svg = figure.querySelector("svg");
     this.when = figure.querySelector(".when");
-    this.samples = [];
+    this.points = null;
     this.pointer = null;
     this.values = series.map(({ name, class: kind }) => {
       const row = document.createElement("div");
@@ -89,30 +90,26 @@ export class Plot {
     });
   }
 
-  update(samples) {
-    this.samples = samples;
+  /** @param points For each series, its points [t, value or null].
+   *  @param back The time that the plot covers, up to `end`, in seconds. */
+  update(points, back, end) {
+    Object.assign(this, { points, back, end });
     this.draw();
+  }
+
+  /** Shows that the points are not read yet. */
+  wait() {
+    this.points = null;
+    this.values.forEach((element) => { element.textContent = "–"; });
+    this.svg.replaceChildren(svg("text", { x: 0, y: 20 }, "reading …"));
   }
 
   draw() {
     const { clientWidth: width, clientHeight: height } = this.svg;
-    if (!width || !this.samples.length) return;
+    if (!width || !this.points) return;
+    const { points, back, end } = this;
     const [left, right, top, bottom] = [0, width - 52, 8, height - 20];
-    const back = span(this.samples);
-    const end = this.samples.at(-1).t;
     const x = (t) => right - ((end - t) / back) * (right - left);
-
-    // Each value is an average over several seconds: one second has too few events.
-    const over = Math.max(5, back / 60);
-    const from = this.samples.findIndex((sample) => sample.t >= end - back);
-    const points = this.series.map(() => []);
-    let before = 0;
-    for (let now = Math.max(1, from); now < this.samples.length; now += 1) {
-      while (this.samples[now].t - this.samples[before + 1].t >= over) before += 1;
-      this.series.forEach(({ value }, i) => {
-        points[i].push([this.samples[now].t, value(this.samples[before], this.samples[now])]);
-      });
-    }
     const range = this.scale.range(points.flat().map(([, value]) => value ?? 0));
     const y = (value) => bottom - this.scale.at(value, range) * (bottom - top);
 
@@ -125,12 +122,16 @@ export class Plot {
     }
     for (const minute of [1, 0.5, 0]) {
       const ago = minute * back;
-      const text = ago === 0 ? "now" : ago < 60 ? `${ago} s` : `${ago / 60} min`;
+      const text = ago === 0 ? "now" : named(ago);
       const anchor = minute === 1 ? "start" : minute === 0 ? "end" : "middle";
       parts.push(svg("text", { x: x(end - ago), y: height - 4, "text-anchor": anchor }, text));
     }
     // The first series is on top.
-    for (let i = this.series.length - 1; i >= 0; i -= 1) {
+    const isEmpty = !points.flat().some(([, value]) => value);
+    if (isEmpty) {
+      parts.push(svg("text", { class: "none", x: (left + right) / 2, y: (top + bottom) / 2, "text-anchor": "middle" }, this.none));
+    }
+    for (let i = isEmpty ? -1 : this.series.length - 1; i >= 0; i -= 1) {
       const d = path(points[i].map(([t, value]) => [x(t), value === null ? null : y(value)]));
       parts.push(svg("path", { class: this.series[i].class, d }));
     }
@@ -143,7 +144,8 @@ export class Plot {
       if (after >= 0) read = after;
       const at = points[0][read][0];
       parts.push(svg("line", { class: "at", x1: x(at), x2: x(at), y1: top, y2: bottom }));
-      this.when.textContent = new Date(at * 1000).toLocaleTimeString();
+      const time = new Date(at * 1000);
+      this.when.textContent = back > 86400 ? time.toLocaleString() : time.toLocaleTimeString();
     }
     this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     this.svg.replaceChildren(...parts);
@@ -153,23 +155,31 @@ export class Plot {
       const value = points[i][read]?.[1] ?? null;
       element.textContent = value === null ? "–" : this.format(value, false);
     });
-    const said = this.series.map(({ name }, i) =>
+    const said = isEmpty ? [this.none] : this.series.map(({ name }, i) =>
       `${name} ${now[i] === null ? "none" : this.format(now[i], false)}`);
-    this.svg.setAttribute("aria-label", `${this.sentence}: ${said.join(", ")}`);
+    this.svg.setAttribute("aria-label", `${this.what} in the last ${named(back)}, now: ${said.join(", ")}`);
   }
 }
 
-/** Draws a small line without axes. */
+/** Formats the time that a plot covers. */
+function named(seconds) {
+  const [number, unit] = seconds < 60 ? [seconds, "s"] : seconds < 3600 ? [seconds / 60, "min"]
+    : seconds < 172_800 ? [seconds / 3600, "h"] : [seconds / 86400, "days"];
+  return `${number} ${unit}`;
+}
+
+/** Draws a small line without axes. `of` returns null before the first number. */
 export function spark(element, samples, of) {
   const [width, height] = [100, 30];
-  const points = [];
   const back = span(samples);
   const end = samples.at(-1).t;
-  const most = Math.max(1, ...samples.map(of));
+  const most = Math.max(1, ...samples.map((sample) => of(sample) ?? 0));
+  const points = [];
   for (const sample of samples) {
     const x = width - ((end - sample.t) / back) * width;
-    const y = Math.log10(1 + of(sample)) / Math.log10(1 + most);
-    if (x >= 0) points.push([x, height - 1 - y * (height - 2)]);
+    const value = of(sample);
+    const y = Math.log10(1 + value) / Math.log10(1 + most);
+    if (x >= 0 && value !== null) points.push([x, height - 1 - y * (height - 2)]);
   }
   const line = path(points);
   const area = points.length

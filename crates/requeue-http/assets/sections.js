@@ -1,6 +1,7 @@
 // The tables of the embedding program.
 
 import { get } from "./api.js";
+import { make } from "./dom.js";
 
 const PERIOD = 2000;
 
@@ -43,11 +44,6 @@ export class Sections {
 }
 
 function element({ title, columns, rows }, number) {
-  const make = (kind, properties, ...children) => {
-    const made = Object.assign(document.createElement(kind), properties);
-    made.append(...children);
-    return made;
-  };
   const heading = make("h2", { id: `section-${number}`, textContent: title });
   const head = columns.map((name) => make("th", { scope: "col", textContent: name }));
   const lines = rows.map((cells) => (

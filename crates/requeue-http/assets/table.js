@@ -25,9 +25,10 @@ export class Table {
     this.found = section.querySelector("#found");
     this.hint = section.querySelector("#hint");
     this.failed = section.querySelector("#failed");
+    this.filter = section.querySelector("#filter");
     this.rows = new Map();
     this.wanted = PAGE;
-    this.view = { state: "", q: "", failed: "", sort: "", order: "" };
+    this.view = { state: "", q: "", failed: "", error: "", sort: "", order: "" };
     this.live = false;
     this.total = 0;
     this.isEmpty = false;
@@ -44,6 +45,7 @@ export class Table {
       change({ q: this.search.value });
     });
     this.failed.addEventListener("change", () => change({ failed: this.failed.checked ? "true" : "" }));
+    this.filter.querySelector("button").addEventListener("click", () => change({ error: "" }));
     this.more.addEventListener("click", () => this.ask(this.wanted + PAGE));
     section.querySelector("thead").addEventListener("click", (event) => {
       const column = event.target.dataset.sort;
@@ -68,11 +70,13 @@ export class Table {
 
   /** Changes the keys to show. */
   setView(view) {
-    const is = ({ state, q, failed, sort, order }) => [state, q, failed, sort, order].join("\0");
+    const is = ({ state, q, failed, error, sort, order }) => [state, q, failed, error, sort, order].join("\0");
     const differs = is(view) !== is(this.view);
     this.view = view;
     if (this.search !== document.activeElement || this.search.value === "") this.search.value = view.q;
     this.failed.checked = view.failed === "true";
+    this.filter.hidden = view.error === "";
+    this.filter.querySelector("q").textContent = view.error;
     for (const button of document.querySelectorAll("[data-sort]")) {
       const header = button.closest("th");
       if (button.dataset.sort !== view.sort) header.removeAttribute("aria-sort");
@@ -117,18 +121,18 @@ export class Table {
 
   async look(signal, asked) {
     const rows = new Map();
-    const { view: { state, q, failed, sort, order: direction }, wanted } = this;
+    const { view: { state, q, failed, error, sort, order: direction }, wanted } = this;
     const take = (row) => rows.set(row.key_base64 ?? row.key, row);
     if (sort !== "") {
       const limit = Math.min(wanted, MOST_SORTED);
-      const page = await get("keys", { state, q, failed, sort, order: direction, limit }, signal);
+      const page = await get("keys", { state, q, failed, error, sort, order: direction, limit }, signal);
       return { rows: page.keys, more: page.more };
     }
     let cursor = "";
     let looked = 0;
     for (let request = 0; request < REQUESTS && rows.size < wanted; request += 1) {
       const limit = Math.min(256, wanted);
-      const page = await get("keys", { state, q, failed, limit, cursor }, signal);
+      const page = await get("keys", { state, q, failed, error, limit, cursor }, signal);
       page.keys.forEach(take);
       looked += page.looked_at;
       cursor = page.next;
@@ -140,7 +144,7 @@ export class Table {
     // The keys that have run the longest are on top. They are read in one request after the others, because keys that
     // ran then may have completed.
     if (state === "") {
-      const running = await get("keys", { state: "running", q, failed, limit: 50 }, signal);
+      const running = await get("keys", { state: "running", q, failed, error, limit: 50 }, signal);
       for (const [id, row] of rows) {
         if (running.next === null && row.state === "running") rows.delete(id);
       }
@@ -164,11 +168,11 @@ export class Table {
     for (const [id, { tr }] of this.rows) if (!kept.has(id)) tr.remove();
     this.rows = kept;
 
-    const { state, q, failed } = this.view;
+    const { state, q, failed, error } = this.view;
     const what = [failed ? " failed" : "", state === "" ? "" : ` ${name(state)}`].join("");
-    const that = q === "" ? "" : ` with “${q}”`;
+    const that = [q === "" ? "" : ` with “${q}”`, error === "" ? "" : " with this error"].join("");
     const count = amount(rows.length);
-    const of = more && q === "" && !failed && this.total ? ` of ${amount(this.total)}` : "";
+    const of = more && that === "" && !failed && this.total ? ` of ${amount(this.total)}` : "";
     const least = more && of === "" ? "at least " : "";
     const keys = rows.length === 1 ? " key" : " keys";
     this.shown.textContent = `${least}${count}${of}${what}${keys}${that}`;
@@ -232,13 +236,23 @@ class Row {
     set(this.attempt, amount(row.attempt));
     set(this.next, row.due_in === null ? "" : duration(row.due_in));
     // Only the first line of an error: the page of the key has the others.
-    const error = row.error ? ` · ${row.error.split("\n", 1)[0].slice(0, 200)}` : "";
-    set(this.sentence, row.why + error);
+    const error = row.error ? `${row.error.split("\n", 1)[0].slice(0, 200)} · ` : "";
+    set(this.sentence, error + withoutTimes(row.why));
     // Keeps a name and a short value on one line.
     const whole = (text) => text.length < 30 ? text.replaceAll(" ", "\u00a0") : text;
-    const detail = Object.entries(row.detail).map(([name, value]) => whole(`${name} ${value}`));
+    const detail = Object.entries(row.detail).filter(([name]) => name !== "fencing_token")
+      .map(([name, value]) => whole(`${name} ${value}`));
     set(this.detail, detail.length ? ` · ${detail.join(" · ")}` : "");
+    // Each row has one line, so long texts are cut.
+    const title = [row.why, row.error, ...detail].filter(Boolean).join("\n");
+    if (this.why.title !== title) [this.why.title, this.key.title] = [title, row.key];
   }
+}
+
+/** Removes the times that have columns: the age, and the time until the key is due. */
+function withoutTimes(why) {
+  const time = String.raw`\d+(\.\d+)?(ns|µs|ms|s)`;
+  return why.replace(new RegExp(`,? for ${time}|; ready in ${time}`, "g"), "");
 }
 
 /** Yields the text, with each occurrence of `part` marked. */

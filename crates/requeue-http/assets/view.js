@@ -1,6 +1,6 @@
 // The view in the address of the page: a search, or a key.
 
-const NAMES = ["state", "q", "failed", "sort", "order", "key", "key_base64"];
+const NAMES = ["state", "q", "failed", "error", "sort", "order", "key", "key_base64"];
 
 /** Returns the view of the current address. */
 export function read() {

@@ -56,7 +56,8 @@ impl Matching {
             }
         };
         let part = self.q.filter(|q| !q.is_empty()).map(|q| Part::new(&q));
-        Ok(Selection { state, part, failed: self.failed })
+        let error = self.error.filter(|error| !error.is_empty());
+        Ok(Selection { state, part, failed: self.failed, error })
     }
 }
 
@@ -335,7 +336,7 @@ pub(crate) async fn count_keys(
     RawQuery(query): RawQuery,
 ) -> Result<Response, Problem> {
     let _turn = site.take_turn().await?;
-    let params = Params::parse(query.as_deref(), &["action", "state", "q", "failed"])?;
+    let params = Params::parse(query.as_deref(), &["action", "state", "q", "failed", "error"])?;
     let action = params.named_value::<Action>("action")?;
     let action = action.ok_or_else(|| Problem::parameter("action", "missing"))?;
     let keys = matching_keys(&site, action, &Selection::from_params(&params)?).await?;
@@ -469,7 +470,8 @@ mod tests {
 
         // An action whose start was logged has another line even if it changed nothing.
         let mut log = Log::new(Remote::default(), "revive");
-        let matching = Matching { state: Some("parked".to_owned()), q: None, failed: false };
+        let matching =
+            Matching { state: Some("parked".to_owned()), q: None, failed: false, error: None };
         let revived = act_on_matching(&site.state, Action::Revive, matching, 2, &mut log).await;
         assert!(revived.is_err());
         drop(log);

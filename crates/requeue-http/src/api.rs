@@ -160,6 +160,9 @@ pub struct Summary {
     /// Times are kept. Otherwise the two fields below are `None`.
     pub times: bool,
     pub oldest_ready: Option<f64>,
+    /// The longest time for which a key should be ready before a run: `Builder::target`.
+    #[serde(default)]
+    pub target: Option<f64>,
     pub longest_running: Option<f64>,
     /// The keys that have run the longest.
     pub longest: Vec<Row>,
@@ -247,10 +250,17 @@ pub struct Activity {
     /// The time that the numbers cover, in seconds.
     pub period: f64,
     pub total: Tally,
-    /// The oldest first.
+    /// The time of each entry of `minutes`, in seconds.
+    #[serde(default = "one_minute")]
+    pub step: f64,
+    /// The oldest first. A time without any work is missing.
     pub minutes: Vec<Minute>,
     /// The workers that are alive, by name.
     pub workers: Vec<Worker>,
+}
+
+const fn one_minute() -> f64 {
+    60.0
 }
 
 /// The work in a time.
@@ -267,7 +277,7 @@ pub struct Tally {
     pub durations: LastMinute,
 }
 
-/// The work in a minute.
+/// The work in a minute, or in several.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Minute {
     /// The time since its beginning, in seconds.
@@ -293,6 +303,45 @@ pub struct Rates {
     pub coalesced: f64,
     pub runs: f64,
     pub failures: f64,
+}
+
+// --- Failures ------------------------------------------------------------------------------------
+
+/// The response of `/api/v1/failures`.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct FailureList {
+    /// The groups with the most keys first.
+    pub failures: Vec<FailureGroup>,
+    /// The number of failing keys that were read.
+    pub keys: usize,
+    /// The number of these keys that wait for their backoff.
+    pub waiting: usize,
+    /// The number of keys that were read.
+    pub looked_at: usize,
+    /// There are more groups.
+    pub more: bool,
+    /// Not all failing keys were read, so that the numbers are too low.
+    pub cut: bool,
+}
+
+/// Failing keys with the same error, apart from numbers and quoted parts.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct FailureGroup {
+    /// The name of the group, for the parameter `error`.
+    pub error: String,
+    pub keys: usize,
+    /// The number of parked keys, which can be revived.
+    pub parked: usize,
+    /// The sum of the failures in a row.
+    pub failures: u64,
+    /// One of the keys, and its error.
+    pub key: String,
+    pub key_base64: Option<String>,
+    pub sample: Option<String>,
+    /// The times since the first and the last failure, in seconds. `None` if the source has not recorded the time of any
+    /// of these keys.
+    pub first: Option<f64>,
+    pub last: Option<f64>,
 }
 
 // --- Changes -----------------------------------------------------------------------------------
@@ -378,6 +427,9 @@ pub struct Matching {
     pub q: Option<String>,
     #[serde(default)]
     pub failed: bool,
+    /// A group of `/api/v1/failures`. Empty for all keys.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// The body of `/api/v1/add`.
@@ -495,16 +547,38 @@ pub struct Group {
     pub rate: Option<StartRate>,
     pub weight: u32,
     pub paused: bool,
+    /// The rate permits no start now.
+    #[serde(skip)]
+    pub at_rate: bool,
 }
 
 /// The response of `/api/v1/groups`.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct GroupList {
     pub groups: Vec<Group>,
+    /// The ready keys of all groups that were read, by the cause that holds them back.
+    #[serde(default)]
+    pub held: Held,
     /// The number of groups that were read.
     pub looked_at: usize,
     /// There are more groups, or the request has not read all of them.
     pub more: bool,
+}
+
+/// The ready keys that their groups hold back.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Held {
+    pub paused: Wait,
+    pub limit: Wait,
+    pub rate: Wait,
+}
+
+/// Ready keys that wait for the same cause.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Wait {
+    pub keys: u64,
+    /// The time for which the oldest of them has been ready, in seconds; `None` without keys.
+    pub oldest: Option<f64>,
 }
 
 /// A change of a group, with its name in the API.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use prometheus_client::registry::Registry;
 use tokio::sync::{Semaphore, watch};
@@ -46,6 +47,7 @@ impl<K> Builder<K> {
             settings: Settings {
                 jobs: None,
                 hint: None,
+                target: None,
                 sections: Vec::new(),
                 registry: None,
                 ready: Box::new(|| true),
@@ -216,6 +218,28 @@ impl<K> Builder<K> {
     /// Sets the example that an empty dashboard shows: how to add a key.
     pub fn hint(mut self, how_to_add: impl Into<String>) -> Self {
         self.settings.hint = Some(how_to_add.into());
+        self
+    }
+
+    /// Sets the longest time for which a key should be ready before a run.
+    ///
+    /// While the oldest ready key is older, the dashboard shows its age in amber.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::Queue;
+    /// use requeue_http::Site;
+    /// use std::time::Duration;
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+    /// let queue: Queue<String> = Queue::builder().track_times().build()?;
+    /// let site = Site::builder(queue).target(Duration::from_secs(30)).build();
+    /// # Ok::<(), requeue::BuildError>(())
+    /// # }).unwrap();
+    /// ```
+    pub const fn target(mut self, target: Duration) -> Self {
+        self.settings.target = Some(target);
         self
     }
 

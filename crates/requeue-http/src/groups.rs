@@ -7,7 +7,7 @@ use axum::extract::{RawQuery, Request, State};
 use axum::response::Response;
 
 use crate::actions::{Log, check_token, read_body};
-use crate::api::{Group, GroupAction, GroupChange, GroupChanged, GroupList, Named};
+use crate::api::{Group, GroupAction, GroupChange, GroupChanged, GroupList, Held, Named};
 use crate::params::{Problem, json};
 use crate::source::{Selected, TableQuery, no_groups};
 use crate::state::SiteState;
@@ -49,6 +49,27 @@ impl GroupColumn {
     }
 }
 
+impl Held {
+    fn of_groups(groups: &[Group]) -> Self {
+        let mut held = Self::default();
+        for group in groups.iter().filter(|group| group.ready > 0) {
+            // The order is that of the explanation of a key.
+            let cause = match group {
+                Group { paused: true, .. } => &mut held.paused,
+                Group { limit: Some(limit), running, .. } if *running >= u64::from(*limit) => {
+                    &mut held.limit
+                }
+                Group { at_rate: true, .. } => &mut held.rate,
+                _ => continue,
+            };
+            cause.keys += group.ready;
+            let oldest = group.oldest.unwrap_or_default();
+            cause.oldest = Some(cause.oldest.map_or(oldest, |other| other.max(oldest)));
+        }
+        held
+    }
+}
+
 /// Lists groups, by name or in another order.
 pub(crate) async fn list_groups(
     State(site): Site,
@@ -58,10 +79,11 @@ pub(crate) async fn list_groups(
     let _turn = site.take_turn().await?;
     let query = TableQuery::<GroupColumn>::parse(query.as_deref(), MOST_GROUPS)?;
     let read = site.source.read_groups(MOST_GROUPS).await?;
+    let held = Held::of_groups(&read);
     let compare = |column: &GroupColumn, a: &_, b: &_| column.compare(a, b);
     let Selected { rows: groups, looked_at, more } =
         query.select(read, MOST_GROUPS, |group| &group.name, compare);
-    Ok(json(&GroupList { groups, looked_at, more }))
+    Ok(json(&GroupList { groups, held, looked_at, more }))
 }
 
 /// Changes a setting of a group, or cancels its keys.
@@ -120,6 +142,36 @@ fn check_change(action: GroupAction, change: &GroupChange) -> Result<(), Problem
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::Wait;
+
+    #[test]
+    fn ready_keys_are_held_by_the_first_cause_of_their_group() {
+        let group = |ready, oldest, paused, running, at_rate| Group {
+            name: String::new(),
+            ready,
+            waiting: 5,
+            running,
+            dirty: 0,
+            parked: 0,
+            oldest,
+            limit: Some(2),
+            rate: None,
+            weight: 1,
+            paused,
+            at_rate,
+        };
+        let held = Held::of_groups(&[
+            group(3, Some(4.0), true, 2, true),
+            group(4, Some(7.0), false, 2, true),
+            group(5, Some(3.0), false, 3, false),
+            group(6, Some(9.0), false, 1, true),
+            group(7, Some(9.0), false, 1, false),
+            group(0, None, true, 1, true),
+        ]);
+        let wait = |keys, oldest| Wait { keys, oldest: Some(oldest) };
+        let expected = Held { paused: wait(3, 4.0), limit: wait(9, 7.0), rate: wait(6, 9.0) };
+        assert_eq!(held, expected);
+    }
 
     #[test]
     fn a_change_has_the_fields_of_its_action_only() {

@@ -1,8 +1,8 @@
 //! A dashboard, Prometheus metrics and a JSON API for a [`requeue`] queue, as a router for [`axum`] or as a
 //! server.
 //!
-//! The dashboard shows the number of keys by state, rates and latencies of the last 15 minutes, and each key
-//! with its state, age, attempt, due time, and the reason why it waits.
+//! The dashboard shows whether the queue runs, what fails and what is slow, rates and latencies, and each key with its
+//! state, age, attempt, due time, and the reason why it waits.
 //!
 //! # Mount it in an axum application
 //!
@@ -51,6 +51,7 @@
 //! | show tables of the program, such as its replicas | [`Builder::section`] |
 //! | show keys that are neither text nor bytes | [`Site::builder_with`] |
 //! | show past runs, and keys that were given up | [`Builder::history`] |
+//! | mark a ready key that waits for too long | [`Builder::target`] |
 //! | let clients with a token change the queue | [`Builder::admin`] |
 //! | show a queue in a store | `Site::of_store` (feature `store`) |
 //! | decide about `/readyz` and `/healthz` | [`Builder::ready`], [`Builder::healthy`] |
@@ -67,6 +68,7 @@
 //! | `/api/v1/summary` | counts, rates, ages, and the keys that have run the longest |
 //! | `/api/v1/keys` | a page of keys |
 //! | `/api/v1/key` | one key, named by `key`, or by `key_base64` if it is not UTF-8 |
+//! | `/api/v1/failures` | the errors of failing keys, grouped, with the numbers of their keys |
 //! | `/api/v1/groups` | the groups of a queue in a store, with their settings |
 //! | `/api/v1/schedules` | the keys of a queue in a store that have a schedule |
 //! | `/api/v1/sections` | the tables of [`Builder::section`] |
@@ -79,6 +81,7 @@
 //! |---|---|
 //! | `state` | `ready`, `waiting`, `backing_off`, `running` (in flight), `parked`, or `damaged` (the row in the store cannot be read). All keys by default |
 //! | `failed` | `true`: only keys whose last run failed, in any state |
+//! | `error` | only failing keys of this group of `/api/v1/failures` |
 //! | `q` | only keys whose text contains this; ASCII letters match in upper and lower case |
 //! | `limit` | the number of keys, 1 to 256, or to 1,000 with `sort`; 100 by default |
 //! | `sort`, `order` | the column `key`, `state`, `age`, `attempt` or `due_in`, and `asc` or `desc` |
@@ -121,6 +124,7 @@ mod control;
 mod cursors;
 mod events;
 mod exposition;
+mod failures;
 mod groups;
 mod history;
 mod hosts;

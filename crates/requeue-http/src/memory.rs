@@ -1,5 +1,6 @@
 //! A queue in memory as a source. The queue is read in slices, so that no request holds its lock for long.
 
+use std::borrow::Cow;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
@@ -7,9 +8,10 @@ use async_trait::async_trait;
 use axum::http::StatusCode;
 use requeue::{Added, Cursor, Entry, Key, Phase, Queue};
 
-use crate::api::{Action, AddResult, KeyPage, Row, Sample, State, Status};
+use crate::api::{Action, AddResult, KeyPage, PastRun, Row, Sample, State, Status};
 use crate::control::Control;
 use crate::cursors::{Cursors, Order};
+use crate::failures::{Failing, Failures, group_of};
 use crate::history::{History, Past};
 use crate::keys::escape_key;
 use crate::params::Problem;
@@ -18,6 +20,7 @@ use crate::source::{
     Begin, Column, DetailOf, First, Found, Gauges, LOOKS, NewKey, Rank, Read, Selection, Show,
     Sort, Source, Walk, Walked, count_of, detail_of,
 };
+use crate::time::unix_time;
 
 /// The number of keys that are read under one hold of the queue's lock.
 const SLICE: usize = 256;
@@ -65,8 +68,10 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
     }
 
     fn is_selected(&self, selection: &Selection, entry: &Entry<K>) -> bool {
-        selection.selects(State::of_entry(entry), entry.failures, || {
-            escape_key(&(self.show)(&entry.key)).into_owned().into()
+        let text = || escape_key(&(self.show)(&entry.key)).into_owned().into();
+        selection.selects(State::of_entry(entry), entry.failures, text, || {
+            let history = self.history.as_ref()?;
+            history.last_error(&(self.show)(&entry.key)).map(Cow::Owned)
         })
     }
 
@@ -75,7 +80,8 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         let Some(history) = &self.history else { return Vec::new() };
         let mut parked = history.parked_below(below);
         parked.retain(|(_, key, past)| {
-            selection.selects(State::Parked, past.attempts(), || escape_key(key))
+            let error = || past.last_error().map(Cow::Borrowed);
+            selection.selects(State::Parked, past.attempts(), || escape_key(key), error)
                 && !self.is_queued(key)
         });
         parked
@@ -259,6 +265,27 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
     }
 }
 
+/// Adds a failing key with the times of its failures, which only the history knows. Returns false if no key was added,
+/// because there are too many.
+fn push_past(
+    failures: &mut Failures,
+    key: &[u8],
+    state: State,
+    failed: u32,
+    past: Option<&Past>,
+) -> bool {
+    let error = past.and_then(Past::last_error);
+    let text = escape_key(key);
+    let group = group_of(error, &text);
+    let mut times = past.into_iter().flat_map(|past| &past.runs).take_while(|run| {
+        run.error.as_deref().is_some_and(|error| group_of(Some(error), &text) == group)
+    });
+    let ago = |run: &PastRun| (unix_time() - run.at).max(0.0);
+    let last = times.next().map(ago);
+    let first = times.last().map(ago).or(last);
+    failures.push(&Failing { key, state, failures: failed, error, first, last })
+}
+
 /// Returns true if a key has a pending run beside the run in flight.
 fn runs_again<K>(entry: &Entry<K>) -> bool {
     entry.phase == Phase::InFlightDirty || entry.due.is_some()
@@ -357,6 +384,23 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
             (_, None) => return Ok(Found::Nothing),
         };
         Ok(Found::Page(Box::new(KeyPage::new(row, past))))
+    }
+
+    async fn read_failures(&self, failures: &mut Failures) -> Result<(), Problem> {
+        let failing = Selection { failed: true, ..Selection::default() };
+        for (_, key, past) in self.parked_below(&failing, u32::MAX) {
+            failures.looked_at += 1;
+            push_past(failures, &key, State::Parked, past.attempts(), Some(&past));
+        }
+        let visited = self.visit_keys(&failing, LOOKS, |entry| {
+            let key = (self.show)(&entry.key);
+            let past = self.history.as_ref().and_then(|history| history.past_of(&key));
+            push_past(failures, &key, State::of_entry(&entry), entry.failures, past.as_ref())
+        });
+        let (looked_at, unread) = visited.await;
+        failures.looked_at += looked_at;
+        failures.cut |= unread;
+        Ok(())
     }
 
     async fn matching_keys(

@@ -18,6 +18,7 @@ use crate::api::{
 };
 use crate::events;
 use crate::exposition::Format;
+use crate::failures::Failures;
 use crate::groups;
 use crate::keys::from_base64;
 use crate::params::{Params, Problem, json};
@@ -66,10 +67,15 @@ pub(crate) fn router(site: Arc<SiteState>) -> Router {
         .route("/", get(serve_page))
         .route("/style.css", get(|| asset(STYLE, include_str!("../assets/style.css"))))
         .route("/plot.css", get(|| asset(STYLE, include_str!("../assets/plot.css"))))
+        .route("/overview.css", get(|| asset(STYLE, include_str!("../assets/overview.css"))))
         .route("/keys.css", get(|| asset(STYLE, include_str!("../assets/keys.css"))))
         .route("/app.js", get(|| asset(SCRIPT, include_str!("../assets/app.js"))))
         .route("/format.js", get(|| asset(SCRIPT, include_str!("../assets/format.js"))))
         .route("/plot.js", get(|| asset(SCRIPT, include_str!("../assets/plot.js"))))
+        .route("/dom.js", get(|| asset(SCRIPT, include_str!("../assets/dom.js"))))
+        .route("/standing.js", get(|| asset(SCRIPT, include_str!("../assets/standing.js"))))
+        .route("/failures.js", get(|| asset(SCRIPT, include_str!("../assets/failures.js"))))
+        .route("/charts.js", get(|| asset(SCRIPT, include_str!("../assets/charts.js"))))
         .route("/api.js", get(|| asset(SCRIPT, include_str!("../assets/api.js"))))
         .route("/view.js", get(|| asset(SCRIPT, include_str!("../assets/view.js"))))
         .route("/key.js", get(|| asset(SCRIPT, include_str!("../assets/key.js"))))
@@ -85,6 +91,7 @@ pub(crate) fn router(site: Arc<SiteState>) -> Router {
         .route("/api/v1/summary", get(summary))
         .route("/api/v1/keys", get(list_keys))
         .route("/api/v1/key", get(show_key))
+        .route("/api/v1/failures", get(list_failures))
         .route("/api/v1/groups", get(groups::list_groups))
         .route("/api/v1/schedules", get(schedules::list_schedules))
         .route("/api/v1/activity", get(show_activity))
@@ -202,6 +209,7 @@ async fn serve_page(State(site): Site, OriginalUri(uri): OriginalUri) -> Respons
         .replace("{no-parked}", hidden(gauges.counts.parked.is_some()))
         .replace("{sections}", &site.settings.sections.len().to_string())
         .replace("{groups}", &u8::from(site.source.has_groups()).to_string())
+        .replace("{activity}", &u8::from(site.source.has_activity()).to_string())
         .replace("{schedules}", &u8::from(site.source.has_schedules()).to_string())
         .replace("{admin}", if site.admin.is_some() { "locked" } else { "none" })
         .replace("{hint}", &html_escaped(hint))
@@ -269,9 +277,17 @@ async fn list_sections(State(site): Site, RawQuery(query): RawQuery) -> Result<R
     Ok(json(&serde_json::json!({ "sections": sections })))
 }
 
+async fn list_failures(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+    let _turn = site.take_turn().await?;
+    let limit = Params::parse(query.as_deref(), &["limit"])?.limit_of(MOST_ROWS)?;
+    let mut failures = Failures::default();
+    site.source.read_failures(&mut failures).await?;
+    Ok(json(&failures.into_list(limit)))
+}
+
 async fn show_activity(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let _turn = site.take_turn().await?;
-    let params = Params::parse(query.as_deref(), &["since"])?;
+    let params = Params::parse(query.as_deref(), &["since", "parts"])?;
     let since = match params.text_of("since")?.map(str::parse) {
         None => HOUR,
         Some(Ok(seconds)) if (0..=WEEK).contains(&seconds) => Duration::from_secs(seconds),
@@ -280,13 +296,23 @@ async fn show_activity(State(site): Site, RawQuery(query): RawQuery) -> Result<R
             return Err(Problem::parameter("since", error));
         }
     };
-    Ok(json(&site.source.read_activity(since).await?))
+    let parts = match params.text_of("parts")?.map(str::parse) {
+        None => MOST_MINUTES,
+        Some(Ok(parts)) if (1..=MOST_MINUTES).contains(&parts) => parts,
+        Some(_) => {
+            let error = format!("expected a number from 1 to {MOST_MINUTES}");
+            return Err(Problem::parameter("parts", &error));
+        }
+    };
+    Ok(json(&site.source.read_activity(since, parts).await?))
 }
 
 /// The default of `since`.
 const HOUR: Duration = Duration::from_secs(3_600);
 /// The largest `since`, in seconds. A store removes older numbers.
 const WEEK: u64 = 7 * 24 * 3_600;
+/// The number of minutes in a week.
+const MOST_MINUTES: usize = 7 * 24 * 60;
 
 async fn stream_events(State(site): Site) -> Result<Response, Problem> {
     let events =
@@ -297,7 +323,7 @@ async fn stream_events(State(site): Site) -> Result<Response, Problem> {
 async fn list_keys(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     // The turn comes before the parsing, so a flood of searches is refused at the lowest cost.
     let _turn = site.take_turn().await?;
-    let known = ["state", "q", "failed", "cursor", "limit", "sort", "order"];
+    let known = ["state", "q", "failed", "error", "cursor", "limit", "sort", "order"];
     let params = Params::parse(query.as_deref(), &known)?;
     let sort = params.sort_of::<Column>()?.map(|(by, descends)| Sort { by, descends });
     let limit = params.limit_of(if sort.is_some() { MOST_SORTED } else { MOST_ROWS })?;

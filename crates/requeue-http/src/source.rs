@@ -13,6 +13,7 @@ use crate::api::{
     Schedule, ScheduleAction, ScheduleChange, StartRate, State, Status, Tally, Worker,
 };
 use crate::control::Control;
+use crate::failures::{Failures, group_of};
 use crate::history::History;
 use crate::params::{Params, Problem};
 use crate::rows::Detail;
@@ -31,6 +32,8 @@ pub(crate) trait Source: Send + Sync {
     fn longest_running(&self, limit: usize) -> Vec<Row>;
     async fn read_page(&self, walk: &Walk) -> Result<Walked, Problem>;
     async fn find_key(&self, key: &[u8]) -> Result<Found, Problem>;
+    /// Reads the failing keys, the parked keys first.
+    async fn read_failures(&self, failures: &mut Failures) -> Result<(), Problem>;
     /// Returns up to `most` selected keys on which `action` has an effect.
     async fn matching_keys(
         &self,
@@ -70,8 +73,12 @@ pub(crate) trait Source: Send + Sync {
     fn recent_activity(&self) -> Option<(Tally, Vec<Worker>)> {
         None
     }
-    /// Returns the work of all processes in this time.
-    async fn read_activity(&self, _since: Duration) -> Result<Activity, Problem> {
+    /// Returns true if the work of all processes is kept. This does not change after the source is built.
+    fn has_activity(&self) -> bool {
+        false
+    }
+    /// Returns the work of all processes in this time, in up to `most` parts and one more.
+    async fn read_activity(&self, _since: Duration, _most: usize) -> Result<Activity, Problem> {
         Err(no_activity())
     }
     /// Changes the settings of a group.
@@ -163,10 +170,12 @@ pub(crate) struct Selection {
     pub(crate) part: Option<Part>,
     /// Only keys whose last run failed.
     pub(crate) failed: bool,
+    /// Only failing keys of this group of errors.
+    pub(crate) error: Option<String>,
 }
 
 impl Selection {
-    /// Reads the parameters `state`, `q` and `failed` from a query string.
+    /// Reads the parameters `state`, `q`, `failed` and `error` from a query string.
     pub(crate) fn from_params(params: &Params) -> Result<Self, Problem> {
         let failed = match params.text_of("failed")? {
             None | Some("false") => false,
@@ -177,20 +186,26 @@ impl Selection {
             state: params.named_value("state")?,
             part: params.text_of("q")?.map(Part::new),
             failed,
+            error: params.text_of("error")?.map(str::to_owned),
         })
     }
 
-    /// Returns true if a key is selected. `text` is the key as it is shown.
+    /// Returns true if a key is selected. `text` is the key as it is shown, and `error` its last error.
     pub(crate) fn selects<'a>(
         &self,
         state: State,
         failures: u32,
-        text: impl FnOnce() -> Cow<'a, str>,
+        text: impl Fn() -> Cow<'a, str>,
+        error: impl FnOnce() -> Option<Cow<'a, str>>,
     ) -> bool {
         state != State::Idle
             && self.state.is_none_or(|wanted| wanted == state)
             && (!self.failed || failures > 0)
             && self.part.as_ref().is_none_or(|part| part.is_in(&text()))
+            && self
+                .error
+                .as_ref()
+                .is_none_or(|group| failures > 0 && group_of(error().as_deref(), &text()) == *group)
     }
 }
 

@@ -32,6 +32,8 @@ pub(crate) struct Settings {
     pub(crate) jobs: Option<Jobs>,
     /// The example of an empty dashboard.
     pub(crate) hint: Option<String>,
+    /// The longest time for which a key should be ready before a run.
+    pub(crate) target: Option<Duration>,
     pub(crate) sections: Vec<MakeSection>,
     pub(crate) registry: Option<Arc<Registry>>,
     pub(crate) ready: Box<dyn Fn() -> bool + Send + Sync>,
@@ -93,6 +95,7 @@ impl SiteState {
             panics: gauges.process.panics,
             times: gauges.keeps_times,
             oldest_ready: time(|times| times.oldest_ready),
+            target: self.settings.target.map(seconds),
             longest_running: time(|times| times.longest_running),
             longest: self.source.longest_running(10),
             jobs: self

@@ -1,5 +1,6 @@
 //! A queue in a store as a source. One task reads the queue's numbers from the store, and another task reads its state.
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -22,6 +23,7 @@ use crate::api::{
     Minute, PastRun, Row, Sample, ScheduleAction, ScheduleChange, StartRate, State as RowState,
     Status, Tally, Worker,
 };
+use crate::failures::{Failing, Failures};
 use crate::history::History;
 use crate::keys::{escape_key, from_base64, to_base64};
 use crate::params::Problem;
@@ -248,8 +250,9 @@ impl Stored {
                     looked_at += 1;
                     after = Some(entry.key.clone());
                     let text = || escape_key(&entry.key);
-                    let is_taken =
-                        selection.selects(RowState::stored(entry.state), entry.failures, text);
+                    let error = || entry.error.as_deref().map(Cow::Borrowed);
+                    let state = RowState::stored(entry.state);
+                    let is_taken = selection.selects(state, entry.failures, text, error);
                     let goes_on = !is_taken || visit(entry);
                     if !goes_on || looked_at >= most {
                         return Ok((looked_at, after));
@@ -377,6 +380,31 @@ impl Source for Stored {
         Ok(Found::Page(Box::new(page)))
     }
 
+    async fn read_failures(&self, failures: &mut Failures) -> Result<(), Problem> {
+        for state in [RowState::Parked, RowState::Waiting, RowState::Running, RowState::Ready] {
+            let failing = Selection { state: Some(state), failed: true, ..Selection::default() };
+            let Some(left) = LOOKS.checked_sub(failures.looked_at).filter(|&left| left > 0) else {
+                failures.cut = true;
+                break;
+            };
+            let visited = self.visit_keys(&failing, None, left, |entry| {
+                let ago = last_failure(entry).map(seconds);
+                failures.push(&Failing {
+                    key: &entry.key,
+                    state,
+                    failures: entry.failures,
+                    error: entry.error.as_deref(),
+                    first: ago,
+                    last: ago,
+                })
+            });
+            let (looked_at, next) = visited.await?;
+            failures.looked_at += looked_at;
+            failures.cut |= next.is_some();
+        }
+        Ok(())
+    }
+
     async fn matching_keys(
         &self,
         action: Action,
@@ -491,8 +519,16 @@ impl Source for Stored {
         Ok(groups.into_iter().map(Group::from).collect())
     }
 
-    async fn read_activity(&self, since: Duration) -> Result<Activity, Problem> {
-        Ok(await_answer(PATIENCE, self.queue.activity(since)).await?.into())
+    fn has_activity(&self) -> bool {
+        true
+    }
+
+    async fn read_activity(&self, since: Duration, most: usize) -> Result<Activity, Problem> {
+        let mut activity = await_answer(PATIENCE, self.queue.activity(since)).await?;
+        let step = (since.as_secs() / 60).div_ceil(most as u64).max(1);
+        activity.minutes = sum_minutes(activity.minutes, step.cast_signed());
+        let step = step as f64 * 60.0;
+        Ok(Activity { step, ..Activity::from(activity) })
     }
 
     async fn change_group(&self, action: GroupAction, change: GroupChange) -> Result<(), Problem> {
@@ -584,6 +620,23 @@ impl From<ScheduleInfo> for api::Schedule {
     }
 }
 
+/// Sums the numbers of each `step` minutes. The parts begin at the same times in each request.
+fn sum_minutes(minutes: Vec<requeue_store::Minute>, step: i64) -> Vec<requeue_store::Minute> {
+    let mut parts: Vec<requeue_store::Minute> = Vec::new();
+    for mut minute in minutes {
+        let after = minute.number.rem_euclid(step);
+        match parts.last_mut().filter(|part| part.number == minute.number - after) {
+            Some(part) => part.tally.merge(&minute.tally),
+            None => {
+                minute.number -= after;
+                minute.ago += Duration::from_secs(60 * after.unsigned_abs());
+                parts.push(minute);
+            }
+        }
+    }
+    parts
+}
+
 impl From<requeue_store::Activity> for Activity {
     fn from(activity: requeue_store::Activity) -> Self {
         let worker = |worker: LiveWorker| Worker {
@@ -601,6 +654,7 @@ impl From<requeue_store::Activity> for Activity {
         };
         Self {
             period: seconds(activity.period),
+            step: 60.0,
             total: Tally::from(&activity.total()),
             minutes: activity.minutes.iter().map(minute).collect(),
             workers: activity.workers.into_iter().map(worker).collect(),
@@ -638,6 +692,7 @@ impl From<GroupInfo> for Group {
             rate: info.rate.map(StartRate::from),
             weight: info.weight,
             paused: info.is_paused,
+            at_rate: info.next_start.is_some_and(|wait| !wait.is_zero()),
         }
     }
 }
@@ -700,6 +755,11 @@ fn key_from_bytes(bytes: Vec<u8>) -> Result<Key, Problem> {
         0..=Key::MAX_LENGTH => Ok(Key::from(bytes)),
         _ => Err(Problem::parameter("keys", "a key of a store has 2,048 bytes at most")),
     }
+}
+
+/// Returns the time since the last failure of a key. The store records it for parked keys only.
+fn last_failure(entry: &Entry) -> Option<Duration> {
+    entry.since.filter(|_| entry.state == State::Parked)
 }
 
 /// Returns true if a key has a pending run beside the one in flight.

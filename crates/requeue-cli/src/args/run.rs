@@ -377,22 +377,25 @@ pub(crate) struct Dashboard {
     serve: Option<Address>,
 
     #[command(flatten)]
-    admin: AdminFlags,
+    page: PageFlags,
 }
 
 impl Dashboard {
     /// Returns the settings of the dashboard; `None` without `--serve`.
     pub(crate) fn serve_settings(self) -> Result<Option<Serve>, Refusal> {
         match self.serve {
-            Some(address) => self.admin.settings_at(address).map(Some),
-            None if self.admin.serve_admin => Err(Refusal::usage("--serve-admin requires --serve")),
+            Some(address) => self.page.settings_at(address).map(Some),
+            None if self.page.serve_admin => Err(Refusal::usage("--serve-admin requires --serve")),
+            None if self.page.serve_target.is_some() => {
+                Err(Refusal::usage("--serve-target requires --serve"))
+            }
             None => Ok(None),
         }
     }
 }
 
 #[derive(Args, Clone, Debug, Default)]
-pub(crate) struct AdminFlags {
+pub(crate) struct PageFlags {
     /// Let clients of the dashboard with the token change the queue
     ///
     /// They can add, cancel, revive and run keys, and pause. The token has 16 to 1,024 visible characters. It
@@ -404,14 +407,21 @@ pub(crate) struct AdminFlags {
     #[arg(long, value_name = "FILE", help_heading = "Output", hide_short_help = true)]
     #[arg(requires = "serve_admin")]
     pub(crate) token_file: Option<PathBuf>,
+
+    /// Longest time for which a key should be ready before a run
+    ///
+    /// While the oldest ready key is older, the dashboard shows its age in amber.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    #[arg(help_heading = "Output", hide_short_help = true)]
+    pub(crate) serve_target: Option<Duration>,
 }
 
-impl AdminFlags {
+impl PageFlags {
     /// Returns the settings of a dashboard at `address`.
     pub(crate) fn settings_at(&self, address: Address) -> Result<Serve, Refusal> {
         let token =
             self.serve_admin.then(|| admin_token(self.token_file.as_deref())).transpose()?;
-        Ok(Serve { address, token })
+        Ok(Serve { address, token, target: self.serve_target })
     }
 }
 

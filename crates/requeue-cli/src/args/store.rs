@@ -14,7 +14,7 @@ use requeue_store::{ParkedAdd, Priority, Rate, State};
 use crate::args::groups::GroupFlags;
 use crate::args::help::Sections;
 use crate::args::run::{
-    AdminFlags, Common, Dashboard, Passwords, RE_ADD, Read, STORE_VARIABLE, Stdin, Summary,
+    Common, Dashboard, PageFlags, Passwords, RE_ADD, Read, STORE_VARIABLE, Stdin, Summary,
 };
 use crate::args::values::{ServerUrl, StoreRate, named_values, parse_server, parse_store_rate};
 use crate::duration::{Debounce, parse_debounce, parse_duration};
@@ -364,7 +364,7 @@ pub(crate) struct ServeFlags {
     pub(crate) address: Address,
 
     #[command(flatten)]
-    pub(crate) admin: AdminFlags,
+    pub(crate) page: PageFlags,
 
     #[command(flatten)]
     pub(crate) place: Place,

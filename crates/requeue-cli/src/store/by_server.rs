@@ -255,7 +255,7 @@ async fn change_all(
     let state = state.map_or("", |state| api::State::stored(state).name());
     let query = [("action", action.name().as_bytes()), ("state", state.as_bytes())];
     let Matched { matched } = server.get("count", &query).await?;
-    let matching = Matching { state: Some(state.to_owned()), q: None, failed: false };
+    let matching = Matching { state: Some(state.to_owned()), q: None, failed: false, error: None };
     let change = Change { keys: None, matching: Some(matching), expected: Some(matched) };
     let Changed { changed, .. } = server.post(action.name(), &change).await?;
     complain(&format!("{changed} {done}"));

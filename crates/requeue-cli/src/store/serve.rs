@@ -10,7 +10,7 @@ use crate::serve::{Listener, store_site};
 /// `requeue serve`.
 pub(crate) fn serve(flags: &ServeFlags) -> Result<Ended, Refusal> {
     block_on(async {
-        let listener = Listener::bind(&flags.admin.settings_at(flags.address.clone())?).await?;
+        let listener = Listener::bind(&flags.page.settings_at(flags.address.clone())?).await?;
         let metrics = &listener.metrics;
         let queue = flags.place.to_find(|opening| opening.metrics(metrics), "").await?;
         let output = Output::start().map_err(|error| Refusal::failure(error.to_string()))?;

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp, Unit};
+use jiff::{Timestamp, Unit};
 use requeue_http::api::{Activity, Outcome, PastRun, Worker};
 use requeue_store::{Entry, Rate, State, StateCounts};
 use serde::Serialize;

@@ -411,6 +411,7 @@ fn a_token_that_is_missing_or_weak_is_refused_before_anything_runs() {
         ),
         (&["--serve", "0", "--serve-admin", "--token-file", "short", "echo"], "16 to 1,024"),
         (&["--serve-admin", "echo"], "--serve-admin requires --serve"),
+        (&["--serve-target", "30s", "echo"], "--serve-target requires --serve"),
         (&["--serve", "0", "--token-file", "short", "echo"], "--serve-admin"),
     ] {
         let mut command = crate::support::command(args);

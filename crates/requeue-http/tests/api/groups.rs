@@ -176,7 +176,12 @@ fn a_change_of_a_group_that_is_not_valid_names_the_value_and_changes_nothing() {
         assert_eq!(answer.status, 400, "{action} {change}: {said}");
         assert!(said.contains(error), "{action} {change}: {said}");
     }
-    assert_eq!(groups(&served, ""), json!({ "groups": [], "looked_at": 0, "more": false }));
+    let none = json!({ "keys": 0, "oldest": null });
+    let expected = json!({
+        "groups": [], "held": { "paused": none, "limit": none, "rate": none },
+        "looked_at": 0, "more": false,
+    });
+    assert_eq!(groups(&served, ""), expected);
 }
 
 #[test]

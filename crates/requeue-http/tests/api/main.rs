@@ -3,6 +3,7 @@
 mod admin;
 mod client;
 mod events;
+mod failures;
 #[cfg(feature = "store")]
 mod groups;
 mod keys;

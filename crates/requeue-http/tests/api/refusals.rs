@@ -6,16 +6,21 @@ use serde_json::json;
 use crate::client::{ask, get};
 use crate::{Keys, Served};
 
-const PATHS: [&str; 26] = [
+const PATHS: [&str; 31] = [
     "/",
     "/style.css",
     "/plot.css",
+    "/overview.css",
     "/keys.css",
     "/admin.css",
     "/admin.js",
     "/api/v1/openapi.json",
     "/api.js",
     "/app.js",
+    "/charts.js",
+    "/dom.js",
+    "/failures.js",
+    "/standing.js",
     "/key.js",
     "/view.js",
     "/format.js",

@@ -212,6 +212,34 @@ fn the_work_of_all_processes_is_shown_per_minute() {
 }
 
 #[test]
+fn minutes_are_summed_and_errors_are_grouped_for_all_processes() {
+    let (served, queue, running, _dir) = served();
+    served.runtime.block_on(running.retry("busy: 12 of 12")).expect("the lease is held");
+    let activity = get(served.address, "/api/v1/activity?since=604800&parts=168").json();
+    assert_eq!((&activity["step"], &activity["total"]["adds"]), (&json!(3600.0), &json!(7)));
+    let parts = activity["minutes"].as_array().expect("parts").iter();
+    assert_eq!(parts.map(|part| part["adds"].as_u64().unwrap()).sum::<u64>(), 7);
+    for parts in ["0", "10081", "x"] {
+        let refused = get(served.address, &format!("/api/v1/activity?parts={parts}"));
+        assert_eq!((refused.status, &refused.json()["parameter"]), (400, &json!("parts")));
+    }
+
+    let of = |answer: &Value, name: &str| {
+        let groups = answer["failures"].as_array().expect("groups").iter();
+        groups.map(|group| group[name].clone()).collect::<Vec<_>>()
+    };
+    let failures = get(served.address, "/api/v1/failures").json();
+    let errors = ["busy", "busy: # of #", "no such address"].map(Value::from);
+    assert_eq!(of(&failures, "error"), errors);
+    assert_eq!(of(&failures, "parked"), [0, 0, 1].map(Value::from));
+    assert_eq!((&failures["keys"], &failures["waiting"]), (&json!(3), &json!(2)));
+    assert!(failures["failures"][2]["last"].is_number(), "{failures}");
+    let keys = keys(&served, "?error=busy:+%23+of+%23");
+    assert_eq!(names(&keys), ["running"]);
+    drop(queue);
+}
+
+#[test]
 fn metrics_of_a_queue_in_a_store_have_families_in_both_formats() {
     let dir = tempfile::tempdir().expect("a directory");
     let runtime = Runtime::new().expect("a runtime");

@@ -72,7 +72,7 @@ fn each_action_is_one_of_the_page_and_says_what_it_has_done() {
 
     // One key.
     page.wait_for(&format!("{SHOWN}.length === 1"));
-    click(&page, "tbody a");
+    click(&page, "#keys tbody a");
     page.wait_for(&format!("{}.includes('waiting')", text("#key-facts")));
     let question = |asked: &str| {
         page.wait_for(&format!(

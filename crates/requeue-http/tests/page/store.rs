@@ -31,17 +31,23 @@ fn numbers_that_are_old_are_shown_with_their_age() {
     page.wait_for(&format!("{} === '1'", count("ready")));
     let facts =
         |text: &str| format!("document.querySelector('#facts').textContent.includes('{text}')");
-    page.wait_for(&facts("open · "));
-    page.wait_for(&facts("0 runs"));
+    let state = "document.body.dataset.health + ' ' + document.querySelector('#state').innerText";
+    page.wait_for(&facts("0 runs in the last hour"));
+    page.wait_for(&facts("0 workers alive · oldest ready "));
+    page.wait_for(&format!("{state} === 'ok Live'"));
 
     server.freeze();
-    page.wait_for(&facts("store unreachable · keys counted "));
-    page.wait_for(&facts(" ago · "));
+    // A number that is not known is a dash with the reason, and the page is not live.
+    let state_is = |text: &str| format!("/^{text}$/.test({state}.trim())");
+    page.wait_for(&state_is("bad Store unreachable keys counted .* ago"));
+    page.wait_for(&facts("– the store has not answered runs in the last hour"));
+    page.wait_for(&facts("– the store has not answered workers alive"));
+    page.screenshot("unreachable");
     assert_eq!(page.eval(&count("ready")), json!("1"));
 
     server.thaw();
-    page.wait_for(&facts("open · "));
-    page.wait_for(&facts("0 runs"));
+    page.wait_for(&format!("{state} === 'ok Live'"));
+    page.wait_for(&facts("0 runs in the last hour"));
 }
 
 async fn open_file(dir: &Path) -> Store {
@@ -216,4 +222,58 @@ fn schedules_are_shown_and_changed() {
     let complaints = page.complaints();
     // The browser reports the request that was refused.
     assert!(complaints.len() == 1 && complaints[0].contains("/schedule-add"), "{complaints:?}");
+}
+
+#[test]
+fn longer_ranges_and_held_keys_come_from_the_store() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let runtime = Runtime::new().expect("a runtime");
+    let _inside = runtime.enter();
+    let queue = runtime.block_on(async {
+        let store = open_file(dir.path()).await;
+        let opening = store.queue("orders").group_by("^[^/]*").group_limit(1).claim_ahead(0);
+        let queue = opening.worker("web-1").open().await.expect("the queue opens");
+        queue.add_all(["acme/1", "acme/2", "acme/3"]).await.expect("added");
+        queue
+    });
+    let running = runtime.block_on(async {
+        let item = queue.get().await.expect("the queue is open");
+        item.give_up("no such address: 17").await.expect("the lease is held");
+        let running = queue.get().await.expect("the queue is open");
+        queue.activity(std::time::Duration::ZERO).await.expect("written");
+        running
+    });
+    let key = running.key().to_string();
+    let url = serve_admin(&runtime, queue);
+    let Some(page) = browser("longer_ranges_and_held_keys_come_from_the_store", &url) else {
+        return;
+    };
+    let cells = |table: &str, columns: usize| {
+        format!(
+            "[...document.querySelectorAll('#{table} tbody tr')].map((row) => \
+             [...row.cells].slice(0, {columns}).map((cell) => cell.textContent).join('|')).join()"
+        )
+    };
+    page.wait_for(&format!("{} === 'limit of a group|1'", cells("waits", 2)));
+    page.wait_for(&format!("{} === '{key}'", cells("longest", 1)));
+    page.wait_for(&format!("{}.endsWith('|web-1')", cells("longest", 3)));
+    page.wait_for(&format!("{}.startsWith('no such address: #|1|1|acme/')", cells("failures", 6)));
+
+    let label = "document.querySelector('#rates .plot').getAttribute('aria-label')";
+    for (range, time, step) in
+        [("3600", "1 h", "1 min"), ("86400", "24 h", "8 min"), ("604800", "7 days", "56 min")]
+    {
+        page.eval(&format!("document.querySelector('[name=range][value=\"{range}\"]').click()"));
+        page.wait_for(&format!(
+            "{label}.startsWith('Events per minute in the last {time}, now: ')"
+        ));
+        page.wait_for("document.querySelector('#rates .none') === null");
+        page.wait_for(&format!(
+            "document.querySelector('#worked .over').textContent === 'per {step}'"
+        ));
+    }
+    page.screenshot("range-7-days");
+    page.eval("document.querySelector('[name=range]').click()");
+    page.wait_for(&format!("{label}.startsWith('Events per second in the last ')"));
+    assert_eq!(page.complaints(), [""; 0]);
 }

@@ -1,0 +1,60 @@
+// Elements of the page.
+
+/** Creates an element. */
+export function make(kind, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(kind), properties);
+  made.append(...children);
+  return made;
+}
+
+/** Sets the text of a node, unless it has this text. */
+export function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+/** Creates a dash for a number without a source, with the reason. */
+export function unknown(reason) {
+  return make("span", { className: "unknown", title: reason }, "–",
+    make("span", { className: "unseen", textContent: ` ${reason}` }));
+}
+
+/** The lines of a table. Elements are reused, so that a link keeps its focus. */
+export class Lines {
+  constructor(table) {
+    this.table = table;
+    this.body = table.querySelector("tbody");
+    this.kinds = [...table.querySelectorAll("thead th")].map(({ className }) => className);
+  }
+
+  /** @param lines Lists of cells: { text, href, title }, or { reason } for an unknown value. */
+  show(lines) {
+    while (this.body.rows.length > lines.length) this.body.rows[lines.length].remove();
+    lines.forEach((cells, at) => {
+      const row = this.body.rows[at] ?? this.body.appendChild(this.line());
+      cells.forEach((cell, column) => setCell(row.cells[column], cell));
+    });
+  }
+
+  line() {
+    const cells = this.kinds.map((className, at) => (
+      at === 0 ? make("th", { className, scope: "row" }) : make("td", { className })));
+    return make("tr", {}, ...cells);
+  }
+}
+
+/** Shows a value in a cell of a table. */
+export function setCell(cell, { text, href, title, reason }) {
+  if (reason) {
+    if (cell.firstChild?.title !== reason) cell.replaceChildren(unknown(reason));
+    return;
+  }
+  const kind = href ? "A" : "SPAN";
+  if (cell.firstChild?.nodeName !== kind || cell.firstChild.className === "unknown") {
+    cell.replaceChildren(make(kind));
+  }
+  const shown = cell.firstChild;
+  setText(shown, text);
+  if (href && shown.getAttribute("href") !== href) shown.setAttribute("href", href);
+  // Long texts are cut to one line.
+  if (shown.title !== (title ?? text)) shown.title = title ?? text;
+}

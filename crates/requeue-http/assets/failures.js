@@ -1,0 +1,76 @@
+// The errors of failing keys, in groups.
+
+import { naming } from "./api.js";
+import { setCell, setText } from "./dom.js";
+import { amount, duration } from "./format.js";
+import { List, Row } from "./list.js";
+import { address } from "./view.js";
+
+const $ = (selector) => document.querySelector(selector);
+const COLUMNS = [["keys", "amount"], ["failures", "amount"], ["key", "key"], ["first", "amount"], ["last", "amount"]];
+/** The number of errors that are shown first. */
+const FIRST = 5;
+const NO_TIME = "the time of these failures is not recorded";
+
+export class Failures extends List {
+  /** `admin` revives keys. */
+  constructor(admin) {
+    super("failures", "error", "", "", []);
+    this.admin = admin;
+    this.list = null;
+    $("#all-failures").addEventListener("click", () => {
+      this.section.classList.add("all");
+      this.show(this.list);
+    });
+  }
+
+  idOf(group) {
+    return group.error;
+  }
+
+  make(group) {
+    return new FailureRow(group.error, group.error, COLUMNS, ["Revive"]);
+  }
+
+  show(list) {
+    super.show(list);
+    this.list = list;
+    const { keys, more, cut, failures: { length } } = list;
+    $("#failures table").hidden = length === 0;
+    $("#all-failures").hidden = length <= FIRST || this.section.classList.contains("all");
+    const errors = `${more ? "more than " : ""}${amount(length)} ${length === 1 ? "error" : "errors"}`;
+    const least = cut ? "at least " : "";
+    setText($("#failures-shown"), keys === 0
+      ? `${cut ? "no failing key was found among the keys that were read" : "no key fails"}`
+      : `${least}${amount(keys)} ${keys === 1 ? "key" : "keys"}, ${errors}`);
+    $("#failures-shown").title = cut ? `Not all keys were read, only ${amount(list.looked_at)}.` : "";
+  }
+
+  /** Revives the parked keys of a group. */
+  act(action, { error }) {
+    this.admin.run(async () => {
+      await this.admin.actOnAll(action, { state: "parked", q: "", failed: "", error });
+      this.refresh();
+    });
+  }
+}
+
+class FailureRow extends Row {
+  update(group) {
+    const { error, keys, parked, failures, key, sample, first, last } = group;
+    // A list of parked keys is quick to read.
+    const state = keys === parked ? "parked" : "";
+    setCell(this.tr.cells[0], { text: error || "empty error", href: address({ state, error }), title: sample ?? error });
+    const named = naming(group);
+    const ago = (time) => (time === null ? { reason: NO_TIME } : { text: `${duration(Math.round(time))} ago` });
+    const values = {
+      keys: { text: amount(keys), title: parked ? `${amount(parked)} parked` : "none parked" },
+      failures: { text: amount(failures), title: "failures in a row" },
+      key: { text: key, href: named && address(named) },
+      first: ago(first),
+      last: ago(last),
+    };
+    for (const [column, cell] of this.cells) setCell(cell, values[column]);
+    this.buttons[0].hidden = parked === 0;
+  }
+}

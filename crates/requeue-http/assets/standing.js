@@ -1,0 +1,189 @@
+// The first lines of the page: whether the queue runs, and what is slow.
+
+import { naming } from "./api.js";
+import { Lines, make, setText, unknown } from "./dom.js";
+import { amount, duration, limit } from "./format.js";
+import { address } from "./view.js";
+
+const $ = (selector) => document.querySelector(selector);
+/** The age in seconds from which the page says how old the numbers of keys are. A store counts them each second if it
+ * needs less than 20 ms for that. */
+const OLD = 3;
+/** The age from which the numbers are no basis for a decision. A store that counts slowly still counts each minute. */
+const STALE = 90;
+/** The time in seconds after which a server that sends nothing counts as lost: it sends a summary each second. */
+const SILENT = 5;
+const LONGEST = 5;
+const NO_HOUR = "the store has not answered";
+const NO_TIMES = "the queue keeps no times";
+const STATUS = {
+  closed: "Closed to new keys, completing the others",
+  shut_down: "Shutting down",
+  unreachable: "Store unreachable",
+};
+
+const seconds = (time) => duration(Math.max(0, Math.round(time)));
+
+export class Standing {
+  constructor() {
+    this.link = "connecting";
+    this.said = "";
+    this.summary = null;
+    this.news = performance.now();
+    this.longest = new Lines($("#longest"));
+    this.waits = new Lines($("#waits"));
+    setInterval(() => this.show(), 1000);
+  }
+
+  /** Sets the state of the connection, and what to say about it. */
+  connect(link, said) {
+    Object.assign(this, { link, said, news: performance.now() });
+    this.show();
+  }
+
+  /** Shows a summary. `failures` and `held` may be null: not read. */
+  update(summary, failures, held) {
+    Object.assign(this, { summary, news: performance.now() });
+    this.show();
+    this.showFacts();
+    this.showLongest();
+    const waits = waitsOf(summary, failures, held);
+    this.waits.show(waits);
+    $("#waits").classList.toggle("empty", waits.length === 0);
+  }
+
+  show() {
+    const [health, text, since, why = ""] = this.state();
+    document.body.dataset.health = health;
+    // The status is announced, so the time is not a part of it.
+    setText($("#link"), text);
+    setText($("#since"), since);
+    $("#since").title = why;
+  }
+
+  /** Returns the health, a sentence, a time, and the reason why the time is unknown. */
+  state() {
+    const { link, said, summary } = this;
+    const silent = (performance.now() - this.news) / 1000;
+    const last = `last numbers ${seconds(silent)} ago`;
+    if (link !== "live") return [link === "connecting" ? "unknown" : "bad", said || "Connecting", summary ? last : ""];
+    if (summary === null) return ["unknown", said, ""];
+    if (silent > SILENT) return ["bad", "No news from the server", last];
+    const age = summary.now.counts_age;
+    const counted = age === null ? "keys not counted yet" : `keys counted ${seconds(age)} ago`;
+    if (summary.status === "unreachable") return ["bad", STATUS.unreachable, counted];
+    if (age >= STALE) return ["bad", "The numbers are old", counted];
+    if (summary.status === "paused") return paused(summary);
+    if (STATUS[summary.status]) return ["warn", STATUS[summary.status], ""];
+    return ["ok", said, age === null || age >= OLD ? counted : ""];
+  }
+
+  showFacts() {
+    const { now, hour, workers, jobs, rate, started, given_up: givenUp } = this.summary;
+    const facts = [];
+    if (workers) facts.push(alive(workers));
+    if (jobs) {
+      const { busy, total } = jobs;
+      // Without a limit, the total has no meaning.
+      facts.push([`${amount(busy)}${total < 1e6 ? ` of ${amount(total)}` : ""} jobs busy`]);
+    }
+    if (!workers && !jobs) {
+      const inMemory = "the program does not tell the page its workers";
+      facts.push([unknown(document.body.dataset.activity === "1" ? NO_HOUR : inMemory), " workers alive"]);
+    }
+    facts.push(oldest(this.summary));
+    if (rate) facts.push([`rate ${limit(rate)}`]);
+    if (hour || document.body.dataset.activity !== "1") {
+      const [runs, failures, lost] = hour ? [hour.runs, hour.failures, hour.given_up] : [now.runs, now.failures, givenUp];
+      facts.push([`${amount(runs)} runs${hour ? " in the last hour" : ""}`]);
+      if (failures) facts.push([`${amount(failures)} failed`]);
+      if (lost) facts.push([`${amount(lost)} given up`]);
+    } else {
+      facts.push([unknown(NO_HOUR), " runs in the last hour"]);
+    }
+    facts.push([`up ${seconds(now.t - started)}`]);
+    $("#facts").replaceChildren(...facts.flatMap((fact, at) => (at === 0 ? fact : [" · ", ...fact])));
+  }
+
+  showLongest() {
+    const { longest, times, now } = this.summary;
+    const noWorker = document.body.dataset.activity === "1"
+      ? "the worker is not known" : "a queue in memory does not know the worker of a run";
+    const line = (row) => {
+      const { worker, slot } = row.detail;
+      const named = naming(row);
+      const href = named && address({ ...named });
+      return [{ text: row.key, href },
+        row.age === null ? { reason: NO_TIMES } : { text: duration(row.age) },
+        worker ? { text: worker } : slot ? { text: `slot ${slot}` } : { reason: noWorker }];
+    };
+    const lines = longest.slice(0, LONGEST).map(line);
+    // Without times, the order of the runs is not known.
+    if (!times && now.running) lines.push([{ text: "runs" }, { reason: NO_TIMES }, { reason: NO_TIMES }]);
+    this.longest.show(lines);
+    $("#longest").classList.toggle("empty", lines.length === 0);
+  }
+}
+
+function paused({ paused_by: by, paused_for: time }) {
+  const text = by ? `Paused by ${by}` : "Paused";
+  if (time !== undefined && time !== null) return ["warn", text, `for ${seconds(time)}`];
+  return ["warn", text, "since unknown", "This queue does not record when it was paused, and by whom."];
+}
+
+/** Returns the number of workers, with a line for each worker and the keys that it runs. */
+function alive(workers) {
+  const title = workers.map(({ name, running }) => [name, ...running.map(({ key }) => key)].join("  ")).join("\n");
+  const text = `${amount(workers.length)} ${workers.length === 1 ? "worker" : "workers"} alive`;
+  return [make("span", { title, textContent: text, className: workers.length ? "" : "late" })];
+}
+
+/** Returns the age of the oldest ready key, beside the target. */
+function oldest({ now, oldest_ready: age, target }) {
+  if (now.counts_age === null) return ["oldest ready ", unknown("the keys are not counted yet")];
+  if (now.ready === 0) return ["no key ready"];
+  if (age === null) return ["oldest ready ", unknown(NO_TIMES)];
+  const isLate = target !== null && age > target;
+  const beside = target === null ? "" : isLate ? `, over the target of ${duration(target)}` : `, target ${duration(target)}`;
+  const href = address({ state: "ready", sort: "age", order: "desc" });
+  const link = make("a", { href, textContent: `oldest ready ${age < 1 ? "under 1 s" : seconds(age)}${beside}` });
+  link.className = isLate ? "late" : "";
+  return [link];
+}
+
+/** Returns a line for each cause for which keys wait. */
+function waitsOf({ now, status, rate, times, oldest_ready: oldest }, failures, held) {
+  const noTime = { reason: "the queue does not record since when a key waits" };
+  const age = (time) => (time === null || time === undefined ? { reason: NO_TIMES } : { text: duration(time) });
+  const ready = address({ state: "ready", sort: "age", order: "desc" });
+  const waiting = address({ state: "waiting", sort: "due_in", order: "asc" });
+  const causes = [];
+  const first = times ? oldest : null;
+  if (status === "paused") {
+    causes.push(["paused queue", now.ready, age(first), ready]);
+  } else {
+    const groups = [["paused group", held?.paused], ["limit of a group", held?.limit], ["rate of a group", held?.rate]];
+    let rest = now.ready;
+    for (const [cause, wait] of groups) {
+      if (!wait?.keys) continue;
+      causes.push([cause, wait.keys, age(wait.oldest), ready]);
+      rest -= wait.keys;
+    }
+    const others = causes.length ? { reason: "known for all ready keys only" } : age(first);
+    causes.push([rate ? `worker, or the rate ${limit(rate)}` : "worker", Math.max(0, rest), others, ready]);
+  }
+  // A store counts keys that back off as waiting.
+  const backingOff = now.backing_off ?? (failures && !failures.cut ? failures.waiting : null);
+  if (backingOff === null) {
+    causes.push(["time or backoff", now.waiting, noTime, waiting]);
+  } else {
+    const failed = now.backing_off === null
+      ? address({ state: "waiting", failed: "true" }) : address({ state: "backing_off", sort: "due_in", order: "asc" });
+    causes.push(["backoff", backingOff, noTime, failed]);
+    const delayed = now.backing_off === null ? Math.max(0, now.waiting - backingOff) : now.waiting;
+    causes.push(["due time", delayed, noTime, waiting]);
+  }
+  if (now.counts_age === null) return [];
+  return causes.filter(([, count]) => count > 0)
+    .map(([cause, count, oldest, href]) => [{ text: cause, href }, { text: amount(count) }, oldest]);
+}

@@ -1,0 +1,253 @@
+//! The failing keys, grouped by their errors.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use crate::api::{FailureGroup, FailureList, State as RowState};
+use crate::rows::shown_key;
+
+/// The number of failing keys that are read for one request.
+const MOST_FAILURES: usize = 10_000;
+/// The number of bytes of a group's name, and of an error of a key, that are returned.
+const MOST_NAME: usize = 200;
+const MOST_ERROR: usize = 1_000;
+
+/// A key whose last run failed.
+pub(crate) struct Failing<'a> {
+    pub(crate) key: &'a [u8],
+    pub(crate) state: RowState,
+    /// The number of failures in a row.
+    pub(crate) failures: u32,
+    pub(crate) error: Option<&'a str>,
+    /// The times since its first and its last known failure with an error of this group, in seconds.
+    pub(crate) first: Option<f64>,
+    pub(crate) last: Option<f64>,
+}
+
+/// Collects failing keys in groups.
+#[derive(Default)]
+pub(crate) struct Failures {
+    groups: HashMap<String, FailureGroup>,
+    keys: usize,
+    waiting: usize,
+    pub(crate) looked_at: usize,
+    /// Not all failing keys were read.
+    pub(crate) cut: bool,
+}
+
+impl Failures {
+    /// Returns false if the collection is full.
+    pub(crate) fn push(&mut self, failing: &Failing<'_>) -> bool {
+        if self.keys == MOST_FAILURES {
+            self.cut = true;
+            return false;
+        }
+        self.keys += 1;
+        self.waiting +=
+            usize::from(matches!(failing.state, RowState::Waiting | RowState::BackingOff));
+        let (key, key_base64) = shown_key(failing.key);
+        let error = group_of(failing.error, &key);
+        let group = self.groups.entry(error).or_insert_with_key(|error| FailureGroup {
+            error: error.clone(),
+            key,
+            key_base64,
+            sample: failing.error.map(|error| first_part(error, MOST_ERROR).into_owned()),
+            ..FailureGroup::default()
+        });
+        group.keys += 1;
+        group.parked += usize::from(failing.state == RowState::Parked);
+        group.failures += u64::from(failing.failures);
+        group.first = one_of(group.first, failing.first, f64::max);
+        group.last = one_of(group.last, failing.last, f64::min);
+        true
+    }
+
+    /// Returns up to `limit` groups, those with the most keys first.
+    pub(crate) fn into_list(self, limit: usize) -> FailureList {
+        let Self { groups, keys, waiting, looked_at, cut } = self;
+        let mut groups: Vec<_> = groups.into_values().collect();
+        groups.sort_by(|a, b| b.keys.cmp(&a.keys).then_with(|| a.error.cmp(&b.error)));
+        let more = groups.len() > limit;
+        groups.truncate(limit);
+        FailureList { failures: groups, keys, waiting, looked_at, more, cut }
+    }
+}
+
+fn one_of(a: Option<f64>, b: Option<f64>, choose: fn(f64, f64) -> f64) -> Option<f64> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(choose(a, b)),
+        (a, b) => a.or(b),
+    }
+}
+
+// --- The name of a group -------------------------------------------------------------------------
+
+/// The name of the group of keys whose error is not known.
+const UNKNOWN: &str = "unknown error";
+
+/// A short number after one of these words is the kind of an error, such as an exit status.
+const KINDS: [&str; 7] = ["status", "code", "signal", "http", "exit", "errno", "error"];
+
+/// Returns the name of the group of an error. Errors of the same cause, for other keys, addresses or times, should be in
+/// one group. `key` is the key as it is shown.
+///
+/// The name is the first line, and also the last line if the first one ends in a colon. In these lines
+///
+/// - the key becomes `KEY`, and a quoted part becomes `"…"`;
+/// - a UUID, a number, and a hexadecimal word of at least 6 characters become `#`. A number of at most three digits stays
+///   after one of the words [`KINDS`], so `exit status: 1` and `exit status: 2` are two groups;
+/// - in another word, each sequence of digits becomes `#`.
+pub(crate) fn group_of(error: Option<&str>, key: &str) -> String {
+    let Some(error) = error else { return UNKNOWN.to_owned() };
+    let mut lines = error.lines().map(str::trim).filter(|line| !line.is_empty());
+    let mut line = Cow::Borrowed(lines.next().unwrap_or_default());
+    if line.ends_with(':')
+        && let Some(last) = lines.next_back()
+    {
+        line = Cow::Owned(format!("{line} {last}"));
+    }
+    // A shorter key is part of other words.
+    if key.len() > 2 && line.contains(key) {
+        line = Cow::Owned(line.replace(key, "KEY"));
+    }
+    let (mut name, mut rest, mut before) = (String::new(), &*line, "");
+    while let Some(first) = rest.chars().next()
+        && name.len() <= MOST_NAME
+    {
+        let is_inside_word = name.ends_with(char::is_alphanumeric);
+        let length = if !is_inside_word && let Some(length) = quoted_length(rest) {
+            name.push_str("\"…\"");
+            length
+        } else if first.is_alphanumeric() {
+            let length = word_length(rest);
+            let word = &rest[..length];
+            let general = general_word(word, before);
+            // The parts of an address or of a decimal number are one number.
+            if general.starts_with('#') && name.ends_with("#.") {
+                name.truncate(name.len() - "#.".len());
+            }
+            name.push_str(&general);
+            before = word;
+            length
+        } else {
+            name.push(first);
+            first.len_utf8()
+        };
+        rest = &rest[length..];
+    }
+    first_part(&name, MOST_NAME).into_owned()
+}
+
+/// Returns the length of the quoted part at the start of a text.
+fn quoted_length(text: &str) -> Option<usize> {
+    let (open, close) = [('"', '"'), ('\'', '\''), ('`', '`'), ('“', '”')]
+        .into_iter()
+        .find(|&(open, _)| text.starts_with(open))?;
+    let ends = text.match_indices(close).map(|(at, close)| at + close.len());
+    // An apostrophe inside a word is no quote.
+    let is_end = |end: &usize| !text[*end..].starts_with(char::is_alphanumeric);
+    ends.filter(|&end| end > open.len_utf8()).find(is_end)
+}
+
+/// Returns the length of the word, or of the UUID, at the start of a text.
+fn word_length(text: &str) -> usize {
+    const UUID: usize = 36;
+    let is_uuid = text.as_bytes().get(..UUID).is_some_and(|bytes| {
+        bytes.iter().enumerate().all(|(at, byte)| match at {
+            8 | 13 | 18 | 23 => *byte == b'-',
+            _ => byte.is_ascii_hexdigit(),
+        })
+    });
+    if is_uuid {
+        return UUID;
+    }
+    text.find(|char: char| !char.is_alphanumeric()).unwrap_or(text.len())
+}
+
+/// Returns a word without its numbers. `before` is the word before.
+fn general_word<'a>(word: &'a str, before: &str) -> Cow<'a, str> {
+    let is_digit = |char: char| char.is_ascii_digit();
+    if !word.contains(is_digit) {
+        return Cow::Borrowed(word);
+    }
+    let is_kind = || KINDS.iter().any(|kind| kind.eq_ignore_ascii_case(before));
+    if word.len() <= 3 && word.chars().all(is_digit) && is_kind() {
+        return Cow::Borrowed(word);
+    }
+    let digits = word.strip_prefix("0x").unwrap_or(word);
+    let is_hex = digits.chars().all(|char| char.is_ascii_hexdigit() || char == '-');
+    if is_hex && (word.len() >= 6 || digits.len() < word.len()) {
+        return Cow::Borrowed("#");
+    }
+    let mut general = String::new();
+    for char in word.chars() {
+        match is_digit(char) {
+            true if general.ends_with('#') => {}
+            true => general.push('#'),
+            false => general.push(char),
+        }
+    }
+    Cow::Owned(general)
+}
+
+fn first_part(text: &str, most: usize) -> Cow<'_, str> {
+    if text.len() <= most {
+        return Cow::Borrowed(text);
+    }
+    let cut = (0..=most).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+    Cow::Owned(format!("{}…", &text[..cut]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_one_cause_are_in_one_group() {
+        for (error, key, name) in [
+            ("exit status: 1", "a", "exit status: 1"),
+            ("HTTP 503 after 12 tries", "a", "HTTP 503 after # tries"),
+            ("no answer from 10.0.0.7:5432 within 1.5s", "a", "no answer from #:# within #s"),
+            ("no answer from 10.1.2.3:80 within 30s", "a", "no answer from #:# within #s"),
+            ("cannot sync acme/web/7: gone", "acme/web/7", "cannot sync KEY: gone"),
+            ("no such user 'it's me'", "a", "no such user \"…\""),
+            ("it can't be: `x` and “y”", "a", "it can't be: \"…\" and \"…\""),
+            ("row 018f7e9c-abcd-7abc-8def-0123456789ab", "a", "row #"),
+            ("row ABCDEF12 at 0xff, v12b", "a", "row # at #, v#b"),
+            ("\nTraceback:\n  at line 7\nKeyError: 'id'\n", "a", "Traceback: KeyError: \"…\""),
+            ("first\nsecond", "a", "first"),
+            ("größe 5 “", "a", "größe # “"),
+            ("", "a", ""),
+        ] {
+            assert_eq!(group_of(Some(error), key), name, "{error}");
+        }
+        assert_eq!(group_of(None, "a"), UNKNOWN);
+        assert_eq!(group_of(Some(&"ü".repeat(500)), "a"), format!("{}…", "ü".repeat(100)));
+    }
+
+    #[test]
+    fn a_collection_is_bounded_and_says_so() {
+        let mut failures = Failures::default();
+        let failing = |error, last| Failing {
+            key: b"a",
+            state: RowState::Parked,
+            failures: 2,
+            error: Some(error),
+            first: Some(9.0),
+            last,
+        };
+        assert!(failures.push(&failing("other", None)));
+        for n in 1..MOST_FAILURES {
+            assert!(failures.push(&failing("busy", Some(n as f64))));
+        }
+        assert!(!failures.push(&failing("busy", None)));
+        let list = failures.into_list(1);
+        let group = &list.failures[0];
+        assert_eq!((list.keys, list.more, list.cut), (MOST_FAILURES, true, true));
+        assert_eq!(
+            (group.keys, group.failures),
+            (MOST_FAILURES - 1, 2 * (MOST_FAILURES - 1) as u64)
+        );
+        assert_eq!((&*group.error, group.first, group.last), ("busy", Some(9.0), Some(1.0)));
+    }
+}
