@@ -78,6 +78,7 @@ begin
     delete from requeue.rates r where r.queue = in_queue;
     delete from requeue.schedules s where s.queue = in_queue;
     delete from requeue.activity a where a.queue = in_queue;
+    delete from requeue.actions a where a.queue = in_queue;
     delete from requeue.queues q where q.id = in_queue;
     perform requeue.wake(in_queue);
 end $$;

@@ -1,4 +1,4 @@
--- Version 2: groups, rates, schedules, and numbers per minute.
+-- Version 2: groups, rates, schedules, numbers per minute, and actions of operators.
 
 alter table requeue.queues
     -- Null: the queue has no groups. Empty: each add names the group. Otherwise the regular expression that extracts the
@@ -108,3 +108,17 @@ create table requeue.activity (
     primary key (queue, minute, instance)
 ) with (fillfactor = 70);
 create index activity_parts on requeue.activity (queue, minute) where instance <> '';
+
+-- The last actions of operators: see `types/action.rs`.
+create table requeue.actions (
+    queue integer not null,
+    number bigint generated always as identity,
+    at bigint not null,
+    action text not null,
+    -- The person or the program.
+    who text not null,
+    -- The key, the group or the number of keys. Empty: the queue.
+    target text not null,
+    note text not null,
+    primary key (queue, number)
+);
