@@ -1,5 +1,6 @@
 // The dashboard: shows the summary of each second, and the state of the connection.
 
+import { Actions } from "./actions.js";
 import { Admin } from "./admin.js";
 import { amount, duration, limit, power, rate } from "./format.js";
 import { Groups } from "./groups.js";
@@ -53,11 +54,12 @@ const plots = [
   durations("queued", "Time for which keys were ready before a run"),
 ];
 const table = new Table((changes) => change(changes, false));
-const keyPage = new KeyPage();
+const keyPage = new KeyPage((page) => admin.offerForKey(page));
 const sections = new Sections();
 const admin = new Admin(() => view, () => keyPage.page);
 const groups = new Groups(admin);
 const schedules = new Schedules(admin);
+const actions = new Actions(admin);
 
 let samples = [];
 let started = null;
@@ -133,6 +135,7 @@ function setLive(live) {
   sections.setLive(live && !isKey(view));
   groups.setLive(live && !isKey(view));
   schedules.setLive(live && !isKey(view));
+  actions.setLive(live && !isKey(view));
 }
 
 let source = null;
@@ -196,6 +199,7 @@ function show() {
   const radio = [...document.querySelectorAll("input[name=state]")];
   (radio.find((input) => input.value === view.state) ?? radio.at(-1)).checked = true;
   table.setView(view);
+  admin.offerForState(view.state);
   setLive(document.body.dataset.link === "live");
 }
 

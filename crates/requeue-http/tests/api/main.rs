@@ -6,6 +6,7 @@ mod events;
 #[cfg(feature = "store")]
 mod groups;
 mod keys;
+mod operators;
 mod refusals;
 #[cfg(feature = "store")]
 mod schedules;
