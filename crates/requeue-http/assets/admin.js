@@ -2,10 +2,23 @@
 
 import { get, naming, post } from "./api.js";
 import { amount, name } from "./format.js";
+import { focusFirst } from "./list.js";
 
 const $ = (selector) => document.querySelector(selector);
 const VERBS = { "run-now": "Run now", cancel: "Cancel", "cancel-run": "Cancel the run", revive: "Revive" };
 const DONE = { "run-now": "made ready", cancel: "cancelled", "cancel-run": "the run is cancelled", revive: "revived" };
+
+const DANGERS = ["cancel", "cancel-run"];
+
+/** Returns true if the action has an effect on a key in this state. `again`: the key has a run after that in flight. */
+function applies(action, state, again) {
+  switch (action) {
+    case "cancel": return state === "running" ? again : state !== "idle";
+    case "cancel-run": return state === "running";
+    case "run-now": return state === "waiting" || state === "backing_off";
+    default: return state === "parked";
+  }
+}
 
 const keys = (count) => `${amount(count)} ${count === 1 ? "key" : "keys"}`;
 
@@ -15,20 +28,33 @@ export class Admin {
     Object.assign(this, { where, page });
     // It is not stored: other programs may serve pages at this address later.
     this.token = null;
+    this.by = "";
     this.actions = [];
+    /** The elements near the opener of a dialog. */
+    this.places = [];
     this.paused = false;
+    /** Is called after each action. */
+    this.acted = () => {};
 
     $("#unlock").addEventListener("click", () => this.open("#token"));
     $("#token form").addEventListener("submit", (event) => this.unlock(event));
     $("#lock").addEventListener("click", () => this.lock("Actions are locked."));
     $("#pause").addEventListener("click", () => this.run(async () => {
-      const { status } = await post(this.paused ? "resume" : "pause", {}, this.token);
+      const action = this.paused ? "resume" : "pause";
+      const note = await this.noteOfPause(action, "the queue");
+      if (note === null) return;
+      const { status } = await this.send(action, { note });
       this.say(`The queue is ${name(status)}.`);
     }));
     $("#add").addEventListener("click", () => this.open("#new"));
     $("#new form").addEventListener("submit", (event) => this.add(event));
     for (const dialog of document.querySelectorAll("dialog")) {
       dialog.querySelector(".close").addEventListener("click", () => dialog.close());
+      dialog.addEventListener("close", () => {
+        // The browser focuses the opener, which may have gone, or be hidden, in the meantime.
+        const { activeElement: active, body } = document;
+        if (!dialog.open && (active === body || !active.checkVisibility())) focusFirst(...this.places);
+      });
     }
     for (const button of document.querySelectorAll("#bulk [data-action]")) {
       button.addEventListener("click", () => this.run(() => this.actOnAll(button.dataset.action)));
@@ -46,10 +72,32 @@ export class Admin {
     $("#pause").disabled = !["open", "paused", "closed"].includes(status);
   }
 
-  open(dialog) {
-    const problem = $(`${dialog} .problem`);
+  /** Offers the actions that have an effect on this key; null if it is not in the queue. */
+  offerForKey(page) {
+    const { state, again } = page ?? { state: "idle" };
+    offer("#key-actions", (action) => applies(action, state, again));
+  }
+
+  /** Offers the actions that have an effect on keys in this state; empty for all states. */
+  offerForState(state) {
+    offer("#bulk", (action) => state === "" || applies(action, state, true));
+  }
+
+  open(selector) {
+    const [dialog, opener] = [$(selector), document.activeElement];
+    const problem = dialog.querySelector(".problem");
     if (problem) problem.textContent = "";
-    $(dialog).showModal();
+    const rows = opener.closest(".list")?.querySelector(".rows");
+    const beside = opener.closest("tr, .actions")?.querySelectorAll("button") ?? [];
+    this.places = [...beside, rows, $("#keys"), $("#key")];
+    dialog.showModal();
+  }
+
+  /** Sends an action with the name of the operator. */
+  async send(path, body) {
+    const answer = await post(path, { ...body, by: this.by }, this.token);
+    this.acted();
+    return answer;
   }
 
   say(text, isProblem = false) {
@@ -59,8 +107,10 @@ export class Admin {
 
   lock(text) {
     this.token = null;
+    this.by = "";
     document.body.dataset.admin = "locked";
     this.say(text);
+    focusFirst(document.activeElement, $("#unlock"));
   }
 
   /** Runs an action, and shows its error. */
@@ -75,19 +125,20 @@ export class Admin {
 
   async unlock(event) {
     event.preventDefault();
-    const input = $("#token input");
+    const [input, by] = ["token", "by"].map((field) => $(`#token [name=${field}]`));
     const token = input.value.trim();
     input.value = "";
     try {
       const { actions } = await post("authenticate", {}, token);
-      Object.assign(this, { token, actions });
+      Object.assign(this, { token, actions, by: by.value.trim() });
     } catch (error) {
       $("#token .problem").textContent = error.message;
+      input.focus();
       return;
     }
-    $("#token").close();
     document.body.dataset.admin = "open";
     $("#pause").hidden = !this.actions.includes("pause");
+    $("#token").close();
     this.say("Actions are unlocked until this page is closed or loaded again.");
   }
 
@@ -100,7 +151,7 @@ export class Admin {
         after: Number(after.value || 0),
         priority: Number(priority.value || 0),
       };
-      const { results: [result] } = await post("add", { keys: [added] }, this.token);
+      const { results: [result] } = await this.send("add", { keys: [added] });
       this.say(`${key.value}: ${result}`, result === "refused");
     } catch (error) {
       $("#new .problem").textContent = error.message;
@@ -110,10 +161,18 @@ export class Admin {
     $("#new").close();
   }
 
-  /** Asks for a confirmation. */
-  confirm(question, verb) {
+  /** Asks before a pause. Returns the note, or null if it was not confirmed. A resume needs no confirmation. */
+  async noteOfPause(action, what, effect = "Runs in flight continue.") {
+    return action === "pause" ? this.confirm(`Pause ${what}? ${effect}`, "Pause") : "";
+  }
+
+  /** Asks for a confirmation. Returns the note, or null if it was not confirmed. */
+  confirm(question, verb, isDanger = false) {
     $("#question").textContent = question;
     $("#confirm [type=submit]").textContent = verb;
+    $("#confirm [type=submit]").classList.toggle("danger", isDanger);
+    const note = $("#confirm [name=note]");
+    note.value = "";
     this.open("#confirm");
     return new Promise((decide) => {
       const form = $("#confirm form");
@@ -122,10 +181,10 @@ export class Admin {
         form.onsubmit = null;
         $("#confirm").onclose = null;
         $("#confirm").close();
-        decide(true);
+        decide(note.value.trim());
       };
       // The event of the previous dialog may arrive late.
-      $("#confirm").onclose = () => $("#confirm").open || decide(false);
+      $("#confirm").onclose = () => $("#confirm").open || decide(null);
     });
   }
 
@@ -143,9 +202,11 @@ export class Admin {
       this.say(`${verb}: no key${of ? ` ${of}` : ""} can be changed in this way.`);
       return;
     }
-    if (!await this.confirm(`${verb}: ${keys(matched)}${of ? ` ${of}` : ""}?`, verb)) return;
+    const question = `${verb}: ${keys(matched)}${of ? ` ${of}` : ""}?`;
+    const note = await this.confirm(question, verb, DANGERS.includes(action));
+    if (note === null) return;
     const matching = { state, q, failed: failed === "true", error };
-    const { changed } = await post(action, { matching, expected: matched }, this.token);
+    const { changed } = await this.send(action, { matching, expected: matched, note });
     this.say(`${keys(changed)} ${DONE[action]}.`);
   }
 
@@ -157,9 +218,19 @@ export class Admin {
       return;
     }
     const verb = VERBS[action];
-    if (!await this.confirm(`${verb}: 1 key, ${page.key}?`, verb)) return;
-    const { changed } = await post(action, { keys: [named] }, this.token);
+    const note = await this.confirm(`${verb}: 1 key, ${page.key}?`, verb, DANGERS.includes(action));
+    if (note === null) return;
+    const { changed } = await this.send(action, { keys: [named], note });
     if (changed) this.say(`${page.key}: ${DONE[action]}.`);
     else this.say(`${page.key}: not changed: it is ${name(page.state)}.`, true);
   }
+}
+
+/** Shows the buttons of the actions for which `has` returns true. */
+function offer(group, has) {
+  const buttons = [...$(group).querySelectorAll("[data-action]")];
+  const focused = buttons.find((button) => button === document.activeElement);
+  for (const button of buttons) button.hidden = !has(button.dataset.action);
+  $(group).hidden = buttons.every((button) => button.hidden);
+  if (focused?.hidden) focusFirst(...buttons, $("#key"), $("#keys"));
 }

@@ -1,5 +1,6 @@
 // The dashboard: shows the summary of each second, and the state of the connection.
 
+import { Actions } from "./actions.js";
 import { Admin } from "./admin.js";
 import { Charts } from "./charts.js";
 import { unknown } from "./dom.js";
@@ -21,12 +22,13 @@ const COUNTS = [...document.querySelectorAll("[data-count]")].map(({ dataset }) 
 const standing = new Standing();
 const charts = new Charts();
 const table = new Table((changes) => change(changes, false));
-const keyPage = new KeyPage();
+const keyPage = new KeyPage((page) => admin.offerForKey(page));
 const sections = new Sections();
 const admin = new Admin(() => view, () => keyPage.page);
 const failures = new Failures(admin);
 const groups = new Groups(admin);
 const schedules = new Schedules(admin);
+const actions = new Actions(admin);
 
 let samples = [];
 let started = null;
@@ -84,7 +86,7 @@ function say(link, text) {
 
 function setLive(live) {
   keyPage.setLive(live);
-  for (const part of [table, failures, charts, sections, groups, schedules]) part.setLive(live && !isKey(view));
+  for (const part of [table, failures, charts, sections, groups, schedules, actions]) part.setLive(live && !isKey(view));
 }
 
 let source = null;
@@ -149,6 +151,7 @@ function show() {
   const radio = [...document.querySelectorAll("input[name=state]")];
   (radio.find((input) => input.value === view.state) ?? radio.at(-1)).checked = true;
   table.setView(view);
+  admin.offerForState(view.state);
   setLive(document.body.dataset.link === "live");
 }
 

@@ -1,6 +1,5 @@
 // The groups of a queue in a store: a table, and the actions on a group.
 
-import { post } from "./api.js";
 import { amount, duration, limit } from "./format.js";
 import { List, Row } from "./list.js";
 
@@ -41,7 +40,9 @@ export class Groups extends List {
       return;
     }
     this.admin.run(async () => {
-      await post(`group-${action}`, { group: group.name }, this.admin.token);
+      const note = await this.admin.noteOfPause(action, `the group ${label}`);
+      if (note === null) return;
+      await this.admin.send(`group-${action}`, { group: group.name, note });
       this.admin.say(`The group ${label} is ${action}d.`);
       this.refresh();
     });
@@ -52,7 +53,7 @@ export class Groups extends List {
     const text = $("#group-limit [name=limit]").value;
     const limit = text === "" ? null : Number(text);
     try {
-      await post("group-limit", { group: this.changed, limit }, this.admin.token);
+      await this.admin.send("group-limit", { group: this.changed, limit });
     } catch (error) {
       $("#group-limit .problem").textContent = error.message;
       return;

@@ -6,7 +6,9 @@ import { amount, duration, name, printable } from "./format.js";
 const $ = (selector) => document.querySelector(selector);
 
 export class KeyPage {
-  constructor() {
+  /** `offer` is called with the state of the key. */
+  constructor(offer) {
+    this.offer = offer;
     this.section = $("#key");
     this.named = null;
     this.live = false;
@@ -59,6 +61,7 @@ export class KeyPage {
       set("#key-name", page.key);
       set("#key-why", page.why);
     }
+    this.offer(page);
     const { state = "idle", age = null, due_in: due = null, detail = {} } = page ?? {};
     const facts = [["State", page?.again ? `${name(state)}, again` : name(state)]];
     if (page) {

@@ -4,14 +4,14 @@ import { get } from "./api.js";
 import { amount } from "./format.js";
 
 const $ = (selector) => document.querySelector(selector);
-const SHOWN = 100;
+const MOST = 100;
 const PERIOD = 2000;
 
 /** A subclass has `make(thing)` for a new row, with `tr` and `update(thing)`, and `idOf(thing)`. `path` is that of the list,
  * the section, and the property of the answer. */
 export class List {
   constructor(path, one, sort, order, ascending) {
-    Object.assign(this, { path, one, sort, order, ascending, live: false, rows: new Map() });
+    Object.assign(this, { path, one, sort, order, ascending, most: MOST, live: false, rows: new Map() });
     this.exist = document.body.dataset[path] === "1";
     this.section = $(`#${path}`);
     this.body = $(`#${path} tbody`);
@@ -67,7 +67,7 @@ export class List {
     const started = performance.now();
     try {
       const { sort, order } = this;
-      this.show(await get(this.path, { sort, order, limit: SHOWN }, signal));
+      this.show(await get(this.path, { sort, order, limit: this.most }, signal));
     } catch {
       // The state of the connection is shown elsewhere.
       if (signal.aborted) return;
@@ -79,22 +79,44 @@ export class List {
   show(answer) {
     const { looked_at: read, more } = answer;
     this.shown = answer[this.path];
-    const kept = new Map();
-    // Rows are reused, so that a button keeps its focus.
-    this.shown.forEach((thing, at) => {
-      const id = this.idOf(thing);
-      const row = this.rows.get(id) ?? this.make(thing);
-      row.update(thing);
-      kept.set(id, row);
-      const there = this.body.children[at];
-      if (there !== row.tr) this.body.insertBefore(row.tr, there ?? null);
+    keepFocus(this.body, () => {
+      const kept = new Map();
+      this.shown.forEach((thing, at) => {
+        const id = this.idOf(thing);
+        const row = this.rows.get(id) ?? this.make(thing);
+        row.update(thing);
+        kept.set(id, row);
+        const there = this.body.children[at];
+        if (there !== row.tr) this.body.insertBefore(row.tr, there ?? null);
+      });
+      for (const [id, { tr }] of this.rows) if (!kept.has(id)) tr.remove();
+      this.rows = kept;
     });
-    for (const [id, { tr }] of this.rows) if (!kept.has(id)) tr.remove();
-    this.rows = kept;
     const { length } = this.shown;
     const of = more ? ` of ${read > length ? amount(read) : "more"}` : "";
     setText($(`#${this.path}-shown`), `${amount(length)}${of} ${this.one}${length === 1 && !more ? "" : "s"}`);
   }
+}
+
+/** Focuses the first of these elements that can be seen and used. */
+export function focusFirst(...elements) {
+  elements.find((element) => element?.checkVisibility() && !element.disabled)?.focus({ preventScroll: true });
+}
+
+/** Redraws the rows of a table. A row that moves or goes loses the focus, which then returns to it, or to the row in its
+ * place. */
+export function keepFocus(body, redraw) {
+  const focused = body.contains(document.activeElement) ? document.activeElement : null;
+  const at = [...body.children].indexOf(focused?.closest("tr"));
+  const number = focusable(body.children[at]).indexOf(focused);
+  redraw();
+  if (!focused || document.activeElement === focused) return;
+  const near = body.children[Math.min(at, body.children.length - 1)];
+  focusFirst(focused, focusable(near)[number], body.closest("[tabindex]"));
+}
+
+function focusable(row) {
+  return [...row?.querySelectorAll("a, button") ?? []];
 }
 
 /** A row of such a table: a name, a cell for each column, and buttons. */
@@ -107,10 +129,10 @@ export class Row {
       this.tr.append(element);
       return element;
     };
-    this.name = name;
-    Object.assign(cell("th", "key"), { scope: "row", textContent: name });
+    this.title = Object.assign(cell("th", "key"), { scope: "row" });
+    this.setName(name);
     this.cells = columns.map(([column, className]) => [column, cell("td", className)]);
-    const actions = cell("td", "admin open");
+    const actions = buttons.length ? cell("td", "admin open") : null;
     this.buttons = buttons.map((label) => {
       const element = Object.assign(document.createElement("button"), { type: "button" });
       actions.append(element, " ");
@@ -119,10 +141,16 @@ export class Row {
     });
   }
 
+  setName(name) {
+    this.name = name;
+    setText(this.title, name);
+  }
+
   /** Sets the text of a button, and its action. */
   label(button, text) {
     setText(button, text);
     button.dataset.action = text.toLowerCase();
+    button.classList.toggle("danger", text === "Remove");
     button.setAttribute("aria-label", `${text} ${this.name}`);
   }
 

@@ -1,6 +1,6 @@
 // The schedules of a queue in a store: a table, and the actions on a schedule.
 
-import { naming, post } from "./api.js";
+import { naming } from "./api.js";
 import { duration } from "./format.js";
 import { List, Row } from "./list.js";
 
@@ -40,8 +40,11 @@ export class Schedules extends List {
     }
     this.admin.run(async () => {
       const question = `Remove the schedule of ${key}? The key and its runs stay.`;
-      if (action === "remove" && !await this.admin.confirm(question, "Remove")) return;
-      const { changed } = await post(`schedule-${action}`, naming(schedule), this.admin.token);
+      const note = action === "remove"
+        ? await this.admin.confirm(question, "Remove", true)
+        : await this.admin.noteOfPause(action, `the schedule of ${key}`, "It adds nothing until it is resumed.");
+      if (note === null) return;
+      const { changed } = await this.admin.send(`schedule-${action}`, { ...naming(schedule), note });
       if (changed) this.admin.say(`The schedule of ${key} is ${action}d.`);
       else this.admin.say(`${key} has no schedule any longer.`, true);
       this.refresh();
@@ -57,7 +60,7 @@ export class Schedules extends List {
     if (zone !== "") change.zone = zone;
     if (group !== null) change.group = group;
     try {
-      await post("schedule-add", change, this.admin.token);
+      await this.admin.send("schedule-add", change);
     } catch (error) {
       $("#times .problem").textContent = error.message;
       return;

@@ -2,6 +2,7 @@
 
 import { get, naming } from "./api.js";
 import { amount, duration, name } from "./format.js";
+import { keepFocus } from "./list.js";
 import { address } from "./view.js";
 
 const PAGE = 100;
@@ -154,19 +155,21 @@ export class Table {
   }
 
   show({ rows, more }) {
-    const kept = new Map();
-    let after = null;
-    for (const row of rows) {
-      const id = row.key_base64 ?? row.key;
-      const element = this.rows.get(id) ?? new Row();
-      element.update(row, this.view);
-      kept.set(id, element);
-      const next = after ? after.nextSibling : this.body.firstChild;
-      if (next !== element.tr) this.body.insertBefore(element.tr, next);
-      after = element.tr;
-    }
-    for (const [id, { tr }] of this.rows) if (!kept.has(id)) tr.remove();
-    this.rows = kept;
+    keepFocus(this.body, () => {
+      const kept = new Map();
+      let after = null;
+      for (const row of rows) {
+        const id = row.key_base64 ?? row.key;
+        const element = this.rows.get(id) ?? new Row();
+        element.update(row, this.view);
+        kept.set(id, element);
+        const next = after ? after.nextSibling : this.body.firstChild;
+        if (next !== element.tr) this.body.insertBefore(element.tr, next);
+        after = element.tr;
+      }
+      for (const [id, { tr }] of this.rows) if (!kept.has(id)) tr.remove();
+      this.rows = kept;
+    });
 
     const { state, q, failed, error } = this.view;
     const what = [failed ? " failed" : "", state === "" ? "" : ` ${name(state)}`].join("");

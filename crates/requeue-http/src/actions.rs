@@ -3,18 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::to_bytes;
+use axum::body::{HttpBody as _, to_bytes};
 use axum::extract::{RawQuery, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::Response;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 
 use crate::admin::Remote;
 use crate::api::{
     Action, AddResults, AddedKey, Adds, Change, Changed, GroupAction, Matched, Matching, Named,
-    NamedKey, NewRate, NewStatus, ScheduleAction, State as RowState,
+    NamedKey, NewRate, NewStatus, PastActions, ScheduleAction, StartRate, State as RowState,
 };
-use crate::keys::from_base64;
+use crate::keys::{escape_key, from_base64};
+use crate::operators::{KEPT, Operator, keys_target};
 use crate::params::{Params, Problem, json};
 use crate::source::{NewKey, Part, Selection, Source, count_of};
 use crate::state::SiteState;
@@ -61,8 +64,39 @@ impl Matching {
     }
 }
 
-/// Reads the body of a request as JSON.
-pub(crate) async fn read_body<T: DeserializeOwned>(request: Request) -> Result<T, Problem> {
+/// Reads the body of a request as JSON, and the operator whom it names.
+pub(crate) async fn read_body<T: DeserializeOwned>(
+    request: Request,
+    remote: Remote,
+) -> Result<(T, Operator), Problem> {
+    let body = read_json(request).await?;
+    split_body(body, remote)
+}
+
+/// Reads the operator from the body of an action that needs no body.
+async fn read_operator(request: Request, remote: Remote) -> Result<Operator, Problem> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Nothing {}
+    let is_empty = request.body().size_hint().exact() == Some(0);
+    let body = if is_empty { Map::new() } else { read_json(request).await? };
+    split_body::<Nothing>(body, remote).map(|(_, operator)| operator)
+}
+
+fn wrong_body(error: serde_json::Error) -> Problem {
+    Problem::new(StatusCode::BAD_REQUEST, format!("the body is not as expected: {error}"))
+}
+
+fn split_body<T: DeserializeOwned>(
+    mut body: Map<String, Value>,
+    remote: Remote,
+) -> Result<(T, Operator), Problem> {
+    let operator = Operator::take_from(&mut body, remote)?;
+    let body = serde_json::from_value(Value::Object(body)).map_err(wrong_body)?;
+    Ok((body, operator))
+}
+
+async fn read_json(request: Request) -> Result<Map<String, Value>, Problem> {
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
     // A page of another site cannot send this type: the browser would ask this server first.
@@ -83,9 +117,7 @@ pub(crate) async fn read_body<T: DeserializeOwned>(request: Request) -> Result<T
             return Err(Problem::new(StatusCode::REQUEST_TIMEOUT, error));
         }
     };
-    serde_json::from_slice(&bytes).map_err(|error| {
-        Problem::new(StatusCode::BAD_REQUEST, format!("the body is not as expected: {error}"))
-    })
+    serde_json::from_slice(&bytes).map_err(wrong_body)
 }
 
 fn check_count<T>(keys: Vec<T>) -> Result<Vec<T>, Problem> {
@@ -124,8 +156,10 @@ pub(crate) async fn set_paused(
     paused: bool,
 ) -> Result<Response, Problem> {
     let remote = check_token(&site, &request)?;
+    let operator = read_operator(request, remote).await?;
     let action = if paused { "pause" } else { "resume" };
     Log::new(remote, action).run_one(site.source.set_paused(paused)).await?;
+    operator.record(&*site.source, action, None).await;
     tracing::info!(%remote, "{action}");
     Ok(json(&NewStatus { status: site.status() }))
 }
@@ -133,10 +167,19 @@ pub(crate) async fn set_paused(
 /// Sets or removes the rate of the queue.
 pub(crate) async fn set_rate(State(site): Site, request: Request) -> Result<Response, Problem> {
     let remote = check_token(&site, &request)?;
-    let NewRate { rate } = read_body(request).await?;
+    let (NewRate { rate }, operator) = read_body(request, remote).await?;
     Log::new(remote, "rate").run_one(site.source.set_rate(rate)).await?;
+    operator.record(&*site.source, "rate", Some(rate_target(rate))).await;
     tracing::info!(%remote, ?rate, "rate");
     Ok(json(&NewRate { rate }))
+}
+
+/// Returns the target of a change of a rate: the new one.
+pub(crate) fn rate_target(rate: Option<StartRate>) -> String {
+    rate.map_or_else(
+        || "none".to_owned(),
+        |StartRate { starts, per, .. }| format!("{starts} per {per} s"),
+    )
 }
 
 /// The log of an action on keys. If the request is dropped or fails, the drop of this value logs the keys that were
@@ -223,7 +266,7 @@ impl Drop for Log {
 
 pub(crate) async fn add_keys(State(site): Site, request: Request) -> Result<Response, Problem> {
     let remote = check_token(&site, &request)?;
-    let Adds { keys } = read_body(request).await?;
+    let (Adds { keys }, operator) = read_body(request, remote).await?;
     let keys = check_count(keys)?.into_iter().map(|key| {
         let AddedKey { key, key_base64, after, priority, revive, group } = key;
         let delay = after.map(Duration::try_from_secs_f64).transpose();
@@ -232,10 +275,16 @@ pub(crate) async fn add_keys(State(site): Site, request: Request) -> Result<Resp
         Ok(NewKey { key, delay, priority, revive, group })
     });
     let keys = keys.collect::<Result<Vec<_>, Problem>>()?;
+    let only = shown_first(keys.iter().map(|new| &new.key));
     let mut log = Log::new(remote, "add");
     let results = log.run_all(keys.len(), site.source.add_keys(keys)).await?;
     log.changed = results.len();
     log.complete();
+    // Programs add keys too, which must not crowd out the actions of operators.
+    if operator.is_named() {
+        let target = keys_target(results.len(), only.as_deref());
+        operator.record(&*site.source, "add", target).await;
+    }
     Ok(json(&AddResults { results }))
 }
 
@@ -245,33 +294,53 @@ pub(crate) async fn change_keys(
     action: Action,
 ) -> Result<Response, Problem> {
     let remote = check_token(&site, &request)?;
-    let change = read_body::<Change>(request).await?;
+    let (change, operator) = read_body::<Change>(request, remote).await?;
     let mut log = Log::new(remote, action.name());
+    let mut only = None;
     let changed = match (change.keys, change.matching, change.expected) {
-        (Some(keys), None, None) => act_on_keys(&site, action, keys, &mut log).await?,
+        (Some(keys), None, None) => act_on_keys(&site, action, keys, &mut only, &mut log).await,
         (None, Some(matching), Some(expected)) => {
             let _turn = site.take_turn().await?;
-            act_on_matching(&site, action, matching, expected, &mut log).await?
+            act_on_matching(&site, action, matching, expected, &mut log).await
         }
         _ => {
             let error = "pass either keys, or matching and expected";
-            return Err(Problem::new(StatusCode::BAD_REQUEST, error));
+            Err(Problem::new(StatusCode::BAD_REQUEST, error))
         }
     };
-    log.complete();
-    Ok(json(&changed))
+    let count = log.changed;
+    if changed.is_ok() {
+        log.complete();
+    } else {
+        drop(log);
+    }
+    // An action that failed may have changed some keys.
+    if count > 0 {
+        let target = keys_target(count, only.as_deref());
+        operator.record(&*site.source, action.name(), target).await;
+    }
+    Ok(json(&changed?))
+}
+
+/// Returns the first key as it is shown.
+fn shown_first<'a>(mut keys: impl Iterator<Item = &'a Vec<u8>>) -> Option<String> {
+    keys.next().map(|key| escape_key(key).chars().filter(|char| !char.is_control()).collect())
 }
 
 async fn act_on_keys(
     site: &SiteState,
     action: Action,
     keys: Vec<NamedKey>,
+    only: &mut Option<String>,
     log: &mut Log,
 ) -> Result<Changed, Problem> {
     let keys: Vec<_> = check_count(keys)?
         .into_iter()
         .map(|key| key.into_bytes("keys"))
         .collect::<Result<_, _>>()?;
+    if keys.len() == 1 {
+        *only = shown_first(keys.iter());
+    }
     let results = log.run_all(keys.len(), site.source.change_keys(action, keys)).await?;
     log.changed = count_of(&results);
     Ok(Changed { changed: log.changed, matched: None, results: Some(results) })
@@ -327,6 +396,17 @@ async fn matching_keys(
         return Err(Problem::new(StatusCode::CONFLICT, error));
     }
     Ok(keys)
+}
+
+/// Lists the last actions.
+pub(crate) async fn list_actions(
+    State(site): Site,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Problem> {
+    let limit = Params::parse(query.as_deref(), &["limit"])?.limit_of(KEPT)?;
+    let mut actions = site.source.last_actions().await?;
+    actions.truncate(limit);
+    Ok(json(&PastActions { actions }))
 }
 
 /// Counts the keys on which an action would have an effect. The request needs no token, because every client can list
@@ -454,7 +534,7 @@ mod tests {
         let site = Site::builder(queue.clone()).control(Two(queue)).history(&history).build();
         let revive = async |keys: Vec<NamedKey>| {
             let mut log = Log::new(Remote::default(), "revive");
-            let revived = act_on_keys(&site.state, Action::Revive, keys, &mut log).await;
+            let revived = act_on_keys(&site.state, Action::Revive, keys, &mut None, &mut log).await;
             assert!(revived.is_err());
             drop(log);
             std::mem::take(&mut *lines.0.lock().unwrap())

@@ -81,6 +81,13 @@ impl Remote {
     }
 }
 
+impl Remote {
+    /// Returns the name of a client that does not name its operator: its address, without the port.
+    pub(crate) fn name(self) -> String {
+        self.0.map_or_else(|| self.to_string(), |address| address.ip().to_canonical().to_string())
+    }
+}
+
 impl fmt::Display for Remote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {

@@ -152,6 +152,14 @@ pub struct Summary {
     pub started: f64,
     pub now: Sample,
     pub rates: Rates,
+    /// The operator who paused the queue, the reason, and the time since then in seconds. `None` if the queue is not
+    /// paused, or the pause was not recorded.
+    #[serde(default)]
+    pub paused_by: Option<String>,
+    #[serde(default)]
+    pub paused_note: Option<String>,
+    #[serde(default)]
+    pub paused_for: Option<f64>,
     /// The limit on the rate of starts. Only queues in a store have one.
     #[serde(default)]
     pub rate: Option<StartRate>,
@@ -174,6 +182,27 @@ pub struct Summary {
     pub hour: Option<Tally>,
     #[serde(default)]
     pub workers: Option<Vec<Worker>>,
+}
+
+/// An action of an operator.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct PastAction {
+    /// The time since the action, in seconds.
+    pub ago: f64,
+    /// The last part of the path of the action.
+    pub action: String,
+    /// The operator, or the address of the client.
+    pub by: String,
+    /// The key, the group or the number of keys. `None`: the queue.
+    pub target: Option<String>,
+    pub note: Option<String>,
+}
+
+/// The response of `/api/v1/actions`.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct PastActions {
+    /// The newest first.
+    pub actions: Vec<PastAction>,
 }
 
 /// The workers of a program.

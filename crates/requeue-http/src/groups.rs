@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::extract::{RawQuery, Request, State};
 use axum::response::Response;
 
-use crate::actions::{Log, check_token, read_body};
+use crate::actions::{Log, check_token, rate_target, read_body};
 use crate::api::{Group, GroupAction, GroupChange, GroupChanged, GroupList, Held, Named};
 use crate::params::{Problem, json};
 use crate::source::{Selected, TableQuery, no_groups};
@@ -93,7 +93,7 @@ pub(crate) async fn change_group(
     action: GroupAction,
 ) -> Result<Response, Problem> {
     let remote = check_token(&site, &request)?;
-    let change = read_body::<GroupChange>(request).await?;
+    let (change, operator) = read_body::<GroupChange>(request, remote).await?;
     check_change(action, &change)?;
     if !site.source.has_groups() {
         return Err(no_groups());
@@ -103,13 +103,40 @@ pub(crate) async fn change_group(
         // The store reads all keys of the queue, as a search does.
         let _turn = site.take_turn().await?;
         let log = Log::new(remote, action.name());
-        let cancelled =
-            log.cancel_group(&*site.source, group.unwrap_or_default(), change.state).await?;
+        let group = group.unwrap_or_default();
+        let cancelled = log.cancel_group(&*site.source, group.clone(), change.state).await?;
+        if cancelled > 0 {
+            let target = format!("{}: {cancelled} keys", named(Some(&group)));
+            operator.record(&*site.source, action.name(), Some(target)).await;
+        }
         return Ok(json(&GroupChanged { cancelled }));
     }
+    let target = change_target(action, &change);
     Log::new(remote, action.name()).run_one(site.source.change_group(action, change)).await?;
+    operator.record(&*site.source, action.name(), Some(target)).await;
     tracing::info!(%remote, group, "{}", action.name());
     Ok(json(&GroupChanged { cancelled: 0 }))
+}
+
+/// Returns the name of a group in the log of actions. `None`: all groups without a separate limit.
+fn named(group: Option<&str>) -> &str {
+    match group {
+        None => "groups without another limit",
+        Some("") => "(no group)",
+        Some(name) => name,
+    }
+}
+
+/// Returns the group and the new value of its setting.
+fn change_target(action: GroupAction, change: &GroupChange) -> String {
+    let group = named(change.group.as_deref());
+    let number = |number: Option<u32>| number.map_or("none".to_owned(), |n| n.to_string());
+    match action {
+        GroupAction::Limit => format!("{group}: {}", number(change.limit.flatten())),
+        GroupAction::Weight => format!("{group}: {}", number(change.weight)),
+        GroupAction::Rate => format!("{group}: {}", rate_target(change.rate.flatten())),
+        GroupAction::Pause | GroupAction::Resume | GroupAction::Cancel => group.to_owned(),
+    }
 }
 
 /// Refuses fields that the action would ignore, and a missing one.

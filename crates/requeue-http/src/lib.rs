@@ -130,6 +130,7 @@ mod history;
 mod hosts;
 mod keys;
 mod memory;
+mod operators;
 mod params;
 mod routes;
 mod rows;

@@ -8,12 +8,13 @@ use async_trait::async_trait;
 use axum::http::StatusCode;
 use requeue::{Added, Cursor, Entry, Key, Phase, Queue};
 
-use crate::api::{Action, AddResult, KeyPage, PastRun, Row, Sample, State, Status};
+use crate::api::{Action, AddResult, KeyPage, PastAction, PastRun, Row, Sample, State, Status};
 use crate::control::Control;
 use crate::cursors::{Cursors, Order};
 use crate::failures::{Failing, Failures, group_of};
 use crate::history::{History, Past};
 use crate::keys::escape_key;
+use crate::operators::ActionLog;
 use crate::params::Problem;
 use crate::rows::next_due;
 use crate::source::{
@@ -36,6 +37,7 @@ pub(crate) struct Shown<K: Key, S> {
     pub(crate) history: Option<History>,
     pub(crate) control: Box<dyn Control<K>>,
     pub(crate) cursors: Cursors,
+    pub(crate) actions: ActionLog,
 }
 
 /// A key of a list.
@@ -456,6 +458,19 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
             }
         }
         Ok(results)
+    }
+
+    async fn record_action(&self, action: PastAction) -> Result<(), Problem> {
+        self.actions.push(action);
+        Ok(())
+    }
+
+    async fn last_actions(&self) -> Result<Vec<PastAction>, Problem> {
+        Ok(self.actions.all())
+    }
+
+    fn last_pause(&self) -> Option<PastAction> {
+        PastAction::last_pause(&self.actions.all()).cloned()
     }
 
     async fn set_paused(&self, paused: bool) -> Result<(), Problem> {

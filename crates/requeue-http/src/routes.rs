@@ -83,6 +83,7 @@ pub(crate) fn router(site: Arc<SiteState>) -> Router {
         .route("/sections.js", get(|| asset(SCRIPT, include_str!("../assets/sections.js"))))
         .route("/groups.js", get(|| asset(SCRIPT, include_str!("../assets/groups.js"))))
         .route("/schedules.js", get(|| asset(SCRIPT, include_str!("../assets/schedules.js"))))
+        .route("/actions.js", get(|| asset(SCRIPT, include_str!("../assets/actions.js"))))
         .route("/list.js", get(|| asset(SCRIPT, include_str!("../assets/list.js"))))
         .route("/icon.svg", get(|| asset("image/svg+xml", include_str!("../assets/icon.svg"))))
         .route("/metrics", get(metrics))
@@ -95,6 +96,7 @@ pub(crate) fn router(site: Arc<SiteState>) -> Router {
         .route("/api/v1/groups", get(groups::list_groups))
         .route("/api/v1/schedules", get(schedules::list_schedules))
         .route("/api/v1/activity", get(show_activity))
+        .route("/api/v1/actions", get(actions::list_actions))
         .route("/api/v1/sections", get(list_sections))
         .route("/api/v1/events", get(stream_events))
         .fallback(async || {

@@ -63,13 +63,16 @@ pub(crate) async fn change_schedule(
     action: ScheduleAction,
 ) -> Result<Response, Problem> {
     let remote = check_token(&site, &request)?;
-    let mut change = read_body::<ScheduleChange>(request).await?;
+    let (mut change, operator) = read_body::<ScheduleChange>(request, remote).await?;
     check_change(action, &change)?;
     let named = NamedKey { key: change.key.take(), key_base64: change.key_base64.take() };
     let key = named.into_bytes("key")?;
     let shown = escape_key(&key).into_owned();
     let change = site.source.change_schedule(action, key, change);
     let changed = Log::new(remote, action.name()).run_one(change).await?;
+    if changed {
+        operator.record(&*site.source, action.name(), Some(shown.clone())).await;
+    }
     tracing::info!(%remote, key = %shown, changed, "{}", action.name());
     Ok(json(&ScheduleChanged { changed }))
 }

@@ -15,6 +15,7 @@ use crate::builder::Builder;
 use crate::cursors::Cursors;
 use crate::keys::ByteKey;
 use crate::memory::Shown;
+use crate::operators::ActionLog;
 use crate::routes;
 use crate::server;
 use crate::source::Parts;
@@ -77,10 +78,20 @@ impl Site {
     {
         let (show, read) = (Box::new(show), Box::new(read));
         Builder::new(|Parts { detail, history, control }| {
-            let cursors = Cursors::default();
+            let (cursors, actions) = (Cursors::default(), ActionLog::default());
             let control = control.unwrap_or_else(|| Box::new(queue.clone()));
             let keeps_times = queue.entries_in_flight(0, 0).is_some();
-            Box::new(Shown { queue, keeps_times, show, read, detail, history, control, cursors })
+            Box::new(Shown {
+                queue,
+                keeps_times,
+                show,
+                read,
+                detail,
+                history,
+                control,
+                cursors,
+                actions,
+            })
         })
     }
 

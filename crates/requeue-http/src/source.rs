@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use axum::http::StatusCode;
 
 use crate::api::{
-    Action, Activity, AddResult, Group, GroupAction, GroupChange, KeyPage, Named, Row, Sample,
-    Schedule, ScheduleAction, ScheduleChange, StartRate, State, Status, Tally, Worker,
+    Action, Activity, AddResult, Group, GroupAction, GroupChange, KeyPage, Named, PastAction, Row,
+    Sample, Schedule, ScheduleAction, ScheduleChange, StartRate, State, Status, Tally, Worker,
 };
 use crate::control::Control;
 use crate::failures::{Failures, group_of};
@@ -48,6 +48,12 @@ pub(crate) trait Source: Send + Sync {
     async fn add_keys(&self, keys: Vec<NewKey>) -> Result<Vec<AddResult>, Problem>;
     /// Pauses or resumes deliveries.
     async fn set_paused(&self, paused: bool) -> Result<(), Problem>;
+    /// Records an action of an operator.
+    async fn record_action(&self, action: PastAction) -> Result<(), Problem>;
+    /// Returns the last actions, the newest first.
+    async fn last_actions(&self) -> Result<Vec<PastAction>, Problem>;
+    /// Returns the recorded action that paused the queue, as of the last read.
+    fn last_pause(&self) -> Option<PastAction>;
     /// Returns true if the queue can have a rate. This does not change after the source is built.
     fn has_rate(&self) -> bool {
         false

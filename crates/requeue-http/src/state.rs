@@ -81,12 +81,20 @@ impl SiteState {
             gauges.keeps_times.then(|| seconds(read(&gauges.process.times)))
         };
         let (hour, workers) = self.source.recent_activity().unzip();
+        let status = self.status();
+        let pause = self.source.last_pause().filter(|_| status == Status::Paused);
+        let paused_for = pause.as_ref().map(|pause| pause.ago);
+        let (paused_by, paused_note) =
+            pause.map_or((None, None), |pause| (Some(pause.by), pause.note));
         serde_json::to_string(&Summary {
             hour,
             workers,
             title: self.title.clone(),
             queue: self.source.name().map(str::to_owned),
-            status: self.status(),
+            status,
+            paused_by,
+            paused_note,
+            paused_for,
             started: self.started,
             now: Sample::new(&gauges, self.samples.last_minute(&gauges)),
             rates: self.samples.rates(),

@@ -11,8 +11,8 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 use requeue::metrics::Fleet;
 use requeue_store::{
-    Add, Added, CancelledRun, Entry, ErrorKind, GroupInfo, Key, LiveWorker, Priority, Queue, Rate,
-    ReadError, Schedule, ScheduleInfo, State, StateCounts, UpdateError,
+    ActionRecord, Add, Added, CancelledRun, Entry, ErrorKind, GroupInfo, Key, LiveWorker, Priority,
+    Queue, Rate, ReadError, Schedule, ScheduleInfo, State, StateCounts, UpdateError,
 };
 use tokio::sync::Semaphore;
 use tokio::task::yield_now;
@@ -20,12 +20,13 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::api::{
     self, Action, Activity, AddResult, Group, GroupAction, GroupChange, KeyPage, LastMinute,
-    Minute, PastRun, Row, Sample, ScheduleAction, ScheduleChange, StartRate, State as RowState,
+    Minute, PastAction, PastRun, Row, Sample, ScheduleAction, ScheduleChange, StartRate, State as RowState,
     Status, Tally, Worker,
 };
 use crate::failures::{Failing, Failures};
 use crate::history::History;
 use crate::keys::{escape_key, from_base64, to_base64};
+use crate::operators::KEPT;
 use crate::params::Problem;
 use crate::rows::{Detail, shown_key};
 use crate::source::{
@@ -100,15 +101,33 @@ impl Smooth {
 }
 
 /// The settings that apply to all deliveries.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 struct QueueState {
     is_paused: bool,
     rate: Option<Rate>,
+    /// The recorded pause, and the time of its read.
+    pause: Option<(PastAction, Instant)>,
 }
 
 impl QueueState {
     async fn read(queue: &Queue) -> Result<Self, ReadError> {
-        Ok(Self { is_paused: queue.is_paused().await?, rate: queue.rate().await? })
+        let (is_paused, rate) = (queue.is_paused().await?, queue.rate().await?);
+        // An older role in PostgreSQL may not read the actions. The queue is reachable nevertheless.
+        let actions = match is_paused {
+            true => queue.last_actions(KEPT).await.unwrap_or_default(),
+            false => Vec::new(),
+        };
+        let actions: Vec<_> = actions.into_iter().map(PastAction::from).collect();
+        let pause = PastAction::last_pause(&actions).map(|pause| (pause.clone(), Instant::now()));
+        Ok(Self { is_paused, rate, pause })
+    }
+}
+
+impl From<ActionRecord> for PastAction {
+    fn from(record: ActionRecord) -> Self {
+        let ActionRecord { ago, action, by, target, note, .. } = record;
+        let [target, note] = [target, note].map(|text| Some(text).filter(|text| !text.is_empty()));
+        Self { ago: seconds(ago), action, by, target, note }
     }
 }
 
@@ -487,8 +506,37 @@ impl Source for Stored {
             async { if paused { self.queue.pause().await } else { self.queue.resume().await } };
         await_answer(PATIENCE, set).await?;
         let mut seen = self.seen.lock();
-        (seen.state.is_paused, seen.changes) = (paused, seen.changes + 1);
+        (seen.state.is_paused, seen.state.pause) = (paused, None);
+        seen.changes += 1;
         Ok(())
+    }
+
+    async fn record_action(&self, action: PastAction) -> Result<(), Problem> {
+        let mut record = ActionRecord::new(&*action.action, &*action.by);
+        if let Some(target) = &action.target {
+            record = record.target(target);
+        }
+        if let Some(note) = &action.note {
+            record = record.note(note);
+        }
+        await_answer(PATIENCE, self.queue.record_action(record)).await?;
+        let mut seen = self.seen.lock();
+        if action.action == "pause" && seen.state.is_paused {
+            seen.state.pause = Some((action, Instant::now()));
+            seen.changes += 1;
+        }
+        Ok(())
+    }
+
+    async fn last_actions(&self) -> Result<Vec<PastAction>, Problem> {
+        let actions = await_answer(PATIENCE, self.queue.last_actions(KEPT)).await?;
+        Ok(actions.into_iter().map(PastAction::from).collect())
+    }
+
+    fn last_pause(&self) -> Option<PastAction> {
+        let seen = self.seen.lock();
+        let (pause, at) = seen.state.pause.as_ref()?;
+        Some(pause.at_age(pause.ago + seconds(at.elapsed())))
     }
 
     fn has_rate(&self) -> bool {
@@ -866,12 +914,12 @@ mod tests {
         // An error or a timeout, and then an answer. The counts remain.
         seen.take_state(None, 0);
         assert!(seen.is_away && seen.counts.is_some());
-        let paused = QueueState { is_paused: true, rate: None };
-        seen.take_state(Some(paused), 0);
+        let paused = QueueState { is_paused: true, ..QueueState::default() };
+        seen.take_state(Some(paused.clone()), 0);
         assert_eq!((seen.is_away, seen.state.is_paused), (false, true));
         // A read that began before a pause or a resume of this site.
         (seen.state, seen.changes) = (QueueState::default(), 1);
-        seen.take_state(Some(paused), 0);
+        seen.take_state(Some(paused.clone()), 0);
         assert_eq!((seen.is_away, seen.state.is_paused), (false, false));
         // Counts that were read some time ago.
         seen.take_counts(counts, EVERY);

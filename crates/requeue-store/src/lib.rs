@@ -198,6 +198,7 @@ pub use crate::api::store::{OpenOptions, Store};
 pub use crate::client::item::{Completed, Item};
 #[cfg(feature = "postgres")]
 pub use crate::engine::postgres;
+pub use crate::types::action::ActionRecord;
 pub use crate::types::activity::{Activity, LiveWorker, Minute, Tally};
 pub use crate::types::add::{Add, Added, Merge, ParkedAdd, Priority, ReaddPolicy};
 pub use crate::types::error::{

@@ -5,7 +5,7 @@
 use clap::{Args, Subcommand};
 use requeue_store::State;
 
-use crate::args::store::{Place, RateFlags, STATES, ServerFlags};
+use crate::args::store::{NoteFlags, Place, RateFlags, STATES, ServerFlags};
 use crate::args::values::{
     GroupLimit, named_values, parse_default_limit, parse_limit, parse_weight,
 };
@@ -27,6 +27,9 @@ pub(crate) struct NamedGroup {
 
     #[command(flatten)]
     pub(crate) queue: GroupQueue,
+
+    #[command(flatten)]
+    pub(crate) note: NoteFlags,
 }
 
 #[derive(Subcommand, Debug)]
@@ -68,6 +71,9 @@ pub(crate) enum GroupsCommand {
 
         #[command(flatten)]
         queue: GroupQueue,
+
+        #[command(flatten)]
+        note: NoteFlags,
     },
     /// Set the rate at which keys of a group start, over all workers
     ///

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use requeue_store::Priority;
 
-use crate::args::store::{PRIORITIES, Place, ServerFlags};
+use crate::args::store::{NoteFlags, PRIORITIES, Place, ServerFlags};
 use crate::args::values::named_values;
 use crate::duration::parse_duration;
 
@@ -68,6 +68,9 @@ pub(crate) struct AddFlags {
     /// Group of the key, if adds name their groups
     #[arg(long, value_name = "NAME")]
     pub(crate) group: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) note: NoteFlags,
 }
 
 #[derive(Args, Debug)]
@@ -94,4 +97,7 @@ pub(crate) struct KeysFlags {
 
     #[command(flatten)]
     pub(crate) server: ServerFlags,
+
+    #[command(flatten)]
+    pub(crate) note: NoteFlags,
 }

@@ -225,6 +225,9 @@ pub(crate) enum QueuesCommand {
 
         #[command(flatten)]
         server: ServerFlags,
+
+        #[command(flatten)]
+        note: NoteFlags,
     },
 }
 
@@ -278,6 +281,9 @@ pub(crate) struct PauseFlags {
 
     #[command(flatten)]
     pub(crate) server: ServerFlags,
+
+    #[command(flatten)]
+    pub(crate) note: NoteFlags,
 }
 
 #[derive(Args, Debug)]
@@ -385,6 +391,9 @@ pub(crate) struct ReviveFlags {
 
     #[command(flatten)]
     pub(crate) server: ServerFlags,
+
+    #[command(flatten)]
+    pub(crate) note: NoteFlags,
 }
 
 #[derive(Args, Debug)]
@@ -424,6 +433,9 @@ pub(crate) struct CancelFlags {
 
     #[command(flatten)]
     pub(crate) server: ServerFlags,
+
+    #[command(flatten)]
+    pub(crate) note: NoteFlags,
 }
 
 /// The states of a key, with their names in flags and output.
@@ -453,6 +465,22 @@ pub(crate) struct ServerFlags {
     #[arg(long, value_name = "FILE", help_heading = "Queue", hide_short_help = true)]
     #[arg(requires = "server")]
     pub(crate) token_file: Option<PathBuf>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct NoteFlags {
+    /// Reason of the action, which is recorded with USER@HOST
+    ///
+    /// TEXT has at most 500 bytes. The queue keeps its last 100 actions, and the dashboard shows them.
+    #[arg(long, value_name = "TEXT", value_parser = parse_note)]
+    pub(crate) note: Option<String>,
+}
+
+fn parse_note(text: &str) -> Result<String, String> {
+    match text.len() {
+        0..=500 if !text.contains(char::is_control) => Ok(text.to_owned()),
+        _ => Err("use at most 500 bytes without control characters".to_owned()),
+    }
 }
 
 #[derive(clap::Subcommand, Debug)]

@@ -14,7 +14,7 @@ use requeue_store::{Rate, State, StateCounts};
 
 use super::server::{Part, Server};
 use super::text::{
-    Times, activity_text, api_duration, key_line, report_each, runs_text, status_json, status_text,
+    Pause, Times, activity_text, api_duration, key_line, report_each, runs_text, status_json, status_text,
 };
 use crate::args::store::{
     CancelFlags, ExplainFlags, KeysFlags, ReviveFlags, StatusFlags, state_name,
@@ -52,7 +52,9 @@ pub(super) async fn status(server: &Server, flags: &StatusFlags) -> Result<Ended
             "--in-flight needs a store; `requeue keys --state in_flight --server URL` lists keys";
         return Err(Refusal::usage(error));
     }
-    let Summary { now, oldest_ready, .. } = server.get("summary", &[]).await?;
+    let summary: Summary = server.get("summary", &[]).await?;
+    let pause = Pause::of_summary(&summary);
+    let Summary { now, oldest_ready, .. } = summary;
     let mut counts = StateCounts::default();
     counts.ready = now.ready as u64;
     counts.waiting = (now.waiting + now.backing_off.unwrap_or(0)) as u64;
@@ -72,8 +74,10 @@ pub(super) async fn status(server: &Server, flags: &StatusFlags) -> Result<Ended
         None => None,
     };
     let text = match flags.json {
-        true => status_json(&counts, None, &[], activity.as_ref()),
-        false => status_text(&counts) + &activity.as_ref().map(activity_text).unwrap_or_default(),
+        true => status_json(&counts, &pause, None, &[], activity.as_ref()),
+        false => {
+            status_text(&counts, &pause) + &activity.as_ref().map(activity_text).unwrap_or_default()
+        }
     };
     print_output(text.as_bytes())?;
     Ok(Ended::Exit(Exit::Done))
@@ -194,7 +198,7 @@ pub(super) async fn set_paused(
 ) -> Result<String, Refusal> {
     let name = name_of_queue(server, queue).await?;
     let path = if paused { "pause" } else { "resume" };
-    let NewStatus { .. } = server.post(path, &Change::default()).await?;
+    let NewStatus { .. } = server.post(path, &serde_json::json!({})).await?;
     Ok(name)
 }
 

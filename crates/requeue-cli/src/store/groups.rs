@@ -8,7 +8,8 @@ use requeue_http::api::{
 use requeue_store::{ErrorKind, GroupInfo, Queue, Rate, ReadError, State};
 use serde::Serialize;
 
-use super::look::change_all;
+use super::look::{Recorded, change_all};
+use super::operator::Operator;
 use super::server::Server;
 use super::text::rate_text;
 use super::{block_on, store_refusal, update_refusal};
@@ -39,36 +40,38 @@ impl Change {
 
 /// `requeue groups`.
 pub(crate) fn run(command: GroupsCommand) -> Result<Ended, Refusal> {
-    let named = |action, NamedGroup { name, queue }| (Change::new(action, Some(name)), queue);
-    let (change, queue) = match command {
+    let named =
+        |action, NamedGroup { name, queue, note }| (Change::new(action, Some(name)), queue, note);
+    let (change, queue, note) = match command {
         GroupsCommand::List { queue, json } => return list(&queue, json),
         GroupsCommand::Pause(group) => named(GroupAction::Pause, group),
         GroupsCommand::Resume(group) => named(GroupAction::Resume, group),
         GroupsCommand::Limit { group, limit } => {
-            let (change, queue) = named(GroupAction::Limit, group);
-            (Change { limit: limit.0, ..change }, queue)
+            let (change, queue, note) = named(GroupAction::Limit, group);
+            (Change { limit: limit.0, ..change }, queue, note)
         }
-        GroupsCommand::DefaultLimit { limit, queue } => {
+        GroupsCommand::DefaultLimit { limit, queue, note } => {
             let change = Change::new(GroupAction::Limit, None);
-            (Change { limit: limit.0, ..change }, queue)
+            (Change { limit: limit.0, ..change }, queue, note)
         }
         GroupsCommand::Rate { group, rate } => {
-            let (change, queue) = named(GroupAction::Rate, group);
-            (Change { rate: rate.rate()?, ..change }, queue)
+            let (change, queue, note) = named(GroupAction::Rate, group);
+            (Change { rate: rate.rate()?, ..change }, queue, note)
         }
         GroupsCommand::Weight { group, weight } => {
-            let (change, queue) = named(GroupAction::Weight, group);
-            (Change { weight: Some(weight), ..change }, queue)
+            let (change, queue, note) = named(GroupAction::Weight, group);
+            (Change { weight: Some(weight), ..change }, queue, note)
         }
         GroupsCommand::Cancel { group, state } => {
-            let (change, queue) = named(GroupAction::Cancel, group);
-            (Change { state, ..change }, queue)
+            let (change, queue, note) = named(GroupAction::Cancel, group);
+            (Change { state, ..change }, queue, note)
         }
     };
+    let operator = note.to_operator();
     block_on(async {
         match queue.server.open_server()? {
-            Some(server) => change_by_server(&server, change).await,
-            None => change_in_store(&queue.place.to_look_at().await?, &change).await,
+            Some(server) => change_by_server(&server.acting_for(&operator), change).await,
+            None => change_in_store(&queue.place.to_look_at().await?, &change, operator).await,
         }
     })
 }
@@ -77,26 +80,41 @@ pub(crate) fn run(command: GroupsCommand) -> Result<Ended, Refusal> {
 fn report_change(change: &Change) -> Ended {
     let of = match &change.group {
         Some(name) => format!("group {}", escaped(name.as_bytes())),
-        None => "groups without another limit".to_owned(),
+        None => ALL_GROUPS.to_owned(),
     };
+    complain(&format!("{of}: {}", new_value(change)));
+    Ended::Exit(Exit::Done)
+}
+
+const ALL_GROUPS: &str = "groups without another limit";
+
+fn new_value(change: &Change) -> String {
     let limit = || match (change.limit, &change.group) {
         (Some(limit), _) => format!("limit {limit}"),
         (None, Some(_)) => "limit of the queue".to_owned(),
         (None, None) => "no limit".to_owned(),
     };
-    let now = match change.action {
+    match change.action {
         GroupAction::Pause => "paused".to_owned(),
         GroupAction::Resume => "resumed".to_owned(),
         GroupAction::Limit => limit(),
         GroupAction::Rate => rate_text(change.rate),
         GroupAction::Weight => format!("weight {}", change.weight.unwrap_or_default()),
         GroupAction::Cancel => "cancelled".to_owned(),
-    };
-    complain(&format!("{of}: {now}"));
-    Ended::Exit(Exit::Done)
+    }
 }
 
-async fn change_in_store(queue: &Queue, change: &Change) -> Result<Ended, Refusal> {
+async fn change_in_store(
+    queue: &Queue,
+    change: &Change,
+    operator: Operator,
+) -> Result<Ended, Refusal> {
+    let name = match change.group.as_deref() {
+        None => ALL_GROUPS.to_owned(),
+        Some("") => "(no group)".to_owned(),
+        Some(name) => shown(name.as_bytes()),
+    };
+    let action = change.action.name();
     let group = queue.group(change.group.clone().unwrap_or_default());
     let changed = match change.action {
         GroupAction::Pause => group.pause().await,
@@ -108,10 +126,16 @@ async fn change_in_store(queue: &Queue, change: &Change) -> Result<Ended, Refusa
         GroupAction::Cancel => {
             // With this check, an invalid name leads to the right exit code.
             group.info().await.map_err(read_refusal)?;
-            return change_all(group.cancel_all(change.state), "cancelled").await;
+            let record = Recorded { operator, action, queue: queue.clone(), of: &name };
+            return change_all(group.cancel_all(change.state), "cancelled", record).await;
         }
     };
     changed.map_err(update_refusal)?;
+    let target = match change.action {
+        GroupAction::Pause | GroupAction::Resume => name,
+        _ => format!("{name}: {}", new_value(change)),
+    };
+    operator.record(queue, action, target).await;
     Ok(report_change(change))
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use requeue_http::api::StartRate;
+use requeue_http::api::{PastAction, StartRate};
 use requeue_store::{
     Bulk, CancelledRun, Entry, ErrorKind, GroupBy, Key, ParkedAdd, Queue, QueueInfo, Rate,
     ReaddPolicy, State, StateCounts,
@@ -15,7 +15,10 @@ use serde::Serialize;
 use tokio::time::timeout;
 
 use super::keys::next_page;
-use super::text::{activity_text, group_column, rate_text, report_each, status_json, status_text};
+use super::operator::Operator;
+use super::text::{
+    Pause, activity_text, group_column, rate_text, report_each, status_json, status_text,
+};
 use super::{block_on, by_server, store_refusal, update_refusal};
 use crate::args::store::{
     CancelFlags, DropFlags, PauseFlags, Place, QueuesCommand, QueuesFlags, ReviveFlags,
@@ -37,21 +40,30 @@ const LAST_STEP: Duration = Duration::from_secs(5);
 /// `requeue queues`.
 pub(crate) fn queues(flags: QueuesFlags) -> Result<Ended, Refusal> {
     match flags.command {
-        Some(QueuesCommand::Rate { queue, rate, store, server }) => {
-            set_rate(Place { store, queue }, rate.rate()?, &server)
+        Some(QueuesCommand::Rate { queue, rate, store, server, note }) => {
+            set_rate(Place { store, queue }, rate.rate()?, &server, &note.to_operator())
         }
         None => list_queues(&flags.store, flags.json),
     }
 }
 
 /// `requeue queues rate`.
-fn set_rate(place: Place, rate: Option<Rate>, server: &ServerFlags) -> Result<Ended, Refusal> {
+fn set_rate(
+    place: Place,
+    rate: Option<Rate>,
+    server: &ServerFlags,
+    operator: &Operator,
+) -> Result<Ended, Refusal> {
     block_on(async {
         match server.open_server()? {
-            Some(server) => by_server::set_rate(&server, &place.queue, rate).await?,
+            Some(server) => {
+                let server = server.acting_for(operator);
+                by_server::set_rate(&server, &place.queue, rate).await?;
+            }
             None => {
                 let queue = place.to_look_at().await?;
                 queue.set_rate(rate).await.map_err(update_refusal)?;
+                operator.record(&queue, "rate", rate_text(rate)).await;
             }
         }
         complain(&format!("{}: {}", escaped(place.queue.as_bytes()), rate_text(rate)));
@@ -151,11 +163,15 @@ pub(crate) fn drop_queue(flags: &DropFlags) -> Result<Ended, Refusal> {
 
 /// `requeue pause` and `requeue resume`.
 pub(crate) fn set_paused(flags: PauseFlags, paused: bool) -> Result<Ended, Refusal> {
-    let PauseFlags { queue, store, server } = flags;
+    let PauseFlags { queue, store, server, note } = flags;
+    let operator = note.to_operator();
     block_on(async {
         let done = if paused { "paused" } else { "resumed" };
         let name = match server.open_server()? {
-            Some(server) => by_server::set_paused(&server, queue.as_deref(), paused).await?,
+            Some(server) => {
+                let server = server.acting_for(&operator);
+                by_server::set_paused(&server, queue.as_deref(), paused).await?
+            }
             None => {
                 // The flags need a queue or a server.
                 let queue = queue.unwrap_or_default();
@@ -163,6 +179,7 @@ pub(crate) fn set_paused(flags: PauseFlags, paused: bool) -> Result<Ended, Refus
                 let queue = place.to_look_at().await?;
                 let set = if paused { queue.pause().await } else { queue.resume().await };
                 set.map_err(store_refusal)?;
+                operator.record(&queue, if paused { "pause" } else { "resume" }, "").await;
                 place.queue
             }
         };
@@ -195,10 +212,17 @@ pub(crate) fn status(flags: &StatusFlags) -> Result<Ended, Refusal> {
             Some(since) => Some(queue.activity(since).await.map_err(store_refusal)?.into()),
             None => None,
         };
+        let is_paused = queue.is_paused().await.map_err(store_refusal)?;
+        let actions = match is_paused {
+            true => queue.last_actions(usize::MAX).await.map_err(store_refusal)?,
+            false => Vec::new(),
+        };
+        let actions: Vec<_> = actions.into_iter().map(PastAction::from).collect();
+        let pause = Pause::of_actions(is_paused, &actions);
         let text = match flags.json {
-            true => status_json(&counts, in_flight.as_deref(), &damaged, activity.as_ref()),
+            true => status_json(&counts, &pause, in_flight.as_deref(), &damaged, activity.as_ref()),
             false => {
-                status_text(&counts)
+                status_text(&counts, &pause)
                     + &damaged_text(&counts, &damaged)
                     + &activity.as_ref().map(activity_text).unwrap_or_default()
                     + &in_flight_text(in_flight.as_deref())
@@ -249,28 +273,33 @@ fn damaged_text(counts: &StateCounts, listed: &[Entry]) -> String {
 
 /// `requeue revive`.
 pub(crate) fn revive(flags: &ReviveFlags) -> Result<Ended, Refusal> {
+    let operator = flags.note.to_operator();
     block_on(async {
         if let Some(server) = flags.server.open_server()? {
-            return by_server::revive(&server, flags).await;
+            return by_server::revive(&server.acting_for(&operator), flags).await;
         }
         let queue = flags.place.to_look_at().await?;
         if flags.all {
-            return change_all(queue.revive_all(), "revived").await;
+            let record = Recorded { operator, action: "revive", queue: queue.clone(), of: "" };
+            return change_all(queue.revive_all(), "revived", record).await;
         }
         let revived = queue.revive_keys(store_keys(&flags.keys)).await.map_err(store_refusal)?;
+        operator.record_keys(&queue, "revive", &flags.keys, &revived).await;
         Ok(report_each(&flags.keys, &revived, "revived", "was not parked"))
     })
 }
 
 /// `requeue cancel`.
 pub(crate) fn cancel(flags: &CancelFlags) -> Result<Ended, Refusal> {
+    let operator = flags.note.to_operator();
     block_on(async {
         if let Some(server) = flags.server.open_server()? {
-            return by_server::cancel(&server, flags).await;
+            return by_server::cancel(&server.acting_for(&operator), flags).await;
         }
         let queue = flags.place.to_look_at().await?;
         if flags.all {
-            return change_all(queue.cancel_all(flags.state), "cancelled").await;
+            let record = Recorded { operator, action: "cancel", queue: queue.clone(), of: "" };
+            return change_all(queue.cancel_all(flags.state), "cancelled", record).await;
         }
         if flags.running {
             let mut cancelled = Vec::with_capacity(flags.keys.len());
@@ -278,9 +307,11 @@ pub(crate) fn cancel(flags: &CancelFlags) -> Result<Ended, Refusal> {
                 let run = queue.cancel_running(key).await.map_err(store_refusal)?;
                 cancelled.push(run != CancelledRun::NotInFlight);
             }
+            operator.record_keys(&queue, "cancel-run", &flags.keys, &cancelled).await;
             return Ok(report_each(&flags.keys, &cancelled, "cancelled", "was not in flight"));
         }
         let cancelled = queue.cancel_keys(store_keys(&flags.keys)).await.map_err(store_refusal)?;
+        operator.record_keys(&queue, "cancel", &flags.keys, &cancelled).await;
         Ok(report_each(&flags.keys, &cancelled, "cancelled", "was not ready, waiting or parked"))
     })
 }
@@ -289,8 +320,33 @@ fn store_keys(keys: &[OsString]) -> impl Iterator<Item = Key> {
     keys.iter().map(|key| Key::from(key.as_bytes()))
 }
 
+/// The record of an action on many keys, without their number.
+pub(super) struct Recorded<'a> {
+    pub(super) operator: Operator,
+    pub(super) action: &'static str,
+    pub(super) queue: Queue,
+    /// The group. Empty: all keys.
+    pub(super) of: &'a str,
+}
+
+/// Changes all keys, and records the action with the number of changed keys, even if it fails or is interrupted.
+pub(super) async fn change_all(
+    mut bulk: Bulk,
+    done: &str,
+    record: Recorded<'_>,
+) -> Result<Ended, Refusal> {
+    let ended = run_steps(&mut bulk, done).await;
+    let Recorded { operator, action, queue, of } = record;
+    if bulk.changed() > 0 {
+        let keys = counted(bulk.changed(), "key");
+        let target = if of.is_empty() { keys } else { format!("{of}: {keys}") };
+        operator.record(&queue, action, target).await;
+    }
+    ended
+}
+
 /// Changes all keys, and reports the progress. Stops after the current step when a signal comes.
-pub(super) async fn change_all(mut bulk: Bulk, done: &str) -> Result<Ended, Refusal> {
+async fn run_steps(bulk: &mut Bulk, done: &str) -> Result<Ended, Refusal> {
     let mut signalled = pin!(signals::wait_for_interrupt());
     let mut reported = Instant::now();
     loop {

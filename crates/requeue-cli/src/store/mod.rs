@@ -5,6 +5,7 @@ mod by_server;
 pub(crate) mod groups;
 pub(crate) mod keys;
 pub(crate) mod look;
+mod operator;
 mod reaching;
 pub(crate) mod schedule;
 pub(crate) mod serve;

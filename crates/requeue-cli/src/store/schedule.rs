@@ -35,7 +35,8 @@ pub(crate) fn schedule(command: ScheduleCommand) -> Result<Ended, Refusal> {
 }
 
 fn add(flags: AddFlags) -> Result<Ended, Refusal> {
-    let AddFlags { key, place, server, cron, zone, every, priority, group } = flags;
+    let AddFlags { key, place, server, cron, zone, every, priority, group, note } = flags;
+    let operator = note.to_operator();
     let invalid = |error: UpdateError| Refusal::usage(error.to_string());
     // The flags need one of the two.
     let every = every.unwrap_or_default();
@@ -50,6 +51,7 @@ fn add(flags: AddFlags) -> Result<Ended, Refusal> {
             let spec = Some(cron.unwrap_or_else(|| format!("every {period:#}")));
             let priority = Some(priority.into());
             let change = ScheduleChange { spec, zone, priority, group, ..named(key.as_bytes()) };
+            let server = server.acting_for(&operator);
             change_by_server(&server, ScheduleAction::Add, &change).await?;
         } else {
             let schedule = schedule.priority(priority);
@@ -62,6 +64,8 @@ fn add(flags: AddFlags) -> Result<Ended, Refusal> {
                 ErrorKind::Invalid => invalid(error),
                 _ => store_refusal(error),
             })?;
+            let action = ScheduleAction::Add.name();
+            operator.record(&queue, action, shown(key.as_bytes())).await;
         }
         complain(&format!("{} scheduled", escaped(key.as_bytes())));
         Ok(Ended::Exit(Exit::Done))
@@ -177,9 +181,11 @@ impl Line {
 
 /// Changes the schedules of keys, and reports the keys without a schedule.
 fn change(flags: &KeysFlags, action: ScheduleAction, done: &str) -> Result<Ended, Refusal> {
+    let operator = flags.note.to_operator();
     block_on(async {
         let mut changed = Vec::with_capacity(flags.keys.len());
         if let Some(server) = flags.server.open_server()? {
+            let server = server.acting_for(&operator);
             for key in &flags.keys {
                 changed.push(change_by_server(&server, action, &named(key.as_bytes())).await?);
             }
@@ -193,6 +199,7 @@ fn change(flags: &KeysFlags, action: ScheduleAction, done: &str) -> Result<Ended
                 };
                 changed.push(is_changed.map_err(store_refusal)?);
             }
+            operator.record_keys(&queue, action.name(), &flags.keys, &changed).await;
         }
         Ok(report_each(&flags.keys, &changed, done, "has no schedule"))
     })

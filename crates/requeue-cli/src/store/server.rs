@@ -20,6 +20,7 @@ use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
+use super::operator::Operator;
 use crate::args::values::ServerUrl;
 use crate::exit::{Refusal, complain};
 use crate::key::escaped;
@@ -38,13 +39,20 @@ pub(super) const WRONG_ANSWER: &str =
 pub(super) struct Server {
     url: ServerUrl,
     token: Option<String>,
+    /// The user who acts, if the requests are actions to record.
+    operator: Option<Operator>,
     /// The user was warned that the token is sent in clear text.
     warned: AtomicBool,
 }
 
 impl Server {
     pub(super) const fn new(url: ServerUrl, token: Option<String>) -> Self {
-        Self { url, token, warned: AtomicBool::new(false) }
+        Self { url, token, operator: None, warned: AtomicBool::new(false) }
+    }
+
+    /// Sends the user and the note with each change.
+    pub(super) fn acting_for(self, operator: &Operator) -> Self {
+        Self { operator: Some(operator.clone()), ..self }
     }
 
     /// Returns the response to a GET request.
@@ -85,7 +93,12 @@ impl Server {
     ) -> Result<T, Refusal> {
         self.check_token()?;
         // Serialization does not fail: the keys of all maps are strings.
-        let body = serde_json::to_vec(body).unwrap_or_default();
+        let mut body = serde_json::to_value(body).unwrap_or_default();
+        if let (Some(Operator { by, note }), Some(body)) = (&self.operator, body.as_object_mut()) {
+            body.insert("by".to_owned(), by.as_str().into());
+            body.insert("note".to_owned(), note.as_str().into());
+        }
+        let body = serde_json::to_vec(&body).unwrap_or_default();
         self.checked_answer(
             &self.send_request(Method::POST, &request_target(path, &[]), Some(body)).await?,
         )

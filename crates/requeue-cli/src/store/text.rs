@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use jiff::{Timestamp, Unit};
-use requeue_http::api::{Activity, Outcome, PastRun, Worker};
+use requeue_http::api::{Activity, Outcome, PastAction, PastRun, Status, Summary, Worker};
 use requeue_store::{Entry, Rate, State, StateCounts};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -16,11 +16,61 @@ use crate::exit::{Ended, Exit, complain};
 use crate::input::json::Written;
 use crate::key::{escaped, printable, shown, without_controls};
 
+/// The pause of a queue.
+pub(super) enum Pause {
+    None,
+    /// The queue is paused, by this action if it was recorded.
+    By(Option<PastAction>),
+}
+
+impl Pause {
+    pub(super) fn of_actions(is_paused: bool, actions: &[PastAction]) -> Self {
+        match is_paused {
+            true => Self::By(PastAction::last_pause(actions).cloned()),
+            false => Self::None,
+        }
+    }
+
+    pub(super) fn of_summary(summary: &Summary) -> Self {
+        if summary.status != Status::Paused {
+            return Self::None;
+        }
+        let pause = summary.paused_by.as_ref().map(|by| PastAction {
+            ago: summary.paused_for.unwrap_or_default(),
+            action: "pause".to_owned(),
+            by: by.clone(),
+            target: None,
+            note: summary.paused_note.clone(),
+        });
+        Self::By(pause)
+    }
+
+    const fn action(&self) -> Option<&PastAction> {
+        match self {
+            Self::By(action) => action.as_ref(),
+            Self::None => None,
+        }
+    }
+
+    /// Returns the first line of the status.
+    fn to_text(&self) -> String {
+        let Self::By(action) = self else { return String::new() };
+        // Another process has written the name and the note.
+        let by = action.as_ref().map(|PastAction { ago, by, note, .. }| {
+            let ago = Duration::try_from_secs_f64(*ago).unwrap_or_default();
+            let note = note.as_ref().map(|note| format!(": {}", shown(note.as_bytes())));
+            let (by, ago) = (shown(by.as_bytes()), duration::shown(ago));
+            format!(" by {by}, {ago} ago{}", note.unwrap_or_default())
+        });
+        format!("paused{}\n", by.unwrap_or_default())
+    }
+}
+
 /// Returns the output of `requeue status`.
-pub(super) fn status_text(counts: &StateCounts) -> String {
+pub(super) fn status_text(counts: &StateCounts, pause: &Pause) -> String {
     let StateCounts { ready, waiting, in_flight, dirty, parked, oldest_ready, .. } = *counts;
     let name = |state| format!("{:11} ", state_name(state).replace('_', " "));
-    let mut text = format!("{}{ready}", name(State::Ready));
+    let mut text = format!("{}{}{ready}", pause.to_text(), name(State::Ready));
     if ready > 0 {
         text += &format!(", the oldest for {}", duration::shown(oldest_ready));
     }
@@ -73,12 +123,18 @@ pub(super) fn activity_text(activity: &Activity) -> String {
 /// Returns the output of `requeue status --json`.
 pub(super) fn status_json(
     counts: &StateCounts,
+    pause: &Pause,
     in_flight_keys: Option<&[Entry]>,
     damaged_keys: &[Entry],
     activity: Option<&Activity>,
 ) -> String {
     #[derive(Serialize)]
     struct Status<'a> {
+        is_paused: bool,
+        paused_by: Option<&'a str>,
+        paused_note: Option<&'a str>,
+        /// In seconds.
+        paused_for: Option<f64>,
         ready: u64,
         waiting: u64,
         in_flight: u64,
@@ -128,7 +184,12 @@ pub(super) fn status_json(
     let StateCounts { ready, waiting, in_flight, dirty, parked, damaged, oldest_ready, .. } =
         *counts;
     let oldest_ready = (ready > 0).then_some(oldest_ready.as_secs_f64());
+    let action = pause.action();
     let status = Status {
+        is_paused: matches!(pause, Pause::By(_)),
+        paused_by: action.map(|pause| &*pause.by),
+        paused_note: action.and_then(|pause| pause.note.as_deref()),
+        paused_for: action.map(|pause| pause.ago),
         ready,
         waiting,
         in_flight,

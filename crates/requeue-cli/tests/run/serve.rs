@@ -530,9 +530,15 @@ fn the_subcommands_of_stores_work_on_a_run_by_its_server() {
     );
     assert!(explained.text().contains("; next at 2"), "{}", explained.text());
     assert_eq!(ask(&["explain", "none"], "").code(), Some(1));
-    assert_eq!(ask(&["pause"], "").code(), Some(0));
+    assert_eq!(ask(&["pause", "--note", "the API is down"], "").code(), Some(0));
     assert_eq!(ask(&["add", "held"], "").code(), Some(0));
-    assert!(ask(&["status"], "").text().starts_with("ready       1"));
+    let text = ask(&["status"], "").text();
+    let (paused, counts) = text.split_once('\n').expect("two lines");
+    assert!(
+        paused.starts_with("paused by ") && paused.ends_with(" ago: the API is down"),
+        "{text}"
+    );
+    assert!(paused.contains('@') && counts.starts_with("ready       1"), "{text}");
     assert_eq!(ask(&["resume"], "").code(), Some(0));
     run.wait_for("held");
     let other = ask(&["pause", "another"], "");

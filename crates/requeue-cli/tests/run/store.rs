@@ -690,3 +690,90 @@ fn status_shows_the_work_of_all_processes_since_a_time() {
         assert!(refused.stderr.contains(error), "{}", refused.stderr);
     }
 }
+
+/// Returns the recorded actions of a queue, the oldest first: their names, targets and notes.
+fn recorded(dir: &Path, queue: &str) -> Vec<String> {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let url = format!("sqlite:{}", dir.join("jobs.db").display());
+        let store = requeue_store::Store::connect(&url).await.expect("the store opens");
+        let queue = store.queue(queue).must_exist().open().await.expect("the queue exists");
+        let actions = queue.last_actions(100).await.expect("read");
+        let by = actions.iter().map(|action| &*action.by);
+        assert!(by.clone().all(|by| by.starts_with("ann@")), "{:?}", by.collect::<Vec<_>>());
+        let texts = actions
+            .iter()
+            .rev()
+            .map(|action| format!("{}|{}|{}", action.action, action.target, action.note));
+        texts.collect()
+    })
+}
+
+#[test]
+fn actions_are_recorded_with_the_user_and_the_note() {
+    let dir = directory("store_actions");
+    add(&dir, &["a", "b", "c", "d"]);
+    let act = |subcommand: &str, args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+        command.args(subcommand.split(' ')).args(args).args(STORE);
+        end(command.current_dir(&dir).env("USER", "ann"), "")
+    };
+    let status = || call(&dir, "status", &[]).text();
+    assert!(status().starts_with("ready "), "{}", status());
+    let paused = act("pause", &["default", "--note", "the API is down"]);
+    assert_eq!(paused.code(), Some(0), "{}", paused.stderr);
+    let line = status().lines().next().unwrap_or_default().to_owned();
+    assert!(
+        line.starts_with("paused by ann@") && line.ends_with(" ago: the API is down"),
+        "{line}"
+    );
+    let json: serde_json::Value =
+        serde_json::from_str(&call(&dir, "status", &["--json"]).text()).expect("it is JSON");
+    assert_eq!(json["is_paused"], true);
+    assert_eq!(json["paused_note"], "the API is down");
+    assert!(json["paused_for"].is_number(), "{json}");
+    assert_eq!(act("resume", &["default"]).code(), Some(0));
+    assert!(status().starts_with("ready "), "{}", status());
+
+    assert_eq!(act("cancel", &["a", "none", "--note", "a mistake"]).code(), Some(1));
+    assert_eq!(act("cancel", &["none"]).code(), Some(1));
+    assert_eq!(act("cancel", &["--all"]).code(), Some(0));
+    assert_eq!(act("revive", &["--all"]).code(), Some(0));
+    assert_eq!(act("queues rate", &["default", "10/s"]).code(), Some(0));
+    let scheduled = act("schedule add", &["daily", "--cron", "@daily"]);
+    assert_eq!(scheduled.code(), Some(0), "{}", scheduled.stderr);
+    assert_eq!(act("schedule remove", &["daily", "--note", "unused"]).code(), Some(0));
+    let expected = [
+        "pause||the API is down",
+        "resume||",
+        "cancel|a|a mistake",
+        "cancel|3 keys|",
+        "rate|rate 10/s with a burst of 2|",
+        "schedule-add|daily|",
+        "schedule-remove|daily|unused",
+    ];
+    assert_eq!(recorded(&dir, "default"), expected);
+
+    let group = ["--queue", "grouped"];
+    add(&dir, &["--queue", "grouped", "--group", "acme", "x", "y"]);
+    for (command, args) in [
+        ("groups pause", &["acme", "--note", "too many"][..]),
+        ("groups limit", &["acme", "2"]),
+        ("groups default-limit", &["5"]),
+        ("groups cancel", &["acme"]),
+    ] {
+        let ended = act(command, &[args, &group].concat());
+        assert_eq!(ended.code(), Some(0), "{command}: {}", ended.stderr);
+    }
+    let expected = [
+        "group-pause|acme|too many",
+        "group-limit|acme: limit 2|",
+        "group-limit|groups without another limit: limit 5|",
+        "group-cancel|acme: 2 keys|",
+    ];
+    assert_eq!(recorded(&dir, "grouped"), expected);
+
+    let long = act("pause", &["default", "--note", &"x".repeat(501)]);
+    assert_eq!(long.code(), Some(2));
+    assert!(long.stderr.contains("--note") && long.stderr.contains("500 bytes"), "{}", long.stderr);
+}

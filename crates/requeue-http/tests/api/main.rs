@@ -7,6 +7,7 @@ mod failures;
 #[cfg(feature = "store")]
 mod groups;
 mod keys;
+mod operators;
 mod refusals;
 #[cfg(feature = "store")]
 mod schedules;

@@ -6,13 +6,14 @@ use std::time::Duration;
 use prometheus_client::registry::Registry;
 use requeue::metrics::Metrics;
 use requeue_http::Site;
-use requeue_store::{Add, CancelledRun, Priority, Queue, Rate, Store};
+use requeue_store::{ActionRecord, Add, CancelledRun, Priority, Queue, Rate, Store};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use crate::admin::{act, post, token};
 use crate::client::{Events, get};
+use crate::operators::{action, paused, recorded};
 use crate::{Keys, Served, check_both_formats};
 
 /// A queue in a file, with a key in each state.
@@ -498,4 +499,64 @@ fn a_site_follows_a_store_that_stalls_and_then_stops() {
     server.stop();
     until(&|tick| tick["status"] == json!("unreachable"));
     until_ready(503);
+}
+
+#[test]
+fn actions_are_recorded_in_the_store() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let runtime = Runtime::new().expect("a runtime");
+    let queue = runtime.block_on(async {
+        let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+        let store = Store::connect(&url).await.expect("the store opens");
+        store.migrate().await.expect("the schema is made");
+        store.queue("mail").group_by("^[^/]*").open().await.expect("the queue opens")
+    });
+    let served = Served::within(runtime, Site::of_store(queue.clone()).admin(token()));
+    let runtime = served.runtime.handle();
+    act(&served, "pause", json!({ "by": "ann", "note": "why" }));
+    // The site knows immediately what it has recorded.
+    assert_eq!(paused(&served), json!(["paused", "ann", "why"]));
+    let group = || json!({ "group": "acme", "by": "ann" });
+    let with = |name: &str, value: Value| {
+        let mut body = group();
+        body[name] = value;
+        body
+    };
+    act(&served, "group-pause", with("note", json!("too many")));
+    act(&served, "group-limit", with("limit", json!(3)));
+    act(&served, "group-limit", json!({ "limit": null }));
+    let rate = || json!({ "starts": 10, "per": 60.0 });
+    act(&served, "group-rate", with("rate", rate()));
+    act(&served, "group-cancel", group());
+    act(&served, "rate", json!({ "rate": rate(), "by": "ann" }));
+    let schedule = json!({ "key": "acme/daily", "spec": "@daily", "by": "ann" });
+    act(&served, "schedule-add", schedule);
+    act(&served, "schedule-remove", json!({ "key": "acme/none", "by": "ann" }));
+    let program = ActionRecord::new("revive", "bob@ops-1").target("9 keys");
+    runtime.block_on(queue.record_action(program)).expect("recorded");
+    let of = |name: &str, target: &str| action(name, "ann", Some(target), None);
+    let expected = [
+        action("revive", "bob@ops-1", Some("9 keys"), None),
+        of("schedule-add", "acme/daily"),
+        of("rate", "10 per 60 s"),
+        of("group-rate", "acme: 10 per 60 s"),
+        action("group-limit", "127.0.0.1", Some("groups without another limit: none"), None),
+        of("group-limit", "acme: 3"),
+        action("group-pause", "ann", Some("acme"), Some("too many")),
+        action("pause", "ann", None, Some("why")),
+    ];
+    assert_eq!(recorded(&served), expected);
+    let by: Vec<_> =
+        runtime.block_on(queue.last_actions(2)).expect("read").into_iter().map(|a| a.by).collect();
+    assert_eq!(by, ["bob@ops-1", "ann"]);
+
+    // Another process resumes and pauses the queue.
+    runtime.block_on(async {
+        queue.resume().await.expect("resumed");
+        queue.pause().await.expect("paused");
+        queue.record_action(ActionRecord::new("pause", "cron")).await.expect("recorded");
+    });
+    while paused(&served) != json!(["paused", "cron", null]) {
+        std::thread::yield_now();
+    }
 }

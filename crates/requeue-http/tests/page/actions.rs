@@ -23,6 +23,7 @@ fn actions_are_locked_until_the_token_is_entered() {
     unlock(&page, "a-wrong-token-of-16");
     page.wait_for("document.querySelector('#token .problem').textContent === 'wrong token'");
     assert_eq!(page.eval("document.body.dataset.admin"), json!("locked"));
+    page.wait_for("document.activeElement.matches('#token [name=token]')");
     page.type_text(TOKEN);
     page.press("Enter");
     page.wait_for("document.body.dataset.admin === 'open'");
@@ -63,6 +64,9 @@ fn each_action_is_one_of_the_page_and_says_what_it_has_done() {
     page.wait_for(&format!("{} === '1'", count("waiting")));
 
     click(&page, "#pause");
+    page.wait_for("document.querySelector('#confirm').open");
+    assert!(!served.queue.is_paused(), "it was not confirmed");
+    page.press("Enter");
     page.wait_for(&format!("{DONE} === 'The queue is paused.'"));
     assert!(served.queue.is_paused());
     page.wait_for("document.querySelector('#pause').textContent === 'Resume'");
@@ -141,8 +145,9 @@ fn all_keys_of_a_search_are_changed_after_their_number_is_confirmed() {
     page.press("Enter");
     page.wait_for(&format!("{DONE} === '60 keys cancelled.'"));
     assert_eq!(served.queue.len(), 300);
-    click(&page, "#bulk [data-action=revive]");
-    let nothing = "Revive: no key in the state ready, with “src/” can be changed in this way.";
+    click(&page, "#bulk [data-action=cancel]");
+    page.wait_for("document.querySelector('#confirm').open === false");
+    let nothing = "Cancel: no key in the state ready, with “src/” can be changed in this way.";
     page.wait_for(&format!("{DONE} === '{nothing}'"));
     is_clean_of(&page, &served, "409");
 }
@@ -200,4 +205,131 @@ fn a_page_of_another_site_changes_nothing_even_with_the_token() {
         "fetch('{pause}', {{ method: 'POST', headers: {{ Authorization: 'Bearer {TOKEN}' }} }})"
     ));
     assert!(served.queue.is_paused());
+}
+
+/// The labels of the actions in a group that are offered.
+fn offered(group: &str) -> String {
+    format!(
+        "[...document.querySelectorAll('{group} button')]
+            .filter((button) => button.checkVisibility()).map((button) => button.textContent).join()"
+    )
+}
+
+#[test]
+fn only_actions_that_have_an_effect_are_offered() {
+    let served = Served::start();
+    served.queue.add_all((0..3).map(|n| format!("{n}").into_bytes()));
+    let test = "only_actions_that_have_an_effect_are_offered";
+    let Some(page) = browser(test, &served.url("/")) else { return };
+    unlock(&page, TOKEN);
+    page.wait_for("document.body.dataset.admin === 'open'");
+    for (state, actions) in [
+        ("", "Run now,Cancel,Cancel the run,Revive"),
+        ("ready", "Cancel"),
+        ("waiting", "Run now,Cancel"),
+        ("backing_off", "Run now,Cancel"),
+        ("parked", "Cancel,Revive"),
+        ("running", "Cancel,Cancel the run"),
+    ] {
+        click(&page, &format!("#counts [value=\"{state}\"]"));
+        page.wait_for(&format!("{} === '{actions}'", offered("#bulk")));
+    }
+    click(&page, "#counts [value=\"\"]");
+
+    // One key, in several states. The focus stays near a button that is no longer offered.
+    page.wait_for(&format!("{SHOWN}.length === 3"));
+    let first = page.eval(&format!("{SHOWN}[0]"));
+    let name = first.as_str().expect("a key").as_bytes().to_vec();
+    click(&page, "#keys tbody a");
+    page.wait_for(&format!("{} === 'Cancel'", offered("#key-actions")));
+    let mut held = Vec::new();
+    while let Some(item) = served.queue.try_get() {
+        held.push(item.into_owned());
+    }
+    page.wait_for(&format!("{} === 'Cancel the run'", offered("#key-actions")));
+    page.eval("document.querySelector('#key-actions [data-action=cancel-run]').focus()");
+    served.queue.add(name.clone());
+    page.wait_for(&format!("{} === 'Cancel,Cancel the run'", offered("#key-actions")));
+    page.wait_for("document.activeElement.dataset.action === 'cancel-run'");
+    served.queue.cancel(&name);
+    let item = held.iter().position(|item| *item.key() == name).expect("it is held");
+    held.remove(item).complete(Completion::GiveUp);
+    served.history.gave_up(&name, Run::new(3).error("exit status: 1"));
+    page.wait_for(&format!("{} === 'Cancel,Revive'", offered("#key-actions")));
+    page.wait_for("document.activeElement.dataset.action === 'cancel'");
+    // A sign tells destructive actions apart without colour.
+    let sign = |action: &str| {
+        let of = format!("document.querySelector('#key-actions [data-action={action}]')");
+        page.eval(&format!("getComputedStyle({of}, '::before').content"))
+    };
+    assert!(sign("cancel").to_string().contains('✕'));
+    assert_eq!(sign("revive"), json!("none"));
+    is_clean_of(&page, &served, "404");
+}
+
+#[test]
+fn actions_have_a_name_and_a_note_and_the_last_ones_are_shown() {
+    let served = Served::start();
+    served.queue.add(b"a".to_vec());
+    let test = "actions_have_a_name_and_a_note_and_the_last_ones_are_shown";
+    let Some(page) = browser(test, &served.url("/")) else { return };
+    assert_eq!(page.eval("document.querySelector('#actions').hidden"), json!(true));
+    unlock(&page, TOKEN);
+    page.wait_for("document.body.dataset.admin === 'open'");
+    // The button that opened the dialog is gone, and the next one has the focus.
+    page.wait_for("document.activeElement.id === 'add'");
+    page.eval("document.querySelector('#pause').focus()");
+    page.press("Enter");
+    page.wait_for("document.activeElement.matches('#confirm [name=note]')");
+    page.type_text("<b>the API is down");
+    page.press("Enter");
+    page.wait_for(&format!("{DONE} === 'The queue is paused.'"));
+    page.wait_for("document.activeElement.id === 'pause'");
+    let rows = "[...document.querySelectorAll('#actions tbody tr')].map((row) =>
+        [...row.cells].slice(1).map((cell) => cell.textContent).join()).join('; ')";
+    page.wait_for(&format!("{rows} === 'ann,pause,the queue,<b>the API is down'"));
+    click(&page, "#bulk [data-action=cancel]");
+    page.wait_for("document.querySelector('#confirm').open");
+    assert_eq!(page.eval("document.querySelector('#confirm [name=note]').value"), json!(""));
+    page.screenshot("confirm");
+    page.press("Enter");
+    page.wait_for(&format!(
+        "{rows} === 'ann,cancel,1 key,–; ann,pause,the queue,<b>the API is down'"
+    ));
+    assert_eq!(page.eval(&text("#actions-shown")), json!("2 actions"));
+    page.eval("document.querySelector('#actions').scrollIntoView()");
+    page.screenshot("actions");
+    for n in 0..30 {
+        served.queue.add(b"a".to_vec());
+        let cancel = json!({ "keys": [{ "key": "a" }], "by": format!("{n}") });
+        page.eval(&format!(
+            "fetch('api/v1/cancel', {{ method: 'POST', body: JSON.stringify({cancel}), headers: {{
+                'Content-Type': 'application/json', Authorization: 'Bearer {TOKEN}' }} }})
+                .then(({{ ok }}) => ok)"
+        ));
+    }
+    let shown = "document.querySelectorAll('#actions tbody tr').length";
+    page.wait_for(&format!("{shown} === 20 && {rows}.startsWith('29,cancel,a,–; 28,')"));
+    is_clean(&page, &served);
+}
+
+#[test]
+fn a_row_keeps_the_focus_when_the_table_is_drawn_again() {
+    let served = Served::start();
+    served.queue.add_all((0..4).map(|n| format!("{n}").into_bytes()));
+    let test = "a_row_keeps_the_focus_when_the_table_is_drawn_again";
+    let Some(page) = browser(test, &served.url("/?sort=key&order=asc")) else { return };
+    page.wait_for(&format!("{SHOWN}.join() === '0,1,2,3'"));
+    page.eval("document.querySelector('#keys tbody tr:nth-child(2) a').focus()");
+    // Its row moves.
+    click(&page, "[data-sort=key]");
+    page.wait_for(&format!("{SHOWN}.join() === '3,2,1,0'"));
+    assert_eq!(page.eval("document.activeElement.textContent"), json!("1"));
+    served.queue.cancel(&b"1".to_vec());
+    page.wait_for(&format!("{SHOWN}.join() === '3,2,0'"));
+    assert_eq!(page.eval("document.activeElement.textContent"), json!("0"));
+    served.queue.cancel(&b"0".to_vec());
+    page.wait_for(&format!("{SHOWN}.join() === '3,2'"));
+    assert_eq!(page.eval("document.activeElement.textContent"), json!("2"));
+    is_clean(&page, &served);
 }

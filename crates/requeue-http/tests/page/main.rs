@@ -115,6 +115,8 @@ fn unlock(page: &Chromium, token: &str) {
     page.press("Enter");
     page.wait_for("document.activeElement.matches('#token input')");
     page.type_text(token);
+    page.press("Tab");
+    page.type_text("ann");
     page.press("Enter");
 }
 

@@ -126,8 +126,17 @@ fn groups_are_shown_and_changed() {
     page.eval("document.querySelector('#groups').scrollIntoView()");
     page.screenshot("groups");
     let done = |text: &str| format!("document.querySelector('#done').textContent === '{text}'");
-    click("#groups tbody tr:nth-child(2) button");
+    page.eval("document.querySelector('#groups tbody tr:nth-child(2) button').focus()");
+    page.press("Enter");
+    page.wait_for("document.activeElement.matches('#confirm [name=note]')");
+    page.type_text("an import runs wild");
+    page.press("Enter");
     page.wait_for(&done("The group <b> is paused."));
+    // Its label has changed, and the focus is still there.
+    let focus = "document.activeElement.getAttribute('aria-label')";
+    page.wait_for(&format!("{focus} === 'Resume <b>'"));
+    let last = "[...document.querySelectorAll('#actions tbody tr:first-child td')].map((cell) => cell.textContent).join()";
+    page.wait_for(&format!("{last} === 'ann,group pause,<b>,an import runs wild'"));
     let paused = b.replace(" 2 – 1", " paused – 1");
     page.wait_for(&shows_groups(&["zeta 0 0 0 2 90/min, burst 4 3", &paused, no_group]));
     click("#groups tbody tr:nth-child(2) button");
@@ -198,6 +207,8 @@ fn schedules_are_shown_and_changed() {
     page.wait_for(&done("The schedule of zeta is resumed."));
     page.wait_for(&format!("{states} === '– –'"));
     click("tbody tr:first-child [data-action=pause]");
+    page.wait_for("document.querySelector('#confirm').open");
+    page.press("Enter");
     page.wait_for(&done("The schedule of zeta is paused."));
     page.wait_for(&format!("{states} === 'paused –'"));
 
@@ -214,11 +225,15 @@ fn schedules_are_shown_and_changed() {
     page.wait_for(&done("The schedule of <b> is changed."));
     page.wait_for(&shows(&["zeta @yearly UTC", "<b> every 5m –"]));
 
-    click("tbody tr:first-child [data-action=remove]");
+    let focus = "document.activeElement.getAttribute('aria-label')";
+    page.eval("document.querySelector('#schedules tbody [data-action=remove]').focus()");
+    page.press("Enter");
     page.wait_for("document.querySelector('#confirm').open");
-    page.eval("document.querySelector('#confirm [type=submit]').click()");
+    page.press("Enter");
     page.wait_for(&done("The schedule of zeta is removed."));
     page.wait_for(&shows(&["<b> every 5m –"]));
+    // The row has gone. The focus is on the same button of the row in its place.
+    page.wait_for(&format!("{focus} === 'Remove <b>'"));
     let complaints = page.complaints();
     // The browser reports the request that was refused.
     assert!(complaints.len() == 1 && complaints[0].contains("/schedule-add"), "{complaints:?}");

@@ -1,5 +1,6 @@
 //! The public types with behaviour: stores, queues, items and bulk changes.
 
+mod actions;
 pub(crate) mod bulk;
 pub(crate) mod groups;
 pub(crate) mod queue;

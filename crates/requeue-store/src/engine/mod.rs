@@ -41,6 +41,7 @@ use crate::engine::parked::OnParked;
 use crate::engine::receipts::Attempts;
 use crate::engine::schedules::{Agenda, Firing, Scheduled};
 use crate::engine::turns::Turns;
+use crate::types::action::ActionRecord;
 use crate::types::add::{Add, Added, ParkedAdd, Priority, ReaddPolicy};
 use crate::types::error::{Answer, EngineError};
 use crate::types::group::GroupBy;
@@ -422,6 +423,8 @@ const NO_GROUPS: &str = "this kind of store has no groups";
 const NO_SCHEDULES: &str = "this kind of store has no schedules";
 /// The error of an engine without numbers per minute.
 const NO_ACTIVITY: &str = "this kind of store keeps no numbers per minute";
+/// The error of an engine that records no actions.
+const NO_ACTIONS: &str = "this kind of store records no actions";
 /// The error of an engine without rates.
 pub(crate) const NO_RATES: &str = "this kind of store has no rates";
 
@@ -586,6 +589,16 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// rows that are older than [`KEPT`](activity::KEPT).
     async fn merge_activity(&self, _queue: &Place, _merging: Merging) -> Answer<bool> {
         Err(EngineError::refused(NO_ACTIVITY))
+    }
+
+    /// Records an action of an operator. The store keeps the last [`KEPT`](crate::types::action::KEPT) of each queue.
+    async fn record_action(&self, _queue: &Place, _action: ActionRecord) -> Answer<()> {
+        Err(EngineError::refused(NO_ACTIONS))
+    }
+
+    /// Returns the recorded actions, the newest first.
+    async fn last_actions(&self, _queue: &Place) -> Answer<Vec<ActionRecord>> {
+        Ok(Vec::new())
     }
 
     /// Completes deliveries. For each delivery, the answer is true if the holder still had its lease. Skips locked keys

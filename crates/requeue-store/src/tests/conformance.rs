@@ -1,6 +1,7 @@
 //! Checks each engine against the model of the queue in memory: random operations at times that the test
 //! sets. After each operation, the visible state of all keys must agree.
 
+pub(crate) mod actions;
 pub(crate) mod activity;
 pub(crate) mod attempts;
 pub(crate) mod groups;

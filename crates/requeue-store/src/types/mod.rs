@@ -1,5 +1,6 @@
 //! Plain data: keys, adds, entries and errors.
 
+pub(crate) mod action;
 pub(crate) mod activity;
 pub(crate) mod add;
 pub(crate) mod calendar;

@@ -79,6 +79,7 @@ begin
     delete from requeue.schedules s where s.queue = in_queue;
     delete from requeue.activity a where a.queue = in_queue;
     delete from requeue.attempts a where a.queue = in_queue;
+    delete from requeue.actions a where a.queue = in_queue;
     delete from requeue.queues q where q.id = in_queue;
     perform requeue.wake(in_queue);
 end $$;

@@ -122,6 +122,7 @@
 //! database, prevents the removal of old row versions. Claims start their scans as late in the index as
 //! they can, so that this costs disk space before it costs time.
 
+mod actions;
 mod activity;
 mod adding;
 mod address;

@@ -28,6 +28,7 @@ use crate::engine::{
     Answers, Ask, Asked, Claim, Claimed, Delivery, Dropped, End, Engine, Finish, GroupChange,
     Place, Renewed, Settings, Tried, lock,
 };
+use crate::types::action::ActionRecord;
 use crate::types::add::{Added, ParkedAdd};
 use crate::types::error::{Answer, EngineError, Kind};
 use crate::types::inspect::GroupInfo;
@@ -225,6 +226,14 @@ impl Engine for Postgres {
 
     async fn merge_activity(&self, queue: &Place, merging: Merging) -> Answer<bool> {
         self.merge_parts(queue, merging).await
+    }
+
+    async fn record_action(&self, queue: &Place, action: ActionRecord) -> Answer<()> {
+        self.store_action(queue, action).await
+    }
+
+    async fn last_actions(&self, queue: &Place) -> Answer<Vec<ActionRecord>> {
+        self.read_actions(queue).await
     }
 
     async fn fire_schedule(&self, queue: &Place, was: &Scheduled, firing: Firing) -> Answer<bool> {

@@ -37,6 +37,7 @@ const FUNCTIONS: &str = concat!(
     include_str!("free.sql"),
     include_str!("schedules.sql"),
     include_str!("activity.sql"),
+    include_str!("actions.sql"),
     include_str!("dropping.sql"),
     include_str!("public.sql"),
 );

@@ -58,7 +58,12 @@ impl Redis {
         Ok(values::number(self.run_on_record(queue, slot, &command).await?)? == 1)
     }
 
-    async fn run_on_record(&self, queue: &Place, slot: u16, call: &Call<'_>) -> Answer<Value> {
+    pub(super) async fn run_on_record(
+        &self,
+        queue: &Place,
+        slot: u16,
+        call: &Call<'_>,
+    ) -> Answer<Value> {
         self.nodes.run_script(slot, call).await.map_err(|fault| match fault.kind {
             Kind::Dropped => EngineError::dropped(&queue.name),
             _ => fault,
@@ -67,7 +72,7 @@ impl Redis {
 }
 
 /// Returns a call of a script, and the slot of its Redis keys.
-fn activity_call<'s>(script: &'s Script, queue: &Place) -> (Call<'s>, u16) {
+pub(super) fn activity_call<'s>(script: &'s Script, queue: &Place) -> (Call<'s>, u16) {
     let (record, slot) = names::queue(&queue.name);
     let mut call = script.with(&names::with_activity(record));
     call.arg(queue.generation);

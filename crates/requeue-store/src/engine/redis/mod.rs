@@ -63,6 +63,7 @@
 //! the limits. The repair restores groups from the pattern, and otherwise from the sets of keys that are ready or in
 //! flight. Other keys that have lost their group are in the group with the empty name.
 
+mod actions;
 mod activity;
 mod claiming;
 mod dropping;
@@ -115,6 +116,7 @@ use crate::engine::{
     Answers, Ask, Claim, Claimed, Cursor, Dropped, End, Engine, GroupChange, Place, Renewed,
     Settings, Tried, Walked, lock,
 };
+use crate::types::action::ActionRecord;
 use crate::types::add::{Added, ReaddPolicy};
 use crate::types::error::{Answer, EngineError, Kind};
 use crate::types::inspect::GroupInfo;
@@ -367,6 +369,14 @@ impl Engine for Redis {
 
     async fn merge_activity(&self, queue: &Place, merging: Merging) -> Answer<bool> {
         self.merge_parts(queue, merging).await
+    }
+
+    async fn record_action(&self, queue: &Place, action: ActionRecord) -> Answer<()> {
+        self.store_action(queue, action).await
+    }
+
+    async fn last_actions(&self, queue: &Place) -> Answer<Vec<ActionRecord>> {
+        self.read_actions(queue).await
     }
 
     async fn put_schedule(&self, queue: &Place, schedule: Scheduled) -> Answer<Agenda> {

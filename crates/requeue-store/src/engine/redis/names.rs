@@ -144,12 +144,14 @@ pub(super) fn queue(queue: &str) -> (String, u16) {
     (format!("requeue:{{{tag}}}:queue"), slot(&tag))
 }
 
-/// Returns the Redis key of a queue's record, and the Redis keys of its numbers per minute. All have the same slot.
-pub(super) fn with_activity(record: String) -> [String; 4] {
+/// Returns the Redis key of a queue's record, and the Redis keys of its numbers per minute and of the operators' actions.
+/// All have the same slot.
+pub(super) fn with_activity(record: String) -> [String; 5] {
     let start = record.trim_end_matches("queue");
-    let [parts, times, minutes] =
-        ["activity", "activity-times", "activity-minutes"].map(|part| format!("{start}{part}"));
-    [record, parts, times, minutes]
+    let [parts, times, minutes, actions] =
+        ["activity", "activity-times", "activity-minutes", "actions"]
+            .map(|part| format!("{start}{part}"));
+    [record, parts, times, minutes, actions]
 }
 
 /// Returns the Redis key whose value changes when a run of the queue is cancelled, and its slot.

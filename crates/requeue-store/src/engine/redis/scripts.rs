@@ -133,9 +133,9 @@ scripts! { clock:
     [EVEN_IF_FULL, ALIVE, clock, SHARD, SCHEDULES] => change_schedule next_schedules;
     [UNLESS_FULL, ALIVE, clock, SHARD, ROWS, ADD_KEYS, SCHEDULES] => fire_schedule;
     [UNLESS_FULL, clock, ACTIVITY] => record_activity;
-    [EVEN_IF_FULL, clock, ACTIVITY] => merge_activity;
+    [EVEN_IF_FULL, clock, ACTIVITY] => merge_activity record_action;
     // These scripts only read.
-    [clock, ACTIVITY] => read_activity;
+    [clock, ACTIVITY] => read_activity last_actions;
     [ALIVE, clock, SHARD] => peek look_up read_attempts walk parked counts is_paused read_rate list_settings;
     [ALIVE, clock, SHARD, SCHEDULES] => scan_schedules look_up_schedule;
 }

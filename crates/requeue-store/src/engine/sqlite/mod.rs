@@ -1,5 +1,6 @@
 //! SQLite stores: a file for all processes of one machine.
 
+mod actions;
 mod activity;
 mod attempts;
 mod clock;
@@ -36,6 +37,7 @@ use crate::engine::{
     Answers, Ask, Claim, Claimed, Dropped, End, Engine, GroupChange, Place, Renewed, Settings,
     Tried, lock,
 };
+use crate::types::action::ActionRecord;
 use crate::types::add::Added;
 use crate::types::error::{Answer, EngineError};
 use crate::types::inspect::{Attempt, Entry, GroupInfo, QueueInfo, State, StateCounts};
@@ -352,6 +354,14 @@ impl Engine for Sqlite {
     async fn merge_activity(&self, queue: &Place, merging: Merging) -> Answer<bool> {
         self.with_rows(&self.thread, queue, move |at, queue| at.merge_activity(&queue, &merging))
             .await
+    }
+
+    async fn record_action(&self, queue: &Place, action: ActionRecord) -> Answer<()> {
+        self.update_rows(queue, move |at, queue| at.record_action(&queue, &action)).await
+    }
+
+    async fn last_actions(&self, queue: &Place) -> Answer<Vec<ActionRecord>> {
+        self.with_rows(self.quick_reader(), queue, |at, queue| at.last_actions(&queue)).await
     }
 
     async fn is_paused(&self, queue: &Place) -> Answer<bool> {

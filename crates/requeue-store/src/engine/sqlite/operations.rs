@@ -99,6 +99,7 @@ impl Work<'_> {
         self.connection.execute("delete from schedules where queue = ?1", [queue.id])?;
         self.connection.execute("delete from groups where queue = ?1", [queue.id])?;
         self.connection.execute("delete from activity where queue = ?1", [queue.id])?;
+        self.connection.execute("delete from actions where queue = ?1", [queue.id])?;
         Ok((Dropped::Yes(counts), queue.id))
     }
 

@@ -16,7 +16,7 @@ use super::*;
 use crate::tests::Batches as _;
 use crate::tests::BoxFuture;
 use crate::tests::conformance::{
-    Rig, activity, attempts, cases, check, check_bulk, check_grouped, check_jitter, check_queues,
+    Rig, actions, activity, attempts, cases, check, check_bulk, check_grouped, check_jitter, check_queues,
     grouped_steps, groupings, groups, rates, runtime, schedules, steps, unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
@@ -91,6 +91,14 @@ fn the_numbers_per_minute_are_those_of_a_map() {
     let runtime = runtime();
     proptest!(cases(60), |(steps in activity::steps(80))| {
         runtime.block_on(async { activity::check(&Fixture::new().await, "q", &steps).await });
+    });
+}
+
+#[test]
+fn the_last_actions_are_those_of_a_list() {
+    let runtime = runtime();
+    proptest!(cases(20), |(steps in actions::steps(20))| {
+        runtime.block_on(async { actions::check(&Fixture::new().await, "q", &steps).await });
     });
 }
 

@@ -10,7 +10,7 @@ use super::*;
 use crate::tests::BoxFuture;
 use crate::tests::cancelling::{check_cancels, check_renewals, check_workers};
 use crate::tests::conformance::{
-    Rig, activity, attempts, cases, check, check_bulk, check_grouped, check_jitter, check_queues,
+    Rig, actions, activity, attempts, cases, check, check_bulk, check_grouped, check_jitter, check_queues,
     grouped_steps, groupings, groups, rates, runtime, schedules, steps, unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
@@ -105,6 +105,15 @@ fn the_numbers_per_minute_are_those_of_a_map() {
     let runs = Runs::new(&server.database());
     proptest!(cases(8), |(steps in activity::steps(60))| {
         runs.check(async |rig, name| activity::check(rig, name, &steps).await);
+    });
+}
+
+#[test]
+fn the_last_actions_are_those_of_a_list() {
+    let Some(server) = Server::shared() else { return };
+    let runs = Runs::new(&server.database());
+    proptest!(cases(4), |(steps in actions::steps(20))| {
+        runs.check(async |rig, name| actions::check(rig, name, &steps).await);
     });
 }
 

@@ -5,7 +5,7 @@ use super::*;
 use crate::api::store::Store;
 use crate::tests::get;
 use crate::types::error::{ErrorKind, chain};
-use crate::{Add, Merge, Priority};
+use crate::{ActionRecord, Add, Merge, Priority};
 
 pub(super) const ROLES: &str = include_str!("../roles.sql");
 
@@ -50,6 +50,8 @@ async fn a_worker_works_and_changes_nothing_past_the_functions() {
         get(&queue).await.retry("no").await.expect("the lease is valid");
         assert!(queue.revive("a").await.expect("revived"));
         assert!(queue.cancel("a").await.expect("cancelled"));
+        queue.record_action(ActionRecord::new("cancel", "me")).await.expect("recorded");
+        assert_eq!(queue.last_actions(9).await.expect("read").len(), 1);
         assert_eq!(queue.counts().await.expect("counted").ready, 1);
         get(&queue).await.succeed().await.expect("the lease is valid");
         let statements = [
@@ -129,6 +131,7 @@ async fn a_producer_adds_in_every_way_and_does_nothing_else() {
             "select requeue.revive(1, '{parked}', 3)",
             "select requeue.wait(1, 1)",
             "select requeue.wake(1)",
+            "select requeue.record_action(1, 'pause', 'me', '', '')",
             "select requeue.is_idle(1)",
             "select nextval('requeue.epochs')",
         ];

@@ -191,7 +191,7 @@ async fn a_worker_of_version_1_claims_after_an_upgrade() {
         let place = engine.find_queue("mail").await.expect("answered").expect("the queue exists");
         let claimed = engine.claim_keys(&place, claim(9, Duration::from_secs(3600))).await;
         assert_eq!(claimed.expect("claimed").items.len(), 1);
-        for (role, expected) in [("worker", "0"), ("producer", "8")] {
+        for (role, expected) in [("worker", "0"), ("producer", "9")] {
             let sql = format!(
                 "select count(*) from pg_class where relnamespace = 'requeue'::regnamespace \
                  and relkind = 'r' and not has_table_privilege('{role}', oid, 'select')"

@@ -1,4 +1,4 @@
--- Version 2: groups, rates, schedules, numbers per minute, and failed runs.
+-- Version 2: groups, rates, schedules, numbers per minute, failed runs, and actions of operators.
 
 alter table requeue.queues
     -- Null: the queue has no groups. Empty: each add names the group. Otherwise the regular expression that extracts the
@@ -131,3 +131,16 @@ create index attempts_at on requeue.attempts (queue, at);
 
 alter type requeue.ends
     add attribute tooks bigint[], add attribute statuses integer[], add attribute outputs text[];
+-- The last actions of operators: see `types/action.rs`.
+create table requeue.actions (
+    queue integer not null,
+    number bigint generated always as identity,
+    at bigint not null,
+    action text not null,
+    -- The person or the program.
+    who text not null,
+    -- The key, the group or the number of keys. Empty: the queue.
+    target text not null,
+    note text not null,
+    primary key (queue, number)
+);

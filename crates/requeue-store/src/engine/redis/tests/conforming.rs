@@ -7,7 +7,7 @@ use super::*;
 use crate::tests::BoxFuture;
 use crate::tests::cancelling::{check_cancels, check_workers};
 use crate::tests::conformance::{
-    PATTERN, Rig, activity, attempts, cases, check, check_bulk, check_grouped, check_jitter,
+    PATTERN, Rig, actions, activity, attempts, cases, check, check_bulk, check_grouped, check_jitter,
     check_queues, grouped_steps, groupings, groups, rates, runtime, schedules, steps,
     unclaimed_and_cancelled,
 };
@@ -149,6 +149,22 @@ fn the_numbers_per_minute_are_those_of_a_map() {
             runtime.block_on(async {
                 let rig = Fixture::new(&url, 3).await;
                 activity::check(&rig, &name("activity"), &steps).await;
+            });
+        });
+    }
+}
+
+#[test]
+fn the_last_actions_are_those_of_a_list() {
+    let Some(server) = Server::shared() else { return };
+    let runtime = runtime();
+    let mut urls = vec![server.url("")];
+    urls.extend(Cluster::shared().map(Cluster::url));
+    for url in urls {
+        proptest!(cases(4), |(steps in actions::steps(20))| {
+            runtime.block_on(async {
+                let rig = Fixture::new(&url, 3).await;
+                actions::check(&rig, &name("actions"), &steps).await;
             });
         });
     }

@@ -1,4 +1,4 @@
--- Version 2: groups, rates, schedules, numbers per minute, and failed runs.
+-- Version 2: groups, rates, schedules, numbers per minute, failed runs, and actions of operators.
 
 -- Null: the queue has no groups. Empty: each add names the group. Otherwise the pattern that extracts it from the key.
 alter table queues add column group_by text;
@@ -116,3 +116,17 @@ create table attempts (
 ) strict;
 
 create index attempts_at on attempts (queue, at);
+-- The last actions of operators: see `types/action.rs`.
+create table actions (
+    queue integer not null,
+    -- Increases with each action of the queue.
+    number integer not null,
+    at integer not null,
+    action text not null,
+    -- The person or the program.
+    who text not null,
+    -- The key, the group or the number of keys. Empty: the queue.
+    target text not null,
+    note text not null,
+    primary key (queue, number)
+) strict, without rowid;
