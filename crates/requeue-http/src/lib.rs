@@ -53,6 +53,7 @@
 //! | show past runs, and keys that were given up | [`Builder::history`] |
 //! | let clients with a token change the queue | [`Builder::admin`] |
 //! | show a queue in a store | `Site::of_store` (feature `store`) |
+//! | show all queues of a store | `Site::of_all_queues` (feature `store`) |
 //! | decide about `/readyz` and `/healthz` | [`Builder::ready`], [`Builder::healthy`] |
 //! | allow a host name, or an address other than loopback | [`Builder::host`], [`Builder::any_address`] |
 //!
@@ -69,6 +70,7 @@
 //! | `/api/v1/key` | one key, named by `key`, or by `key_base64` if it is not UTF-8 |
 //! | `/api/v1/groups` | the groups of a queue in a store, with their settings |
 //! | `/api/v1/schedules` | the keys of a queue in a store that have a schedule |
+//! | `/api/v1/queues` | the queues of a store, with their numbers. The paths of each queue are below `queues/NAME/` |
 //! | `/api/v1/sections` | the tables of [`Builder::section`] |
 //! | `/api/v1/openapi.json` | a description of the API in OpenAPI 3.1 |
 //! | `/api/v1/events` | server-sent events: `history` once, `tick` each second, `ended` at the end |
@@ -109,7 +111,7 @@
 //!
 //! # Features
 //!
-//! `store`: `Site::of_store`, the dashboard of a queue of requeue-store.
+//! `store`: `Site::of_store` and `Site::of_all_queues`, the dashboards of queues of requeue-store.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod actions;
@@ -126,7 +128,11 @@ mod history;
 mod hosts;
 mod keys;
 mod memory;
+#[cfg(feature = "store")]
+mod open_queues;
 mod params;
+#[cfg(feature = "store")]
+mod queues;
 mod routes;
 mod rows;
 mod samples;

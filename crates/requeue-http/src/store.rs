@@ -24,7 +24,7 @@ use crate::api::{
 };
 use crate::history::History;
 use crate::keys::{escape_key, from_base64, to_base64};
-use crate::params::Problem;
+use crate::params::{Problem, with_source};
 use crate::rows::{Detail, shown_key};
 use crate::source::{
     Begin, Column, DetailOf, First, Found, Gauges, LOOKS, NewKey, Rank, Selection, Sort, Source,
@@ -153,8 +153,8 @@ impl Seen {
 }
 
 impl Stored {
-    pub(crate) fn new(queue: Queue, detail: DetailOf<Key>, history: Option<History>) -> Self {
-        let (seen, detail) = (Arc::<Mutex<Seen>>::default(), Arc::new(detail));
+    pub(crate) fn new(queue: Queue, detail: Arc<DetailOf<Key>>, history: Option<History>) -> Self {
+        let seen = Arc::<Mutex<Seen>>::default();
         tokio::spawn(keep_asking(queue.clone(), Arc::downgrade(&seen)));
         tokio::spawn(keep_counting(queue.clone(), Arc::downgrade(&seen)));
         tokio::spawn(keep_reading(queue.clone(), Arc::downgrade(&seen)));
@@ -687,11 +687,6 @@ const fn runs_again(entry: &Entry) -> bool {
 /// Returns the response for a request that failed. Some of the keys may have been changed.
 fn store_failure(error: impl Error) -> Problem {
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, with_source(error))
-}
-
-fn with_source(error: impl Error) -> String {
-    let cause = error.source().map(|source| format!(": {source}")).unwrap_or_default();
-    format!("{error}{cause}")
 }
 
 /// The number of keys that are filtered before the task yields, and the size of the first page.
