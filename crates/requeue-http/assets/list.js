@@ -57,7 +57,12 @@ export class List {
     }
   }
 
-  /** Refreshes, and schedules the next refresh: at least 2 s, and 10 times the duration of this one. */
+  /** The time from a refresh to the next one: at least 2 s, and 10 times the duration of the refresh. */
+  delay(took) {
+    return Math.max(PERIOD, took * 10);
+  }
+
+  /** Refreshes, and schedules the next refresh. */
   async refresh() {
     clearTimeout(this.timer);
     this.stop.abort();
@@ -73,7 +78,7 @@ export class List {
       this.fail(error);
     }
     const took = performance.now() - started;
-    if (this.live) this.timer = setTimeout(() => this.refresh(), Math.max(PERIOD, took * 10));
+    if (this.live) this.timer = setTimeout(() => this.refresh(), this.delay(took));
   }
 
   /** A request has failed. Most pages show the state of the connection elsewhere. */

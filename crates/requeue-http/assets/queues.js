@@ -22,6 +22,11 @@ class Queues extends List {
     return queue.name;
   }
 
+  /** The server reads the store once for all pages, so that a slow answer needs no long delay. */
+  delay() {
+    return 2000;
+  }
+
   make(queue) {
     return new QueueRow(queue);
   }
@@ -68,6 +73,7 @@ class QueueRow extends Row {
       runs: queue.runs === null ? "–" : small(queue.runs),
     });
     this.tr.classList.toggle("paused", queue.paused);
+    this.tr.classList.toggle("unread", queue.error !== null);
   }
 }
 

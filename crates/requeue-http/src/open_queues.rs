@@ -285,7 +285,8 @@ impl OpenQueues {
         for open in shown {
             let Some(queue) = open.queue.get() else { continue };
             let asked = timeout(PATIENCE_FOR_LIST, queue.is_paused()).await;
-            if asked.is_ok_and(|asked| asked.is_err_and(|error| error.kind() == ErrorKind::Dropped)) {
+            if asked.is_ok_and(|asked| asked.is_err_and(|error| error.kind() == ErrorKind::Dropped))
+            {
                 self.close_if(|other| std::ptr::eq(other, &*open));
             }
         }

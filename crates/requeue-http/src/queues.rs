@@ -175,7 +175,8 @@ async fn readyz(State(queues): Site) -> Probe {
 /// Passes a request below `queues/NAME/` to the site of the queue.
 async fn serve_queue(State(queues): Site, mut request: Request) -> Result<Response, Problem> {
     let no_path = || {
-        let error = "no such path; / lists the queues, and the paths of a queue are below /queues/NAME/";
+        let error =
+            "no such path; / lists the queues, and the paths of a queue are below /queues/NAME/";
         Problem::new(StatusCode::NOT_FOUND, error)
     };
     let uri = request.uri();
@@ -243,10 +244,7 @@ impl QueueColumn {
     }
 }
 
-async fn list_queues(
-    State(queues): Site,
-    RawQuery(query): RawQuery,
-) -> Result<Response, Problem> {
+async fn list_queues(State(queues): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let query = TableQuery::<QueueColumn>::parse(query.as_deref(), MOST_QUEUES)?;
     let List { queues: infos, error, .. } = &queues.open.look(SOON, false).await?;
     let rows = infos.iter().map(|info| QueueRow::new(info, queues.open.numbers_of(&info.name)));

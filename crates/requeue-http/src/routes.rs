@@ -97,6 +97,7 @@ pub(crate) fn router(site: Arc<SiteState>) -> Router {
         .route("/api/v1/groups", get(groups::list_groups))
         .route("/api/v1/schedules", get(schedules::list_schedules))
         .route("/api/v1/activity", get(show_activity))
+        .route("/api/v1/queues", get(no_queues))
         .route("/api/v1/sections", get(list_sections))
         .route("/api/v1/events", get(stream_events))
         .fallback(async || {
@@ -312,6 +313,11 @@ pub(crate) fn readiness_of(settings: &Settings, status: Status) -> Probe {
 async fn summary(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     Params::parse(query.as_deref(), &[])?;
     Ok(([(header::CONTENT_TYPE, "application/json")], site.summary_json()).into_response())
+}
+
+async fn no_queues() -> Problem {
+    let error = "this is the site of one queue; `requeue serve` without --queue lists all queues of a store";
+    Problem::new(StatusCode::NOT_FOUND, error)
 }
 
 async fn list_sections(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {

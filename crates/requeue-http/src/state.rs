@@ -87,7 +87,11 @@ pub(crate) struct SiteState {
 impl SiteState {
     /// Starts the site of a queue, and samples the queue each second. `limits` are those of the server, if the site is
     /// below a page of all queues.
-    pub(crate) fn start(source: Box<dyn Source>, frame: Frame, limits: Option<Limits>) -> Arc<Self> {
+    pub(crate) fn start(
+        source: Box<dyn Source>,
+        frame: Frame,
+        limits: Option<Limits>,
+    ) -> Arc<Self> {
         let Frame { title, admin, settings } = frame;
         let title = title.or_else(|| source.name().map(str::to_owned));
         let is_below = limits.is_some();
@@ -124,7 +128,11 @@ impl SiteState {
     /// Waits for a turn to search through keys.
     pub(crate) async fn take_turn(&self) -> Result<Turn<'_>, Problem> {
         // The turn is dropped with the request, so a client that disconnects frees it.
-        self.limits.walks.wait_turn().await.ok_or_else(|| Problem::busy("too many requests for keys"))
+        self.limits
+            .walks
+            .wait_turn()
+            .await
+            .ok_or_else(|| Problem::busy("too many requests for keys"))
     }
 
     pub(crate) fn has_ended(&self) -> bool {

@@ -6,6 +6,8 @@ mod events;
 #[cfg(feature = "store")]
 mod groups;
 mod keys;
+#[cfg(feature = "store")]
+mod queues;
 mod refusals;
 #[cfg(feature = "store")]
 mod schedules;

@@ -3,6 +3,8 @@
 mod actions;
 mod chromium;
 #[cfg(feature = "store")]
+mod queues;
+#[cfg(feature = "store")]
 mod store;
 
 use std::net::SocketAddr;
