@@ -196,7 +196,7 @@ impl Stored {
         sort: Sort,
     ) -> Result<Walked, Problem> {
         let mut first = First::new(sort, limit);
-        let visited = self.visit_keys(selection, None, LOOKS, |entry| {
+        let visited = self.visit_keys(selection, None, LIST, |entry| {
             let rank = match sort.by {
                 Column::Key => Rank::Key(entry.key.to_vec()),
                 Column::State => Rank::State(RowState::stored(entry.state)),
@@ -213,17 +213,18 @@ impl Stored {
         Ok(Walked { rows, next: None, looked_at, more: more || next.is_some() })
     }
 
-    /// Calls `visit` for the selected keys among up to `most` keys, until `visit` returns false. Returns the number of
-    /// keys that were read, and the last of these keys if there may be more.
+    /// Calls `visit` for the selected keys within `reach`, until `visit` returns false. Returns the number of keys that
+    /// were read, and the last of these keys if there may be more.
     async fn visit_keys(
         &self,
         selection: &Selection,
         mut after: Option<Key>,
-        most: usize,
+        reach: Reach,
         mut visit: impl FnMut(&Entry) -> bool + Send,
     ) -> Result<(usize, Option<Key>), Problem> {
         let state = selection.state.map(stored_state).transpose()?;
-        let (mut looked_at, mut size) = (0, SLICE);
+        let (mut looked_at, mut size, mut before) = (0, SLICE, Duration::ZERO);
+        let started = Instant::now();
         loop {
             let begin = Instant::now();
             let page = self.queue.snapshot(state, after.as_ref(), size);
@@ -237,7 +238,7 @@ impl Stored {
                     let is_taken =
                         selection.selects(RowState::stored(entry.state), entry.failures, text);
                     let goes_on = !is_taken || visit(entry);
-                    if !goes_on || looked_at >= most {
+                    if !goes_on || looked_at >= reach.keys {
                         return Ok((looked_at, after));
                     }
                 }
@@ -246,7 +247,12 @@ impl Stored {
             if is_last {
                 return Ok((looked_at, None));
             }
-            size = next_size(size, took, (most - looked_at).min(LOOKS));
+            // The client can continue with the next page, and sees what was found so far.
+            if started.elapsed() >= reach.time {
+                return Ok((looked_at, after));
+            }
+            size = next_size(size, took, before, (reach.keys - looked_at).min(LOOKS));
+            before = took;
         }
     }
 }
@@ -323,7 +329,7 @@ impl Source for Stored {
             Begin::Sorted(sort) => return self.sorted_page(selection, *limit, *sort).await,
         };
         let mut rows = Vec::new();
-        let visited = self.visit_keys(selection, after, LOOKS, |entry| {
+        let visited = self.visit_keys(selection, after, LIST, |entry| {
             rows.push(self.row(entry));
             rows.len() < *limit
         });
@@ -361,7 +367,7 @@ impl Source for Stored {
         most: usize,
     ) -> Result<Vec<Vec<u8>>, Problem> {
         let mut keys = Vec::new();
-        let visited = self.visit_keys(selection, None, usize::MAX, |entry| {
+        let visited = self.visit_keys(selection, None, ALL, |entry| {
             if action.applies(RowState::stored(entry.state), runs_again(entry)) {
                 keys.push(entry.key.to_vec());
             }
@@ -689,6 +695,17 @@ fn store_failure(error: impl Error) -> Problem {
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, with_source(error))
 }
 
+/// The keys and the time after which a walk through keys ends.
+#[derive(Clone, Copy)]
+struct Reach {
+    keys: usize,
+    time: Duration,
+}
+
+/// The reach of a list. A page of keys in progress is completed, so that an answer comes within about two seconds.
+const LIST: Reach = Reach { keys: LOOKS, time: Duration::from_secs(1) };
+const ALL: Reach = Reach { keys: usize::MAX, time: Duration::MAX };
+
 /// The number of keys that are filtered before the task yields, and the size of the first page.
 const SLICE: usize = 256;
 const GROWTH: usize = 16;
@@ -697,9 +714,11 @@ const MANY: usize = SLICE * GROWTH;
 /// The time above which a page may be larger than [`MANY`]: the engine may scan all keys for each page.
 const SLOW: Duration = Duration::from_millis(200);
 
-/// Returns the size of the next page, after one of this size.
-fn next_size(size: usize, took: Duration, left: usize) -> usize {
-    let most = if took > SLOW { left } else { MANY.min(left) };
+/// Returns the size of the next page, after one of this size. `before` is the duration of the page before that.
+fn next_size(size: usize, took: Duration, before: Duration, left: usize) -> usize {
+    // A larger page that takes as long as a smaller one comes from a scan of all keys.
+    let scans = took > SLOW && took < before * 4;
+    let most = if scans { left } else { MANY.min(left) };
     (size * GROWTH).min(most)
 }
 
@@ -809,7 +828,7 @@ mod tests {
             while left > 0 {
                 sizes.push(size);
                 left -= size;
-                size = next_size(size, took, left);
+                size = next_size(size, took, took, left);
             }
             sizes
         };
@@ -817,5 +836,7 @@ mod tests {
         assert_eq!((quick[..3].to_vec(), quick.iter().sum()), (vec![256, 4096, 4096], LOOKS));
         // An engine that scans all keys for each page scans them four times.
         assert_eq!(sizes(2 * SLOW), [256, 4096, 65_536, 30_112]);
+        // The time of a page grows with its size: larger pages would only delay the answer.
+        assert_eq!(next_size(MANY, 2 * SLOW, SLOW / 4, LOOKS), MANY);
     }
 }
