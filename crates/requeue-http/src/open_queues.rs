@@ -349,3 +349,42 @@ impl OpenQueues {
 fn unavailable(error: &str) -> Problem {
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, error)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn queues_are_open_only_while_a_client_looks() {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+        let store = Store::connect(&url).await.unwrap();
+        store.migrate().await.unwrap();
+        for name in ["a", "b"] {
+            store.queue(name).open().await.unwrap();
+        }
+        let all = Arc::new(OpenQueues::new(store, Box::new(|opening| opening)));
+        let open = || all.queues.lock().keys().cloned().collect::<Vec<_>>();
+        assert_eq!(open(), [""; 0]);
+        all.look(Duration::ZERO, false).await.unwrap();
+        all.close_unused().await;
+        assert_eq!(open(), ["a", "b"]);
+        let Some(long_ago) = Instant::now().checked_sub(KEPT) else { return };
+        *all.queues.lock()["a"].used.lock() = long_ago;
+        all.close_unused().await;
+        assert_eq!(open(), ["b"]);
+        // A name of no queue is not kept.
+        assert!(all.find("none").await.is_err());
+        assert_eq!(open(), ["b"]);
+    }
+
+    #[test]
+    fn reads_are_shared_and_have_a_pause() {
+        let open = OpenQueue::new("a".to_owned());
+        assert!(open.begin_read(EVERY) && !open.begin_read(Duration::ZERO), "one read at a time");
+        open.end_read(Err("away".to_owned()));
+        assert!(open.begin_read(Duration::ZERO), "the last read has ended");
+        open.end_read(Err("away".to_owned()));
+        assert!(!open.begin_read(Duration::MAX), "too soon");
+    }
+}

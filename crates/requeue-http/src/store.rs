@@ -10,8 +10,8 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 use requeue::metrics::Fleet;
 use requeue_store::{
-    Add, Added, CancelledRun, Entry, ErrorKind, GroupInfo, Key, LiveWorker, Priority, Queue, Rate,
-    ReadError, Schedule, ScheduleInfo, State, StateCounts, UpdateError,
+    Add, Added, CancelledRun, Entry, ErrorKind, GroupInfo, Key, LiveWorker, Part, Priority, Queue,
+    Rate, ReadError, Schedule, ScheduleInfo, State, StateCounts, UpdateError,
 };
 use tokio::sync::Semaphore;
 use tokio::task::yield_now;
@@ -214,38 +214,42 @@ impl Stored {
     }
 
     /// Calls `visit` for the selected keys within `reach`, until `visit` returns false. Returns the number of keys that
-    /// were read, and the last of these keys if there may be more.
+    /// were read, and the position after them if there may be more. If the store scans its keys, a walk ends after a part,
+    /// which may have more keys than `visit` wants.
     async fn visit_keys(
         &self,
         selection: &Selection,
-        mut after: Option<Key>,
+        mut after: Option<Vec<u8>>,
         reach: Reach,
         mut visit: impl FnMut(&Entry) -> bool + Send,
-    ) -> Result<(usize, Option<Key>), Problem> {
+    ) -> Result<(usize, Option<Vec<u8>>), Problem> {
         let state = selection.state.map(stored_state).transpose()?;
         let (mut looked_at, mut size, mut before) = (0, SLICE, Duration::ZERO);
         let started = Instant::now();
         loop {
             let begin = Instant::now();
-            let page = self.queue.snapshot(state, after.as_ref(), size);
-            let page = await_answer(PATIENCE_FOR_PAGES, page).await?;
-            let (took, is_last) = (begin.elapsed(), page.len() < size);
-            for slice in page.chunks(SLICE) {
+            let part = self.read_part(state, after.as_deref(), size, reach);
+            let Part { entries, next, in_order, .. } =
+                await_answer(PATIENCE_FOR_PAGES, part).await?;
+            let took = begin.elapsed();
+            let mut is_done = false;
+            for slice in entries.chunks(SLICE) {
                 for entry in slice {
                     looked_at += 1;
-                    after = Some(entry.key.clone());
                     let text = || escape_key(&entry.key);
                     let is_taken =
                         selection.selects(RowState::stored(entry.state), entry.failures, text);
                     let goes_on = !is_taken || visit(entry);
-                    if !goes_on || looked_at >= reach.keys {
-                        return Ok((looked_at, after));
+                    is_done |= !goes_on || looked_at >= reach.keys;
+                    if is_done && in_order {
+                        return Ok((looked_at, Some(Part::position_after(&entry.key))));
                     }
                 }
                 yield_now().await;
             }
-            if is_last {
-                return Ok((looked_at, None));
+            after = next;
+            if is_done || after.is_none() {
+                return Ok((looked_at, after));
             }
             // The client can continue with the next page, and sees what was found so far.
             if started.elapsed() >= reach.time {
@@ -254,6 +258,21 @@ impl Stored {
             size = next_size(size, took, before, (reach.keys - looked_at).min(LOOKS));
             before = took;
         }
+    }
+
+    /// Reads up to `size` keys after a position.
+    async fn read_part(
+        &self,
+        state: Option<State>,
+        from: Option<&[u8]>,
+        size: usize,
+        reach: Reach,
+    ) -> Result<Part, ReadError> {
+        if !reach.is_exact {
+            return self.queue.walk_entries(state, from, size).await;
+        }
+        let after = from.and_then(Part::key_before);
+        Ok(Part::of_page(self.queue.snapshot(state, after.as_ref(), size).await?, size))
     }
 }
 
@@ -323,8 +342,9 @@ impl Source for Stored {
         let after = match begin {
             Begin::Start => None,
             Begin::Cursor(cursor) => {
-                let key = from_base64(cursor.as_bytes()).ok_or_else(Walk::bad_cursor)?;
-                Some(Key::from(key))
+                let position = from_base64(cursor.as_bytes());
+                let position = position.filter(|position| Part::is_position(position));
+                Some(position.ok_or_else(Walk::bad_cursor)?)
             }
             Begin::Sorted(sort) => return self.sorted_page(selection, *limit, *sort).await,
         };
@@ -334,7 +354,7 @@ impl Source for Stored {
             rows.len() < *limit
         });
         let (looked_at, next) = visited.await?;
-        let next = next.map(|key| to_base64(&key));
+        let next = next.map(|position| to_base64(&position));
         Ok(Walked { rows, more: next.is_some(), next, looked_at })
     }
 
@@ -700,11 +720,13 @@ fn store_failure(error: impl Error) -> Problem {
 struct Reach {
     keys: usize,
     time: Duration,
+    /// Each key is visited exactly once, even if the store then reads all keys for each page.
+    is_exact: bool,
 }
 
 /// The reach of a list. A page of keys in progress is completed, so that an answer comes within about two seconds.
-const LIST: Reach = Reach { keys: LOOKS, time: Duration::from_secs(1) };
-const ALL: Reach = Reach { keys: usize::MAX, time: Duration::MAX };
+const LIST: Reach = Reach { keys: LOOKS, time: Duration::from_secs(1), is_exact: false };
+const ALL: Reach = Reach { keys: usize::MAX, time: Duration::MAX, is_exact: true };
 
 /// The number of keys that are filtered before the task yields, and the size of the first page.
 const SLICE: usize = 256;

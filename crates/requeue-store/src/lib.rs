@@ -205,6 +205,8 @@ pub use crate::types::error::{
     UpdateError,
 };
 pub use crate::types::group::GroupBy;
+#[doc(hidden)]
+pub use crate::types::inspect::Part;
 pub use crate::types::inspect::{Entry, GroupInfo, ParkedKey, QueueInfo, State, StateCounts};
 pub use crate::types::key::Key;
 pub use crate::types::rate::{ParseRateError, Rate};

@@ -9,6 +9,7 @@ use axum::Router;
 use prometheus_client::registry::Registry;
 use requeue::metrics::Metrics;
 use requeue_http::Site;
+use requeue_servers::Redis;
 use requeue_store::{Add, Store};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -303,4 +304,43 @@ fn all_queues_can_be_mounted_below_a_path() {
     }
     let page = get(server, "/ops/jobs/queues/mail");
     assert!(page.text().contains("src=\"mail/app.js\""), "{}", page.text());
+}
+
+#[test]
+fn a_large_queue_on_redis_is_walked_without_an_order() {
+    const KEYS: usize = 10_500;
+    let Some(server) = Redis::start() else { return };
+    let runtime = Runtime::new().expect("a runtime");
+    let queue = runtime.block_on(async {
+        let store = Store::connect(&server.url("")).await.expect("the store opens");
+        store.migrate().await.expect("the schema is made");
+        let queue = store.queue("mail").open().await.expect("the queue opens");
+        queue.add_all((0..KEYS).map(|n| format!("{n:05}"))).await.expect("added");
+        queue
+    });
+    let served = Served::within(runtime, Site::of_store(queue));
+    let walk = |filter: &str| {
+        let (mut found, mut cursor, mut pages) = (BTreeSet::new(), String::new(), 0);
+        loop {
+            let path = format!("/api/v1/keys?limit=100{filter}{cursor}");
+            let page = get(served.address, &path).json();
+            let rows = page["keys"].as_array().expect("rows");
+            found.extend(rows.iter().map(|row| row["key"].as_str().expect("text").to_owned()));
+            pages += 1;
+            let Some(next) = page["next"].as_str() else { return (found, pages) };
+            cursor = format!("&cursor={}", next.replace('+', "%2B"));
+        }
+    };
+    let (found, pages) = walk("");
+    assert!(found.len() == KEYS && pages > 5, "{} keys, {pages} pages", found.len());
+    assert_eq!(
+        walk("&q=0042").0.into_iter().collect::<Vec<_>>(),
+        (0..10).map(|n| format!("0042{n}")).chain(["10042".to_owned()]).collect::<Vec<_>>()
+    );
+    assert!(walk("&state=waiting").0.is_empty() && walk("&state=parked").0.is_empty());
+    // Positions that no answer had: of another shard, and no number.
+    for (cursor, status) in [("cwABMA", 200), ("cwAAeA", 400), ("cwA", 400), ("eA", 400)] {
+        let answer = get(served.address, &format!("/api/v1/keys?cursor={cursor}"));
+        assert_eq!(answer.status, status, "{cursor}: {}", answer.text());
+    }
 }

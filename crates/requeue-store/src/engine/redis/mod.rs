@@ -111,7 +111,7 @@ use crate::engine::schedules::{Agenda, Firing, Scheduled};
 use crate::engine::time::micros;
 use crate::engine::{
     Answers, Ask, Claim, Claimed, Cursor, Dropped, End, Engine, GroupChange, Place, Renewed,
-    Settings, Tried, Walked, lock,
+    Scanned, Settings, Tried, Walked, lock,
 };
 use crate::types::add::{Added, ReaddPolicy};
 use crate::types::error::{Answer, EngineError, Kind};
@@ -487,6 +487,19 @@ impl Engine for Redis {
         limit: usize,
     ) -> Answer<Walked> {
         self.walk_step(queue, state, from, limit).await
+    }
+
+    fn scans(&self) -> bool {
+        true
+    }
+
+    async fn scan_entries(
+        &self,
+        queue: &Place,
+        state: Option<State>,
+        from: Option<Cursor>,
+    ) -> Answer<Scanned> {
+        self.scan_step(queue, state, from).await
     }
 
     async fn look_up(&self, queue: &Place, key: &Key) -> Answer<Option<Entry>> {
