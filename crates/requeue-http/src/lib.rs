@@ -87,7 +87,8 @@
 //! | `cursor` | the `next` of the page before |
 //!
 //! A page may have fewer keys than `limit`, or none, and still have a `next`. A walk through all pages returns each key
-//! that stays in the queue exactly once. The order has no meaning, with one exception: if the queue keeps times,
+//! that stays in the queue exactly once; in a queue on Redis with over 10,000 keys at least once, and pages may have more
+//! keys than `limit`. The order has no meaning, with one exception: if the queue keeps times,
 //! `running` keys are listed by age, the oldest first. A key that starts or completes during such a walk moves the
 //! other keys by one place. A cursor is valid until the process ends. Any other cursor gets status 400.
 //!
