@@ -333,10 +333,8 @@ fn a_large_queue_on_redis_is_walked_without_an_order() {
     };
     let (found, pages) = walk("");
     assert!(found.len() == KEYS && pages > 5, "{} keys, {pages} pages", found.len());
-    assert_eq!(
-        walk("&q=0042").0.into_iter().collect::<Vec<_>>(),
-        (0..10).map(|n| format!("0042{n}")).chain(["10042".to_owned()]).collect::<Vec<_>>()
-    );
+    let all = (0..KEYS).map(|n| format!("{n:05}"));
+    assert_eq!(walk("&q=0042").0, all.filter(|key| key.contains("0042")).collect());
     assert!(walk("&state=waiting").0.is_empty() && walk("&state=parked").0.is_empty());
     // Positions that no answer had: of another shard, and no number.
     for (cursor, status) in [("cwABMA", 200), ("cwAAeA", 400), ("cwA", 400), ("eA", 400)] {
