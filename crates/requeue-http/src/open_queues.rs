@@ -298,10 +298,12 @@ impl OpenQueues {
 
     fn close_if(&self, is_closed: impl Fn(&OpenQueue) -> bool) {
         let mut queues = self.queues.lock();
-        let closed: Vec<_> = queues.extract_if(.., |_, open| is_closed(open)).collect();
+        let all = std::mem::take(&mut *queues).into_iter();
+        let (closed, kept): (BTreeMap<_, _>, _) = all.partition(|(_, open)| is_closed(open));
+        *queues = kept;
         // The end of a site calls user code, which must not run under the lock.
         drop(queues);
-        closed.iter().for_each(|(_, open)| open.end_site());
+        closed.values().for_each(|open| open.end_site());
     }
 
     fn enter(&self, name: &str) -> Arc<OpenQueue> {
