@@ -251,6 +251,15 @@ pub(crate) fn store_site(queue: &requeue_store::Queue) -> Builder<requeue_store:
     Site::of_store(queue.clone()).hint(hint)
 }
 
+/// Returns the dashboards of all queues in a store.
+pub(crate) fn all_queues_site(
+    store: requeue_store::Store,
+    metrics: Metrics,
+) -> Builder<requeue_store::Key> {
+    Site::of_all_queues(store, move |opening| opening.metrics(&metrics))
+        .hint("requeue add --store URL --queue {queue} KEY")
+}
+
 /// Completes the dashboard at this address, which is `None` for a Unix socket. `asked` is the host in the flag.
 fn complete_site<K>(
     mut site: Builder<K>,

@@ -11,7 +11,7 @@ const PERIOD = 2000;
  * the section, and the property of the answer. */
 export class List {
   constructor(path, one, sort, order, ascending) {
-    Object.assign(this, { path, one, sort, order, ascending, most: MOST, live: false, rows: new Map() });
+    Object.assign(this, { path, one, sort, order, ascending, most: MOST, live: false, rows: new Map(), filter: {} });
     this.exist = document.body.dataset[path] === "1";
     this.section = $(`#${path}`);
     this.body = $(`#${path} tbody`);
@@ -57,7 +57,12 @@ export class List {
     }
   }
 
-  /** Refreshes, and schedules the next refresh: at least 2 s, and 10 times the duration of this one. */
+  /** The time from a refresh to the next one: at least 2 s, and 10 times the duration of the refresh. */
+  delay(took) {
+    return Math.max(PERIOD, took * 10);
+  }
+
+  /** Refreshes, and schedules the next refresh. */
   async refresh() {
     clearTimeout(this.timer);
     this.stop.abort();
@@ -67,14 +72,17 @@ export class List {
     const started = performance.now();
     try {
       const { sort, order } = this;
-      this.show(await get(this.path, { sort, order, limit: this.most }, signal));
-    } catch {
-      // The state of the connection is shown elsewhere.
+      this.show(await get(this.path, { sort, order, limit: this.most, ...this.filter }, signal));
+    } catch (error) {
       if (signal.aborted) return;
+      this.fail(error);
     }
     const took = performance.now() - started;
-    if (this.live) this.timer = setTimeout(() => this.refresh(), Math.max(PERIOD, took * 10));
+    if (this.live) this.timer = setTimeout(() => this.refresh(), this.delay(took));
   }
+
+  /** A request has failed. Most pages show the state of the connection elsewhere. */
+  fail() {}
 
   show(answer) {
     const { looked_at: read, more } = answer;

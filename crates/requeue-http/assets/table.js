@@ -138,8 +138,12 @@ export class Table {
       looked += page.looked_at;
       cursor = page.next;
       if (cursor === null) break;
-      if (asked && request > 0) {
-        this.shown.textContent = `searched ${amount(looked)} keys, found ${amount(rows.size)}`;
+      if (asked && rows.size < wanted) {
+        // The keys that were found are shown before the end of a long search.
+        this.show({ rows: [...rows.values()].sort(order), more: true });
+        this.none.hidden = true;
+        const of = this.total > looked ? ` of ${amount(this.total)}` : "";
+        this.shown.textContent = `searched ${amount(looked)}${of} keys, found ${amount(rows.size)}; searching`;
       }
     }
     // The keys that have run the longest are on top. They are read in one request after the others, because keys that

@@ -534,7 +534,8 @@ mod tests {
         let site = Site::builder(queue.clone()).control(Two(queue)).history(&history).build();
         let revive = async |keys: Vec<NamedKey>| {
             let mut log = Log::new(Remote::default(), "revive");
-            let revived = act_on_keys(&site.state, Action::Revive, keys, &mut None, &mut log).await;
+            let revived =
+                act_on_keys(site.state(), Action::Revive, keys, &mut None, &mut log).await;
             assert!(revived.is_err());
             drop(log);
             std::mem::take(&mut *lines.0.lock().unwrap())
@@ -552,7 +553,7 @@ mod tests {
         let mut log = Log::new(Remote::default(), "revive");
         let matching =
             Matching { state: Some("parked".to_owned()), q: None, failed: false, error: None };
-        let revived = act_on_matching(&site.state, Action::Revive, matching, 2, &mut log).await;
+        let revived = act_on_matching(site.state(), Action::Revive, matching, 2, &mut log).await;
         assert!(revived.is_err());
         drop(log);
         let lines = lines.0.lock().unwrap();
@@ -580,7 +581,7 @@ mod tests {
                 .header(header::AUTHORIZATION, format!("Bearer {TOKEN}"))
                 .body(format!(r#"{{"group":"{group}"}}"#).into())
                 .unwrap();
-            let site = State(Arc::clone(&site.state));
+            let site = State(Arc::clone(site.state()));
             Box::pin(crate::groups::change_group(site, request, GroupAction::Cancel))
         };
         let logged = || {
@@ -588,7 +589,7 @@ mod tests {
             lines.lines().filter(|line| line.contains("group-cancel")).collect::<String>()
         };
 
-        let search = site.state.take_turn().await.ok();
+        let search = site.state().take_turn().await.ok();
         let mut waiting = cancel("acme");
         assert!((&mut waiting).now_or_never().is_none(), "it waits for the search");
         drop(waiting);

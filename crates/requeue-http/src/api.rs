@@ -556,6 +556,53 @@ pub struct StartRate {
     pub burst: Option<u32>,
 }
 
+// --- Queues ------------------------------------------------------------------------------------
+
+/// A queue of a store, in the list of all queues. Numbers are `None` until they are read, and if the last read failed.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct QueueRow {
+    pub name: String,
+    /// The path of its dashboard, relative to the page of all queues.
+    pub path: String,
+    pub paused: bool,
+    pub ready: Option<u64>,
+    pub waiting: Option<u64>,
+    pub running: Option<u64>,
+    pub parked: Option<u64>,
+    pub damaged: Option<u64>,
+    /// The time for which the oldest ready key has been ready, in seconds; `None` if no key is ready.
+    pub oldest: Option<f64>,
+    /// The age of the numbers of keys, in seconds.
+    pub counts_age: Option<f64>,
+    /// Runs per second in the last 5 minutes.
+    pub runs: Option<f64>,
+    /// Failures per second in the last 5 minutes.
+    pub failures: Option<f64>,
+    /// The number of failures in the last hour.
+    pub failed: Option<u64>,
+    /// The number of keys that were given up in the last hour.
+    pub given_up: Option<u64>,
+    /// The number of workers that are alive.
+    pub workers: Option<usize>,
+    /// The reason why the last read of the numbers failed.
+    pub error: Option<String>,
+}
+
+/// The response of `/api/v1/queues`.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct QueueList {
+    pub now: f64,
+    pub queues: Vec<QueueRow>,
+    /// The number of queues in the store.
+    pub looked_at: usize,
+    /// There are more queues that match.
+    pub more: bool,
+    /// The age of the list, in seconds.
+    pub age: f64,
+    /// The reason why the last read of the list failed.
+    pub error: Option<String>,
+}
+
 // --- Groups ------------------------------------------------------------------------------------
 
 /// A group of a queue in a store, with its settings.

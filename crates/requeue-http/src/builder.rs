@@ -5,20 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::registry::Registry;
-use tokio::sync::{Semaphore, watch};
 
 use crate::admin::{Admin, AdminToken};
 use crate::control::Control;
 use crate::history::History;
 use crate::hosts::Hosts;
 use crate::rows::Detail;
-use crate::samples::Samples;
 use crate::sections::Section;
 use crate::site::Site;
-use crate::source::{DetailOf, Parts, Source};
-use crate::state::{Jobs, Settings, SiteState, keep_sampling};
-use crate::time::unix_time;
-use crate::turns::Turns;
+use crate::source::{DetailOf, Parts};
+use crate::state::{Frame, Jobs, Settings};
 
 /// Builds a [`Site`].
 ///
@@ -26,7 +22,7 @@ use crate::turns::Turns;
 /// loopback addresses are answered.
 #[must_use = "a builder has no effect until `build`"]
 pub struct Builder<K> {
-    source: Box<dyn FnOnce(Parts<K>) -> Box<dyn Source> + Send>,
+    finish: Box<dyn FnOnce(Parts<K>, Frame) -> Site + Send>,
     admin: Option<AdminToken>,
     control: Option<Box<dyn Control<K>>>,
     history: Option<History>,
@@ -36,9 +32,10 @@ pub struct Builder<K> {
 }
 
 impl<K> Builder<K> {
-    pub(crate) fn new(source: impl FnOnce(Parts<K>) -> Box<dyn Source> + Send + 'static) -> Self {
+    /// `finish` builds the site from the parts and the settings.
+    pub(crate) fn new(finish: impl FnOnce(Parts<K>, Frame) -> Site + Send + 'static) -> Self {
         Self {
-            source: Box::new(source),
+            finish: Box::new(finish),
             admin: None,
             control: None,
             history: None,
@@ -215,7 +212,8 @@ impl<K> Builder<K> {
         self
     }
 
-    /// Sets the example that an empty dashboard shows: how to add a key.
+    /// Sets the example that an empty dashboard shows: how to add a key. `{queue}` is replaced with the name of the
+    /// queue.
     pub fn hint(mut self, how_to_add: impl Into<String>) -> Self {
         self.settings.hint = Some(how_to_add.into());
         self
@@ -305,26 +303,8 @@ impl<K> Builder<K> {
     #[must_use = "a site has no effect until it is mounted or served"]
     pub fn build(self) -> Site {
         let parts = Parts { detail: self.detail, history: self.history, control: self.control };
-        let source = (self.source)(parts);
-        let title = self.title.or_else(|| source.name().map(str::to_owned));
-        let max_connections = self.settings.max_connections;
-        let state = Arc::new(SiteState {
-            title: title.unwrap_or_else(|| "requeue".to_owned()),
-            source,
-            admin: self.admin.map(Admin::new),
-            settings: self.settings,
-            samples: Samples::default(),
-            started: unix_time(),
-            ticks: watch::Sender::new(Arc::from("")),
-            ended: watch::Sender::new(false),
-            // The other half of the connections is left to requests that end.
-            streams: Arc::new(Semaphore::new(max_connections.div_ceil(2))),
-            walks: Turns::new(max_connections),
-        });
-        // The first sample is taken here. Otherwise the dashboard would be empty for a second.
-        state.take_sample();
-        tokio::spawn(keep_sampling(Arc::downgrade(&state)));
-        Site { state }
+        let (title, admin) = (self.title, self.admin.map(|token| Arc::new(Admin::new(token))));
+        (self.finish)(parts, Frame { title, admin, settings: Arc::new(self.settings) })
     }
 }
 

@@ -16,7 +16,7 @@ use crate::state::SiteState;
 pub(crate) fn event_stream(
     site: Arc<SiteState>,
 ) -> Option<Sse<impl Stream<Item = Result<Event, Infallible>>>> {
-    let permit = Arc::clone(&site.streams).try_acquire_owned().ok()?;
+    let permit = site.begin_stream()?;
     // The subscription comes before the read: a sample may be sent twice, but none is missed.
     let ticks = site.ticks.subscribe();
     let samples = columns(&site.samples.all());

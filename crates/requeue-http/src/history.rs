@@ -103,6 +103,10 @@ impl Past {
         self.runs.iter().find(|run| run.error.is_some())
     }
 
+    pub(crate) fn last_error(&self) -> Option<&str> {
+        self.last_failed()?.error.as_deref()
+    }
+
     /// Returns the time for which the key has been parked.
     pub(crate) fn parked_for(&self) -> Option<Duration> {
         self.parked.map(|since| since.elapsed())
@@ -220,6 +224,10 @@ impl History {
 
     pub(crate) fn last_failed(&self, key: &[u8]) -> Option<PastRun> {
         self.0.lock().keys.get(key)?.last_failed().cloned()
+    }
+
+    pub(crate) fn last_error(&self, key: &[u8]) -> Option<String> {
+        self.0.lock().keys.get(key)?.last_error().map(str::to_owned)
     }
 
     pub(crate) fn parked_count(&self) -> usize {

@@ -54,6 +54,7 @@
 //! | mark a ready key that waits for too long | [`Builder::target`] |
 //! | let clients with a token change the queue | [`Builder::admin`] |
 //! | show a queue in a store | `Site::of_store` (feature `store`) |
+//! | show all queues of a store | `Site::of_all_queues` (feature `store`) |
 //! | decide about `/readyz` and `/healthz` | [`Builder::ready`], [`Builder::healthy`] |
 //! | allow a host name, or an address other than loopback | [`Builder::host`], [`Builder::any_address`] |
 //!
@@ -71,6 +72,7 @@
 //! | `/api/v1/failures` | the errors of failing keys, grouped, with the numbers of their keys |
 //! | `/api/v1/groups` | the groups of a queue in a store, with their settings |
 //! | `/api/v1/schedules` | the keys of a queue in a store that have a schedule |
+//! | `/api/v1/queues` | the queues of a store, with their numbers. The paths of each queue are below `queues/NAME/` |
 //! | `/api/v1/sections` | the tables of [`Builder::section`] |
 //! | `/api/v1/openapi.json` | a description of the API in OpenAPI 3.1 |
 //! | `/api/v1/events` | server-sent events: `history` once, `tick` each second, `ended` at the end |
@@ -88,7 +90,8 @@
 //! | `cursor` | the `next` of the page before |
 //!
 //! A page may have fewer keys than `limit`, or none, and still have a `next`. A walk through all pages returns each key
-//! that stays in the queue exactly once. The order has no meaning, with one exception: if the queue keeps times,
+//! that stays in the queue exactly once; in a queue on Redis with over 10,000 keys at least once, and pages may have more
+//! keys than `limit`. The order has no meaning, with one exception: if the queue keeps times,
 //! `running` keys are listed by age, the oldest first. A key that starts or completes during such a walk moves the
 //! other keys by one place. A cursor is valid until the process ends. Any other cursor gets status 400.
 //!
@@ -112,7 +115,7 @@
 //!
 //! # Features
 //!
-//! `store`: `Site::of_store`, the dashboard of a queue of requeue-store.
+//! `store`: `Site::of_store` and `Site::of_all_queues`, the dashboards of queues of requeue-store.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod actions;
@@ -130,8 +133,12 @@ mod history;
 mod hosts;
 mod keys;
 mod memory;
+#[cfg(feature = "store")]
+mod open_queues;
 mod operators;
 mod params;
+#[cfg(feature = "store")]
+mod queues;
 mod routes;
 mod rows;
 mod samples;

@@ -1,5 +1,8 @@
 //! The parameters of a request, and error responses.
 
+#[cfg(feature = "store")]
+use std::error::Error;
+
 use axum::http::StatusCode;
 use axum::http::header::{self, HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
@@ -81,6 +84,13 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         (self.status, self.header.map(|header| [header]), json(&self.failure)).into_response()
     }
+}
+
+/// Returns the text of an error and of its cause.
+#[cfg(feature = "store")]
+pub(crate) fn with_source(error: impl Error) -> String {
+    let cause = error.source().map(|source| format!(": {source}")).unwrap_or_default();
+    format!("{error}{cause}")
 }
 
 /// Returns a JSON response. Serialization does not fail for the types of this crate.

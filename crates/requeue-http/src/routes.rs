@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::{OriginalUri, RawQuery, Request, State};
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use axum::http::{Method, StatusCode};
+use axum::http::{Method, StatusCode, Uri};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -20,15 +20,18 @@ use crate::events;
 use crate::exposition::Format;
 use crate::failures::Failures;
 use crate::groups;
+use crate::hosts::Hosts;
 use crate::keys::from_base64;
 use crate::params::{Params, Problem, json};
 use crate::schedules;
 use crate::sections::read_sections;
 use crate::source::{Begin, Column, Found, Selection, Sort, Walk};
-use crate::state::SiteState;
+use crate::state::{Settings, SiteState};
 use crate::time::unix_time;
 
 type Site = State<Arc<SiteState>>;
+/// The answer to a probe.
+pub(crate) type Probe = (StatusCode, &'static str);
 
 /// The routes of a site with a token.
 fn action_routes() -> Router<Arc<SiteState>> {
@@ -57,26 +60,34 @@ fn action_routes() -> Router<Arc<SiteState>> {
     router
 }
 
+/// The files that the page of a queue and the page of all queues load.
+pub(crate) fn shared_files<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    Router::new()
+        .route("/api/v1/openapi.json", get(|| asset(JSON, include_str!("../assets/openapi.json"))))
+        .route("/style.css", get(|| asset(STYLE, include_str!("../assets/style.css"))))
+        .route("/keys.css", get(|| asset(STYLE, include_str!("../assets/keys.css"))))
+        .route("/admin.css", get(|| asset(STYLE, include_str!("../assets/admin.css"))))
+        .route("/format.js", get(|| asset(SCRIPT, include_str!("../assets/format.js"))))
+        .route("/api.js", get(|| asset(SCRIPT, include_str!("../assets/api.js"))))
+        .route("/list.js", get(|| asset(SCRIPT, include_str!("../assets/list.js"))))
+        .route("/icon.svg", get(|| asset("image/svg+xml", include_str!("../assets/icon.svg"))))
+}
+
 pub(crate) fn router(site: Arc<SiteState>) -> Router {
     let actions = if site.admin.is_some() { action_routes() } else { Router::new() };
     Router::new()
         .merge(actions)
-        .route("/api/v1/openapi.json", get(|| asset(JSON, include_str!("../assets/openapi.json"))))
+        .merge(shared_files())
         .route("/admin.js", get(|| asset(SCRIPT, include_str!("../assets/admin.js"))))
-        .route("/admin.css", get(|| asset(STYLE, include_str!("../assets/admin.css"))))
         .route("/", get(serve_page))
-        .route("/style.css", get(|| asset(STYLE, include_str!("../assets/style.css"))))
         .route("/plot.css", get(|| asset(STYLE, include_str!("../assets/plot.css"))))
         .route("/overview.css", get(|| asset(STYLE, include_str!("../assets/overview.css"))))
-        .route("/keys.css", get(|| asset(STYLE, include_str!("../assets/keys.css"))))
         .route("/app.js", get(|| asset(SCRIPT, include_str!("../assets/app.js"))))
-        .route("/format.js", get(|| asset(SCRIPT, include_str!("../assets/format.js"))))
         .route("/plot.js", get(|| asset(SCRIPT, include_str!("../assets/plot.js"))))
         .route("/dom.js", get(|| asset(SCRIPT, include_str!("../assets/dom.js"))))
         .route("/standing.js", get(|| asset(SCRIPT, include_str!("../assets/standing.js"))))
         .route("/failures.js", get(|| asset(SCRIPT, include_str!("../assets/failures.js"))))
         .route("/charts.js", get(|| asset(SCRIPT, include_str!("../assets/charts.js"))))
-        .route("/api.js", get(|| asset(SCRIPT, include_str!("../assets/api.js"))))
         .route("/view.js", get(|| asset(SCRIPT, include_str!("../assets/view.js"))))
         .route("/key.js", get(|| asset(SCRIPT, include_str!("../assets/key.js"))))
         .route("/table.js", get(|| asset(SCRIPT, include_str!("../assets/table.js"))))
@@ -84,8 +95,6 @@ pub(crate) fn router(site: Arc<SiteState>) -> Router {
         .route("/groups.js", get(|| asset(SCRIPT, include_str!("../assets/groups.js"))))
         .route("/schedules.js", get(|| asset(SCRIPT, include_str!("../assets/schedules.js"))))
         .route("/actions.js", get(|| asset(SCRIPT, include_str!("../assets/actions.js"))))
-        .route("/list.js", get(|| asset(SCRIPT, include_str!("../assets/list.js"))))
-        .route("/icon.svg", get(|| asset("image/svg+xml", include_str!("../assets/icon.svg"))))
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
@@ -97,6 +106,7 @@ pub(crate) fn router(site: Arc<SiteState>) -> Router {
         .route("/api/v1/schedules", get(schedules::list_schedules))
         .route("/api/v1/activity", get(show_activity))
         .route("/api/v1/actions", get(actions::list_actions))
+        .route("/api/v1/queues", get(no_queues))
         .route("/api/v1/sections", get(list_sections))
         .route("/api/v1/events", get(stream_events))
         .fallback(async || {
@@ -134,7 +144,18 @@ const HEADERS: [(HeaderName, &str); 7] = [
 ];
 
 async fn guard_request(State(site): Site, request: Request, next: Next) -> Response {
-    let mut response = match check_access(&site, &request) {
+    let access = check_origin(&site.settings.hosts, &request)
+        .and_then(|()| check_method(site.admin.is_some(), &request));
+    run_guarded(access, request, next).await
+}
+
+/// Answers the request, or refuses it if `access` is an error.
+pub(crate) async fn run_guarded(
+    access: Result<(), Problem>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let mut response = match access {
         Err(refusal) => refusal.into_response(),
         Ok(()) => next.run(request).await,
     };
@@ -145,14 +166,14 @@ async fn guard_request(State(site): Site, request: Request, next: Next) -> Respo
     response
 }
 
-/// Returns the refusal of a request from another site, or with a method that does not fit.
-fn check_access(site: &SiteState, request: &Request) -> Result<(), Problem> {
+/// Returns the refusal of a request to another host, or from another site.
+pub(crate) fn check_origin(allowed: &Hosts, request: &Request) -> Result<(), Problem> {
     // All hosts are checked, also the host in the URI, because a proxy and this server must not choose different hosts.
     let hosts = request.headers().get_all(header::HOST);
     let named = request.uri().authority().map(|authority| authority.as_str());
     let mut hosts = hosts.iter().map(|host| host.to_str().unwrap_or_default()).chain(named);
     // Browsers always send a host, so a request without a host is allowed.
-    if let Some(host) = hosts.find(|host| !site.settings.hosts.is_allowed(host)) {
+    if let Some(host) = hosts.find(|host| !allowed.is_allowed(host)) {
         let error =
             format!("host {host:?} is not allowed; use localhost, or allow it (Builder::host)");
         return Err(Problem::new(StatusCode::FORBIDDEN, error));
@@ -161,7 +182,12 @@ fn check_access(site: &SiteState, request: &Request) -> Result<(), Problem> {
         let error = "request from another site refused; open this address in a new tab";
         return Err(Problem::new(StatusCode::FORBIDDEN, error));
     }
-    let is_action = site.admin.is_some() && is_action(request.uri().path());
+    Ok(())
+}
+
+/// Returns the refusal of a method that does not fit the path.
+pub(crate) fn check_method(has_admin: bool, request: &Request) -> Result<(), Problem> {
+    let is_action = has_admin && is_action(request.uri().path());
     let (error, allowed) = match *request.method() {
         Method::POST if is_action => return Ok(()),
         Method::GET | Method::HEAD if !is_action => return Ok(()),
@@ -188,24 +214,37 @@ fn is_foreign(request: &Request) -> bool {
 
 // --- Dashboard ---------------------------------------------------------------------------------
 
-const STYLE: &str = "text/css; charset=utf-8";
+pub(crate) const STYLE: &str = "text/css; charset=utf-8";
 const JSON: &str = "application/json";
-const SCRIPT: &str = "text/javascript; charset=utf-8";
+pub(crate) const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-async fn asset(kind: &'static str, text: &'static str) -> Response {
+pub(crate) async fn asset(kind: &'static str, text: &'static str) -> Response {
     ([(header::CONTENT_TYPE, kind)], text).into_response()
 }
 
-async fn serve_page(State(site): Site, OriginalUri(uri): OriginalUri) -> Response {
-    // The dashboard loads relative paths. If the dashboard's path does not end in a slash, relative links would be one
-    // level too high.
-    let beside = match uri.path().rsplit_once('/') {
+/// Returns the path of the files beside a page, relative to the address of the page.
+pub(crate) fn path_beside(page: &Uri) -> String {
+    // If the address does not end in a slash, relative links would be one level too high.
+    match page.path().rsplit_once('/') {
         Some((_, last)) if !last.is_empty() => format!("{last}/"),
         _ => String::new(),
-    };
+    }
+}
+
+/// Returns the example of a page without keys.
+pub(crate) fn hint_for(settings: &Settings, queue: &str) -> String {
+    settings.hint.as_deref().unwrap_or("queue.add(key);").replace("{queue}", queue)
+}
+
+pub(crate) fn html_page(html: String) -> Response {
+    ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], html).into_response()
+}
+
+async fn serve_page(State(site): Site, OriginalUri(uri): OriginalUri) -> Response {
+    let beside = path_beside(&uri);
     let gauges = site.source.read_gauges();
     let hidden = |is_shown: bool| if is_shown { "" } else { "hidden" };
-    let hint = site.settings.hint.as_deref().unwrap_or("queue.add(key);");
+    let hint = hint_for(&site.settings, site.source.name().unwrap_or_default());
     let html = include_str!("../assets/index.html")
         .replace("{no-backing-off}", hidden(gauges.counts.backing_off.is_some()))
         .replace("{no-parked}", hidden(gauges.counts.parked.is_some()))
@@ -214,14 +253,15 @@ async fn serve_page(State(site): Site, OriginalUri(uri): OriginalUri) -> Respons
         .replace("{activity}", &u8::from(site.source.has_activity()).to_string())
         .replace("{schedules}", &u8::from(site.source.has_schedules()).to_string())
         .replace("{admin}", if site.admin.is_some() { "locked" } else { "none" })
-        .replace("{hint}", &html_escaped(hint))
+        .replace("{no-all}", hidden(site.is_below))
+        .replace("{hint}", &html_escaped(&hint))
         .replace("{beside}", &html_escaped(&beside))
         // The title is inserted last, because it may look like a placeholder.
         .replace("{title}", &html_escaped(&site.title));
-    ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], html).into_response()
+    html_page(html)
 }
 
-fn html_escaped(text: &str) -> String {
+pub(crate) fn html_escaped(text: &str) -> String {
     let mut html = String::new();
     for char in text.chars() {
         match char {
@@ -239,8 +279,12 @@ fn html_escaped(text: &str) -> String {
 // --- Metrics and API -----------------------------------------------------------------------------
 
 async fn metrics(State(site): Site, headers: HeaderMap) -> Result<Response, Problem> {
+    write_metrics(&site.settings, &headers)
+}
+
+pub(crate) fn write_metrics(settings: &Settings, headers: &HeaderMap) -> Result<Response, Problem> {
     let no_registry = || Problem::new(StatusCode::NOT_FOUND, "this site has no metrics registry");
-    let registry = site.settings.registry.as_ref().ok_or_else(no_registry)?;
+    let registry = settings.registry.as_ref().ok_or_else(no_registry)?;
     let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let format = Format::negotiate(accept);
     let mut body = String::new();
@@ -250,20 +294,28 @@ async fn metrics(State(site): Site, headers: HeaderMap) -> Result<Response, Prob
     Ok((headers, format.convert_from(body)).into_response())
 }
 
-async fn healthz(State(site): Site) -> (StatusCode, &'static str) {
-    if (site.settings.healthy)() {
+async fn healthz(State(site): Site) -> Probe {
+    health_of(&site.settings)
+}
+
+pub(crate) fn health_of(settings: &Settings) -> Probe {
+    if (settings.healthy)() {
         (StatusCode::OK, "ok\n")
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, "not healthy\n")
     }
 }
 
-async fn readyz(State(site): Site) -> (StatusCode, &'static str) {
-    match site.status() {
+async fn readyz(State(site): Site) -> Probe {
+    readiness_of(&site.settings, site.status())
+}
+
+pub(crate) fn readiness_of(settings: &Settings, status: Status) -> Probe {
+    match status {
         Status::ShutDown | Status::Ended => (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n"),
         Status::Unreachable => (StatusCode::SERVICE_UNAVAILABLE, "the store cannot be reached\n"),
         // `ready` is user code. The check is called last, because other states of the queue make it unnecessary.
-        _ if !(site.settings.ready)() => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
+        _ if !(settings.ready)() => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
         Status::Open | Status::Paused | Status::Closed => (StatusCode::OK, "ok\n"),
     }
 }
@@ -271,6 +323,11 @@ async fn readyz(State(site): Site) -> (StatusCode, &'static str) {
 async fn summary(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     Params::parse(query.as_deref(), &[])?;
     Ok(([(header::CONTENT_TYPE, "application/json")], site.summary_json()).into_response())
+}
+
+async fn no_queues() -> Problem {
+    let error = "this is the site of one queue; `requeue serve` without --queue lists all queues of a store";
+    Problem::new(StatusCode::NOT_FOUND, error)
 }
 
 async fn list_sections(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
@@ -389,7 +446,7 @@ mod tests {
         let doc: Value = serde_json::from_str(include_str!("../assets/openapi.json")).unwrap();
         let described: BTreeSet<&str> =
             doc["paths"].as_object().unwrap().keys().map(|path| &**path).collect();
-        let source = include_str!("routes.rs");
+        let source = concat!(include_str!("routes.rs"), include_str!("queues.rs"));
         let routes = source.split(".route(\"").skip(1).filter_map(|rest| rest.split('"').next());
         let actions = Action::names().chain(GroupAction::names()).chain(ScheduleAction::names());
         let actions: Vec<_> = actions.map(|name| format!("/api/v1/{name}")).collect();

@@ -10,16 +10,21 @@ use std::time::Duration;
 use axum::Router;
 use axum::serve::Listener;
 use requeue::{Key, Queue};
+use tokio::sync::watch;
 
 use crate::builder::Builder;
 use crate::cursors::Cursors;
 use crate::keys::ByteKey;
 use crate::memory::Shown;
 use crate::operators::ActionLog;
+#[cfg(feature = "store")]
+use crate::queues::{self, Queues};
 use crate::routes;
 use crate::server;
 use crate::source::Parts;
-use crate::state::SiteState;
+use crate::state::{Settings, SiteState};
+#[cfg(feature = "store")]
+use crate::store::Stored;
 
 /// The dashboard, the metrics and the API of a queue.
 ///
@@ -27,7 +32,14 @@ use crate::state::SiteState;
 /// exists.
 #[derive(Clone)]
 pub struct Site {
-    pub(crate) state: Arc<SiteState>,
+    pages: Pages,
+}
+
+#[derive(Clone)]
+enum Pages {
+    Queue(Arc<SiteState>),
+    #[cfg(feature = "store")]
+    All(Arc<Queues>),
 }
 
 /// The time in which clients can read the rest of their responses at the end.
@@ -77,11 +89,11 @@ impl Site {
         S: BuildHasher + Send + Sync + 'static,
     {
         let (show, read) = (Box::new(show), Box::new(read));
-        Builder::new(|Parts { detail, history, control }| {
+        Builder::new(|Parts { detail, history, control }, frame| {
             let (cursors, actions) = (Cursors::default(), ActionLog::default());
             let control = control.unwrap_or_else(|| Box::new(queue.clone()));
             let keeps_times = queue.entries_in_flight(0, 0).is_some();
-            Box::new(Shown {
+            let shown = Box::new(Shown {
                 queue,
                 keeps_times,
                 show,
@@ -91,7 +103,8 @@ impl Site {
                 control,
                 cursors,
                 actions,
-            })
+            });
+            Self { pages: Pages::Queue(SiteState::start(shown, frame, None)) }
         })
     }
 
@@ -124,16 +137,88 @@ impl Site {
     /// ```
     #[cfg(feature = "store")]
     pub fn of_store(queue: requeue_store::Queue) -> Builder<requeue_store::Key> {
-        Builder::new(|Parts { detail, history, .. }| {
-            Box::new(crate::store::Stored::new(queue, detail, history))
+        Builder::new(|Parts { detail, history, .. }, frame| {
+            let stored = Stored::new(queue, detail.into(), history);
+            Self { pages: Pages::Queue(SiteState::start(Box::new(stored), frame, None)) }
         })
+    }
+
+    /// Returns a builder for all queues of a store: a page with a table of the queues, which links to the dashboard of
+    /// each queue.
+    ///
+    /// The dashboard, the API and the probes of a queue are below `queues/NAME/`, where special characters of the name are
+    /// percent-encoded. The table contains new queues after a few seconds, and no longer contains dropped queues.
+    ///
+    /// `open` sets options of each queue that is opened, such as its metrics. A queue is opened when a client reads
+    /// the table, the metrics, or the page of the queue, and is closed 5 minutes after the last such request. While no
+    /// client reads them, the store is not queried. Numbers are read at most every 2 s, for all clients together.
+    ///
+    /// The settings of the builder apply to the pages of all queues; its title to the page with the table.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use axum::Router;
+    /// use requeue_http::Site;
+    /// use requeue_store::Store;
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// let store = Store::connect(&url).await?;
+    /// store.migrate().await?;
+    /// let site = Site::of_all_queues(store, |opening| opening).build();
+    /// let app: Router = Router::new().nest_service("/jobs", site.router());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "store")]
+    pub fn of_all_queues(
+        store: requeue_store::Store,
+        open: impl Fn(requeue_store::OpenOptions) -> requeue_store::OpenOptions + Send + Sync + 'static,
+    ) -> Builder<requeue_store::Key> {
+        Builder::new(|Parts { detail, history, .. }, frame| {
+            let queues = Queues::start(store, Box::new(open), detail.into(), history, frame);
+            Self { pages: Pages::All(queues) }
+        })
+    }
+
+    fn ended(&self) -> &watch::Sender<bool> {
+        match &self.pages {
+            Pages::Queue(state) => &state.ended,
+            #[cfg(feature = "store")]
+            Pages::All(queues) => &queues.ended,
+        }
+    }
+
+    fn settings(&self) -> &Settings {
+        match &self.pages {
+            Pages::Queue(state) => &state.settings,
+            #[cfg(feature = "store")]
+            Pages::All(queues) => &queues.frame.settings,
+        }
+    }
+
+    /// The state of the site of one queue.
+    #[cfg(test)]
+    pub(crate) fn state(&self) -> &Arc<SiteState> {
+        match &self.pages {
+            Pages::Queue(state) => state,
+            #[cfg(feature = "store")]
+            Pages::All(_) => panic!("the site of one queue"),
+        }
     }
 
     /// Returns a router with all paths, which can be nested under any path.
     ///
     /// With `nest_service`, the dashboard is at `/queue` and `/queue/`; with `nest`, only at `/queue`.
     pub fn router(&self) -> Router {
-        routes::router(Arc::clone(&self.state))
+        match &self.pages {
+            Pages::Queue(state) => routes::router(Arc::clone(state)),
+            #[cfg(feature = "store")]
+            Pages::All(queues) => queues::router(Arc::clone(queues)),
+        }
     }
 
     /// Serves the site on a TCP or Unix socket until its [`shutdown`](Self::shutdown).
@@ -185,11 +270,15 @@ impl Site {
     ///
     /// Dropping the future closes the listener and all connections. The site itself is unaffected.
     pub async fn serve<L: Listener<Addr: 'static>>(&self, listener: L) -> io::Result<()> {
-        let ended = self.state.ended.subscribe();
+        let ended = self.ended().subscribe();
         let mut over = ended.clone();
-        let (router, probes) = (self.router(), routes::probe_router(Arc::clone(&self.state)));
-        let server =
-            server::serve(listener, router, probes, self.state.settings.max_connections, ended);
+        let probes = match &self.pages {
+            Pages::Queue(state) => routes::probe_router(Arc::clone(state)),
+            #[cfg(feature = "store")]
+            Pages::All(queues) => queues::probe_router(Arc::clone(queues)),
+        };
+        let most = self.settings().max_connections;
+        let server = server::serve(listener, self.router(), probes, most, ended);
         tokio::select! {
             () = server => {}
             () = async {
@@ -206,14 +295,21 @@ impl Site {
     ///
     /// Call this method at the end of the program. Further calls have no effect on servers.
     pub fn shutdown(&self) {
-        // Open dashboards show this last sample after the end.
-        self.state.take_sample();
-        self.state.ended.send_replace(true);
+        match &self.pages {
+            Pages::Queue(state) => state.end(),
+            #[cfg(feature = "store")]
+            Pages::All(queues) => queues.end(),
+        }
     }
 }
 
 impl fmt::Debug for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Site").field("title", &self.state.title).finish_non_exhaustive()
+        let title = match &self.pages {
+            Pages::Queue(state) => &*state.title,
+            #[cfg(feature = "store")]
+            Pages::All(queues) => queues.title(),
+        };
+        f.debug_struct("Site").field("title", &title).finish_non_exhaustive()
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use prometheus_client::registry::Registry;
 use requeue::metrics::Times;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::MissedTickBehavior;
 
 use crate::admin::Admin;
@@ -15,7 +15,7 @@ use crate::params::Problem;
 use crate::samples::Samples;
 use crate::sections::MakeSection;
 use crate::source::Source;
-use crate::time::seconds;
+use crate::time::{seconds, unix_time};
 use crate::turns::{Turn, Turns};
 
 /// The time between two samples.
@@ -42,29 +42,99 @@ pub(crate) struct Settings {
     pub(crate) max_connections: usize,
 }
 
+/// The title, the token and the settings of a site, without its queue.
+#[derive(Clone)]
+pub(crate) struct Frame {
+    /// `None`: the name of the queue.
+    pub(crate) title: Option<String>,
+    /// `None` if the site is read-only.
+    pub(crate) admin: Option<Arc<Admin>>,
+    pub(crate) settings: Arc<Settings>,
+}
+
+/// The limits of a server, which all its sites share.
+#[derive(Clone)]
+pub(crate) struct Limits {
+    /// A permit for each client of `/api/v1/events`.
+    streams: Arc<Semaphore>,
+    walks: Arc<Turns>,
+}
+
+impl Limits {
+    pub(crate) fn new(max_connections: usize) -> Self {
+        // The other half of the connections is left to requests that end.
+        let streams = Arc::new(Semaphore::new(max_connections.div_ceil(2)));
+        Self { streams, walks: Arc::new(Turns::new(max_connections)) }
+    }
+}
+
 /// A queue, and the settings and samples of its site.
 pub(crate) struct SiteState {
     pub(crate) title: String,
     pub(crate) source: Box<dyn Source>,
     /// `None` if the site is read-only.
-    pub(crate) admin: Option<Admin>,
-    pub(crate) settings: Settings,
+    pub(crate) admin: Option<Arc<Admin>>,
+    pub(crate) settings: Arc<Settings>,
+    /// The site is below a page of all queues.
+    pub(crate) is_below: bool,
     pub(crate) samples: Samples,
     /// The start of the sampling, in seconds since 1970. The start identifies the process to the dashboard.
     pub(crate) started: f64,
     /// The summary of each second, as JSON.
     pub(crate) ticks: watch::Sender<Arc<str>>,
     pub(crate) ended: watch::Sender<bool>,
-    /// A permit for each client of `/api/v1/events`.
-    pub(crate) streams: Arc<Semaphore>,
-    pub(crate) walks: Turns,
+    limits: Limits,
 }
 
 impl SiteState {
+    /// Starts the site of a queue, and samples the queue each second. `limits` are those of the server, if the site is
+    /// below a page of all queues.
+    pub(crate) fn start(
+        source: Box<dyn Source>,
+        frame: Frame,
+        limits: Option<Limits>,
+    ) -> Arc<Self> {
+        let Frame { title, admin, settings } = frame;
+        let title = title.or_else(|| source.name().map(str::to_owned));
+        let is_below = limits.is_some();
+        let state = Arc::new(Self {
+            title: title.unwrap_or_else(|| "requeue".to_owned()),
+            source,
+            admin,
+            limits: limits.unwrap_or_else(|| Limits::new(settings.max_connections)),
+            settings,
+            is_below,
+            samples: Samples::default(),
+            started: unix_time(),
+            ticks: watch::Sender::new(Arc::from("")),
+            ended: watch::Sender::new(false),
+        });
+        // The first sample is taken here. Otherwise the dashboard would be empty for a second.
+        state.take_sample();
+        tokio::spawn(keep_sampling(Arc::downgrade(&state)));
+        state
+    }
+
+    /// Ends the site: notifies its dashboards.
+    pub(crate) fn end(self: &Arc<Self>) {
+        // Open dashboards show this last sample after the end.
+        self.take_sample();
+        self.ended.send_replace(true);
+    }
+
+    /// Returns the right to one event stream; `None` if there are too many.
+    pub(crate) fn begin_stream(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.limits.streams).try_acquire_owned().ok()
+    }
+
     /// Waits for a turn to search through keys.
     pub(crate) async fn take_turn(&self) -> Result<Turn<'_>, Problem> {
         // The turn is dropped with the request, so a client that disconnects frees it.
-        self.walks.wait_turn().await.ok_or_else(|| Problem::busy("too many requests for keys"))
+        self.limits
+            .walks
+            .wait_turn()
+            .await
+            .ok_or_else(|| Problem::busy("too many requests for keys"))
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -130,7 +200,7 @@ impl SiteState {
 }
 
 /// Samples the site each second, until its end or until no handle is left.
-pub(crate) async fn keep_sampling(site: Weak<SiteState>) {
+async fn keep_sampling(site: Weak<SiteState>) {
     let mut interval = tokio::time::interval(EVERY);
     // After a suspension, one sample is enough.
     interval.set_missed_tick_behavior(MissedTickBehavior::Skip);

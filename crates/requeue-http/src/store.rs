@@ -11,8 +11,8 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 use requeue::metrics::Fleet;
 use requeue_store::{
-    ActionRecord, Add, Added, CancelledRun, Entry, ErrorKind, GroupInfo, Key, LiveWorker, Priority,
-    Queue, Rate, ReadError, Schedule, ScheduleInfo, State, StateCounts, UpdateError,
+    ActionRecord, Add, Added, CancelledRun, Entry, ErrorKind, GroupInfo, Key, LiveWorker, Part,
+    Priority, Queue, Rate, ReadError, Schedule, ScheduleInfo, State, StateCounts, UpdateError,
 };
 use tokio::sync::Semaphore;
 use tokio::task::yield_now;
@@ -20,14 +20,14 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::api::{
     self, Action, Activity, AddResult, Group, GroupAction, GroupChange, KeyPage, LastMinute,
-    Minute, PastAction, PastRun, Row, Sample, ScheduleAction, ScheduleChange, StartRate, State as RowState,
-    Status, Tally, Worker,
+    Minute, PastAction, PastRun, Row, Sample, ScheduleAction, ScheduleChange, StartRate,
+    State as RowState, Status, Tally, Worker,
 };
 use crate::failures::{Failing, Failures};
 use crate::history::History;
 use crate::keys::{escape_key, from_base64, to_base64};
 use crate::operators::KEPT;
-use crate::params::Problem;
+use crate::params::{Problem, with_source};
 use crate::rows::{Detail, shown_key};
 use crate::source::{
     Begin, Column, DetailOf, First, Found, Gauges, LOOKS, NewKey, Rank, Selection, Sort, Source,
@@ -174,8 +174,8 @@ impl Seen {
 }
 
 impl Stored {
-    pub(crate) fn new(queue: Queue, detail: DetailOf<Key>, history: Option<History>) -> Self {
-        let (seen, detail) = (Arc::<Mutex<Seen>>::default(), Arc::new(detail));
+    pub(crate) fn new(queue: Queue, detail: Arc<DetailOf<Key>>, history: Option<History>) -> Self {
+        let seen = Arc::<Mutex<Seen>>::default();
         tokio::spawn(keep_asking(queue.clone(), Arc::downgrade(&seen)));
         tokio::spawn(keep_counting(queue.clone(), Arc::downgrade(&seen)));
         tokio::spawn(keep_reading(queue.clone(), Arc::downgrade(&seen)));
@@ -231,7 +231,7 @@ impl Stored {
         sort: Sort,
     ) -> Result<Walked, Problem> {
         let mut first = First::new(sort, limit);
-        let visited = self.visit_keys(selection, None, LOOKS, |entry| {
+        let visited = self.visit_keys(selection, None, LIST, |entry| {
             let rank = match sort.by {
                 Column::Key => Rank::Key(entry.key.to_vec()),
                 Column::State => Rank::State(RowState::stored(entry.state)),
@@ -248,42 +248,67 @@ impl Stored {
         Ok(Walked { rows, next: None, looked_at, more: more || next.is_some() })
     }
 
-    /// Calls `visit` for the selected keys among up to `most` keys, until `visit` returns false. Returns the number of
-    /// keys that were read, and the last of these keys if there may be more.
+    /// Calls `visit` for the selected keys within `reach`, until `visit` returns false. Returns the number of keys that
+    /// were read, and the position after them if there may be more. If the store scans its keys, a walk ends after a part,
+    /// which may have more keys than `visit` wants.
     async fn visit_keys(
         &self,
         selection: &Selection,
-        mut after: Option<Key>,
-        most: usize,
+        mut after: Option<Vec<u8>>,
+        reach: Reach,
         mut visit: impl FnMut(&Entry) -> bool + Send,
-    ) -> Result<(usize, Option<Key>), Problem> {
+    ) -> Result<(usize, Option<Vec<u8>>), Problem> {
         let state = selection.state.map(stored_state).transpose()?;
-        let (mut looked_at, mut size) = (0, SLICE);
+        let (mut looked_at, mut size, mut before) = (0, SLICE, Duration::ZERO);
+        let started = Instant::now();
         loop {
             let begin = Instant::now();
-            let page = self.queue.snapshot(state, after.as_ref(), size);
-            let page = await_answer(PATIENCE_FOR_PAGES, page).await?;
-            let (took, is_last) = (begin.elapsed(), page.len() < size);
-            for slice in page.chunks(SLICE) {
+            let part = self.read_part(state, after.as_deref(), size, reach);
+            let Part { entries, next, in_order, .. } =
+                await_answer(PATIENCE_FOR_PAGES, part).await?;
+            let took = begin.elapsed();
+            let mut is_done = false;
+            for slice in entries.chunks(SLICE) {
                 for entry in slice {
                     looked_at += 1;
-                    after = Some(entry.key.clone());
                     let text = || escape_key(&entry.key);
                     let error = || entry.error.as_deref().map(Cow::Borrowed);
                     let state = RowState::stored(entry.state);
                     let is_taken = selection.selects(state, entry.failures, text, error);
                     let goes_on = !is_taken || visit(entry);
-                    if !goes_on || looked_at >= most {
-                        return Ok((looked_at, after));
+                    is_done |= !goes_on || looked_at >= reach.keys;
+                    if is_done && in_order {
+                        return Ok((looked_at, Some(Part::position_after(&entry.key))));
                     }
                 }
                 yield_now().await;
             }
-            if is_last {
-                return Ok((looked_at, None));
+            after = next;
+            if is_done || after.is_none() {
+                return Ok((looked_at, after));
             }
-            size = next_size(size, took, (most - looked_at).min(LOOKS));
+            // The client can continue with the next page, and sees what was found so far.
+            if started.elapsed() >= reach.time {
+                return Ok((looked_at, after));
+            }
+            size = next_size(size, took, before, (reach.keys - looked_at).min(LOOKS));
+            before = took;
         }
+    }
+
+    /// Reads up to `size` keys after a position.
+    async fn read_part(
+        &self,
+        state: Option<State>,
+        from: Option<&[u8]>,
+        size: usize,
+        reach: Reach,
+    ) -> Result<Part, ReadError> {
+        if !reach.is_exact {
+            return self.queue.walk_entries(state, from, size).await;
+        }
+        let after = from.and_then(Part::key_before);
+        Ok(Part::of_page(self.queue.snapshot(state, after.as_ref(), size).await?, size))
     }
 }
 
@@ -353,18 +378,19 @@ impl Source for Stored {
         let after = match begin {
             Begin::Start => None,
             Begin::Cursor(cursor) => {
-                let key = from_base64(cursor.as_bytes()).ok_or_else(Walk::bad_cursor)?;
-                Some(Key::from(key))
+                let position = from_base64(cursor.as_bytes());
+                let position = position.filter(|position| Part::is_position(position));
+                Some(position.ok_or_else(Walk::bad_cursor)?)
             }
             Begin::Sorted(sort) => return self.sorted_page(selection, *limit, *sort).await,
         };
         let mut rows = Vec::new();
-        let visited = self.visit_keys(selection, after, LOOKS, |entry| {
+        let visited = self.visit_keys(selection, after, LIST, |entry| {
             rows.push(self.row(entry));
             rows.len() < *limit
         });
         let (looked_at, next) = visited.await?;
-        let next = next.map(|key| to_base64(&key));
+        let next = next.map(|position| to_base64(&position));
         Ok(Walked { rows, more: next.is_some(), next, looked_at })
     }
 
@@ -406,8 +432,8 @@ impl Source for Stored {
                 failures.cut = true;
                 break;
             };
-            let visited = self.visit_keys(&failing, None, left, |entry| {
-                let ago = last_failure(entry).map(seconds);
+            let visited = self.visit_keys(&failing, None, Reach { keys: left, ..LIST }, |entry| {
+                let ago = entry.failed.map(seconds);
                 failures.push(&Failing {
                     key: &entry.key,
                     state,
@@ -431,7 +457,7 @@ impl Source for Stored {
         most: usize,
     ) -> Result<Vec<Vec<u8>>, Problem> {
         let mut keys = Vec::new();
-        let visited = self.visit_keys(selection, None, usize::MAX, |entry| {
+        let visited = self.visit_keys(selection, None, ALL, |entry| {
             if action.applies(RowState::stored(entry.state), runs_again(entry)) {
                 keys.push(entry.key.to_vec());
             }
@@ -805,11 +831,6 @@ fn key_from_bytes(bytes: Vec<u8>) -> Result<Key, Problem> {
     }
 }
 
-/// Returns the time since the last failure of a key. The store records it for parked keys only.
-fn last_failure(entry: &Entry) -> Option<Duration> {
-    entry.since.filter(|_| entry.state == State::Parked)
-}
-
 /// Returns true if a key has a pending run beside the one in flight.
 const fn runs_again(entry: &Entry) -> bool {
     entry.dirty || entry.due.is_some()
@@ -820,10 +841,18 @@ fn store_failure(error: impl Error) -> Problem {
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, with_source(error))
 }
 
-fn with_source(error: impl Error) -> String {
-    let cause = error.source().map(|source| format!(": {source}")).unwrap_or_default();
-    format!("{error}{cause}")
+/// The keys and the time after which a walk through keys ends.
+#[derive(Clone, Copy)]
+struct Reach {
+    keys: usize,
+    time: Duration,
+    /// Each key is visited exactly once, even if the store then reads all keys for each page.
+    is_exact: bool,
 }
+
+/// The reach of a list. A page of keys in progress is completed, so that an answer comes within about two seconds.
+const LIST: Reach = Reach { keys: LOOKS, time: Duration::from_secs(1), is_exact: false };
+const ALL: Reach = Reach { keys: usize::MAX, time: Duration::MAX, is_exact: true };
 
 /// The number of keys that are filtered before the task yields, and the size of the first page.
 const SLICE: usize = 256;
@@ -833,9 +862,11 @@ const MANY: usize = SLICE * GROWTH;
 /// The time above which a page may be larger than [`MANY`]: the engine may scan all keys for each page.
 const SLOW: Duration = Duration::from_millis(200);
 
-/// Returns the size of the next page, after one of this size.
-fn next_size(size: usize, took: Duration, left: usize) -> usize {
-    let most = if took > SLOW { left } else { MANY.min(left) };
+/// Returns the size of the next page, after one of this size. `before` is the duration of the page before that.
+fn next_size(size: usize, took: Duration, before: Duration, left: usize) -> usize {
+    // A larger page that takes as long as a smaller one comes from a scan of all keys.
+    let scans = took > SLOW && took < before * 4;
+    let most = if scans { left } else { MANY.min(left) };
     (size * GROWTH).min(most)
 }
 
@@ -945,7 +976,7 @@ mod tests {
             while left > 0 {
                 sizes.push(size);
                 left -= size;
-                size = next_size(size, took, left);
+                size = next_size(size, took, took, left);
             }
             sizes
         };
@@ -953,5 +984,7 @@ mod tests {
         assert_eq!((quick[..3].to_vec(), quick.iter().sum()), (vec![256, 4096, 4096], LOOKS));
         // An engine that scans all keys for each page scans them four times.
         assert_eq!(sizes(2 * SLOW), [256, 4096, 65_536, 30_112]);
+        // The time of a page grows with its size: larger pages would only delay the answer.
+        assert_eq!(next_size(MANY, 2 * SLOW, SLOW / 4, LOOKS), MANY);
     }
 }

@@ -206,6 +206,8 @@ pub use crate::types::error::{
     UpdateError,
 };
 pub use crate::types::group::GroupBy;
+#[doc(hidden)]
+pub use crate::types::inspect::Part;
 pub use crate::types::inspect::{
     Attempt, Entry, GroupInfo, ParkedKey, QueueInfo, State, StateCounts,
 };

@@ -149,6 +149,10 @@ fn the_dashboard_is_one_that_grafana_can_import() {
         assert_eq!(refs.len(), targets.len(), "{title}: two targets have one refId");
         assert_eq!(targets.is_empty(), panel["type"] == "row", "{title}");
     }
+    // An operator asks these questions in this order.
+    let rows = panels.iter().filter(|panel| panel["type"] == "row").map(|panel| &panel["title"]);
+    let questions = ["Is it running?", "What fails?", "What is slow?", "Rates", "Controllers"];
+    assert!(rows.eq(&questions), "the order of the rows");
     let variable = Regex::new(r"\$\{?([a-z]\w*)").expect("a regular expression");
     for found in variable.captures_iter(&read("docs/operations/dashboard.json")) {
         assert!(known.contains(&&found[1]), "no variable {}", &found[1]);
@@ -244,7 +248,9 @@ fn promtool_accepts_the_expressions_of_the_dashboard() {
     let mut rules = "groups:\n- name: dashboard\n  rules:\n".to_owned();
     for (i, expression) in expressions().into_iter().enumerate() {
         let expression = expression.replace("$__rate_interval", "5m").replace("$combine", "max");
-        let expression = expression.replace("$queue", ".*").replace("$controller", ".*");
+        let expression = ["$job", "$queue", "$controller"]
+            .iter()
+            .fold(expression, |expression, variable| expression.replace(variable, ".*"));
         assert!(!expression.contains('$'), "{expression}");
         rules += &format!("  - record: r{i}\n    expr: {}\n", Value::String(expression));
     }

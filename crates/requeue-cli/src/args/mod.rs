@@ -138,7 +138,9 @@ pub(crate) enum Subcommand {
     /// Exits with 0 if the queue has the key, with 1 if it does not, and with 125 if there is no such queue or
     /// the store cannot be reached.
     Explain(store::ExplainFlags),
-    /// Serve the dashboard of a queue in a store, without a worker
+    /// Serve the dashboards of the queues in a store, without a worker
+    ///
+    /// Without --queue, serves a table of all queues, and the dashboard of each queue at /queues/NAME/.
     ///
     /// Also serves Prometheus metrics at /metrics, and a JSON API, as `requeue work --serve` does. It has
     /// no password, and is read-only without --serve-admin. SIGINT or SIGTERM stops it.

@@ -373,7 +373,11 @@ pub(crate) struct ServeFlags {
     pub(crate) page: PageFlags,
 
     #[command(flatten)]
-    pub(crate) place: Place,
+    pub(crate) store: StoreUrl,
+
+    /// Name of the queue in the store [default: all queues]
+    #[arg(long, value_name = "NAME", help_heading = "Queue")]
+    pub(crate) queue: Option<String>,
 }
 
 #[derive(Args, Debug)]

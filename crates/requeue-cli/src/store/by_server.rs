@@ -14,7 +14,8 @@ use requeue_store::{Rate, State, StateCounts};
 
 use super::server::{Part, Server};
 use super::text::{
-    Pause, Times, activity_text, api_duration, key_line, report_each, runs_text, status_json, status_text,
+    Pause, Times, activity_text, api_duration, key_line, report_each, runs_text, status_json,
+    status_text,
 };
 use crate::args::store::{
     CancelFlags, ExplainFlags, KeysFlags, ReviveFlags, StatusFlags, state_name,

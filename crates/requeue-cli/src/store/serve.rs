@@ -1,26 +1,44 @@
-//! `requeue serve`: the dashboard and the metrics of a queue in a store, without a worker.
+//! `requeue serve`: the dashboards and the metrics of the queues in a store, without a worker.
 
-use super::block_on;
-use crate::args::store::ServeFlags;
+use requeue_http::Builder;
+use requeue_store::Key;
+
+use super::{block_on, store_refusal};
+use crate::args::store::{Place, ServeFlags};
 use crate::exit::{Ended, Refusal};
 use crate::output::{Output, log};
 use crate::process::signals;
-use crate::serve::{Listener, store_site};
+use crate::serve::{Listener, Metrics, all_queues_site, store_site};
 
 /// `requeue serve`.
 pub(crate) fn serve(flags: &ServeFlags) -> Result<Ended, Refusal> {
     block_on(async {
         let listener = Listener::bind(&flags.page.settings_at(flags.address.clone())?).await?;
-        let metrics = &listener.metrics;
-        let queue = flags.place.to_find(|opening| opening.metrics(metrics), "").await?;
+        let (title, site) = open_site(flags, &listener.metrics).await?;
         let output = Output::start().map_err(|error| Refusal::failure(error.to_string()))?;
         log::show_on(&output);
-        let title = format!("requeue: {}", flags.place.queue);
-        let page = listener.serve(title, store_site(&queue), &output).await?;
+        let page = listener.serve(title, site, &output).await?;
         let signal = signals::wait_for_interrupt().await;
         // Viewers learn of the end before the process exits.
         page.shutdown().await;
         output.flush().await;
         Ok(Ended::Signal(signal))
     })
+}
+
+/// Returns the title and the site of the queue that the flags name, or else of all queues.
+async fn open_site(
+    flags: &ServeFlags,
+    metrics: &Metrics,
+) -> Result<(String, Builder<Key>), Refusal> {
+    let ServeFlags { store, queue, .. } = flags;
+    if let Some(queue) = queue {
+        let place = Place { store: store.clone(), queue: queue.clone() };
+        let opened = place.to_find(|opening| opening.metrics(metrics), "").await?;
+        return Ok((format!("requeue: {queue}"), store_site(&opened)));
+    }
+    let store = store.to_look_at().await?;
+    // A store without tables is an error immediately, and not only for the first client.
+    store.queues().await.map_err(store_refusal)?;
+    Ok(("requeue: all queues".to_owned(), all_queues_site(store, metrics.clone())))
 }

@@ -316,7 +316,7 @@ fn a_store_is_shown_without_a_worker() {
     let dir = directory("a_store_is_shown_without_a_worker");
     add(&dir, &["a"]);
     add(&dir, &["b", "--after", "1h"]);
-    let mut shown = Live::spawn(&mut requeue(&dir, "serve", &["0"]));
+    let mut shown = Live::spawn(&mut requeue(&dir, "serve", &["0", "--queue", "default"]));
     let server = address(&mut shown);
     let now = |name: &str| get(server, "/api/v1/summary")["now"][name].clone();
     until(|| now("ready") == json!(1) && now("waiting") == json!(1));
@@ -332,6 +332,66 @@ fn a_store_is_shown_without_a_worker() {
     assert_eq!(shown.end().status.signal(), Some(Signal::TERM.as_raw()));
     assert_eq!(call(&dir, "serve", &["0", "--queue", "none"]).code(), Some(125));
     assert_eq!(call(&dir, "serve", &["nowhere"]).code(), Some(2));
+}
+
+#[cfg(feature = "sqlite")]
+#[test]
+fn all_queues_of_a_store_are_served_without_a_name() {
+    use rustix::process::Signal;
+
+    use crate::store::{add, call, requeue};
+
+    let dir = directory("all_queues_of_a_store_are_served_without_a_name");
+    std::fs::write(dir.join("token"), format!("{TOKEN}\n")).expect("it is written");
+    add(&dir, &["a"]);
+    add(&dir, &["--queue", "b/c d", "x", "y"]);
+    let args = ["0", "--serve-admin", "--token-file", "token"];
+    let mut served = Live::spawn(&mut requeue(&dir, "serve", &args));
+    let server = address(&mut served);
+    let listed = |names: &[&str]| {
+        let list = get(server, "/api/v1/queues");
+        let rows = list["queues"].as_array().expect("rows").clone();
+        (rows.iter().map(|row| &row["name"]).eq(names)).then_some(rows)
+    };
+    until(|| {
+        let rows = listed(&["b/c d", "default"]).expect("both");
+        rows[0]["ready"] == json!(2) && rows[1]["ready"] == json!(1)
+    });
+    let (status, page) = ask(server, "localhost", "/");
+    assert!(status == 200 && page.contains("<h1>requeue: all queues</h1>"), "{page}");
+    assert_eq!(ask(server, "localhost", "/readyz").0, 200);
+    let (_, page) = ask(server, "localhost", "/queues/b%2Fc%20d/");
+    assert!(page.contains("requeue add --store URL --queue b/c d KEY"), "{page}");
+    let (_, metrics) = ask(server, "localhost", "/metrics");
+    for name in ["default", "b/c d"] {
+        assert!(metrics.contains(&format!("\nworkqueue_depth{{name=\"{name}\"}}")), "{metrics}");
+    }
+
+    // The other subcommands reach a queue by its path.
+    let url = format!("http://{server}/queues/b%2Fc%20d");
+    let ended = call(&dir, "add", &["--server", &url, "--token-file", "token", "z"]);
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    assert!(call(&dir, "status", &["--queue", "b/c d"]).text().starts_with("ready       3"));
+    let url = format!("http://{server}");
+    let ended = call(&dir, "status", &["--server", &url]);
+    assert_eq!(ended.code(), Some(125));
+    assert!(
+        ended.stderr.contains("the paths of a queue are below /queues/NAME/"),
+        "{}",
+        ended.stderr
+    );
+
+    // Queues come and go.
+    add(&dir, &["--queue", "new", "x"]);
+    until(|| listed(&["b/c d", "default", "new"]).is_some());
+    assert_eq!(call(&dir, "drop", &["--force", "default"]).code(), Some(0));
+    until(|| listed(&["b/c d", "new"]).is_some());
+    served.signal(Signal::TERM);
+    served.end();
+
+    let empty = directory("no_queues_to_serve");
+    let ended = call(&empty, "serve", &["0"]);
+    assert!(ended.code() == Some(125) && ended.stderr.contains("no such file"), "{}", ended.stderr);
 }
 
 const TOKEN: &str = "0123456789abcdef0123";
@@ -468,8 +528,10 @@ fn a_client_with_the_token_changes_a_store_and_pauses_its_worker() {
     run.signal(rustix::process::Signal::INT);
     run.end();
 
-    let mut shown =
-        Live::spawn(&mut requeue(&dir, "serve", &["0", "--serve-admin", "--token-file", "token"]));
+    let mut shown = Live::spawn(
+        requeue(&dir, "serve", &["0", "--serve-admin", "--token-file", "token"])
+            .args(["--queue", "default"]),
+    );
     let server = address(&mut shown);
     assert_eq!(act(server, "add", &body), (200, json!({ "results": ["new"] })));
     assert_eq!(act(server, "pause", &json!({})), (200, json!({ "status": "paused" })));

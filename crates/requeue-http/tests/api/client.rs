@@ -83,7 +83,12 @@ pub(crate) struct Events(BufReader<TcpStream>);
 impl Events {
     #[track_caller]
     pub(crate) fn of(server: SocketAddr) -> Self {
-        let head = format!("GET /api/v1/events HTTP/1.1\r\nHost: {server}");
+        Self::at(server, "/api/v1/events")
+    }
+
+    #[track_caller]
+    pub(crate) fn at(server: SocketAddr, path: &str) -> Self {
+        let head = format!("GET {path} HTTP/1.1\r\nHost: {server}");
         let mut stream = connect(server, &head);
         let (status, headers) = read_head(&mut stream);
         assert_eq!(status, 200);

@@ -8,6 +8,8 @@ mod failures;
 mod groups;
 mod keys;
 mod operators;
+#[cfg(feature = "store")]
+mod queues;
 mod refusals;
 #[cfg(feature = "store")]
 mod schedules;

@@ -4,6 +4,8 @@ mod actions;
 mod chromium;
 mod overview;
 #[cfg(feature = "store")]
+mod queues;
+#[cfg(feature = "store")]
 mod store;
 
 use std::net::SocketAddr;

@@ -50,7 +50,7 @@ fn numbers_that_are_old_are_shown_with_their_age() {
     page.wait_for(&facts("0 runs in the last hour"));
 }
 
-async fn open_file(dir: &Path) -> Store {
+pub(crate) async fn open_file(dir: &Path) -> Store {
     let url = format!("sqlite:{}", dir.join("queues.db").display());
     let store = Store::connect(&url).await.expect("the store opens");
     store.migrate().await.expect("the schema is made");
@@ -73,7 +73,7 @@ fn shows_groups(rows: &[&str]) -> String {
 }
 
 /// Returns a script that is true if the rows of a table have these texts in the first `cells`.
-fn shows_rows(table: &str, cells: usize, rows: &[&str]) -> String {
+pub(crate) fn shows_rows(table: &str, cells: usize, rows: &[&str]) -> String {
     let rows = json!(rows).to_string();
     format!(
         "JSON.stringify([...document.querySelectorAll('#{table} tbody tr')].map((row) => \

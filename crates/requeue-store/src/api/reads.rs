@@ -9,10 +9,10 @@ use requeue::metrics::{Sample, Scrape};
 use crate::api::queue::Queue;
 use crate::client::activity::read_activity;
 use crate::client::shared::Shared;
-use crate::engine::activity;
+use crate::engine::{Cursor, activity};
 use crate::types::activity::Activity;
 use crate::types::error::{Failed, ReadError};
-use crate::types::inspect::{Attempt, Entry, Standing, State, StateCounts};
+use crate::types::inspect::{Attempt, Entry, Part, Standing, State, StateCounts};
 use crate::types::key::Key;
 use crate::types::rate::{Rate, Throttle};
 #[cfg(doc)]
@@ -20,6 +20,8 @@ use crate::types::schedule::ScheduleInfo;
 
 /// The maximum number of keys in flight that one read returns, and among which the longest runs are searched.
 const RUNNING: usize = 256;
+/// The largest number of keys that a store that does not keep them in order sorts for each page.
+const SORTED_KEYS: u64 = 10_000;
 /// The time after which the numbers of a minute are removed.
 const KEPT: Duration = Duration::from_secs(60 * activity::KEPT.unsigned_abs());
 /// The maximum number of keys in flight that an explanation names.
@@ -209,6 +211,53 @@ impl Queue {
             page.map_err(|fault| ReadError::from_engine("the keys were not listed", fault))?;
         self.note_pause(&mut page).await?;
         Ok(page)
+    }
+
+    /// Returns the entries of the next keys of a walk, which `from` continues. The walk returns a key at least once if the
+    /// key is in the state throughout the walk.
+    ///
+    /// In a large queue on Redis, which does not keep its keys in order, the walk scans the keys: one part costs the same
+    /// at each position, and has about 500 keys. Otherwise, the keys are in order, and a part has up to `limit` keys.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `from` is not [a position](Part::is_position), the store cannot be reached, or the queue was
+    /// dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped: the call changes nothing.
+    #[doc(hidden)] // For `requeue-http`.
+    pub async fn walk_entries(
+        &self,
+        state: Option<State>,
+        from: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Part, ReadError> {
+        let Shared { engine, place, .. } = &*self.shared;
+        let (after, place_in_scan) = match from {
+            None => (None, None),
+            Some(from) => (Part::key_before(from), Part::place_in_scan(from)),
+        };
+        let scans = match from {
+            // The sets of keys in these states are small, or in order.
+            None if matches!(state, Some(State::InFlight | State::Parked)) => false,
+            None => engine.scans() && total(&self.recent_counts().await?) > SORTED_KEYS,
+            Some(_) => place_in_scan.is_some(),
+        };
+        if !scans {
+            if from.is_some() && after.is_none() {
+                return Err(ReadError(Failed::invalid("not a position of a walk")));
+            }
+            let page = self.snapshot(state, after.as_ref(), limit).await?;
+            return Ok(Part::of_page(page, limit));
+        }
+        let from = place_in_scan.map(|(shard, at)| Cursor { shard, at });
+        let scanned = engine.scan_entries(place, state, from).await;
+        let (mut entries, next) =
+            scanned.map_err(|fault| ReadError::from_engine("the keys were not listed", fault))?;
+        self.note_pause(&mut entries).await?;
+        Ok(Part::of_scan(entries, next.map(|next| (next.shard, next.at))))
     }
 
     /// Returns one line of text that explains the state of a key: see [`Entry::explain`]. If a ready key is held back
@@ -464,4 +513,9 @@ impl Queue {
     pub fn sample(&self) -> Option<Sample> {
         self.shared.scrape()
     }
+}
+
+fn total(counts: &StateCounts) -> u64 {
+    let StateCounts { ready, waiting, in_flight, parked, damaged, .. } = *counts;
+    ready + waiting + in_flight + parked + damaged
 }

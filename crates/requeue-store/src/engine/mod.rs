@@ -413,12 +413,17 @@ pub(crate) struct Walked {
     pub(crate) next: Option<Cursor>,
 }
 
+/// A step of a scan: the entries of some keys, and the next position, which is `None` after the last step.
+pub(crate) type Scanned = (Vec<Entry>, Option<Cursor>);
+
 /// The answers for the keys of a batch, in their order: `None` for a key that another transaction has
 /// [locked](crate::types::error::Kind::Locked), and that was not changed.
 pub(crate) type Answers<T> = Answer<Vec<Option<T>>>;
 
 /// The error of an engine without groups.
 const NO_GROUPS: &str = "this kind of store has no groups";
+/// The error of an engine without scans.
+const NO_SCANS: &str = "this kind of store reads its keys in order";
 /// The error of an engine without schedules.
 const NO_SCHEDULES: &str = "this kind of store has no schedules";
 /// The error of an engine without numbers per minute.
@@ -658,6 +663,22 @@ pub(crate) trait Engine: Debug + Send + Sync {
         let last = keys.last().filter(|_| is_full);
         let next = last.map(|last| Cursor { shard: 0, at: last.to_vec() });
         Ok(Walked { keys, next })
+    }
+
+    /// Returns true if a page in order costs a read of all keys, so that long lists should use
+    /// [`scan_entries`](Self::scan_entries).
+    fn scans(&self) -> bool {
+        false
+    }
+
+    /// As [`walk_keys`](Self::walk_keys), with the entries of the keys, which are not parked.
+    async fn scan_entries(
+        &self,
+        _queue: &Place,
+        _state: Option<State>,
+        _from: Option<Cursor>,
+    ) -> Answer<Scanned> {
+        Err(EngineError::refused(NO_SCANS))
     }
 
     async fn look_up(&self, queue: &Place, key: &Key) -> Answer<Option<Entry>>;

@@ -97,6 +97,68 @@ pub struct Attempt {
     pub output: Option<String>,
 }
 
+/// The entries of the next keys of a walk: see [`Queue::walk_entries`](crate::Queue::walk_entries).
+#[doc(hidden)] // For `requeue-http`.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Part {
+    /// The entries.
+    pub entries: Vec<Entry>,
+    /// The position of the next part. `None` after the last part.
+    pub next: Option<Vec<u8>>,
+    /// The entries are in the order of the keys, so that a walk can continue after each of them.
+    pub in_order: bool,
+}
+
+impl Part {
+    const SORTED: u8 = b'k';
+    const SCANNED: u8 = b's';
+
+    /// Returns the part of a walk in the order of the keys.
+    #[must_use]
+    pub fn of_page(entries: Vec<Entry>, limit: usize) -> Self {
+        let last = entries.last().filter(|_| entries.len() >= limit);
+        let next = last.map(|last| Self::position_after(&last.key));
+        Self { entries, next, in_order: true }
+    }
+
+    /// Returns the part of a scan of several shards.
+    pub(crate) fn of_scan(entries: Vec<Entry>, next: Option<(usize, Vec<u8>)>) -> Self {
+        let position = |(shard, at): (usize, Vec<u8>)| {
+            // A queue has at most 256 shards.
+            let shard = u16::try_from(shard).unwrap_or(u16::MAX).to_be_bytes();
+            [&[Self::SCANNED][..], &shard, &at].concat()
+        };
+        Self { entries, next: next.map(position), in_order: false }
+    }
+
+    /// Returns the position after a key, in the order of the keys.
+    #[must_use]
+    pub fn position_after(key: &Key) -> Vec<u8> {
+        [&[Self::SORTED], &key[..]].concat()
+    }
+
+    /// Returns the key after which a walk in order continues.
+    #[must_use]
+    pub fn key_before(position: &[u8]) -> Option<Key> {
+        Some(Key::from(position.strip_prefix(&[Self::SORTED])?))
+    }
+
+    /// Returns the shard and the position within it of a scan.
+    pub(crate) fn place_in_scan(position: &[u8]) -> Option<(usize, Vec<u8>)> {
+        let (shard, at) = position.strip_prefix(&[Self::SCANNED])?.split_first_chunk::<2>()?;
+        let is_valid = at.iter().all(u8::is_ascii_digit) && (1..=20).contains(&at.len());
+        is_valid.then(|| (usize::from(u16::from_be_bytes(*shard)), at.to_vec()))
+    }
+
+    /// Returns true if a walk can continue at this position.
+    #[must_use]
+    pub fn is_position(position: &[u8]) -> bool {
+        Self::key_before(position).is_some_and(|key| key.len() <= Key::MAX_LENGTH)
+            || Self::place_in_scan(position).is_some()
+    }
+}
+
 /// A key that this process has parked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]

@@ -114,7 +114,7 @@ use crate::engine::schedules::{Agenda, Firing, Scheduled};
 use crate::engine::time::micros;
 use crate::engine::{
     Answers, Ask, Claim, Claimed, Cursor, Dropped, End, Engine, GroupChange, Place, Renewed,
-    Settings, Tried, Walked, lock,
+    Scanned, Settings, Tried, Walked, lock,
 };
 use crate::types::action::ActionRecord;
 use crate::types::add::{Added, ReaddPolicy};
@@ -499,6 +499,19 @@ impl Engine for Redis {
         limit: usize,
     ) -> Answer<Walked> {
         self.walk_step(queue, state, from, limit).await
+    }
+
+    fn scans(&self) -> bool {
+        true
+    }
+
+    async fn scan_entries(
+        &self,
+        queue: &Place,
+        state: Option<State>,
+        from: Option<Cursor>,
+    ) -> Answer<Scanned> {
+        self.scan_step(queue, state, from).await
     }
 
     async fn look_up(&self, queue: &Place, key: &Key) -> Answer<Option<Entry>> {

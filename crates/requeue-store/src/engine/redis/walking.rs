@@ -9,7 +9,7 @@ use super::names::Shard;
 use super::values::{self, Stored, Values};
 use super::{Redis, epoch_of};
 use crate::engine::time::Micros;
-use crate::engine::{Cursor, Place, Walked};
+use crate::engine::{Cursor, Place, Scanned, Walked};
 use crate::types::error::Answer;
 use crate::types::inspect::{Entry, State, StateCounts};
 use crate::types::key::Key;
@@ -60,37 +60,42 @@ impl Redis {
         from: Option<Cursor>,
         limit: usize,
     ) -> Answer<Walked> {
+        if state != Some(State::Parked) {
+            let (entries, next) = self.scan_step(queue, state, from).await?;
+            return Ok(Walked { keys: entries.into_iter().map(|entry| entry.key).collect(), next });
+        }
         let shards = self.shards_of(queue)?;
-        let is_parked = state == Some(State::Parked);
-        let begin = if is_parked { b"-".to_vec() } else { b"0".to_vec() };
-        let (number, at) = from.map_or_else(|| (0, begin.clone()), |from| (from.shard, from.at));
+        let (number, at) = from.map_or_else(|| (0, b"-".to_vec()), |from| (from.shard, from.at));
         let Some(shard) = shards.get(number) else { return Ok(Walked::default()) };
-        let (keys, at) = if is_parked {
-            let (_, parked) = self.scan_parked(shard, &at, limit).await?;
-            let keys: Vec<Key> = parked.into_iter().map(|(key, _)| key).collect();
-            let is_full = keys.len() >= limit;
-            let last = keys.last().filter(|_| is_full).map(|last| position_after(last));
-            (keys, last)
-        } else {
-            let (at, now, found) = self.scan_shard(shard, state, &at).await?;
-            let mut keys = Vec::with_capacity(found.len());
-            for (key, stored) in found {
-                let entry = stored.to_entry(key, |epoch| epoch, now);
-                if state.is_none_or(|state| entry.state == state) {
-                    keys.push(entry.key);
-                }
-            }
-            // A scan may return a key twice.
-            keys.sort_unstable();
-            keys.dedup();
-            (keys, Some(at).filter(|at| at != b"0"))
-        };
-        let next = match at {
-            Some(at) => Some(Cursor { shard: number, at }),
-            None if number + 1 < shards.len() => Some(Cursor { shard: number + 1, at: begin }),
-            None => None,
-        };
+        let (_, parked) = self.scan_parked(shard, &at, limit).await?;
+        let keys: Vec<Key> = parked.into_iter().map(|(key, _)| key).collect();
+        let last = keys.last().filter(|_| keys.len() >= limit).map(|last| position_after(last));
+        let next = next_position(number, shards.len(), last, b"-");
         Ok(Walked { keys, next })
+    }
+
+    /// Takes a step of a scan of one shard after another. The entries are sorted.
+    pub(super) async fn scan_step(
+        &self,
+        queue: &Place,
+        state: Option<State>,
+        from: Option<Cursor>,
+    ) -> Answer<Scanned> {
+        let shards = self.shards_of(queue)?;
+        let (number, at) = from.map_or_else(|| (0, b"0".to_vec()), |from| (from.shard, from.at));
+        let Some(shard) = shards.get(number) else { return Ok(Scanned::default()) };
+        let (at, now, found) = self.scan_shard(shard, state, &at).await?;
+        // A scan may return a key twice.
+        let mut entries = BTreeMap::new();
+        for (key, stored) in found {
+            let epoch = |epoch| epoch_of(epoch, number, shards.len());
+            let entry = stored.to_entry(key.clone(), epoch, now);
+            if state.is_none_or(|state| entry.state == state) {
+                entries.insert(key, entry);
+            }
+        }
+        let next = next_position(number, shards.len(), Some(at).filter(|at| at != b"0"), b"0");
+        Ok((entries.into_values().collect(), next))
     }
 
     /// Takes a step of a scan of a shard from `cursor`. Returns the next cursor, the time, and keys with
@@ -221,6 +226,15 @@ pub(super) fn sum_counts(one: StateCounts, other: StateCounts) -> StateCounts {
         parked: one.parked + other.parked,
         damaged: one.damaged + other.damaged,
         oldest_ready: one.oldest_ready.max(other.oldest_ready),
+    }
+}
+
+/// Returns the position after a step in a shard: `at`, or the beginning of the next shard, if any.
+fn next_position(number: usize, count: usize, at: Option<Vec<u8>>, begin: &[u8]) -> Option<Cursor> {
+    match at {
+        Some(at) => Some(Cursor { shard: number, at }),
+        None if number + 1 < count => Some(Cursor { shard: number + 1, at: begin.to_vec() }),
+        None => None,
     }
 }
 

@@ -10,8 +10,9 @@ use super::*;
 use crate::tests::BoxFuture;
 use crate::tests::cancelling::{check_cancels, check_renewals, check_workers};
 use crate::tests::conformance::{
-    Rig, actions, activity, attempts, cases, check, check_bulk, check_grouped, check_jitter, check_queues,
-    grouped_steps, groupings, groups, rates, runtime, schedules, steps, unclaimed_and_cancelled,
+    Rig, actions, activity, attempts, cases, check, check_bulk, check_grouped, check_jitter,
+    check_queues, grouped_steps, groupings, groups, rates, runtime, schedules, steps,
+    unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;

@@ -7,8 +7,8 @@ use super::*;
 use crate::tests::BoxFuture;
 use crate::tests::cancelling::{check_cancels, check_workers};
 use crate::tests::conformance::{
-    PATTERN, Rig, actions, activity, attempts, cases, check, check_bulk, check_grouped, check_jitter,
-    check_queues, grouped_steps, groupings, groups, rates, runtime, schedules, steps,
+    PATTERN, Rig, actions, activity, attempts, cases, check, check_bulk, check_grouped,
+    check_jitter, check_queues, grouped_steps, groupings, groups, rates, runtime, schedules, steps,
     unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
