@@ -59,12 +59,14 @@ create or replace function requeue.answers() returns text[] language sql immutab
 create or replace function requeue.check_groups(group_by text, in_groups text[], in_count integer) returns void
 language plpgsql immutable as $$
 declare
-    named text := (select g from unnest(in_groups) g where g is not null limit 1);
-    long text := (select g from unnest(in_groups) g where octet_length(g) > 100 limit 1);
-    odd text := (select g from unnest(in_groups) g where g ~ '[\u0001-\u001f\u007f-\u009f]' limit 1);
+    wrong constant text := (
+        select g from unnest(in_groups) g
+        where group_by is null and g is not null or octet_length(g) > 100 or g ~ '[\u0001-\u001f\u007f-\u009f]'
+        limit 1
+    );
 begin
-    if group_by is null and named is not null then
-        raise exception 'the queue has no groups, and the add names the group %', quote_literal(left(named, 100))
+    if group_by is null and wrong is not null then
+        raise exception 'the queue has no groups, and the add names the group %', quote_literal(left(wrong, 100))
             using errcode = 'invalid_parameter_value',
             hint = 'Omit the group, or add to a queue that was created with groups.';
     elsif group_by <> '' and (
@@ -73,12 +75,12 @@ begin
         raise exception 'the add names no group, and only the library extracts it with the pattern % of the queue',
             quote_literal(group_by)
             using errcode = 'invalid_parameter_value', hint = 'Pass the group of the key: "group" => ''...''.';
-    elsif long is not null then
+    elsif octet_length(wrong) > 100 then
         raise exception 'the name of the group % has % bytes; at most 100 are allowed',
-            quote_literal(left(long, 25) || '...'), octet_length(long)
+            quote_literal(left(wrong, 25) || '...'), octet_length(wrong)
             using errcode = 'program_limit_exceeded';
-    elsif odd is not null then
-        raise exception 'the name of the group % has control characters; remove them', to_json(odd)
+    elsif wrong is not null then
+        raise exception 'the name of the group % has control characters; remove them', to_json(wrong)
             using errcode = 'invalid_parameter_value';
     end if;
 end $$;
