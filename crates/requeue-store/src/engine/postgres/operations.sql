@@ -420,16 +420,8 @@ begin
     if is_trimmed then
         perform requeue.trim_attempts(in_queue);
     end if;
-    if first_at is not null and exists (
-        select from requeue.queues q where q.id = in_queue and q.waited_until > t
-            and first_at <= requeue.horizon(q.waited_until, t)
-    ) then
-        perform case
-            when freed is null then requeue.wake(in_queue)
-            else requeue.wake_for_groups(in_queue, requeue.freed_groups(in_queue, freed, true, t))
-        end;
-    elsif freed is not null then
-        perform requeue.wake_for_slots(in_queue, freed, t);
+    if first_at is not null or freed is not null then
+        perform requeue.wake_for_ended(in_queue, first_at, freed, t);
     end if;
     if cardinality(held) = cardinality(ends.keys) then
         return held;

@@ -300,15 +300,25 @@ begin
     );
 end $$;
 
--- Wakes the processes that wait for a key, if one of these groups has a limit and a ready key.
-create or replace function requeue.wake_for_slots(in_queue integer, in_groups text[], t bigint) returns void
+-- Wakes the processes that wait for a key, after runs have ended. `first_at` is the earliest time at which one of their
+-- keys is due again, or null. The keys are in `in_groups`: a group with a limit has room again. Null: the queue has none.
+create or replace function requeue.wake_for_ended(
+    in_queue integer, first_at bigint, in_groups text[], t bigint
+) returns void
 language plpgsql as $$
 declare
+    waited_until constant bigint := (select q.waited_until from requeue.queues q where q.id = in_queue);
+    is_soon boolean;
     freed text[];
 begin
-    if exists (select from requeue.queues q where q.id = in_queue and q.waited_until > t) then
-        freed := requeue.freed_groups(in_queue, in_groups, false, t);
-        if freed <> '{}' then
+    if waited_until > t then
+        is_soon := coalesce(first_at <= requeue.horizon(waited_until, t), false);
+        if in_groups is not null then
+            freed := requeue.freed_groups(in_queue, in_groups, is_soon, t);
+        end if;
+        if is_soon and in_groups is null then
+            perform requeue.wake(in_queue);
+        elsif is_soon or freed <> '{}' then
             perform requeue.wake_for_groups(in_queue, freed);
         end if;
     end if;
@@ -430,7 +440,7 @@ begin
     parked := ended.parked;
     parked_failures := ended.parked_failures;
     if ended.freed <> '{}' then
-        perform requeue.wake_for_slots(in_queue, ended.freed, t);
+        perform requeue.wake_for_ended(in_queue, null, ended.freed, t);
     end if;
 
     if place.rate is not null and not is_paused then
