@@ -126,11 +126,13 @@ export class Admin {
   async unlock(event) {
     event.preventDefault();
     const [input, by] = ["token", "by"].map((field) => $(`#token [name=${field}]`));
+    by.value = by.value.trim();
+    if (!by.reportValidity()) return;
     const token = input.value.trim();
     input.value = "";
     try {
       const { actions } = await post("authenticate", {}, token);
-      Object.assign(this, { token, actions, by: by.value.trim() });
+      Object.assign(this, { token, actions, by: by.value });
     } catch (error) {
       $("#token .problem").textContent = error.message;
       input.focus();

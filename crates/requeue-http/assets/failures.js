@@ -10,7 +10,7 @@ const $ = (selector) => document.querySelector(selector);
 const COLUMNS = [["keys", "amount"], ["failures", "amount"], ["key", "key"], ["first", "amount"], ["last", "amount"]];
 /** The number of errors that are shown first. */
 const FIRST = 5;
-const NO_TIME = "the time of these failures is not recorded";
+const NO_TIME = "the time is not recorded for each of these keys";
 
 export class Failures extends List {
   /** `admin` revives keys. */
@@ -21,6 +21,8 @@ export class Failures extends List {
     $("#all-failures").addEventListener("click", () => {
       this.section.classList.add("all");
       this.show(this.list);
+      // The button is hidden now.
+      this.body.rows[FIRST]?.querySelector("a")?.focus();
     });
   }
 
@@ -41,7 +43,7 @@ export class Failures extends List {
     const errors = `${more ? "more than " : ""}${amount(length)} ${length === 1 ? "error" : "errors"}`;
     const least = cut ? "at least " : "";
     setText($("#failures-shown"), keys === 0
-      ? `${cut ? "no failing key was found among the keys that were read" : "no key fails"}`
+      ? `${cut ? "no failing key was found among the keys that were read" : "no failing keys"}`
       : `${least}${amount(keys)} ${keys === 1 ? "key" : "keys"}, ${errors}`);
     $("#failures-shown").title = cut ? `Not all keys were read, only ${amount(list.looked_at)}.` : "";
   }
@@ -60,7 +62,7 @@ class FailureRow extends Row {
     const { error, keys, parked, failures, key, sample, first, last } = group;
     // A list of parked keys is quick to read.
     const state = keys === parked ? "parked" : "";
-    setCell(this.tr.cells[0], { text: error || "empty error", href: address({ state, error }), title: sample ?? error });
+    setCell(this.tr.cells[0], { text: error, href: address({ state, error }), title: sample ?? error });
     const named = naming(group);
     const ago = (time) => (time === null ? { reason: NO_TIME } : { text: `${duration(Math.round(time))} ago` });
     const values = {

@@ -1,4 +1,4 @@
-// A table of things of a queue in a store, which is read again from time to time.
+// A table that is read again from time to time.
 
 import { get } from "./api.js";
 import { amount } from "./format.js";

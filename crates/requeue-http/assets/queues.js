@@ -56,7 +56,7 @@ class QueueRow extends Row {
   constructor(queue) {
     super(queue.name, queue.name, COLUMNS, []);
     const link = Object.assign(document.createElement("a"), { textContent: queue.name });
-    // The page may be shown without a slash at the end of its address, so that the link is relative to this file.
+    // The page may be shown without a slash at the end of its address, so the link is relative to this file.
     link.href = new URL(queue.path, import.meta.url);
     this.tr.firstElementChild.replaceChildren(link);
   }
@@ -114,4 +114,4 @@ document.addEventListener("keydown", (event) => {
 });
 // A page in the background reads nothing.
 document.addEventListener("visibilitychange", () => queues.setLive(!document.hidden));
-queues.setLive(true);
+queues.setLive(!document.hidden);

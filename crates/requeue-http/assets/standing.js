@@ -125,10 +125,10 @@ export class Standing {
   }
 }
 
-function paused({ paused_by: by, paused_for: time }) {
+function paused({ paused_by: by, paused_for: time, paused_note: note }) {
   const text = by ? `Paused by ${by}` : "Paused";
-  if (time !== undefined && time !== null) return ["warn", text, `for ${seconds(time)}`];
-  return ["warn", text, "since unknown", "This queue does not record when it was paused, and by whom."];
+  if (time !== undefined && time !== null) return ["warn", text, `for ${seconds(time)}${note ? `: ${note}` : ""}`];
+  return ["warn", text, "since unknown", "A program made this pause without a record."];
 }
 
 /** Returns the number of workers, with a line for each worker and the keys that it runs. */

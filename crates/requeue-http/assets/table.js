@@ -6,7 +6,7 @@ import { keepFocus } from "./list.js";
 import { address } from "./view.js";
 
 const PAGE = 100;
-/** Requests per refresh. With up to 100,000 keys each, they find a key among a few million. */
+/** Requests per refresh. Each reads up to 100,000 keys, for about a second. */
 const REQUESTS = 40;
 /** The longest list that the server sorts. */
 const MOST_SORTED = 1000;
@@ -127,7 +127,9 @@ export class Table {
     if (sort !== "") {
       const limit = Math.min(wanted, MOST_SORTED);
       const page = await get("keys", { state, q, failed, error, sort, order: direction, limit }, signal);
-      return { rows: page.keys, more: page.more };
+      // A store may return a key twice.
+      page.keys.forEach(take);
+      return { rows: [...rows.values()], more: page.more };
     }
     let cursor = "";
     let looked = 0;
@@ -186,7 +188,7 @@ export class Table {
     const isEmpty = this.isEmpty && what === "" && that === "" && rows.length === 0;
     this.hint.hidden = !isEmpty;
     this.none.hidden = rows.length > 0 || isEmpty;
-    this.none.textContent = `No${what} keys${that}.`;
+    this.none.textContent = `No${what} keys${that}${more ? " found yet: not all keys were read" : ""}.`;
     this.more.hidden = !(more && rows.length >= this.wanted) || this.view.sort !== "" && this.wanted >= MOST_SORTED;
   }
 }

@@ -13,8 +13,8 @@ use serde_json::{Map, Value};
 
 use crate::admin::Remote;
 use crate::api::{
-    Action, AddResults, AddedKey, Adds, Change, Changed, GroupAction, Matched, Matching, Named,
-    NamedKey, NewRate, NewStatus, PastActions, ScheduleAction, StartRate, State as RowState,
+    Action, AddResult, AddResults, AddedKey, Adds, Change, Changed, GroupAction, Matched, Matching,
+    Named, NamedKey, NewRate, NewStatus, PastActions, ScheduleAction, StartRate, State as RowState,
 };
 use crate::keys::{escape_key, from_base64};
 use crate::operators::{KEPT, Operator, keys_target};
@@ -159,8 +159,8 @@ pub(crate) async fn set_paused(
     let operator = read_operator(request, remote).await?;
     let action = if paused { "pause" } else { "resume" };
     Log::new(remote, action).run_one(site.source.set_paused(paused)).await?;
-    operator.record(&*site.source, action, None).await;
     tracing::info!(%remote, "{action}");
+    operator.record(&site, action, None).await;
     Ok(json(&NewStatus { status: site.status() }))
 }
 
@@ -169,8 +169,8 @@ pub(crate) async fn set_rate(State(site): Site, request: Request) -> Result<Resp
     let remote = check_token(&site, &request)?;
     let (NewRate { rate }, operator) = read_body(request, remote).await?;
     Log::new(remote, "rate").run_one(site.source.set_rate(rate)).await?;
-    operator.record(&*site.source, "rate", Some(rate_target(rate))).await;
     tracing::info!(%remote, ?rate, "rate");
+    operator.record(&site, "rate", Some(rate_target(rate))).await;
     Ok(json(&NewRate { rate }))
 }
 
@@ -232,19 +232,21 @@ impl Log {
         Ok(done)
     }
 
-    /// Cancels the keys of a group in this state. Returns their number.
+    /// Cancels the keys of a group in this state. Returns the number of cancelled keys, also after a failure.
     pub(crate) async fn cancel_group(
         mut self,
         source: &dyn Source,
         group: String,
         state: Option<RowState>,
-    ) -> Result<u64, Problem> {
+    ) -> (u64, Result<(), Problem>) {
         (self.group, self.is_open) = (Some(group.clone()), true);
-        let cancelled = source.cancel_group(group, state, &mut self.changed).await;
-        cancelled.inspect_err(|problem| self.is_open = !problem.is_refusal())?;
+        let done = source.cancel_group(group, state, &mut self.changed).await;
         let cancelled = self.changed as u64;
-        self.complete();
-        Ok(cancelled)
+        match &done {
+            Ok(()) => self.complete(),
+            Err(problem) => self.is_open = !problem.is_refusal(),
+        }
+        (cancelled, done)
     }
 
     /// Logs the end of the action.
@@ -277,15 +279,26 @@ pub(crate) async fn add_keys(State(site): Site, request: Request) -> Result<Resp
     let keys = keys.collect::<Result<Vec<_>, Problem>>()?;
     let only = shown_first(keys.iter().map(|new| &new.key));
     let mut log = Log::new(remote, "add");
-    let results = log.run_all(keys.len(), site.source.add_keys(keys)).await?;
-    log.changed = results.len();
-    log.complete();
-    // Programs add keys too, which must not crowd out the actions of operators.
-    if operator.is_named() {
-        let target = keys_target(results.len(), only.as_deref());
-        operator.record(&*site.source, "add", target).await;
+    let results = log.run_all(keys.len(), site.source.add_keys(keys)).await;
+    if let Ok(results) = &results {
+        log.changed = results.len();
     }
-    Ok(json(&AddResults { results }))
+    let added = match &results {
+        Ok(results) => results
+            .iter()
+            .filter(|result| !matches!(result, AddResult::Parked | AddResult::Refused))
+            .count(),
+        Err(problem) => problem.changed,
+    };
+    match results.is_ok() {
+        true => log.complete(),
+        false => drop(log),
+    }
+    // Programs add keys too, which must not crowd out the actions of operators.
+    if operator.is_named() && added > 0 {
+        operator.record(&site, "add", keys_target(added, only.as_deref())).await;
+    }
+    Ok(json(&AddResults { results: results? }))
 }
 
 pub(crate) async fn change_keys(
@@ -317,7 +330,7 @@ pub(crate) async fn change_keys(
     // An action that failed may have changed some keys.
     if count > 0 {
         let target = keys_target(count, only.as_deref());
-        operator.record(&*site.source, action.name(), target).await;
+        operator.record(&site, action.name(), target).await;
     }
     Ok(json(&changed?))
 }

@@ -19,7 +19,7 @@ pub(crate) struct Failing<'a> {
     /// The number of failures in a row.
     pub(crate) failures: u32,
     pub(crate) error: Option<&'a str>,
-    /// The times since its first and its last known failure with an error of this group, in seconds.
+    /// The times since its first and its last failure with an error of this group, in seconds.
     pub(crate) first: Option<f64>,
     pub(crate) last: Option<f64>,
 }
@@ -57,8 +57,10 @@ impl Failures {
         group.keys += 1;
         group.parked += usize::from(failing.state == RowState::Parked);
         group.failures += u64::from(failing.failures);
-        group.first = one_of(group.first, failing.first, f64::max);
-        group.last = one_of(group.last, failing.last, f64::min);
+        // Any key may be the one that failed first.
+        let first = (group.keys == 1).then_some(0.0).or(group.first);
+        group.first = first.zip(failing.first).map(|(a, b)| a.max(b));
+        group.last = group.last.into_iter().chain(failing.last).reduce(f64::min);
         true
     }
 
@@ -73,17 +75,12 @@ impl Failures {
     }
 }
 
-fn one_of(a: Option<f64>, b: Option<f64>, choose: fn(f64, f64) -> f64) -> Option<f64> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(choose(a, b)),
-        (a, b) => a.or(b),
-    }
-}
-
 // --- The name of a group -------------------------------------------------------------------------
 
 /// The name of the group of keys whose error is not known.
 const UNKNOWN: &str = "unknown error";
+/// The name of the group of empty errors.
+const EMPTY: &str = "empty error";
 
 /// A short number after one of these words is the kind of an error, such as an exit status.
 const KINDS: [&str; 7] = ["status", "code", "signal", "http", "exit", "errno", "error"];
@@ -100,7 +97,9 @@ const KINDS: [&str; 7] = ["status", "code", "signal", "http", "exit", "errno", "
 pub(crate) fn group_of(error: Option<&str>, key: &str) -> String {
     let Some(error) = error else { return UNKNOWN.to_owned() };
     let mut lines = error.lines().map(str::trim).filter(|line| !line.is_empty());
-    let mut line = Cow::Borrowed(lines.next().unwrap_or_default());
+    // The filter for an empty name would select all keys.
+    let Some(first) = lines.next() else { return EMPTY.to_owned() };
+    let mut line = Cow::Borrowed(first);
     if line.ends_with(':')
         && let Some(last) = lines.next_back()
     {
@@ -217,7 +216,7 @@ mod tests {
             ("\nTraceback:\n  at line 7\nKeyError: 'id'\n", "a", "Traceback: KeyError: \"…\""),
             ("first\nsecond", "a", "first"),
             ("größe 5 “", "a", "größe # “"),
-            ("", "a", ""),
+            ("", "a", EMPTY),
         ] {
             assert_eq!(group_of(Some(error), key), name, "{error}");
         }

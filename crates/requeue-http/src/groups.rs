@@ -104,17 +104,18 @@ pub(crate) async fn change_group(
         let _turn = site.take_turn().await?;
         let log = Log::new(remote, action.name());
         let group = group.unwrap_or_default();
-        let cancelled = log.cancel_group(&*site.source, group.clone(), change.state).await?;
+        let (cancelled, done) = log.cancel_group(&*site.source, group.clone(), change.state).await;
         if cancelled > 0 {
             let target = format!("{}: {cancelled} keys", named(Some(&group)));
-            operator.record(&*site.source, action.name(), Some(target)).await;
+            operator.record(&site, action.name(), Some(target)).await;
         }
+        done?;
         return Ok(json(&GroupChanged { cancelled }));
     }
     let target = change_target(action, &change);
     Log::new(remote, action.name()).run_one(site.source.change_group(action, change)).await?;
-    operator.record(&*site.source, action.name(), Some(target)).await;
     tracing::info!(%remote, group, "{}", action.name());
+    operator.record(&site, action.name(), Some(target)).await;
     Ok(json(&GroupChanged { cancelled: 0 }))
 }
 

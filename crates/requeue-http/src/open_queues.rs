@@ -1,6 +1,6 @@
 //! The queues of a store that clients look at: their list, and the numbers of each queue.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -212,7 +212,8 @@ impl OpenQueues {
         if list.tried.is_none_or(|tried| tried.elapsed() >= FRESH) {
             match timeout(PATIENCE_FOR_LIST, self.store.queues()).await {
                 Ok(Ok(queues)) => {
-                    self.close_if(|open| !queues.iter().any(|info| info.name == open.name));
+                    let names: HashSet<&str> = queues.iter().map(|info| &*info.name).collect();
+                    self.close_if(|open| !names.contains(&*open.name));
                     (list.queues, list.at) = (queues.into(), Some(Instant::now()));
                     list.error = None;
                 }

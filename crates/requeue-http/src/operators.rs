@@ -1,6 +1,7 @@
 //! The operators' actions: who acted and why, and the last actions of a queue in memory.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -9,7 +10,7 @@ use serde_json::{Map, Value};
 use crate::admin::Remote;
 use crate::api::PastAction;
 use crate::params::Problem;
-use crate::source::Source;
+use crate::state::SiteState;
 use crate::time::seconds;
 
 /// The number of actions that are kept of a queue, as in a store.
@@ -52,13 +53,25 @@ impl Operator {
     }
 
     /// Records an action that was done. If that fails, the action stays done, and the failure is logged.
-    pub(crate) async fn record(self, source: &dyn Source, action: &str, target: Option<String>) {
+    ///
+    /// A client that disconnects does not stop the record.
+    pub(crate) async fn record(
+        self,
+        site: &Arc<SiteState>,
+        action: &'static str,
+        target: Option<String>,
+    ) {
         let Self { remote, by, note } = self;
         let by = by.unwrap_or_else(|| remote.name());
         let done = PastAction { ago: 0.0, action: action.to_owned(), by, target, note };
-        if let Err(error) = source.record_action(done).await {
-            tracing::warn!(%remote, ?error, "{action} was not recorded");
-        }
+        let site = Arc::clone(site);
+        let record = async move {
+            if let Err(error) = site.source.record_action(done).await {
+                tracing::warn!(%remote, ?error, "{action} was not recorded");
+            }
+        };
+        // A panic of the source is reported by its task.
+        let _ = tokio::spawn(record).await;
     }
 }
 

@@ -179,6 +179,9 @@ async fn serve_queue(State(queues): Site, mut request: Request) -> Result<Respon
             "no such path; / lists the queues, and the paths of a queue are below /queues/NAME/";
         Problem::new(StatusCode::NOT_FOUND, error)
     };
+    if *queues.ended.borrow() {
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down"));
+    }
     let uri = request.uri();
     let below = uri.path().strip_prefix("/queues/").ok_or_else(no_path)?;
     let (name, path) = below.split_once('/').unwrap_or((below, ""));

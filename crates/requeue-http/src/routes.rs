@@ -224,9 +224,10 @@ pub(crate) async fn asset(kind: &'static str, text: &'static str) -> Response {
 
 /// Returns the path of the files beside a page, relative to the address of the page.
 pub(crate) fn path_beside(page: &Uri) -> String {
-    // If the address does not end in a slash, relative links would be one level too high.
+    // If the address does not end in a slash, relative links would be one level too high. A name may have a colon, which
+    // must not end a scheme.
     match page.path().rsplit_once('/') {
-        Some((_, last)) if !last.is_empty() => format!("{last}/"),
+        Some((_, last)) if !last.is_empty() => format!("./{last}/"),
         _ => String::new(),
     }
 }

@@ -70,10 +70,10 @@ pub(crate) async fn change_schedule(
     let shown = escape_key(&key).into_owned();
     let change = site.source.change_schedule(action, key, change);
     let changed = Log::new(remote, action.name()).run_one(change).await?;
-    if changed {
-        operator.record(&*site.source, action.name(), Some(shown.clone())).await;
-    }
     tracing::info!(%remote, key = %shown, changed, "{}", action.name());
+    if changed {
+        operator.record(&site, action.name(), Some(shown)).await;
+    }
     Ok(json(&ScheduleChanged { changed }))
 }
 

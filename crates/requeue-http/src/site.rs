@@ -150,8 +150,8 @@ impl Site {
     /// percent-encoded. The table contains new queues after a few seconds, and no longer contains dropped queues.
     ///
     /// `open` sets options of each queue that is opened, such as its metrics. A queue is opened when a client reads
-    /// the table, the metrics, or the page of the queue, and is closed 5 minutes after the last such request. While no
-    /// client reads them, the store is not queried. Numbers are read at most every 2 s, for all clients together.
+    /// the table, the metrics, or the page of the queue, and is closed 5 minutes after the last such request. The
+    /// store is not queried once all queues are closed. Numbers are read at most every 2 s, for all clients together.
     ///
     /// The settings of the builder apply to the pages of all queues; its title to the page with the table.
     ///

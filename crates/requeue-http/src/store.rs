@@ -433,14 +433,15 @@ impl Source for Stored {
                 break;
             };
             let visited = self.visit_keys(&failing, None, Reach { keys: left, ..LIST }, |entry| {
-                let ago = entry.failed.map(seconds);
+                let last = entry.failed.map(seconds);
                 failures.push(&Failing {
                     key: &entry.key,
                     state,
                     failures: entry.failures,
                     error: entry.error.as_deref(),
-                    first: ago,
-                    last: ago,
+                    // The store keeps the time of the last failure only.
+                    first: last.filter(|_| entry.failures <= 1),
+                    last,
                 })
             });
             let (looked_at, next) = visited.await?;

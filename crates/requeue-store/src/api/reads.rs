@@ -243,7 +243,7 @@ impl Queue {
             // The sets of keys in these states are small, or in order.
             None if matches!(state, Some(State::InFlight | State::Parked)) => false,
             None => engine.scans() && total(&self.recent_counts().await?) > SORTED_KEYS,
-            Some(_) => place_in_scan.is_some(),
+            Some(_) => place_in_scan.is_some() && engine.scans(),
         };
         if !scans {
             if from.is_some() && after.is_none() {

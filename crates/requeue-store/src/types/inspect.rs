@@ -147,7 +147,8 @@ impl Part {
     /// Returns the shard and the position within it of a scan.
     pub(crate) fn place_in_scan(position: &[u8]) -> Option<(usize, Vec<u8>)> {
         let (shard, at) = position.strip_prefix(&[Self::SCANNED])?.split_first_chunk::<2>()?;
-        let is_valid = at.iter().all(u8::is_ascii_digit) && (1..=20).contains(&at.len());
+        let is_valid = at.iter().all(u8::is_ascii_digit)
+            && str::from_utf8(at).is_ok_and(|at| at.parse::<u64>().is_ok());
         is_valid.then(|| (usize::from(u16::from_be_bytes(*shard)), at.to_vec()))
     }
 

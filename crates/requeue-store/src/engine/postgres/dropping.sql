@@ -12,8 +12,8 @@ begin
     end if;
 end $$;
 
--- Prevents a drop of the queue until the transaction ends. Only adds need this: no other operation inserts
--- a row. Waits for a drop in progress. Many transactions can hold this lock at the same time.
+-- Prevents a drop of the queue until the transaction ends. Adds and recorded actions need this. Completions also insert
+-- rows, but hold the lock of a key, for which a drop waits. Waits for a drop in progress. Many transactions can hold this lock at the same time.
 create or replace function requeue.keep_queue(in_queue integer) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin

@@ -93,6 +93,7 @@ declare
     was requeue.keys;
     renewed_until bigint;
     expired integer := 0;
+    is_trimmed boolean := false;
     -- The step of the jitter, so that keys that fail at once do not become ready at the same time: see
     -- `Failing::nth`.
     step double precision;
@@ -123,6 +124,7 @@ begin
         perform requeue.keep(k, t);
         if k.failed_at is not null or was.failed_at is not null then
             perform requeue.keep_attempt(was, k, t, 'the lease expired', null, null, null);
+            is_trimmed := is_trimmed or was.epoch % 128 = 0;
         end if;
         freed := freed || k.grp;
         if k.state = 2 then
@@ -130,6 +132,9 @@ begin
             parked_failures := parked_failures || k.failures;
         end if;
     end loop;
+    if is_trimmed then
+        perform requeue.trim_attempts(in_queue);
+    end if;
     if expired < most_expired then
         low := t - requeue.slack();
     end if;
@@ -416,7 +421,7 @@ begin
             first_at := least(first_at, case when k.state = 0 then k.at end);
         end loop;
     end if;
-    -- Last, when all keys of the batch are locked.
+    -- Last, so that this call waits for no key afterwards.
     if is_trimmed then
         perform requeue.trim_attempts(in_queue);
     end if;

@@ -23,7 +23,7 @@ use crate::types::rate::Rate;
 
 /// The version of the data. Raise it if the scripts of an older program cannot read the data.
 const VERSION: &str = "2";
-/// The version before groups. Its data need no change.
+/// The version before groups. This version also reads its rows.
 const WITHOUT_GROUPS: &str = "1";
 /// Writes the version, unless a newer program has written another one in the meantime.
 const UPGRADE: &str =

@@ -393,7 +393,7 @@ const PENDING: usize = 25;
 /// The size of a row in flight without the name of its worker, in bytes.
 const RUNNING: usize = PENDING + 34;
 /// The additional size of a row with failures or a bound, without its error, in bytes.
-const EXTRA: usize = 41;
+const EXTRA: usize = 33;
 
 /// Decodes a row that rows.lua has packed: a part for the pending run, and optionally one for the delivery,
 /// and one for failures and the bound, with the error. `epoch` converts a fencing token of the shard to one of the queue.
@@ -433,13 +433,17 @@ pub(super) fn decode_row(packed: &[u8], epoch: impl Fn(i64) -> i64) -> Result<Ro
         (row.failures, row.steps) = (fields.take_u32()?, fields.take_u32()?);
         (row.until, row.not_before) =
             (fields.take_time("backing_off")?, fields.take_time("not_before")?);
-        row.parked = match fields.bytes()? {
-            [0] => false,
-            [1] => true,
+        let has_time = match fields.bytes()? {
+            [flag @ 0..=3] => {
+                row.parked = flag % 2 == 1;
+                flag >= 2
+            }
             [other] => return Err(format!("parked is {}", other.cast_signed())),
         };
         row.bound = none_if_zero(fields.take_time("bound")?).filter(|_| row.at.is_some());
-        row.failed_at = none_if_zero(fields.take_time("failed_at")?).filter(|_| row.failures > 0);
+        // Version 1 of the data has no such time.
+        let failed_at = if has_time { fields.take_time("failed_at")? } else { 0 };
+        row.failed_at = none_if_zero(failed_at).filter(|_| row.failures > 0);
         row.error = (row.failures > 0).then(|| String::from_utf8_lossy(fields.0).into_owned());
     }
     let has_run = row.at.is_some() || row.run.is_some();

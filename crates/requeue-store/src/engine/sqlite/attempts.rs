@@ -77,7 +77,10 @@ impl Work<'_> {
     fn trim_attempts(&self, queue: &Place) -> Result<()> {
         let sql = "delete from attempts where (queue, key, slot) in ( \
                        select queue, key, slot from attempts indexed by attempts_at \
-                       where queue = ?1 order by at desc limit ?2 offset ?3 \
+                       where queue = ?1 and at <= ( \
+                           select at from attempts indexed by attempts_at \
+                           where queue = ?1 order by at desc limit 1 offset ?3 \
+                       ) order by at limit ?2 \
                    )";
         self.connection.prepare_cached(sql)?.execute(params![queue.id, TRIMMED, MOST]).map(drop)
     }

@@ -814,7 +814,6 @@ impl Pair {
         assert_eq!(is_idle, found[..3] == [0; 3], "whether the queue is idle");
     }
 
-    /// Compares the settings and the counts of all groups.
     /// Checks that the last failures in a row are kept, and no others.
     async fn compare_attempts(&self, which: u32, entry: Option<&Entry>) {
         let attempts = self.engine.read_attempts(&self.place, &key(which)).await.expect("read");
@@ -827,6 +826,7 @@ impl Pair {
         assert_eq!(entry.and_then(|entry| entry.failed), last, "the last failure of {which}");
     }
 
+    /// Compares the settings and the counts of all groups.
     async fn compare_groups(&self, page: &[Entry]) {
         let Some(groups) = &self.groups else {
             assert!(page.iter().all(|entry| entry.group.is_none()));

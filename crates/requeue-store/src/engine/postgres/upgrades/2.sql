@@ -136,11 +136,11 @@ create table requeue.actions (
     queue integer not null,
     number bigint generated always as identity,
     at bigint not null,
-    action text not null,
+    action text not null check (octet_length(action) <= 50),
     -- The person or the program.
-    who text not null,
+    who text not null check (octet_length(who) <= 200),
     -- The key, the group or the number of keys. Empty: the queue.
-    target text not null,
-    note text not null,
+    target text not null check (octet_length(target) <= 200),
+    note text not null check (octet_length(note) <= 500),
     primary key (queue, number)
 );

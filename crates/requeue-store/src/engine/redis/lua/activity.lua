@@ -2,7 +2,8 @@
 --
 -- PARTS is a hash of the rows of processes. Its fields are the minute, a colon, and the instance. A row is the time of its
 -- last write, a space, and what Rust has encoded. TIMES orders the fields by minute. MINUTES has one merged row per
--- minute, each after its minute and a space. The last key is the list of the operators' actions. The first of ARGV is the generation of the queue.
+-- minute, each after its minute and a space. KEYS[5] is the list of the operators' actions.
+-- The first of ARGV is the generation of the queue.
 local PARTS, TIMES, MINUTES = KEYS[2], KEYS[3], KEYS[4]
 local generation = table.remove(ARGV, 1)
 if redis.call('HGET', KEYS[1], 'generation') ~= generation or redis.call('HGET', KEYS[1], 'dropping') then

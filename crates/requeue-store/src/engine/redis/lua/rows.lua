@@ -10,10 +10,11 @@ local NOTHING = { __index = {
   bound = 0, failed_at = 0,
 } }
 -- The encodings of a row: a pending key; a key in flight, with the length of the worker's name and the name
--- at the end; and with failures or a bound the additional fields, followed by the error. values.rs reads the
+-- at the end; and with failures or a bound the additional fields, followed by the error. If a time of the last failure is
+-- known, it is before the error, and 2 is added to `parked`. values.rs reads the
 -- same encodings.
 local PENDING = '>ddI4I4b'
-local RUN, EXTRA = '>dddI4I4bBc0', '>I4I4ddbdd'
+local RUN, EXTRA = '>dddI4I4bBc0', '>I4I4ddbd'
 local RUNNING = PENDING .. string.sub(RUN, 2)
 local PENDING_SIZE = struct.size(PENDING)
 -- Without the name.
@@ -89,12 +90,19 @@ local function unpacked(packed)
       return nil, 'worker is not valid'
     end
     if size > running then
-      row.failures, row.steps, row.backing_off, row.not_before, row.parked, row.bound, row.failed_at =
+      row.failures, row.steps, row.backing_off, row.not_before, row.parked, row.bound =
         struct.unpack(EXTRA, packed, running + 1)
-      row.error = string.sub(packed, running + EXTRA_SIZE + 1)
+      local rest = running + EXTRA_SIZE
+      if row.parked == 2 or row.parked == 3 then
+        if size < rest + 8 then
+          return nil, 'the row has ' .. size .. ' bytes'
+        end
+        row.parked, row.failed_at, rest = row.parked - 2, struct.unpack('>d', packed, rest + 1), rest + 8
+      end
+      row.error = string.sub(packed, rest + 1)
       wrong = wrong_time(
         'backing_off', row.backing_off, 'not_before', row.not_before, 'bound', row.bound,
-        'failed_at', row.failed_at
+        'failed_at', row.failed_at or 0
       )
       if wrong or row.parked ~= 0 and row.parked ~= 1 then
         return nil, wrong or 'parked is ' .. row.parked
@@ -130,10 +138,11 @@ local function packed(row)
   if not has_extra then
     return running
   end
+  local has_time = row.failed_at > 0
+  local flag = row.parked + (has_time and 2 or 0)
   return running .. struct.pack(
-    EXTRA, row.failures, row.steps, row.backing_off, row.not_before, row.parked, row.bound,
-    row.failed_at
-  ) .. row.error
+    EXTRA, row.failures, row.steps, row.backing_off, row.not_before, flag, row.bound
+  ) .. (has_time and struct.pack('>d', row.failed_at) or '') .. row.error
 end
 
 -- Returns the sorted set of the key and its score; nothing if the key has no state.

@@ -11,7 +11,7 @@ use crate::types::inspect::State;
 const DOUBLES: [usize; 13] = [0, 8, 25, 33, 41, 67, 68, 75, 76, 84, 85, 92, 93];
 /// The offsets of the priorities, the name and its length, and the parked flag.
 const BYTES: [usize; 6] = [24, 57, 58, 59, 83, 84];
-const SIZES: [usize; 15] = [0, 1, 8, 15, 16, 24, 25, 26, 58, 59, 60, 61, 100, 101, 108];
+const SIZES: [usize; 17] = [0, 1, 8, 15, 16, 24, 25, 26, 58, 59, 60, 61, 92, 93, 100, 101, 108];
 
 fn double(rng: &mut Rng) -> f64 {
     const DOUBLES: [f64; 12] = [
@@ -168,8 +168,8 @@ fn named(rng: &mut Rng) -> Vec<u8> {
     row.push(u8::try_from(name.len()).expect("the length fits"));
     row.extend(name);
     if rng.bool() {
-        row.extend([0; 41]);
-        row.extend(b"no".repeat(rng.usize(..3)));
+        row.extend([0; 33]);
+        row.extend(b"no".repeat(rng.usize(..9)));
     }
     if rng.u8(..4) == 0 { malformed(rng, &row) } else { row }
 }
@@ -199,6 +199,33 @@ async fn a_mended_row_leaves_no_trace_when_its_run_ends() {
         let counts = engine.count_keys(&place).await.expect("counted");
         assert_eq!(counts, StateCounts::default(), "{is_claimed}");
     }
+}
+
+/// Version 1 of the data has no time of the last failure.
+#[tokio::test]
+async fn a_parked_row_of_version_1_is_read() {
+    let Some(server) = Server::shared() else { return };
+    let (engine, place) = engine(&server.url(""), &name("version 1")).await;
+    engine.add_keys(&place, asking("a")).await.expect("added");
+    let shards = engine.shards_of(&place).expect("the queue is open");
+    let shard = &shards[0];
+    let mut row = [0_f64, 5.0].map(f64::to_be_bytes).concat();
+    row.extend([0; 9]);
+    row.extend([0; 34]);
+    row.extend([0, 0, 0, 3, 0, 0, 0, 3]);
+    row.extend([0; 16]);
+    row.push(1);
+    row.extend([0; 8]);
+    row.extend(b"no route");
+    run(&engine, shard, &[b"HSET", shard.rows().as_bytes(), b"a", &row]).await;
+    repairing::repair_shard(&engine.nodes, &place.name, shard).await.expect("it is repaired");
+    let key = Key::from("a");
+    let entry = engine.look_up(&place, &key).await.expect("read").expect("it is there");
+    assert_eq!((entry.state, entry.failures, entry.failed), (State::Parked, 3, None));
+    assert_eq!(entry.error.as_deref(), Some("no route"));
+    // The script reads the row, too.
+    let added = engine.add_keys(&place, asking("a")).await.expect("added");
+    assert_eq!(added, [Added::Parked]);
 }
 
 /// A repair finds rows that claims never see.

@@ -109,7 +109,7 @@ create table attempts (
     at integer not null,
     took integer not null,
     worker text,
-    exit_status integer,
+    exit_status integer check (exit_status between -2147483648 and 2147483647),
     error text not null,
     output text not null,
     primary key (queue, key, slot)
