@@ -203,7 +203,7 @@ async fn a_mended_row_leaves_no_trace_when_its_run_ends() {
 
 /// Version 1 of the data has no time of the last failure.
 #[tokio::test]
-async fn a_parked_row_of_version_1_is_read() {
+async fn a_parked_row_of_version_1_is_read_and_revived() {
     let Some(server) = Server::shared() else { return };
     let (engine, place) = engine(&server.url(""), &name("version 1")).await;
     engine.add_keys(&place, asking("a")).await.expect("added");
@@ -225,7 +225,7 @@ async fn a_parked_row_of_version_1_is_read() {
     assert_eq!(entry.error.as_deref(), Some("no route"));
     // The script reads the row, too.
     let added = engine.add_keys(&place, asking("a")).await.expect("added");
-    assert_eq!(added, [Added::Parked]);
+    assert_eq!(added, [Added::Revived]);
 }
 
 /// A repair finds rows that claims never see.
