@@ -224,10 +224,11 @@ pub(crate) async fn asset(kind: &'static str, text: &'static str) -> Response {
 
 /// Returns the path of the files beside a page, relative to the address of the page.
 pub(crate) fn path_beside(page: &Uri) -> String {
-    // If the address does not end in a slash, relative links would be one level too high. A name may have a colon, which
-    // must not end a scheme.
+    // If the address does not end in a slash, relative links would be one level too high.
     match page.path().rsplit_once('/') {
-        Some((_, last)) if !last.is_empty() => format!("./{last}/"),
+        // The text before a colon would be a scheme.
+        Some((_, last)) if last.contains(':') => format!("./{last}/"),
+        Some((_, last)) if !last.is_empty() => format!("{last}/"),
         _ => String::new(),
     }
 }
@@ -440,6 +441,13 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+
+    #[test]
+    fn links_of_a_page_without_a_slash_go_one_level_down() {
+        for (page, beside) in [("/", ""), ("/a/", ""), ("/a", "a/"), ("/b/a:b", "./a:b/")] {
+            assert_eq!(path_beside(&Uri::from_static(page)), beside, "{page}");
+        }
+    }
 
     /// The routes of this file, except the routes of the dashboard's files.
     #[test]
