@@ -193,7 +193,7 @@ fn a_queue_in_memory_has_15_minutes_and_an_empty_chart_has_words() {
         [input.disabled, input.closest('label').title])";
     let no = json!([true, "A queue in memory keeps 15 minutes."]);
     assert_eq!(page.eval(ranges), json!([[false, ""], no, no, no]));
-    page.wait_for("document.querySelector('#failures-shown').textContent === 'no key fails'");
+    page.wait_for("document.querySelector('#failures-shown').textContent === 'no failing keys'");
     assert_eq!(page.eval("document.querySelector('#failures table').hidden"), json!(true));
 
     // A curve begins with the first number.
