@@ -160,7 +160,7 @@ pub(crate) async fn set_paused(
     let action = if paused { "pause" } else { "resume" };
     Log::new(remote, action).run_one(site.source.set_paused(paused)).await?;
     tracing::info!(%remote, "{action}");
-    operator.record(&site, action, None).await;
+    record(&site, operator, action, None).await;
     Ok(json(&NewStatus { status: site.status() }))
 }
 
@@ -170,8 +170,27 @@ pub(crate) async fn set_rate(State(site): Site, request: Request) -> Result<Resp
     let (NewRate { rate }, operator) = read_body(request, remote).await?;
     Log::new(remote, "rate").run_one(site.source.set_rate(rate)).await?;
     tracing::info!(%remote, ?rate, "rate");
-    operator.record(&site, "rate", Some(rate_target(rate))).await;
+    record(&site, operator, "rate", Some(rate_target(rate))).await;
     Ok(json(&NewRate { rate }))
+}
+
+/// Records an action that was done, even if the client disconnects. If that fails, the action stays done, and the failure
+/// is logged.
+pub(crate) async fn record(
+    site: &Arc<SiteState>,
+    operator: Operator,
+    action: &'static str,
+    target: Option<String>,
+) {
+    let (remote, done) = operator.into_action(action, target);
+    let site = Arc::clone(site);
+    let record = async move {
+        if let Err(error) = site.source.record_action(done).await {
+            tracing::warn!(%remote, ?error, "{action} was not recorded");
+        }
+    };
+    // A panic of the source is reported by its task.
+    let _ = tokio::spawn(record).await;
 }
 
 /// Returns the target of a change of a rate: the new one.
@@ -296,7 +315,7 @@ pub(crate) async fn add_keys(State(site): Site, request: Request) -> Result<Resp
     }
     // Programs add keys too, which must not crowd out the actions of operators.
     if operator.is_named() && added > 0 {
-        operator.record(&site, "add", keys_target(added, only.as_deref())).await;
+        record(&site, operator, "add", keys_target(added, only.as_deref())).await;
     }
     Ok(json(&AddResults { results: results? }))
 }
@@ -330,7 +349,7 @@ pub(crate) async fn change_keys(
     // An action that failed may have changed some keys.
     if count > 0 {
         let target = keys_target(count, only.as_deref());
-        operator.record(&site, action.name(), target).await;
+        record(&site, operator, action.name(), target).await;
     }
     Ok(json(&changed?))
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::extract::{RawQuery, Request, State};
 use axum::response::Response;
 
-use crate::actions::{Log, check_token, rate_target, read_body};
+use crate::actions::{Log, check_token, rate_target, read_body, record};
 use crate::api::{Group, GroupAction, GroupChange, GroupChanged, GroupList, Held, Named};
 use crate::params::{Problem, json};
 use crate::source::{Selected, TableQuery, no_groups};
@@ -107,7 +107,7 @@ pub(crate) async fn change_group(
         let (cancelled, done) = log.cancel_group(&*site.source, group.clone(), change.state).await;
         if cancelled > 0 {
             let target = format!("{}: {cancelled} keys", named(Some(&group)));
-            operator.record(&site, action.name(), Some(target)).await;
+            record(&site, operator, action.name(), Some(target)).await;
         }
         done?;
         return Ok(json(&GroupChanged { cancelled }));
@@ -115,7 +115,7 @@ pub(crate) async fn change_group(
     let target = change_target(action, &change);
     Log::new(remote, action.name()).run_one(site.source.change_group(action, change)).await?;
     tracing::info!(%remote, group, "{}", action.name());
-    operator.record(&site, action.name(), Some(target)).await;
+    record(&site, operator, action.name(), Some(target)).await;
     Ok(json(&GroupChanged { cancelled: 0 }))
 }
 

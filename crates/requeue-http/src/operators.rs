@@ -1,7 +1,6 @@
 //! The operators' actions: who acted and why, and the last actions of a queue in memory.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -10,7 +9,6 @@ use serde_json::{Map, Value};
 use crate::admin::Remote;
 use crate::api::PastAction;
 use crate::params::Problem;
-use crate::state::SiteState;
 use crate::time::seconds;
 
 /// The number of actions that are kept of a queue, as in a store.
@@ -52,26 +50,11 @@ impl Operator {
         self.by.is_some()
     }
 
-    /// Records an action that was done. If that fails, the action stays done, and the failure is logged.
-    ///
-    /// A client that disconnects does not stop the record.
-    pub(crate) async fn record(
-        self,
-        site: &Arc<SiteState>,
-        action: &'static str,
-        target: Option<String>,
-    ) {
+    /// Returns the action, and the client.
+    pub(crate) fn into_action(self, action: &str, target: Option<String>) -> (Remote, PastAction) {
         let Self { remote, by, note } = self;
         let by = by.unwrap_or_else(|| remote.name());
-        let done = PastAction { ago: 0.0, action: action.to_owned(), by, target, note };
-        let site = Arc::clone(site);
-        let record = async move {
-            if let Err(error) = site.source.record_action(done).await {
-                tracing::warn!(%remote, ?error, "{action} was not recorded");
-            }
-        };
-        // A panic of the source is reported by its task.
-        let _ = tokio::spawn(record).await;
+        (remote, PastAction { ago: 0.0, action: action.to_owned(), by, target, note })
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::extract::{RawQuery, Request, State};
 use axum::response::Response;
 
-use crate::actions::{Log, check_token, read_body};
+use crate::actions::{Log, check_token, read_body, record};
 use crate::api::{
     Named, NamedKey, Schedule, ScheduleAction, ScheduleChange, ScheduleChanged, ScheduleList,
 };
@@ -72,7 +72,7 @@ pub(crate) async fn change_schedule(
     let changed = Log::new(remote, action.name()).run_one(change).await?;
     tracing::info!(%remote, key = %shown, changed, "{}", action.name());
     if changed {
-        operator.record(&site, action.name(), Some(shown)).await;
+        record(&site, operator, action.name(), Some(shown)).await;
     }
     Ok(json(&ScheduleChanged { changed }))
 }
