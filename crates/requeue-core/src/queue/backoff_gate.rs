@@ -1,8 +1,39 @@
 //! The ends of the backoffs, before which no run starts under [`ReaddPolicy::Hold`](crate::ReaddPolicy::Hold).
 
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+
 use super::Queue;
 use crate::rule;
 use crate::types::{Phase, Slot, Time};
+
+/// The ends of the backoffs of keys that failed and are still in flight (client-go's `AddRateLimited` before `Done`), by
+/// epoch. The map is boxed, because most queues need none.
+#[derive(Default)]
+pub(super) struct Backoffs(Option<Box<BTreeMap<u64, Time>>>);
+
+impl Backoffs {
+    #[inline(always)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.as_ref().is_none_or(|ends| ends.is_empty())
+    }
+
+    /// Returns the end of the backoff, or zero.
+    fn end_of(&self, epoch: u64) -> Time {
+        let ends = self.0.as_ref();
+        ends.and_then(|ends| ends.get(&epoch)).copied().unwrap_or(Time::ZERO)
+    }
+
+    pub(super) fn insert(&mut self, epoch: u64, end: Time) {
+        self.0.get_or_insert_default().insert(epoch, end);
+    }
+
+    pub(super) fn remove(&mut self, epoch: u64) {
+        if let Some(ends) = &mut self.0 {
+            ends.remove(&epoch);
+        }
+    }
+}
 
 impl<K: Eq + Clone> Queue<K> {
     /// Starts the backoff of a key that is not ready. A pending run also waits until `at`.
@@ -26,7 +57,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Returns the end of the backoff of a key that failed during the delivery with the number
     /// `epoch`.
     pub(super) fn backoff_of(&self, epoch: u64) -> Time {
-        self.backing_off.get(&epoch).copied().unwrap_or(Time::ZERO)
+        self.backing_off.end_of(epoch)
     }
 
     /// Ends the backoff of the key in `slot`, whose failures are forgotten.
@@ -36,7 +67,7 @@ impl<K: Eq + Clone> Queue<K> {
             Phase::Idle => record.set_not_before(Time::ZERO),
             Phase::Ready => {}
             Phase::InFlight | Phase::InFlightDirty => {
-                self.backing_off.remove(&record.epoch());
+                self.backing_off.remove(record.epoch());
             }
         }
     }

@@ -189,7 +189,7 @@ impl<K: Eq + Clone> Queue<K> {
         let freed = if copies { self.key_to_free(slot) } else { None };
 
         // `plan` contains the end of the backoff, and this epoch ends with the completion.
-        self.backing_off.remove(&epoch);
+        self.backing_off.remove(epoch);
         self.count_completion(how, &plan, was_dirty);
         let asked = finish.asked();
         if plan.adds == Adds::PassOn {

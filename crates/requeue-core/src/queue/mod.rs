@@ -26,8 +26,8 @@ mod transitions;
 mod walk;
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
 
+use self::backoff_gate::Backoffs;
 pub use self::needs_now::Operation;
 use self::pace_gate::PaceTable;
 use self::recorder::Recorder;
@@ -41,7 +41,7 @@ use self::transitions::record::Record;
 pub use self::walk::Walk;
 use crate::memory::{Index, Slab, TimerHeap, fold};
 use crate::order::{Order, Ready};
-use crate::types::{Ending, InFlightPolicy, Pace, ReaddPolicy, Time};
+use crate::types::{Ending, InFlightPolicy, Pace, ReaddPolicy};
 
 /// The settings of a [`Queue`].
 pub struct Config<K> {
@@ -121,9 +121,7 @@ pub struct Queue<K> {
     /// most queues are idle.
     tracker: Option<Box<Tracker>>,
     counters: Counters,
-    /// Under [`ReaddPolicy::Hold`], the ends of the backoffs of keys that failed and are still in flight
-    /// (client-go's `AddRateLimited` before `Done`), by epoch.
-    backing_off: BTreeMap<u64, Time>,
+    backing_off: Backoffs,
     /// The recent starts of each key, in a queue with a pace.
     pace: Option<Box<PaceTable<K>>>,
     /// Allocated if an add restarts the run in flight of its key.
@@ -172,7 +170,7 @@ impl<K: Eq + Clone> Queue<K> {
             settings,
             tracker: None,
             counters: Counters::default(),
-            backing_off: BTreeMap::new(),
+            backing_off: Backoffs::default(),
             pace: config.pace.map(|pace| Box::new(PaceTable::new(pace))),
             restarts,
             recorder,

@@ -105,7 +105,7 @@ impl<K: Eq + Clone> Queue<K> {
                 // A run that is due now has passed the gate of the backoff, which is therefore
                 // over.
                 if !self.backing_off.is_empty() {
-                    self.backing_off.remove(&record.epoch());
+                    self.backing_off.remove(record.epoch());
                 }
                 self.enter_depth(slot);
                 // The key is already dirty, so the next run follows the cancelled run.
