@@ -60,7 +60,7 @@ pub fn rows(data: &[u8]) {
         assert_eq!(row.fields(), (kept, [error, group, worker]), "{fields:?}");
         row
     } else {
-        let size = [25, 59, 100, 107, input.byte().into()][usize::from(input.byte() % 5)];
+        let size = [25, 59, 92, 100, 107, input.byte().into()][usize::from(input.byte() % 6)];
         let mut packed: Vec<u8> = std::iter::repeat_with(|| input.byte()).take(size).collect();
         if kind & 2 == 0 {
             // Use whole numbers for times: of arbitrary bytes, hardly any are valid times.
@@ -179,17 +179,21 @@ fn is_readable_packed(packed: &[u8]) -> bool {
     let extra = NAME + length;
     let has_extra = packed.len() > extra;
     let has_worker = !is_pending && time(25) > 0.0;
-    let is_parked = has_extra && packed.get(extra + 24) == Some(&1);
+    let flag = packed.get(extra + 24).copied().unwrap_or(0);
+    let is_parked = has_extra && flag % 2 == 1;
+    let failed_at = (flag >= 2).then_some(extra + 33);
+    let least = if failed_at.is_some() { extra + 41 } else { extra + 33 };
     let name = packed.get(NAME..extra).unwrap_or_default();
-    (is_pending || packed.len() == extra || packed.len() >= extra + 41)
+    (is_pending || packed.len() == extra || packed.len() >= least)
         && [0, 8].into_iter().all(is_time)
         && (is_pending || [25, 33, 41].into_iter().all(is_time))
-        && (!has_extra || [extra + 8, extra + 16, extra + 25, extra + 33].into_iter().all(is_time))
+        && (!has_extra || [extra + 8, extra + 16, extra + 25].into_iter().all(is_time))
+        && (!has_extra || failed_at.is_none_or(is_time))
         && is_one_of(24, &[0, 1, 255])
         && is_one_of(57, &[0, 1, 255])
         && is_name(name)
         && (has_worker || name.is_empty())
-        && (!has_extra || is_one_of(extra + 24, &[0, 1]))
+        && (!has_extra || flag <= 3)
         && is_parked != (time(0) > 0.0 || has_worker)
 }
 

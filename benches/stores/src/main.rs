@@ -77,8 +77,8 @@ struct Run {
     /// `steady-disk.c`
     #[arg(long, value_name = "N")]
     sync_micros: Option<u64>,
-    /// Compare with another build of this program instead
-    #[arg(long, value_name = "PATH", conflicts_with = "sync_micros")]
+    /// Compare only with another build of this program
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["sync_micros", "peers"])]
     before: Option<PathBuf>,
     /// A contestant of another program, as NAME=PATH or NAME=PATH:ARGUMENT:ARGUMENT
     #[arg(long = "peer", value_parser = peer)]

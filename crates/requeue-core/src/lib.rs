@@ -22,7 +22,7 @@
 
 extern crate alloc;
 
-/// The recorded transitions of keys.
+/// The recorded transitions.
 pub mod history {
     pub use crate::queue::{Ended, Event, Subject, Transition};
 }

@@ -24,8 +24,8 @@ pub(super) struct Operator {
 impl NoteFlags {
     /// Returns the user of this process with the note.
     pub(super) fn to_operator(&self) -> Operator {
-        let user = ["USER", "LOGNAME"].iter().find_map(|name| env::var(name).ok());
-        let user = user.map(|user| cleaned(&user)).filter(|user| !user.is_empty());
+        let named = |name| env::var(name).ok().map(|user| cleaned(&user));
+        let user = ["USER", "LOGNAME"].into_iter().filter_map(named).find(|user| !user.is_empty());
         let user = user.unwrap_or_else(|| format!("uid {}", rustix::process::getuid().as_raw()));
         let host = rustix::system::uname();
         let host = cleaned(&host.nodename().to_string_lossy());
@@ -39,7 +39,7 @@ impl Operator {
     pub(super) async fn record(&self, queue: &Queue, action: &str, target: impl Into<String>) {
         let record = ActionRecord::new(action, &*self.by).target(target).note(&*self.note);
         if let Err(error) = queue.record_action(record).await {
-            complain(&format!("the action was done, and not recorded: {}", error_chain(&error)));
+            complain(&format!("the action was done but not recorded: {}", error_chain(&error)));
         }
     }
 

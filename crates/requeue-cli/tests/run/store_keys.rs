@@ -133,7 +133,7 @@ fn the_last_failures_of_a_key_are_explained_with_their_outputs() {
         assert_eq!(lines[1..], [&*format!("    try {number}"), "    \\u001b[31m\ttab\u{fffd}"]);
     }
     // A server shows the same.
-    let mut serve = requeue(&dir, "serve", &["unix:page"]);
+    let mut serve = requeue(&dir, "serve", &["--queue", "default", "unix:page"]);
     let mut server = serve.stdin(Stdio::null()).spawn().expect("requeue starts");
     until(|| dir.join("page").exists());
     let mut explain = Command::new(env!("CARGO_BIN_EXE_requeue"));

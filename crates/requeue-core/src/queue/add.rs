@@ -119,8 +119,10 @@ impl<K: Eq + Clone> Queue<K> {
         let order_key = self.key_if(slot, || self.makes_ready(slot, add, now));
         // Without a pending run, the add merges with nothing.
         if add.merge == Merge::Exactly {
-            self.clear_pending(slot);
-            self.record_slot(slot, now, Transition::Withdrawn);
+            let is_withdrawn = self.clear_pending(slot).any();
+            if is_withdrawn {
+                self.record_slot(slot, now, Transition::Withdrawn);
+            }
         }
         self.add_to(slot, add, now, order_key)
     }
@@ -283,7 +285,9 @@ impl<K: Eq + Clone> Queue<K> {
     {
         let slot = self.find_slot(key, hash)?;
         let cancelled = self.clear_pending(slot);
-        self.record_slot_now(slot, Transition::Withdrawn);
+        if cancelled.any() {
+            self.record_slot_now(slot, Transition::Withdrawn);
+        }
         Some((cancelled, self.release_if_stateless(slot)))
     }
 

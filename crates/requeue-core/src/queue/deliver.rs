@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use alloc::vec::Vec;
 
-use super::{Queue, Record};
+use super::{Queue, Record, Transition};
 use crate::order::Ready;
 use crate::rule::{self, Adds, Failures, How, Plan, Start};
 use crate::types::{
@@ -234,6 +234,9 @@ impl<K: Eq + Clone> Queue<K> {
             self.stamp_time(slot, now);
         }
         self.record_completion(slot, epoch, how, now);
+        if plan.is_lost {
+            self.record_slot(slot, now, Transition::Dropped);
+        }
         // The release comes last: no statement may use the slot of a removed record.
         let (key, lost) = (self.release_if_stateless(slot), plan.is_lost);
         Finished { key, lost, ready, was_dirty, worked }

@@ -112,8 +112,10 @@ impl<K: Eq + Clone> Queue<K> {
             // The copy comes before any change, because a key's `clone` may panic.
             let in_flight = self.records.get(slot).phase().is_in_flight();
             let copy = in_flight.then(|| self.records.get(slot).key.clone());
-            count += usize::from(self.clear_pending(slot).any());
-            self.record_slot_now(slot, Transition::Withdrawn);
+            if self.clear_pending(slot).any() {
+                count += 1;
+                self.record_slot_now(slot, Transition::Withdrawn);
+            }
             keys.extend(self.release_if_stateless(slot));
             keys.extend(copy);
         }

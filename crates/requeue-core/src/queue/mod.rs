@@ -4,8 +4,9 @@
 //! effect on the key, and call `transitions`, the only module that changes phases and counters. `key_state` shows the
 //! state of a key to the rules. `fast_path` is the first arm of adds and completions. `backoff_gate` keeps the backoffs
 //! of [`ReaddPolicy::Hold`]; `pace_gate` delays runs above the [`Pace`]. `restarts` cancels runs in flight. `recorder`
-//! keeps the last transitions. `groups` pauses, cancels and counts the keys of one group. `lifecycle` pauses, closes and shuts down. `storage` keeps the
-//! records, and `walk` walks through them; `snapshot`, `stats` and `depths` report on them.
+//! keeps the last transitions. `groups` pauses, cancels and counts the keys of one group. `lifecycle` pauses, closes and
+//! shuts down. `storage` keeps the records, and `walk` walks through them; `snapshot`, `stats` and `depths` report on
+//! them.
 
 mod add;
 mod backoff_gate;

@@ -12,7 +12,7 @@ use crate::types::{Add, Added, CancelReason, Phase, Slot, Ticket, Time};
 
 /// A transition of a key, of a group or of the queue, as a queue records it.
 ///
-/// [`Display`](fmt::Display) shows it in one line, with the times to wait.
+/// [`Display`](fmt::Display) formats it on one line: the time since the origin of the clock, the transition, and times to wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Event {
@@ -28,7 +28,7 @@ pub struct Event {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum Subject {
-    /// The key with this hash. Two keys have the same hash with a probability of one in four billion.
+    /// The key with this hash. Two given keys share a hash with a probability of one in four billion.
     Key(u32),
     /// The group with this number, and so all its keys.
     Group(u64),
@@ -135,25 +135,26 @@ pub enum Transition {
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let wait = |until: Time| until.since(self.at);
-        write!(f, "{:?} ", self.at.since(Time::ZERO))?;
+        write!(f, "{:.3?} ", self.at.since(Time::ZERO))?;
         match self.transition {
             Transition::Added { added, due, .. } => {
                 f.write_str(match added {
                     Added::New => "added",
-                    Added::Coalesced => "added, part of the pending run",
+                    Added::Coalesced => "added to the pending run",
                     Added::Dirty => "added in flight, runs once more",
-                    Added::BackingOff => "added, after the backoff",
+                    Added::BackingOff => "added, held for its backoff",
                     Added::Refused => "add refused",
                     Added::Revived => "added, revived",
                     Added::Parked => "added, stays parked",
                 })?;
                 match wait(due) {
                     Duration::ZERO => Ok(()),
-                    wait => write!(f, ", to run in {wait:?}"),
+                    wait if added == Added::New => write!(f, ", to run in {wait:.1?}"),
+                    wait => write!(f, ", asked for in {wait:.1?}"),
                 }
             }
-            Transition::Held { until } => write!(f, "waits {:?} for its backoff", wait(until)),
-            Transition::Paced { until } => write!(f, "waits {:?} for its pace", wait(until)),
+            Transition::Held { until } => write!(f, "waits {:.1?} for its backoff", wait(until)),
+            Transition::Paced { until } => write!(f, "waits {:.1?} for its pace", wait(until)),
             Transition::Due => f.write_str("due"),
             Transition::Delivered { number, adds } => {
                 let s = if adds == 1 { "" } else { "s" };
@@ -162,8 +163,8 @@ impl fmt::Display for Event {
             Transition::Completed { number, how, is_ready, due, .. } => {
                 write!(f, "run {number} {}", how.as_str())?;
                 match due {
-                    Some(due) => write!(f, "; it waits for {:?}", wait(due)),
-                    None if is_ready => f.write_str("; it is ready again"),
+                    Some(due) => write!(f, "; the key waits {:.1?}", wait(due)),
+                    None if is_ready => f.write_str("; the key is ready again"),
                     None => Ok(()),
                 }
             }
@@ -356,10 +357,13 @@ impl<K: Eq + Clone> Queue<K> {
         self.recorder.as_ref().map_or(0, |recorder| recorder.count)
     }
 
-    /// Returns the recorded events, the oldest first.
+    /// Returns the events after the first `count` of them, the oldest first. The recording may no longer have all of them.
     #[must_use]
-    pub fn events(&self) -> Vec<Event> {
-        self.recorder.iter().flat_map(|recorder| recorder.iter()).copied().collect()
+    pub fn events_after(&self, count: u64) -> Vec<Event> {
+        let Some(recorder) = &self.recorder else { return Vec::new() };
+        let new = usize::try_from(recorder.count.saturating_sub(count)).unwrap_or(usize::MAX);
+        let skipped = recorder.events.len().saturating_sub(new);
+        recorder.iter().skip(skipped).copied().collect()
     }
 
     /// Returns the recorded events of the key with this hash, of its group and of the queue, the oldest first.
@@ -456,7 +460,7 @@ mod tests {
             let now = Time::ZERO + core::time::Duration::from_nanos(n.into());
             let _ = queue.add(n, n.into(), Add::now(), GroupId::default(), now);
         }
-        let events = queue.events();
+        let events = queue.events_after(0);
         let times = events.iter().map(|event| event.at.since(Time::ZERO).as_nanos());
         assert!(times.eq(900..1000));
         assert_eq!(queue.events_count(), 1000);

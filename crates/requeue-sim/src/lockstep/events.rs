@@ -76,10 +76,10 @@ impl State {
 impl Told {
     /// Applies the events since the last call.
     pub(super) fn listen(&mut self, queue: &Queue<Key>, policy: ReaddPolicy) {
-        let new = queue.events_count() - std::mem::replace(&mut self.count, queue.events_count());
-        let events = queue.events();
-        let first = events.len().checked_sub(new as usize).expect("the recording is long enough");
-        for event in &events[first..] {
+        let events = queue.events_after(self.count);
+        self.count += events.len() as u64;
+        assert_eq!(self.count, queue.events_count(), "the recording is long enough");
+        for event in &events {
             if let subject @ Subject::Key(_) = event.subject() {
                 self.keys.entry(subject).or_default().apply(event.at, event.transition, policy);
             }

@@ -64,7 +64,7 @@ impl Lockstep {
             groups: setup.groups,
             pace: setup.rules.pace,
             track: setup.track,
-            recording: if setup.records() { 1 << 16 } else { 0 },
+            recording: if setup.records() { 1 << 20 } else { 0 },
         };
         Self {
             setup,
@@ -111,7 +111,6 @@ impl Lockstep {
     /// Panics if the two sides differ.
     pub fn step(&mut self, op: &Op) {
         self.apply(op);
-        self.told.listen(&self.queue, self.setup.rules.re_add);
         self.compare(0..self.setup.keys);
     }
 
@@ -139,6 +138,7 @@ impl Lockstep {
             self.drop_some(1);
         }
         assert_eq!(self.queue.take_restarted(), self.model.take_restarted(), "restarted");
+        self.told.listen(&self.queue, self.setup.rules.re_add);
         if let Some(walk) = &mut self.walk {
             if matches!(op, Op::End(_) | Op::CancelTeam(_)) {
                 walk.expected.retain(|key| self.model.knows(key));

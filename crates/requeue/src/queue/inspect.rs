@@ -252,7 +252,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Returns the recorded transitions of `key`, of its group and of the queue, the oldest first.
     ///
     /// The result is empty unless events are [recorded](super::Builder::record_events). Older events are gone if the
-    /// recording is full.
+    /// recording is full. The events of one operation have the same time, and a wait precedes its add or completion. Two
+    /// keys whose hashes agree in 32 bits share their events. The call examines the whole recording under the lock.
     ///
     /// # Examples
     ///
@@ -270,12 +271,12 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// let history: Vec<_> = queue.history(&"a").iter().map(ToString::to_string).collect();
     /// assert_eq!(history, [
-    ///     "1s added",
-    ///     "1s delivered as run 1, for 1 add",
-    ///     "1s run 1 failed and is retried; it waits for 1s",
-    ///     "2s due",
-    ///     "2s delivered as run 2, for 1 add",
-    ///     "2s run 2 succeeded",
+    ///     "1.000s added",
+    ///     "1.000s delivered as run 1, for 1 add",
+    ///     "1.000s run 1 failed and is retried; the key waits 1.0s",
+    ///     "2.000s due",
+    ///     "2.000s delivered as run 2, for 1 add",
+    ///     "2.000s run 2 succeeded",
     /// ]);
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
