@@ -245,7 +245,6 @@ pub(super) struct Recorder {
     events: Vec<Event>,
     /// The maximum number of events.
     most: usize,
-    is_full: bool,
     /// The place of the oldest event, which the next event takes if the list is full.
     oldest: usize,
     /// The number of events so far, including those that have left the list.
@@ -258,22 +257,16 @@ impl Recorder {
     /// Creates a recorder that takes up to `bytes` of memory, or `None` if no event fits.
     pub(super) fn new(bytes: usize) -> Option<Self> {
         let most = bytes / size_of::<Event>();
-        (most > 0).then(|| Self {
-            events: Vec::new(),
-            most,
-            is_full: false,
-            oldest: 0,
-            count: 0,
-            now: Time::ZERO,
-        })
+        (most > 0).then(|| Self { events: Vec::new(), most, oldest: 0, count: 0, now: Time::ZERO })
     }
 
     #[inline(always)]
     fn push(&mut self, at: Time, hash: u32, transition: Transition) {
         let event = Event { at, hash, transition };
         self.count += 1;
+        let is_full = self.events.len() == self.most;
         match self.events.get_mut(self.oldest) {
-            Some(place) if self.is_full => {
+            Some(place) if is_full => {
                 *place = event;
                 self.oldest = if self.oldest + 1 < self.events.len() { self.oldest + 1 } else { 0 };
             }
@@ -291,7 +284,6 @@ impl Recorder {
             self.events.reserve_exact(more);
         }
         self.events.push(event);
-        self.is_full = self.events.len() == self.most;
     }
 
     #[cold]
