@@ -96,9 +96,22 @@ impl KeyPage {
 
 #[cfg(feature = "store")]
 impl PastRun {
-    /// Returns a failed run of a key in a store. `is_last` is true if the key was parked after it.
+    /// Returns the failed runs of a key in a store.
     #[must_use]
-    pub fn of_stored(attempt: requeue_store::Attempt, is_last: bool) -> Self {
+    pub fn of_attempts(
+        entry: &requeue_store::Entry,
+        attempts: Vec<requeue_store::Attempt>,
+    ) -> Vec<Self> {
+        let is_parked = entry.state == requeue_store::State::Parked;
+        let run = |attempt: requeue_store::Attempt| {
+            let is_last = is_parked && attempt.number == entry.failures;
+            Self::of_attempt(attempt, is_last)
+        };
+        attempts.into_iter().map(run).collect()
+    }
+
+    /// `is_last` is true if the key was parked after the run.
+    fn of_attempt(attempt: requeue_store::Attempt, is_last: bool) -> Self {
         Self {
             at: unix_time() - seconds(attempt.ended),
             outcome: if is_last { Outcome::GivenUp } else { Outcome::Failed },

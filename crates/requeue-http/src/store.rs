@@ -202,12 +202,7 @@ impl Stored {
             return Ok(Vec::new());
         }
         let attempts = await_answer(PATIENCE, self.queue.attempts(&entry.key)).await?;
-        let is_parked = entry.state == State::Parked;
-        let runs = attempts.into_iter().map(|attempt| {
-            let is_last = is_parked && attempt.number == entry.failures;
-            PastRun::of_stored(attempt, is_last)
-        });
-        Ok(runs.collect())
+        Ok(PastRun::of_attempts(entry, attempts))
     }
 
     /// Explains an entry by the settings of its queue and its group. Returns `None` if the store does not answer soon,

@@ -71,12 +71,7 @@ pub(crate) fn explain(flags: &ExplainFlags) -> Result<Ended, Refusal> {
             Some(entry) => {
                 if entry.failures > 0 {
                     let attempts = queue.attempts(&key).await.map_err(store_refusal)?;
-                    let is_last = |number| entry.state == State::Parked && number == entry.failures;
-                    let runs_of = attempts.into_iter().map(|attempt| {
-                        let is_last = is_last(attempt.number);
-                        PastRun::of_stored(attempt, is_last)
-                    });
-                    runs = runs_of.collect();
+                    runs = PastRun::of_attempts(&entry, attempts);
                 }
                 let times = Times { age: entry.since, due: entry.due, lease: entry.lease };
                 let why = queue.explain_entry(&entry).await.map_err(store_refusal)?;
