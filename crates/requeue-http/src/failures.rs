@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use crate::api::{FailureGroup, FailureList, State as RowState};
+use crate::history::first_part;
 use crate::rows::shown_key;
 
 /// The number of failing keys that are read for one request.
@@ -51,7 +52,7 @@ impl Failures {
             error: error.clone(),
             key,
             key_base64,
-            sample: failing.error.map(|error| first_part(error, MOST_ERROR).into_owned()),
+            sample: failing.error.map(|error| first_part(error.to_owned(), MOST_ERROR)),
             ..FailureGroup::default()
         });
         group.keys += 1;
@@ -134,7 +135,7 @@ pub(crate) fn group_of(error: Option<&str>, key: &str) -> String {
         };
         rest = &rest[length..];
     }
-    first_part(&name, MOST_NAME).into_owned()
+    first_part(name, MOST_NAME)
 }
 
 /// Returns the length of the quoted part at the start of a text.
@@ -187,14 +188,6 @@ fn general_word<'a>(word: &'a str, before: &str) -> Cow<'a, str> {
         }
     }
     Cow::Owned(general)
-}
-
-fn first_part(text: &str, most: usize) -> Cow<'_, str> {
-    if text.len() <= most {
-        return Cow::Borrowed(text);
-    }
-    let cut = (0..=most).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
-    Cow::Owned(format!("{}…", &text[..cut]))
 }
 
 #[cfg(test)]

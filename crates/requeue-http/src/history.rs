@@ -275,7 +275,8 @@ impl fmt::Debug for History {
     }
 }
 
-fn first_part(mut text: String, most: usize) -> String {
+/// Returns the first `most` bytes of a text, and an ellipsis if it is longer.
+pub(crate) fn first_part(mut text: String, most: usize) -> String {
     if text.len() > most {
         // `str::floor_char_boundary` needs Rust 1.91.
         let cut = (0..=most).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
