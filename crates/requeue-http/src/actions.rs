@@ -211,13 +211,22 @@ pub(crate) struct Log {
     /// The number of keys that the action is for, if it is known.
     keys: Option<usize>,
     changed: usize,
+    /// The key, as it is shown, if the action is for only one.
+    only: Option<String>,
     /// True from the start to the end of the action.
     is_open: bool,
 }
 
 impl Log {
     pub(crate) const fn new(remote: Remote, action: &'static str) -> Self {
-        Self { remote, action, group: None, keys: None, changed: 0, is_open: false }
+        Self { remote, action, group: None, keys: None, changed: 0, only: None, is_open: false }
+    }
+
+    /// Notes the key of an action that is for only one.
+    fn note_only<'a>(&mut self, mut keys: impl Iterator<Item = &'a [u8]>) {
+        if let (Some(key), None) = (keys.next(), keys.next()) {
+            self.only = Some(escape_key(key).chars().filter(|char| !char.is_control()).collect());
+        }
     }
 
     /// Logs that the action starts.
@@ -268,6 +277,13 @@ impl Log {
         (cancelled, done)
     }
 
+    /// Logs the end of the action, or else that the action was interrupted.
+    fn end(self, is_done: bool) {
+        if is_done {
+            self.complete();
+        }
+    }
+
     /// Logs the end of the action.
     fn complete(mut self) {
         self.is_open = false;
@@ -296,26 +312,23 @@ pub(crate) async fn add_keys(State(site): Site, request: Request) -> Result<Resp
         Ok(NewKey { key, delay, priority, revive, group })
     });
     let keys = keys.collect::<Result<Vec<_>, Problem>>()?;
-    let only = shown_first(keys.iter().map(|new| &new.key));
     let mut log = Log::new(remote, "add");
+    log.note_only(keys.iter().map(|new| &*new.key));
     let results = log.run_all(keys.len(), site.source.add_keys(keys)).await;
-    if let Ok(results) = &results {
-        log.changed = results.len();
-    }
     let added = match &results {
-        Ok(results) => results
-            .iter()
-            .filter(|result| !matches!(result, AddResult::Parked | AddResult::Refused))
-            .count(),
+        Ok(results) => {
+            log.changed = results.len();
+            let is_added =
+                |result: &&AddResult| !matches!(result, AddResult::Parked | AddResult::Refused);
+            results.iter().filter(is_added).count()
+        }
         Err(problem) => problem.changed,
     };
-    match results.is_ok() {
-        true => log.complete(),
-        false => drop(log),
-    }
+    let target = keys_target(added, log.only.as_deref());
+    log.end(results.is_ok());
     // Programs add keys too, which must not crowd out the actions of operators.
     if operator.is_named() && added > 0 {
-        record(&site, operator, "add", keys_target(added, only.as_deref())).await;
+        record(&site, operator, "add", target).await;
     }
     Ok(json(&AddResults { results: results? }))
 }
@@ -328,9 +341,8 @@ pub(crate) async fn change_keys(
     let remote = check_token(&site, &request)?;
     let (change, operator) = read_body::<Change>(request, remote).await?;
     let mut log = Log::new(remote, action.name());
-    let mut only = None;
     let changed = match (change.keys, change.matching, change.expected) {
-        (Some(keys), None, None) => act_on_keys(&site, action, keys, &mut only, &mut log).await,
+        (Some(keys), None, None) => act_on_keys(&site, action, keys, &mut log).await,
         (None, Some(matching), Some(expected)) => {
             let _turn = site.take_turn().await?;
             act_on_matching(&site, action, matching, expected, &mut log).await
@@ -340,39 +352,26 @@ pub(crate) async fn change_keys(
             Err(Problem::new(StatusCode::BAD_REQUEST, error))
         }
     };
-    let count = log.changed;
-    if changed.is_ok() {
-        log.complete();
-    } else {
-        drop(log);
-    }
+    let (count, target) = (log.changed, keys_target(log.changed, log.only.as_deref()));
+    log.end(changed.is_ok());
     // An action that failed may have changed some keys.
     if count > 0 {
-        let target = keys_target(count, only.as_deref());
         record(&site, operator, action.name(), target).await;
     }
     Ok(json(&changed?))
-}
-
-/// Returns the first key as it is shown.
-fn shown_first<'a>(mut keys: impl Iterator<Item = &'a Vec<u8>>) -> Option<String> {
-    keys.next().map(|key| escape_key(key).chars().filter(|char| !char.is_control()).collect())
 }
 
 async fn act_on_keys(
     site: &SiteState,
     action: Action,
     keys: Vec<NamedKey>,
-    only: &mut Option<String>,
     log: &mut Log,
 ) -> Result<Changed, Problem> {
     let keys: Vec<_> = check_count(keys)?
         .into_iter()
         .map(|key| key.into_bytes("keys"))
         .collect::<Result<_, _>>()?;
-    if keys.len() == 1 {
-        *only = shown_first(keys.iter());
-    }
+    log.note_only(keys.iter().map(|key| &**key));
     let results = log.run_all(keys.len(), site.source.change_keys(action, keys)).await?;
     log.changed = count_of(&results);
     Ok(Changed { changed: log.changed, matched: None, results: Some(results) })
@@ -470,6 +469,19 @@ mod tests {
     use crate::{Control, History, Run, Site};
 
     /// Keeps events as lines.
+    #[test]
+    fn a_record_names_the_key_of_an_action_on_one_key_only() {
+        let only = |keys: &[&'static [u8]]| {
+            let mut log = Log::new(Remote::default(), "add");
+            log.note_only(keys.iter().copied());
+            log.only.clone()
+        };
+        assert_eq!(only(&[b"a"]).as_deref(), Some("a"));
+        // If one of two keys was refused, the other one may be either.
+        assert_eq!(only(&[b"a", b"b"]), None);
+        assert_eq!(only(&[]), None);
+    }
+
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<String>>);
 
@@ -566,8 +578,7 @@ mod tests {
         let site = Site::builder(queue.clone()).control(Two(queue)).history(&history).build();
         let revive = async |keys: Vec<NamedKey>| {
             let mut log = Log::new(Remote::default(), "revive");
-            let revived =
-                act_on_keys(site.state(), Action::Revive, keys, &mut None, &mut log).await;
+            let revived = act_on_keys(site.state(), Action::Revive, keys, &mut log).await;
             assert!(revived.is_err());
             drop(log);
             std::mem::take(&mut *lines.0.lock().unwrap())
