@@ -367,8 +367,8 @@ pub struct FailureGroup {
     pub key: String,
     pub key_base64: Option<String>,
     pub sample: Option<String>,
-    /// The times since the first and the last failure, in seconds. `None` if the source has not recorded the time of any
-    /// of these keys.
+    /// The times since the first and the last failure, in seconds. `first` is `None` unless the time is known of each key,
+    /// and `last` is `None` if the time is known of no key.
     pub first: Option<f64>,
     pub last: Option<f64>,
 }

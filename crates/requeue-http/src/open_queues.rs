@@ -132,7 +132,7 @@ impl OpenQueue {
         let make = || self.queue.get().map(|queue| make(queue.clone()));
         let made = self.site.get().or_else(|| {
             let made = make()?;
-            // Of two requests, one makes the site that stays.
+            // If two requests make a site, one of the sites stays.
             Some(self.site.get_or_init(|| made))
         });
         made.map(|(_, router)| router.clone()).unwrap_or_default()
@@ -265,7 +265,7 @@ impl OpenQueues {
                 Ok(open)
             }
             Ok(Err(Unread::Gone)) => {
-                self.close_if(|other| std::ptr::eq(other, &*open));
+                self.close(&open);
                 let error = format!("the store has no queue {name:?}; / lists the queues");
                 Err(Problem::new(StatusCode::NOT_FOUND, error))
             }
@@ -288,13 +288,17 @@ impl OpenQueues {
             let asked = timeout(PATIENCE_FOR_LIST, queue.is_paused()).await;
             if asked.is_ok_and(|asked| asked.is_err_and(|error| error.kind() == ErrorKind::Dropped))
             {
-                self.close_if(|other| std::ptr::eq(other, &*open));
+                self.close(&open);
             }
         }
     }
 
     pub(crate) fn close_all(&self) {
         self.close_if(|_| true);
+    }
+
+    fn close(&self, open: &OpenQueue) {
+        self.close_if(|other| std::ptr::eq(other, open));
     }
 
     fn close_if(&self, is_closed: impl Fn(&OpenQueue) -> bool) {
@@ -329,7 +333,7 @@ impl OpenQueues {
             Ok(Ok(read)) => open.end_read(Ok(read)),
             Ok(Err(Unread::Failed(error))) => open.end_read(Err(error)),
             Err(_) => open.end_read(Err("the store does not answer in time".to_owned())),
-            Ok(Err(Unread::Gone)) => self.close_if(|other| std::ptr::eq(other, &*open)),
+            Ok(Err(Unread::Gone)) => self.close(&open),
         }
     }
 

@@ -141,7 +141,7 @@ fn the_last_failures_of_a_key_are_explained_with_their_outputs() {
     let by_server = end(&mut explain, "").text();
     let of_runs = |text: &str| -> Vec<String> {
         let lines = text.lines().skip(1);
-        // The server computes the times anew.
+        // The server computes the times again.
         lines.map(|line| line.split("; ended at ").next().unwrap_or_default().to_owned()).collect()
     };
     assert_eq!(of_runs(&by_server), of_runs(&text), "{by_server}");

@@ -355,7 +355,7 @@ declare
     again tid[];
     -- The keys that have succeeded, and have failed before.
     cured bytea[];
-    -- Whether old failures are due to be removed.
+    -- True if this call removes old failures.
     is_trimmed boolean := false;
     others integer[];
     -- The groups of the keys.
