@@ -10,9 +10,9 @@
 //! - The last fencing token.
 //! - A hash of the last failed runs of each key that fails.
 //! - A list with a token for waiting processes.
-//! - For groups: a sorted set of the ready keys in the order of the turns, and one of the keys in flight by group.
-//!   Two hashes contain the group of each key, and the settings of each group. Queues without groups run no command
-//!   for them.
+//! - For groups: a sorted set of the ready keys in the order of the turns. Two hashes contain the number of keys in
+//!   flight, and the settings of each group. The group of a key is in its row. Queues without groups run no command for
+//!   them.
 //!
 //! Schedules are in a hash and a sorted set, in the shard of their keys. If the server evicts keys, it may lose them. The
 //! numbers per minute are in a hash and two sorted sets, in the slot of the record of the queue.
@@ -50,7 +50,7 @@
 //! `zrangebylex`, `zrangebyscore`, `zscore`, `zcount`, `zcard`, `zscan`, `llen`, `lpush` and `ltrim`. A
 //! cluster also needs `cluster|slots` and `cluster|info`, `wait=N` needs `wait`, and an address with a
 //! `/DB` needs `select`. `migrate` needs no more. With `info`, servers that evict or do not persist are
-//! detected. With `unlink`, queues can be dropped. Queues with groups also need `zlexcount`.
+//! detected. With `unlink`, queues can be dropped.
 //!
 //! # Lost keys
 //!
@@ -59,9 +59,9 @@
 //! finds nothing. Then a repair walks all rows in short steps and restores their places. Places without a row
 //! are dropped. Keys whose rows are gone are lost.
 //!
-//! In a queue with groups, claims deliver nothing while the groups of keys are incomplete, because they could not keep
-//! the limits. The repair restores groups from the pattern, and otherwise from the sets of keys that are ready or in
-//! flight. Other keys that have lost their group are in the group with the empty name.
+//! In a queue with groups, claims deliver nothing while the numbers of keys in flight are wrong, because they could not
+//! keep the limits. Each script adds differences to these numbers, so that their sum stays wrong until the repair counts
+//! all keys in flight.
 
 mod actions;
 mod activity;
@@ -533,13 +533,14 @@ impl Engine for Redis {
         let answer = self.run_script(&shards[number], &command).await?;
         let mut answer = Values::from_array(answer)?;
         let now = answer.number()?;
-        let row = answer.bytes().ok().and_then(|packed| read_row(&packed).ok());
+        let has_groups = queue.group_by.is_some();
+        let row = answer.bytes().ok().map(|packed| Stored::without_run(packed, has_groups));
         let mut kept = Vec::new();
         while !answer.is_empty() {
             let value = answer.bytes().ok();
             kept.extend(value.and_then(|value| values::read_failed(&value)));
         }
-        Ok(last_attempts(kept, row.map_or(0, |row| row.failures), now))
+        Ok(last_attempts(kept, row.map_or(0, |row| row.failures()), now))
     }
 
     async fn read_page(

@@ -43,7 +43,7 @@ pub(super) struct Identity {
 pub(super) struct Shard {
     pub(super) slot: u16,
     pub(super) queue: Arc<Identity>,
-    /// The Redis keys, in the order in which the scripts use them. The last five exist only in queues with groups.
+    /// The Redis keys, in the order in which the scripts use them. The last four exist only in queues with groups.
     pub(super) keys: Vec<String>,
     /// The time at which the shard stopped answering claims. Claims skip the shard until it answers.
     pub(super) silent: Mutex<Option<Instant>>,
@@ -87,7 +87,7 @@ impl Shard {
 }
 
 /// The parts of a shard that only queues with groups have.
-const GROUP_PARTS: [&str; 5] = ["turns", "in-flight", "groups-of", "group-settings", "freed"];
+const GROUP_PARTS: [&str; 4] = ["turns", "in-flight", "group-settings", "freed"];
 
 /// Returns all shards of a queue, which are distributed evenly over the slots of a cluster.
 pub(super) fn shards(of: &Arc<Identity>, count: u16) -> Vec<Shard> {

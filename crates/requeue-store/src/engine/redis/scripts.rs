@@ -127,7 +127,7 @@ scripts! { clock:
     [EVEN_IF_FULL, ALIVE, clock, SHARD] => wake;
     [EVEN_IF_FULL, ALIVE, clock, SHARD, RATES] => pause set_rate;
     [EVEN_IF_FULL, ALIVE, clock, SHARD, ROWS, RATES, TURNS] => claim;
-    [EVEN_IF_FULL, ALIVE, clock, SHARD, ROWS] => finish renew cancel cancel_running revive repair change_group regroup;
+    [EVEN_IF_FULL, ALIVE, clock, SHARD, ROWS] => finish renew cancel cancel_running revive repair change_group;
     [UNLESS_FULL, ALIVE, clock, SHARD, ROWS] => add;
     [UNLESS_FULL, ALIVE, clock, SHARD, SCHEDULES] => put_schedule;
     [EVEN_IF_FULL, ALIVE, clock, SHARD, SCHEDULES] => change_schedule next_schedules;

@@ -357,21 +357,33 @@ pub(super) struct Stored {
     packed: Vec<u8>,
     /// The fencing token of the key's cancelled run, if there is one. An earlier run may have had it.
     cancelled: Option<i64>,
-    /// The group of the key. `None`: the queue has no groups, or the group was lost.
-    pub(super) group: Option<String>,
+    /// The group of the key. `None`: the queue has no groups, or another client has written the row.
+    group: Option<String>,
 }
 
 impl Stored {
-    /// Returns the state of a key without a run in flight.
-    pub(super) const fn without_run(packed: Vec<u8>, group: Option<String>) -> Self {
+    /// Returns the state of a key without a run in flight. In a queue with groups, the row follows the group and a zero
+    /// byte.
+    pub(super) fn without_run(mut packed: Vec<u8>, has_groups: bool) -> Self {
+        let middle = packed.iter().position(|&byte| byte == 0).filter(|_| has_groups);
+        let group = middle.and_then(|middle| {
+            let rest = packed.split_off(middle + 1);
+            let mut group = std::mem::replace(&mut packed, rest);
+            group.pop();
+            String::from_utf8(group).ok()
+        });
         Self { packed, cancelled: None, group }
     }
 
-    /// Reads the row, the token, and in a queue with groups the group. Fails if there is no row.
+    /// Reads the row and the token. Fails if there is no row.
     pub(super) fn next(values: &mut Values, has_groups: bool) -> Answer<Self> {
-        let (packed, cancelled) = (values.bytes()?, number(values.next_value()?).ok());
-        let group = if has_groups { values.text_if_any()? } else { None };
-        Ok(Self { packed, cancelled, group })
+        let stored = Self::without_run(values.bytes()?, has_groups);
+        Ok(Self { cancelled: number(values.next_value()?).ok(), ..stored })
+    }
+
+    /// Returns the number of failures in a row. It is 0 if the row cannot be read.
+    pub(super) fn failures(&self) -> u32 {
+        read_row(&self.packed).map_or(0, |row| row.failures)
     }
 
     /// Returns the entry of the key. `epoch` converts a fencing token of the shard to one of the queue.

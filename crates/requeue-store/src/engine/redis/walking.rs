@@ -137,10 +137,9 @@ impl Redis {
         let (now, mut found) = (parked.number()?, Vec::new());
         while !parked.is_empty() {
             let (key, row) = (parked.bytes()?.into(), parked.next_value()?);
-            let group = if has_groups { parked.text_if_any()? } else { None };
             // Another client may have removed the row.
             let stored = match row {
-                Value::BulkString(packed) => Some(Stored::without_run(packed, group)),
+                Value::BulkString(packed) => Some(Stored::without_run(packed, has_groups)),
                 _ => None,
             };
             found.push((key, stored));

@@ -76,8 +76,12 @@ impl Keys<'_> {
 
 /// Checks that the last failures of a key are kept as long as they count.
 pub(crate) async fn check_attempts(rig: &dyn Rig, queue: &str) {
+    check_attempts_with(rig, queue, Settings::default()).await;
+}
+
+pub(crate) async fn check_attempts_with(rig: &dyn Rig, queue: &str, settings: Settings) {
     let engine = rig.engine();
-    let place = engine.open_queue(queue, Settings::default()).await.expect("the queue opens");
+    let place = engine.open_queue(queue, settings).await.expect("the queue opens");
     let place = Place { worker: "w/1".into(), ..place };
     let mut keys = Keys { rig, place, now: BEGIN };
     keys.pass(SECOND).await;

@@ -4,7 +4,7 @@
 -- set aside.
 
 -- The receipt of a batch has its number and its answers. A batch that is sent again adds nothing.
-local RECEIPT, lasts, number = (#KEYS == 15 or #KEYS == 20) and KEYS[#KEYS], nil, nil
+local RECEIPT, lasts, number = (#KEYS == 15 or #KEYS == 19) and KEYS[#KEYS], nil, nil
 local function record(receipt)
   redis.call('SET', RECEIPT, receipt, 'PX', lasts)
 end
@@ -54,13 +54,13 @@ for i, key in ipairs(keys) do
   local said = ARGV[step * (i - 1) + 3]
   local row = rows[key]
   local is_replaced = not row and unreadable[key]
+  if TURNS and not row then
+    group_of[key] = ARGV[step * i + 1]
+  end
   if is_replaced then
     row = replace(key)
   end
   if not row then
-    if TURNS then
-      group_of[key] = ARGV[step * i + 1]
-    end
     local like = fresh[said]
     if not like then
       like = { row = new() }

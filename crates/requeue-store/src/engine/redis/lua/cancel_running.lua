@@ -11,7 +11,7 @@ end
 -- Remove entries of runs that have completed in another way.
 local known = redis.call('HSCAN', CANCELLED, 0, 'COUNT', 100)[2]
 for i = 1, #known, 2 do
-  local text = redis.call('HGET', ROWS, known[i])
+  local text = find({ known[i] })[1]
   local other = text and unpacked(text)
   if not other or other.epoch ~= tonumber(known[i + 1]) then
     redis.call('HDEL', CANCELLED, known[i])

@@ -8,7 +8,7 @@ local generation, least = ARGV[1], tonumber(ARGV[2])
 local was_there = redis.call('GET', EPOCH) and 1 or 0
 for i, key in ipairs(KEYS) do
   local found = redis.call('TYPE', key).ok
-  local ours = (i == 1 or i == 12 or i == 14 or i == 17 or i == 18) and 'hash' or (i == 8 or i == 10 or i == 13) and 'string'
+  local ours = (i == 1 or i == 12 or i == 14 or i == 16 or i == 17) and 'hash' or (i == 8 or i == 10 or i == 13) and 'string'
     or i == 9 and 'list' or 'zset'
   if found ~= 'none' and found ~= ours then
     return redis.error_reply('WRONGTYPE ' .. key .. ' belongs to another program: it is a ' .. found)
@@ -31,9 +31,6 @@ redis.call('ZCOUNT', PARKED, 0, 0)
 redis.call('ZRANGEBYSCORE', PARKED, 0, 0)
 redis.call('ZSCORE', PARKED, none)
 first(PARKED)
-if TURNS then
-  redis.call('ZLEXCOUNT', PARKED, '-', '+')
-end
 -- The following commands leave no trace.
 redis.call('ZREM', AGAIN, none)
 redis.call('HDEL', ROWS, none)

@@ -75,10 +75,6 @@ if #expired > 0 then
     else
       remove(key, LEASES)
       redis.call('ZREM', AGAIN, key)
-      if TURNS then
-        load_groups({ key })
-        redis.call('ZREM', IN_FLIGHT, flight_of(key))
-      end
     end
   end
   keep(failed, at)
@@ -100,8 +96,8 @@ end
 -- In a queue with groups: the members of TURNS, the groups, and the due times as text of the claimed keys.
 local members, groups, dues, visited, has_more
 local is_stalled = is_paused
-if TURNS and not is_paused and has_lost_groups() then
-  -- The repair restores the groups. Until then, no limit could be kept.
+if TURNS and not is_paused and is_miscounted() then
+  -- The repair counts the keys in flight. Until then, no limit could be kept.
   is_odd, is_stalled, max = true, true, 0
 end
 
@@ -113,8 +109,7 @@ if TURNS then
     members, groups, visited, has_more = choose_by_turns(at, max, oldest, ARGV, 8)
   end
   for i, group in ipairs(groups) do
-    local due, key = parse_turn_of(group, members[i])
-    dues[i], keys[i], group_of[key] = due, key, group
+    dues[i], keys[i] = parse_turn_of(group, members[i])
   end
 else
   ready, some = ready_keys('LIMIT', 0, max)
@@ -148,7 +143,7 @@ if #keys > 0 then
   -- a double.
   local epoch = last_epoch()
   local least = math.ceil(at / tonumber(ARGV[6]))
-  local written, leased, taken, changed, flights = {}, {}, {}, {}, {}
+  local written, leased, taken, changed, started = {}, {}, {}, {}, {}
   local leased_until = text_of(lease_until)
   -- A key that is in several sets is delivered once.
   local given = (TURNS or #some > 1) and {}
@@ -160,9 +155,9 @@ if #keys > 0 then
       remove(key, BANDS[1], BANDS[2], BANDS[3])
     end
   end
-  -- Returns whether the member of TURNS of a key has another band or due time than its row. '2' is the byte 50.
+  -- Returns whether the member of TURNS of a key has another band, group or due time than its row. '2' is the byte 50.
   local function is_misplaced(i, priority, due)
-    return string.byte(members[i]) ~= priority + 50 or dues[i] ~= due_text(due)
+    return string.byte(members[i]) ~= priority + 50 or dues[i] ~= due_text(due) or groups[i] ~= group_of[keys[i]]
   end
   for i, text in ipairs(find(keys)) do
     local key, since, adds, reasons, priority, failures = keys[i], nil, nil, nil, nil, 0
@@ -194,16 +189,16 @@ if #keys > 0 then
         epoch = math.max(epoch + 1, least)
         adds = math.max(adds, 1)
         written[#written + 1] = key
-        written[#written + 1] = struct.pack(
+        local running = struct.pack(
           RUNNING, 0, since, 0, 0, priority, epoch, lease_until, at, adds, reasons, priority,
           #worker, worker
         )
+        written[#written + 1] = group and group .. '\0' .. running or running
         leased[#leased + 1] = leased_until
         leased[#leased + 1] = key
         if member then
           append(taken, TURNS, member)
-          flights[#flights + 1] = '0'
-          flights[#flights + 1] = flight_of(key)
+          started[group] = (started[group] or 0) + 1
         else
           append(taken, BANDS[priority + 2], key)
         end
@@ -252,8 +247,8 @@ if #keys > 0 then
       redis.call('ZREM', set, unpack(list))
     end
     redis.call('ZADD', LEASES, unpack(leased))
-    if #flights > 0 then
-      redis.call('ZADD', IN_FLIGHT, unpack(flights))
+    if next(started) then
+      change_in_flight(started)
     end
   end
 end

@@ -4,7 +4,9 @@ local since = NEVER
 -- Returns the time since which a key has been ready that is due since `due`. Another client may have deleted the row.
 local function ready_since(key, due)
   local row = redis.call('HGET', ROWS, key)
-  local added = row and #row >= 16 and struct.unpack('>d', row, 9) or due or NEVER
+  -- In a queue with groups, the row follows the group and a zero byte.
+  local start = row and TURNS and string.find(row, '\0', 1, true) or 0
+  local added = row and #row >= start + 16 and struct.unpack('>d', row, start + 9) or due or NEVER
   return added >= 0 and added or NEVER
 end
 for _, set in ipairs(BANDS) do

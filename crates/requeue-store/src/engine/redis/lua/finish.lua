@@ -38,15 +38,11 @@ if #over > 0 then
   redis.call('HDEL', ROWS, unpack(over))
   redis.call('ZREM', LEASES, unpack(over))
   if TURNS then
-    load_groups(over)
-    local members, freed = {}, {}
-    for i, key in ipairs(over) do
-      members[i] = flight_of(key)
-      freed[group_of[key]] = (freed[group_of[key]] or 0) + 1
+    local changes = {}
+    for _, key in ipairs(over) do
+      changes[group_of[key]] = (changes[group_of[key]] or 0) - 1
     end
-    redis.call('ZREM', IN_FLIGHT, unpack(members))
-    redis.call('HDEL', GROUPS_OF, unpack(over))
-    wake_for_slots(freed)
+    change_in_flight(changes)
   end
 end
 return table.concat(answers)

@@ -7,7 +7,7 @@ if mark == '?' .. generation then
     redis.call('SET', KEYS[10], generation)
     mark = generation
   elseif redis.call('HLEN', ROWS) == 0 then
-    redis.call('UNLINK', EPOCH, WAKE, KEYS[10], unpack(KEYS, 18))
+    redis.call('UNLINK', EPOCH, WAKE, KEYS[10], unpack(KEYS, 17))
   end
 end
 return mark == generation and 1 or 0

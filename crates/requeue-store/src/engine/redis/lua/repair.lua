@@ -14,53 +14,51 @@ end
 -- Returns whether the key has a place in `set`, or is in TURNS instead. It must be in only one of the two.
 local function is_placed(key, row, set)
   local is_there = redis.call('ZSCORE', set, key)
-  if TURNS and band_of(row) then
-    load_groups({ key })
-    if redis.call('ZSCORE', TURNS, turn_of(band_of(row), group_of[key], row.at, key)) then
-      if is_there then
-        redis.call('ZREM', set, key)
-      end
-      return true
+  if TURNS and band_of(row)
+    and redis.call('ZSCORE', TURNS, turn_of(band_of(row), group_of[key], row.at, key))
+  then
+    if is_there then
+      redis.call('ZREM', set, key)
     end
+    return true
   end
   return is_there
 end
 
--- Returns whether a member of TURNS or IN_FLIGHT is right. First restores the group of its key if it was lost.
-local function belongs_to_group(member)
-  local group, key, _
-  if walked == TURNS then
-    _, group, _, key = parse_turn(member)
-  else
-    local middle = string.find(member, '\0', 1, true) or #member + 1
-    group, key = string.sub(member, 1, middle - 1), string.sub(member, middle + 1)
+-- Counts the keys in flight by group. Other scripts change the numbers, so this is one step.
+local function count_in_flight()
+  local numbers, scanned = {}, '0'
+  repeat
+    local found = redis.call('HSCAN', IN_FLIGHT, scanned, 'COUNT', 1000)
+    scanned = found[1]
+    for i = 1, #found[2], 2 do
+      redis.call('HDEL', IN_FLIGHT, found[2][i])
+    end
+  until scanned == '0'
+  for start = 0, redis.call('ZCARD', LEASES) - 1, 1000 do
+    local keys = redis.call('ZRANGE', LEASES, start, start + 999)
+    for i, text in ipairs(find(keys)) do
+      -- The next repair removes a key without a row.
+      for _, group in ipairs({ DEFAULT, text and group_of[keys[i]] or nil }) do
+        numbers[group] = (numbers[group] or 0) + 1
+      end
+    end
   end
-  local text = key and redis.call('HGET', ROWS, key)
-  local row = text and unpacked(text)
-  if not row or is_aside(key) then
-    return false
+  for group, number in pairs(numbers) do
+    redis.call('HSET', IN_FLIGHT, group, number)
   end
-  local is_right
-  group_of[key] = group
-  if walked == TURNS then
-    is_right = band_of(row) and member == turn_of(band_of(row), group, row.at, key)
-  else
-    is_right = place(row) == LEASES
-  end
-  local known = redis.call('HGET', GROUPS_OF, key)
-  if is_right and not known then
-    redis.call('HSET', GROUPS_OF, key, group)
-    return true
-  end
-  return is_right and known == group
 end
 
 if walked == ROWS then
   local found = redis.call('HSCAN', ROWS, cursor, 'COUNT', 200)
   cursor = found[1]
+  local keys = {}
   for i = 1, #found[2], 2 do
-    local key = found[2][i]
-    local row, why = unpacked(found[2][i + 1])
+    keys[#keys + 1] = found[2][i]
+  end
+  for i, text in ipairs(#keys > 0 and find(keys) or {}) do
+    local key = keys[i]
+    local row, why = unpacked(text)
     if not row then
       if set_aside(key) then
         aside[#aside + 1] = key
@@ -77,47 +75,35 @@ if walked == ROWS then
         restored = restored + 1
         is_due = is_due or set ~= PARKED and score <= at
       end
-      if TURNS and set == LEASES then
-        load_groups({ key })
-        redis.call('ZADD', IN_FLIGHT, 0, flight_of(key))
-      end
       if runs_again(row) then
         redis.call('ZADD', AGAIN, text_of(row.at), key)
       end
     end
   end
-elseif walked == GROUPS_OF then
-  local found = redis.call('HSCAN', GROUPS_OF, cursor, 'COUNT', 200)
-  cursor = found[1]
-  for i = 1, #found[2], 2 do
-    if not redis.call('HGET', ROWS, found[2][i]) then
-      redis.call('HDEL', GROUPS_OF, found[2][i])
-    end
-  end
-elseif TURNS and (walked == TURNS or walked == IN_FLIGHT) then
-  local found = redis.call('ZSCAN', walked, cursor, 'COUNT', 200)
-  cursor = found[1]
-  for i = 1, #found[2], 2 do
-    if not belongs_to_group(found[2][i]) then
-      redis.call('ZREM', walked, found[2][i])
-      dropped = dropped + (walked == TURNS and 1 or 0)
-    end
-  end
+elseif walked == IN_FLIGHT then
+  count_in_flight()
+  cursor, is_due = '0', true
 else
   local found = redis.call('ZSCAN', walked, cursor, 'COUNT', 200)
   cursor = found[1]
   for i = 1, #found[2], 2 do
-    local key = found[2][i]
-    local text = redis.call('HGET', ROWS, key)
+    local key, _ = found[2][i]
+    if walked == TURNS then
+      _, _, _, key = parse_turn(found[2][i])
+    end
+    local text = find({ key })[1]
     local row = text and unpacked(text)
     local belongs
     if walked == ASIDE then
       belongs = text and not row
+    elseif walked == TURNS then
+      belongs = row and band_of(row) and not is_aside(key)
+        and found[2][i] == turn_of(band_of(row), group_of[key], row.at, key)
     else
       belongs = row and (place(row) == walked or walked == AGAIN and runs_again(row))
     end
     if not belongs then
-      redis.call('ZREM', walked, key)
+      redis.call('ZREM', walked, found[2][i])
       dropped = dropped + (walked ~= AGAIN and 1 or 0)
     end
   end

@@ -162,9 +162,22 @@ local function runs_again(row)
   return row.epoch > 0 and row.at > 0 and row.at or nil
 end
 
--- Returns the encoded row of each key, or false.
+-- The groups of the keys that `find` has found, and of new keys. Queues without groups need none of this.
+local group_of, due_text, turn_of
+
+-- Returns the encoded row of each key, or false. In a queue with groups, the row follows the group and a zero byte.
 local function find(keys)
-  return redis.call('HMGET', ROWS, unpack(keys))
+  local texts = redis.call('HMGET', ROWS, unpack(keys))
+  for i = 1, TURNS and #keys or 0 do
+    local text = texts[i]
+    if text then
+      -- Another client may have written a row without a group.
+      local middle = string.find(text, '\0', 1, true) or 0
+      group_of[keys[i]] = string.sub(text, 1, middle - 1)
+      texts[i] = string.sub(text, middle + 1)
+    end
+  end
+  return texts
 end
 
 local ALL_PLACES = { BANDS[1], BANDS[2], BANDS[3], LEASES, AGAIN, PARKED }
@@ -178,25 +191,8 @@ local function is_aside(key)
   return some_aside and redis.call('ZSCORE', ASIDE, key)
 end
 
--- The groups of the keys that `load_groups` has read, and of new keys. Queues without groups need none of this.
-local group_of, load_groups, due_text, turn_of, flight_of
 if TURNS then
   group_of = {}
-
-  -- Reads the groups of these keys. A key whose group was lost is in none until the repair.
-  function load_groups(keys)
-    local unknown = {}
-    for i = 1, #keys do
-      if not group_of[keys[i]] then
-        unknown[#unknown + 1] = keys[i]
-      end
-    end
-    if #unknown > 0 then
-      for i, group in ipairs(redis.call('HMGET', GROUPS_OF, unpack(unknown))) do
-        group_of[unknown[i]] = group or ''
-      end
-    end
-  end
 
   -- Returns a due time as TURNS has it. Many keys have the same one.
   local due_as = {}
@@ -213,23 +209,14 @@ if TURNS then
   function turn_of(band, group, at, key)
     return band .. group .. '\0' .. due_text(at) .. '\0' .. key
   end
-
-  -- Returns the member of IN_FLIGHT of a key.
-  function flight_of(key)
-    return group_of[key] .. '\0' .. key
-  end
 end
 
 -- Sets aside a key whose row cannot be read: it is kept, and no claim finds it. Returns false if it already
--- was.
+-- was. Its due time and its group are unknown: it may stay in TURNS until a claim or a repair finds it there, and a
+-- repair counts the keys in flight.
 local function set_aside(key)
   for _, set in ipairs(ALL_PLACES) do
     redis.call('ZREM', set, key)
-  end
-  if TURNS then
-    -- The due time is unknown, so the key may stay in TURNS until a claim or a repair finds it there.
-    load_groups({ key })
-    redis.call('ZREM', IN_FLIGHT, flight_of(key))
   end
   return redis.call('ZADD', ASIDE, 0, key) == 1
 end
@@ -302,20 +289,26 @@ local function append(lists, set, what)
   list[#list + 1] = what
 end
 
-local BAND_OF, count_in_flight, settings_of, settings_of_set, wake_for_ready, wake_for_slots, move_in_groups
+local BAND_OF, in_flight, settings_of, wake_for_ready, change_in_flight, move_in_groups
 if TURNS then
-  -- Returns the number of keys of a group in flight.
-  function count_in_flight(group)
-    return redis.call('ZLEXCOUNT', IN_FLIGHT, '[' .. group .. '\0', '(' .. group .. '\1')
+  -- The numbers of keys in flight of the groups that `read_in_flight` has read.
+  in_flight = {}
+
+  local function read_in_flight(groups)
+    if #groups > 0 then
+      for i, count in ipairs(redis.call('HMGET', IN_FLIGHT, unpack(groups))) do
+        in_flight[groups[i]] = tonumber(count or 0)
+      end
+    end
   end
 
   -- Returns for each of these groups its weight, and the limit of its keys in flight, if any. A paused group has the
-  -- limit 0.
+  -- limit 0. Reads the numbers of keys in flight of the groups with a limit.
   function settings_of(groups)
     local found = redis.call('HMGET', GROUP_SETTINGS, DEFAULT, unpack(groups))
     local default = tonumber(string.match(found[1] or '', '^%S+'))
     -- Most groups have no settings.
-    local settings, usual = {}, { limit = default, weight = 1 }
+    local settings, usual, limited = {}, { limit = default, weight = 1 }, {}
     for i, group in ipairs(groups) do
       local text = found[i + 1]
       if not text then
@@ -327,17 +320,21 @@ if TURNS then
           rate = rate ~= '' and rate, text = text,
         }
       end
+      if settings[group].limit and not in_flight[group] then
+        limited[#limited + 1] = group
+      end
     end
+    read_in_flight(limited)
     return settings
   end
 
-  -- Returns the settings of the groups that are the keys of a table.
-  function settings_of_set(set)
-    local groups = {}
-    for group in pairs(set) do
-      groups[#groups + 1] = group
+  -- Returns the keys of a table.
+  local function names_of(set)
+    local names = {}
+    for name in pairs(set) do
+      names[#names + 1] = name
     end
-    return #groups > 0 and settings_of(groups) or {}
+    return names
   end
 
   -- Wakes a waiting process for these groups, each with its band before it. The process finds them in FREED.
@@ -359,9 +356,8 @@ if TURNS then
   -- process would look in vain for a key among all groups. `ready` has a table of bands for each group.
   function wake_for_ready(ready)
     local members = {}
-    for group, settings in pairs(settings_of_set(ready)) do
-      local limit = settings.limit
-      if not limit or limit > 0 and count_in_flight(group) < limit then
+    for group, settings in pairs(settings_of(names_of(ready))) do
+      if not settings.limit or in_flight[group] < settings.limit then
         for band in pairs(ready[group]) do
           members[#members + 1] = band .. group
         end
@@ -370,13 +366,36 @@ if TURNS then
     wake_for_groups(members)
   end
 
-  -- Wakes a waiting process for each group that was at its limit and has a ready key. `freed` has the groups of which keys
-  -- are no longer in flight, with the numbers of these keys.
-  function wake_for_slots(freed)
-    local members = {}
-    for group, settings in pairs(settings_of_set(freed)) do
+  -- Adds to the numbers of keys in flight by group. Wakes a waiting process for each group that was at its limit, and
+  -- has a ready key.
+  function change_in_flight(changes)
+    local sum, freed, written, gone, members = 0, {}, {}, {}, {}
+    for group, change in pairs(changes) do
+      sum = sum + change
+      if change < 0 then
+        freed[#freed + 1] = group
+      end
+    end
+    changes[DEFAULT] = sum
+    read_in_flight(names_of(changes))
+    for group, change in pairs(changes) do
+      in_flight[group] = in_flight[group] + change
+      if in_flight[group] == 0 then
+        gone[#gone + 1] = group
+      else
+        written[#written + 1] = group
+        written[#written + 1] = in_flight[group]
+      end
+    end
+    if #written > 0 then
+      redis.call('HSET', IN_FLIGHT, unpack(written))
+    end
+    if #gone > 0 then
+      redis.call('HDEL', IN_FLIGHT, unpack(gone))
+    end
+    for group, settings in pairs(#freed > 0 and settings_of(freed) or {}) do
       local limit = settings.limit
-      if limit and limit > 0 and count_in_flight(group) + freed[group] >= limit then
+      if limit and limit > 0 and in_flight[group] - changes[group] >= limit then
         for band = 1, 3 do
           if turns_of_group(band, group, 1)[1] then
             members[#members + 1] = band .. group
@@ -391,7 +410,7 @@ if TURNS then
 
   -- Moves a key of a queue with groups between the sets that have groups. Returns true if its new place is in TURNS
   -- instead of `set`.
-  function move_in_groups(key, row, set, at, now, put, taken, freed)
+  function move_in_groups(key, row, set, at, now, put, taken, changes)
     local was_in, was_at = row.was_in, row.was_at
     local is_moved = was_in ~= set or was_at ~= at
     local band, was_band = set and BAND_OF[set], was_in and BAND_OF[was_in]
@@ -407,13 +426,9 @@ if TURNS then
       append(put, TURNS, '0')
       append(put, TURNS, turn_of(band, group_of[key], at, key))
     end
-    local was_running, is_running = was_in == LEASES, set == LEASES
-    if is_running and not was_running then
-      append(put, IN_FLIGHT, '0')
-      append(put, IN_FLIGHT, flight_of(key))
-    elseif not is_running and (was_running or row.is_misplaced) then
-      append(taken, IN_FLIGHT, flight_of(key))
-      freed[group_of[key]] = (freed[group_of[key]] or 0) + 1
+    local change = (set == LEASES and 1 or 0) - (was_in == LEASES and 1 or 0)
+    if change ~= 0 then
+      changes[group_of[key]] = (changes[group_of[key]] or 0) + change
     end
     return is_turn
   end
@@ -450,13 +465,8 @@ local function keep(keys, now)
   local written, gone, put, taken = {}, {}, {}, {}
   -- The failed runs that are written and removed.
   local failed, forgotten = {}, {}
-  -- In a queue with groups: new keys, each followed by its group, and the groups of keys that have left flight.
-  -- Also the groups of new ready keys.
-  local grouped, freed, ready
-  if TURNS then
-    grouped, freed, ready = {}, {}, {}
-    load_groups(keys)
-  end
+  -- In a queue with groups: the changes of the numbers of keys in flight, and the groups of new ready keys.
+  local changes, ready = {}, {}
   local soonest = NEVER
   for i = 1, #keys do
     local key = keys[i]
@@ -467,14 +477,10 @@ local function keep(keys, now)
       text = set and packed(row)
     end
     local was_in = row.was_in
-    local is_turn = TURNS and move_in_groups(key, row, set, at, now, put, taken, freed)
+    local is_turn = TURNS and move_in_groups(key, row, set, at, now, put, taken, changes)
     if set then
       written[#written + 1] = key
-      written[#written + 1] = text
-      if TURNS and not was_in then
-        grouped[#grouped + 1] = key
-        grouped[#grouped + 1] = group_of[key]
-      end
+      written[#written + 1] = TURNS and group_of[key] .. '\0' .. text or text
       if was_in ~= set or row.was_at ~= at then
         if is_turn then
           local group = group_of[key]
@@ -522,9 +528,6 @@ local function keep(keys, now)
   end
   if #gone > 0 then
     redis.call('HDEL', ROWS, unpack(gone))
-    if TURNS then
-      redis.call('HDEL', GROUPS_OF, unpack(gone))
-    end
   end
   if #forgotten > 0 then
     redis.call('HDEL', ATTEMPTS, unpack(forgotten))
@@ -532,9 +535,6 @@ local function keep(keys, now)
   if #failed > 0 then
     redis.call('HSET', ATTEMPTS, unpack(failed))
     trim_attempts(now)
-  end
-  if TURNS and #grouped > 0 then
-    redis.call('HSET', GROUPS_OF, unpack(grouped))
   end
   for set, list in pairs(taken) do
     redis.call('ZREM', set, unpack(list))
@@ -546,8 +546,12 @@ local function keep(keys, now)
     wake()
   end
   if TURNS then
-    wake_for_ready(ready)
-    wake_for_slots(freed)
+    if next(ready) then
+      wake_for_ready(ready)
+    end
+    if next(changes) then
+      change_in_flight(changes)
+    end
   end
 end
 

@@ -14,14 +14,14 @@ local ATTEMPTS = KEYS[14]
 -- The keys of a queue with groups. Other queues do not have them, and run no command for groups.
 --
 -- TURNS has the keys that are ready, instead of BANDS, ordered by band, group, due time and key: see
--- `turn_of`. A key that becomes due by time stays in BANDS until a claim moves it. IN_FLIGHT has the keys
--- in flight with their groups, in addition to LEASES. GROUPS_OF is a hash of the group of each key that has
--- a row. GROUP_SETTINGS has the settings of groups: limit, weight, 1 if the group is paused, and the gate of its rate, if
--- it has one. The group `DEFAULT` has those of the queue. FREED has groups that may have become able to deliver a key,
--- each with its band before it. A claim takes some of them, so that it need not search for them.
-local TURNS, IN_FLIGHT, GROUPS_OF, GROUP_SETTINGS, FREED
-if #KEYS >= 19 then
-  TURNS, IN_FLIGHT, GROUPS_OF, GROUP_SETTINGS, FREED = KEYS[15], KEYS[16], KEYS[17], KEYS[18], KEYS[19]
+-- `turn_of`. A key that becomes due by time stays in BANDS until a claim moves it. IN_FLIGHT is a hash of the numbers of
+-- keys in flight by group; `DEFAULT` has their sum. GROUP_SETTINGS has the settings of groups: limit, weight, 1 if the
+-- group is paused, and the gate of its rate, if it has one. `DEFAULT` has those of the queue. FREED has groups that may
+-- have become able to deliver a key, each with its band before it. A claim takes some of them, so that it need not
+-- search for them.
+local TURNS, IN_FLIGHT, GROUP_SETTINGS, FREED
+if #KEYS >= 18 then
+  TURNS, IN_FLIGHT, GROUP_SETTINGS, FREED = KEYS[15], KEYS[16], KEYS[17], KEYS[18]
 end
 -- The names of groups have no control characters.
 local DEFAULT = '\1'
@@ -102,14 +102,14 @@ local function unplaced()
   return redis.call('HLEN', ROWS) - placed
 end
 
--- Returns whether the groups of keys, or of keys in flight, were lost. The limits are then unknown.
-local function has_lost_groups()
-  return redis.call('ZCARD', LEASES) ~= redis.call('ZCARD', IN_FLIGHT)
-    or redis.call('HLEN', ROWS) ~= redis.call('HLEN', GROUPS_OF)
+-- Returns whether the numbers of keys in flight by group are wrong. Scripts change them by differences, so that a
+-- wrong sum stays wrong until the repair.
+local function is_miscounted()
+  return redis.call('ZCARD', LEASES) ~= tonumber(redis.call('HGET', IN_FLIGHT, DEFAULT) or 0)
 end
 
 local function is_damaged()
-  return unplaced() ~= 0 or TURNS and has_lost_groups()
+  return unplaced() ~= 0 or TURNS and is_miscounted()
 end
 
 -- Returns the numbers of keys that are ready, waiting, in flight, dirty, parked and damaged. Damaged keys

@@ -11,9 +11,10 @@ if TURNS then
         for i = 1, #due, 2 do
           keys[#keys + 1] = due[i]
         end
-        load_groups(keys)
+        -- A claim removes a key without a row from TURNS.
+        find(keys)
         for i, key in ipairs(keys) do
-          members[2 * i - 1], members[2 * i] = '0', turn_of(band, group_of[key], tonumber(due[2 * i]), key)
+          members[2 * i - 1], members[2 * i] = '0', turn_of(band, group_of[key] or '', tonumber(due[2 * i]), key)
         end
         redis.call('ZREM', set, unpack(keys))
         redis.call('ZADD', TURNS, unpack(members))
@@ -113,7 +114,7 @@ if TURNS then
     if not turn.limit then
       return wanted
     end
-    running[turn.group] = running[turn.group] or count_in_flight(turn.group)
+    running[turn.group] = running[turn.group] or in_flight[turn.group]
     return math.max(math.min(wanted, turn.limit - running[turn.group]), 0)
   end
 

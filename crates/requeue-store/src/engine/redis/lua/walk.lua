@@ -1,6 +1,6 @@
 -- Takes a step of a walk over all keys, or over those in flight. ARGV: 'all' or the set, and the cursor of
 -- the last step. Answers the new cursor, the time, and the keys with their rows and the fencing tokens of their cancelled
--- runs, if any. In a queue with groups, their groups follow.
+-- runs, if any.
 local which, cursor = ARGV[1], ARGV[2]
 local found
 if which == 'all' then
@@ -18,9 +18,6 @@ for i = 1, #found[2], 2 do
     answer[#answer + 1] = key
     answer[#answer + 1] = row
     answer[#answer + 1] = some_cancelled and redis.call('HGET', CANCELLED, key) or ''
-    if TURNS then
-      answer[#answer + 1] = redis.call('HGET', GROUPS_OF, key)
-    end
   end
 end
 return answer
