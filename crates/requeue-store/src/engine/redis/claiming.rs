@@ -51,7 +51,7 @@ impl Redis {
                 queue.note_failure(Part::Shard(number), fault);
             })?;
         queue.note_answer(|| Part::Shard(number));
-        let ShardClaim { mut claimed, at, health, visited } =
+        let ShardClaim { mut claimed, at, health, needs_search, visited } =
             values::read_claimed(answer, has_groups)?;
         if let Some(rounds) = rounds {
             let mut turns = lock(&shards[number].turns);
@@ -59,6 +59,9 @@ impl Redis {
                 turns.note_rate();
             }
             claimed.is_rated |= turns.has_rates();
+            if needs_search {
+                turns.forget_search();
+            }
             if let Some(visited) = visited {
                 let count = claimed.items.len();
                 let is_searching = turns.note_visited(visited, count, max);

@@ -50,7 +50,7 @@
 //! `zrangebylex`, `zrangebyscore`, `zscore`, `zcount`, `zcard`, `zscan`, `llen`, `lpush` and `ltrim`. A
 //! cluster also needs `cluster|slots` and `cluster|info`, `wait=N` needs `wait`, and an address with a
 //! `/DB` needs `select`. `migrate` needs no more. With `info`, servers that evict or do not persist are
-//! detected. With `unlink`, queues can be dropped.
+//! detected. With `unlink`, queues can be dropped. Queues with groups also need `zremrangebylex`.
 //!
 //! # Lost keys
 //!

@@ -243,6 +243,8 @@ pub(super) struct ShardClaim {
     /// The time of the claim.
     pub(super) at: Micros,
     pub(super) health: Health,
+    /// True if groups have changed that no wake has named.
+    pub(super) needs_search: bool,
     /// The groups that the claim has visited. `None`: the queue has no groups, or none was visited.
     pub(super) visited: Option<Bands<Visited>>,
 }
@@ -264,7 +266,7 @@ pub(super) fn read_claimed(value: Value, has_groups: bool) -> Answer<ShardClaim>
     };
     let health = if is_damaged { Health::Damaged(dropped) } else { Health::Good };
     let visited = if values.is_empty() { None } else { Some(read_visited(values.next_value()?)?) };
-    Ok(ShardClaim { claimed, at, health, visited })
+    Ok(ShardClaim { claimed, at, health, needs_search: flags & 4 > 0, visited })
 }
 
 /// Decodes the visited groups of all priorities.

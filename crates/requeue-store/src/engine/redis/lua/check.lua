@@ -36,6 +36,9 @@ redis.call('ZREM', AGAIN, none)
 redis.call('HDEL', ROWS, none)
 redis.call('ZADD', AGAIN, 0, none)
 redis.call('ZREM', AGAIN, none)
+if TURNS then
+  redis.call('ZREMRANGEBYLEX', AGAIN, '[' .. none, '[' .. none)
+end
 redis.call('HSET', ROWS, none, none)
 redis.call('HDEL', ROWS, none)
 redis.call('SET', EPOCH, math.max(last_epoch(), least))

@@ -3,8 +3,8 @@
 -- name of the worker, and in a queue with groups the rounds: see turns.lua. If the queue is paused, only handles
 -- expired leases.
 -- Answers, in this order: the time of the claim; the time until the next key may be ready, or false if that is unknown
--- or never; 1 if the shard is damaged; the number of places without a row that were dropped; 1 if the queue is paused,
--- or 2 if it or a visited group has a rate; the time until a schedule is due, or false; the keys that were set aside,
+-- or never; 1 if the shard is damaged; the number of places without a row that were dropped; the sum of 1 if the queue
+-- is paused, 2 if it or a visited group has a rate, and 4 if the next claims must search all groups; the time until a schedule is due, or false; the keys that were set aside,
 -- each with the reason; the keys that were parked, each with its failures; and the claimed keys, each with a packed
 -- string: epoch, adds, reasons, priority, failures, and the time for which it was ready.
 -- In a queue with groups, each claimed key is followed by its group, and the answer by the visited groups, unless no
@@ -93,8 +93,8 @@ local function ready_keys(...)
   return ready, some
 end
 
--- In a queue with groups: the members of TURNS, the groups, and the due times as text of the claimed keys.
-local members, groups, dues, visited, has_more
+-- In a queue with groups: the members of TURNS, and the groups, of the claimed keys.
+local members, groups, visited, has_more
 local is_stalled = is_paused
 if TURNS and not is_paused and is_miscounted() then
   -- The repair counts the keys in flight. Until then, no limit could be kept.
@@ -103,13 +103,13 @@ end
 
 local ready, some, keys
 if TURNS then
-  keys, some, members, groups, dues = {}, {}, {}, {}, {}
+  keys, some, members, groups = {}, {}, {}, {}
   -- A claim that the rate of the queue holds back visits no group.
   if not is_stalled and max > 0 then
     members, groups, visited, has_more = choose_by_turns(at, max, oldest, ARGV, 8)
   end
   for i, group in ipairs(groups) do
-    dues[i], keys[i] = parse_turn_of(group, members[i])
+    keys[i] = key_of_turn(group, members[i])
   end
 else
   ready, some = ready_keys('LIMIT', 0, max)
@@ -150,18 +150,18 @@ if #keys > 0 then
   -- Removes a place of a key that is not ready there.
   local function remove_place(key, member)
     if member then
-      remove(member, TURNS)
+      is_odd, removed = true, removed + 1
     else
       remove(key, BANDS[1], BANDS[2], BANDS[3])
     end
   end
-  -- Returns whether the member of TURNS of a key has another band, group or due time than its row. '2' is the byte 50.
-  local function is_misplaced(i, priority, due)
-    return string.byte(members[i]) ~= priority + 50 or dues[i] ~= due_text(due) or groups[i] ~= group_of[keys[i]]
+  -- Returns whether the row of a key has another place than this member of TURNS.
+  local function is_misplaced(member, key, priority, due)
+    return member ~= turn_of(priority + 2, group_of[key], due, key)
   end
-  for i, text in ipairs(find(keys)) do
+  for i, text in ipairs(find_texts(keys)) do
     local key, since, adds, reasons, priority, failures = keys[i], nil, nil, nil, nil, 0
-    local member, group
+    local start, member, group = text and skip_group(key, text), nil, nil
     if TURNS then
       member, group = members[i], groups[i]
     end
@@ -172,46 +172,38 @@ if #keys > 0 then
       end
     elseif not text then
       remove_place(key, member)
-    elseif #text == PENDING_SIZE and not is_aside(key) then
+    elseif #text == start + PENDING_SIZE and not is_aside(key) then
       -- The most common case: the row is only pending.
       local due
-      due, since, adds, reasons, priority = unpacked_pending(text)
+      due, since, adds, reasons, priority = unpacked_pending(text, start)
       if not due or due == 0 then
         put_aside(key, due and 'the row has no state' or since)
         since = nil
-        if member then
-          redis.call('ZREM', TURNS, member)
-        end
-      elseif member and is_misplaced(i, priority, due) then
+      elseif member and is_misplaced(member, key, priority, due) then
         remove_place(key, member)
         since = nil
       else
         epoch = math.max(epoch + 1, least)
         adds = math.max(adds, 1)
-        written[#written + 1] = key
         local running = struct.pack(
           RUNNING, 0, since, 0, 0, priority, epoch, lease_until, at, adds, reasons, priority,
           #worker, worker
         )
-        written[#written + 1] = group and group .. '\0' .. running or running
-        leased[#leased + 1] = leased_until
-        leased[#leased + 1] = key
-        if member then
-          append(taken, TURNS, member)
+        local n = #written
+        written[n + 1], written[n + 2] = key, group and group .. '\0' .. running or running
+        leased[n + 1], leased[n + 2] = leased_until, key
+        if group then
           started[group] = (started[group] or 0) + 1
         else
           append(taken, BANDS[priority + 2], key)
         end
       end
     else
-      local row = read(key, text)
+      local row = read(key, string.sub(text, start + 1))
       if not row then
         put_aside(key, unreadable[key])
-        if member then
-          redis.call('ZREM', TURNS, member)
-        end
       elseif row.epoch > 0 or row.parked == 1
-        or member and is_misplaced(i, row.priority, row.at) then
+        or member and is_misplaced(member, key, row.priority, row.at) then
         -- The key is not ready: this place remains from an old row.
         remove_place(key, member)
       else
@@ -234,10 +226,13 @@ if #keys > 0 then
     end
     if since then
       local queued = math.max(at - since, 0)
-      delivered[#delivered + 1] = key
-      delivered[#delivered + 1] = struct.pack(HAND_OUT, epoch, adds, reasons, priority, failures, queued)
-      delivered[#delivered + 1] = group
+      local n = #delivered
+      delivered[n + 1], delivered[n + 3] = key, group
+      delivered[n + 2] = struct.pack(HAND_OUT, epoch, adds, reasons, priority, failures, queued)
     end
+  end
+  if TURNS then
+    remove_chosen()
   end
   keep(changed, at)
   redis.call('SET', EPOCH, epoch)
@@ -288,5 +283,5 @@ else
 end
 local damaged = is_odd or #delivered == 0 and is_damaged()
 local schedule_in = schedule_at and math.max(schedule_at - at, 0) or false
-local flags = (is_paused and 1 or 0) + (is_rated and 2 or 0)
+local flags = (is_paused and 1 or 0) + (is_rated and 2 or 0) + (TURNS and needs_search() and 4 or 0)
 return { at, next_in, damaged and 1 or 0, removed, flags, schedule_in, aside, parked, delivered, visited }

@@ -2,13 +2,14 @@
 -- parameters, and failure: see `fail`. Answers one digit per completion: 1 if its holder still had the lease.
 local at, hold = now(), ARGV[1] == '1'
 local keys, changed, over, answers = keys_given(4), {}, {}, {}
-for i, text in ipairs(find(keys)) do
+for i, text in ipairs(find_texts(keys)) do
   local key, epoch, how = keys[i], tonumber(ARGV[4 * i - 1]), ARGV[4 * i]
   answers[i] = 0
-  if how == 'succeed' and text and #text == RUNNING_SIZE + (string.byte(text, RUNNING_SIZE) or 0)
+  local start = text and skip_group(key, text)
+  if how == 'succeed' and text and #text == start + RUNNING_SIZE + (string.byte(text, start + RUNNING_SIZE) or 0)
     and not rows[key] and not is_aside(key) then
     -- The key has neither failures nor a bound. Unless it was added again, nothing of it remains.
-    local again, _, _, _, _, held, lease_until = struct.unpack(RUNNING, text)
+    local again, _, _, _, _, held, lease_until = struct.unpack(RUNNING, text, start + 1)
     if again == 0 then
       text = nil
       if held == epoch and lease_until > at and not over[key] then
@@ -18,7 +19,7 @@ for i, text in ipairs(find(keys)) do
       end
     end
   end
-  local row = not over[key] and (rows[key] or text and read(key, text))
+  local row = not over[key] and (rows[key] or text and read(key, string.sub(text, start + 1)))
   if row and is_held(row, epoch, at) then
     how = parsed(how, ENDS)
     if how.what == 'unclaim' and cancelled_of({ key })[key] then

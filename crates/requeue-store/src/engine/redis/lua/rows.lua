@@ -57,9 +57,9 @@ local function wrong_time(name, time, ...)
   return wrong_time(...)
 end
 
--- Returns the values of a row that is only pending; nil and the reason if they are invalid.
-local function unpacked_pending(packed)
-  local at, since, adds, reasons, priority = struct.unpack(PENDING, packed)
+-- Returns the values of a row that is only pending, after `start` bytes; nil and the reason if they are invalid.
+local function unpacked_pending(packed, start)
+  local at, since, adds, reasons, priority = struct.unpack(PENDING, packed, start + 1)
   if is_time(at) and is_time(since) and is_priority(priority) then
     return at, since, adds, reasons, priority
   end
@@ -73,7 +73,7 @@ local function unpacked(packed)
   if size ~= PENDING_SIZE and size ~= running and size < running + EXTRA_SIZE then
     return nil, 'the row has ' .. size .. ' bytes'
   end
-  local at, since, adds, reasons, priority = unpacked_pending(packed)
+  local at, since, adds, reasons, priority = unpacked_pending(packed, 0)
   if not at then
     return nil, since
   end
@@ -162,20 +162,31 @@ local function runs_again(row)
   return row.epoch > 0 and row.at > 0 and row.at or nil
 end
 
--- The groups of the keys that `find` has found, and of new keys. Queues without groups need none of this.
+-- The groups of the keys that `skip_group` has read, and of new keys. Queues without groups need none of this.
 local group_of, due_text, turn_of
 
--- Returns the encoded row of each key, or false. In a queue with groups, the row follows the group and a zero byte.
+-- Returns the stored text of each key, or false.
+local function find_texts(keys)
+  return redis.call('HMGET', ROWS, unpack(keys))
+end
+
+-- Returns the number of bytes before the row in the text of a key. In a queue with groups, the row follows the group
+-- and a zero byte.
+local function skip_group(key, text)
+  if not TURNS then
+    return 0
+  end
+  -- Another client may have written a row without a group.
+  local start = string.find(text, '\0', 1, true) or 0
+  group_of[key] = string.sub(text, 1, start - 1)
+  return start
+end
+
+-- Returns the encoded row of each key, or false.
 local function find(keys)
-  local texts = redis.call('HMGET', ROWS, unpack(keys))
+  local texts = find_texts(keys)
   for i = 1, TURNS and #keys or 0 do
-    local text = texts[i]
-    if text then
-      -- Another client may have written a row without a group.
-      local middle = string.find(text, '\0', 1, true) or 0
-      group_of[keys[i]] = string.sub(text, 1, middle - 1)
-      texts[i] = string.sub(text, middle + 1)
-    end
+    texts[i] = texts[i] and string.sub(texts[i], skip_group(keys[i], texts[i]) + 1)
   end
   return texts
 end
@@ -207,7 +218,7 @@ if TURNS then
 
   -- Returns the member of TURNS of a ready key, whose order is the order of the turns.
   function turn_of(band, group, at, key)
-    return band .. group .. '\0' .. due_text(at) .. '\0' .. key
+    return DIGITS[band] .. group .. '\0' .. due_text(at) .. '\0' .. key
   end
 end
 
@@ -289,7 +300,18 @@ local function append(lists, set, what)
   list[#list + 1] = what
 end
 
-local BAND_OF, in_flight, settings_of, wake_for_ready, change_in_flight, move_in_groups
+-- Appends the arguments of ZADD for a member.
+local function append_member(lists, set, score, member)
+  local list = lists[set]
+  if not list then
+    list = {}
+    lists[set] = list
+  end
+  local n = #list
+  list[n + 1], list[n + 2] = score, member
+end
+
+local BAND_OF, in_flight, settings_of, room_in_freed, wake_for_ready, change_in_flight, move_in_groups
 if TURNS then
   -- The numbers of keys in flight of the groups that `read_in_flight` has read.
   in_flight = {}
@@ -307,19 +329,18 @@ if TURNS then
   function settings_of(groups)
     local found = redis.call('HMGET', GROUP_SETTINGS, DEFAULT, unpack(groups))
     local default = tonumber(string.match(found[1] or '', '^%S+'))
-    -- Most groups have no settings.
-    local settings, usual, limited = {}, { limit = default, weight = 1 }, {}
+    -- Many groups have the same text.
+    local settings, parsed_as, limited = {}, { [false] = { limit = default, weight = 1 } }, {}
     for i, group in ipairs(groups) do
       local text = found[i + 1]
-      if not text then
-        settings[group] = usual
-      else
+      if not parsed_as[text] then
         local limit, weight, paused, rate = string.match(text, '^(%S+) (%S+) (%S+) ?(.*)$')
-        settings[group] = {
+        parsed_as[text] = {
           limit = paused == '1' and 0 or tonumber(limit) or default, weight = tonumber(weight) or 1,
           rate = rate ~= '' and rate, text = text,
         }
       end
+      settings[group] = parsed_as[text]
       if settings[group].limit and not in_flight[group] then
         limited[#limited + 1] = group
       end
@@ -328,39 +349,40 @@ if TURNS then
     return settings
   end
 
-  -- Returns the keys of a table.
-  local function names_of(set)
-    local names = {}
-    for name in pairs(set) do
-      names[#names + 1] = name
-    end
-    return names
+  -- Returns how many groups may be added to FREED.
+  local MOST_FREED = 64
+  function room_in_freed()
+    return MOST_FREED - redis.call('ZCARD', FREED)
   end
 
   -- Wakes a waiting process for these groups, each with its band before it. The process finds them in FREED.
-  local MOST_FREED = 256
   local function wake_for_groups(members)
-    local put = {}
-    for i = 1, math.min(#members, #members > 0 and MOST_FREED - redis.call('ZCARD', FREED) or 0) do
+    if #members == 0 then
+      return
+    end
+    local put, room = {}, room_in_freed()
+    for i = 1, math.min(#members, room) do
       put[2 * i - 1], put[2 * i] = '0', members[i]
     end
-    if #put > 0 then
-      redis.call('ZADD', FREED, unpack(put))
+    if #members > room then
+      put[#put + 1], put[#put + 2] = '0', UNNAMED
     end
-    if #members > 0 then
-      wake()
-    end
+    redis.call('ZADD', FREED, unpack(put))
+    wake()
   end
 
   -- Wakes a waiting process for each of these groups, which have new ready keys, that is not at its limit. Otherwise, a
-  -- process would look in vain for a key among all groups. `ready` has a table of bands for each group.
+  -- process would look in vain for a key among all groups. `ready` has the group of each member of FREED.
   function wake_for_ready(ready)
-    local members = {}
-    for group, settings in pairs(settings_of(names_of(ready))) do
-      if not settings.limit or in_flight[group] < settings.limit then
-        for band in pairs(ready[group]) do
-          members[#members + 1] = band .. group
-        end
+    local groups, members = {}, {}
+    for _, group in pairs(ready) do
+      groups[#groups + 1] = group
+    end
+    local settings = settings_of(groups)
+    for member, group in pairs(ready) do
+      local limit = settings[group].limit
+      if not limit or in_flight[group] < limit then
+        members[#members + 1] = member
       end
     end
     wake_for_groups(members)
@@ -369,15 +391,15 @@ if TURNS then
   -- Adds to the numbers of keys in flight by group. Wakes a waiting process for each group that was at its limit, and
   -- has a ready key.
   function change_in_flight(changes)
-    local sum, freed, written, gone, members = 0, {}, {}, {}, {}
+    local sum, groups, freed, written, gone, members = 0, { DEFAULT }, {}, {}, {}, {}
     for group, change in pairs(changes) do
-      sum = sum + change
+      sum, groups[#groups + 1] = sum + change, group
       if change < 0 then
         freed[#freed + 1] = group
       end
     end
     changes[DEFAULT] = sum
-    read_in_flight(names_of(changes))
+    read_in_flight(groups)
     for group, change in pairs(changes) do
       in_flight[group] = in_flight[group] + change
       if in_flight[group] == 0 then
@@ -398,7 +420,7 @@ if TURNS then
       if limit and limit > 0 and in_flight[group] - changes[group] >= limit then
         for band = 1, 3 do
           if turns_of_group(band, group, 1)[1] then
-            members[#members + 1] = band .. group
+            members[#members + 1] = DIGITS[band] .. group
           end
         end
       end
@@ -411,24 +433,25 @@ if TURNS then
   -- Moves a key of a queue with groups between the sets that have groups. Returns true if its new place is in TURNS
   -- instead of `set`.
   function move_in_groups(key, row, set, at, now, put, taken, changes)
-    local was_in, was_at = row.was_in, row.was_at
-    local is_moved = was_in ~= set or was_at ~= at
-    local band, was_band = set and BAND_OF[set], was_in and BAND_OF[was_in]
-    local is_turn = is_moved and band and at <= now
-    if is_moved and was_band then
+    local was_in, was_at, group = row.was_in, row.was_at, group_of[key]
+    local band, was_band = BAND_OF[set], BAND_OF[was_in]
+    if was_in == set and was_at == at then
+      return false
+    end
+    local is_turn = band and at <= now
+    if was_band then
       -- The key was in one of the two sets.
-      append(taken, TURNS, turn_of(was_band, group_of[key], was_at, key))
+      append(taken, TURNS, turn_of(was_band, group, was_at, key))
       if is_turn and set == was_in then
         append(taken, set, key)
       end
     end
     if is_turn then
-      append(put, TURNS, '0')
-      append(put, TURNS, turn_of(band, group_of[key], at, key))
+      append_member(put, TURNS, '0', turn_of(band, group, at, key))
     end
     local change = (set == LEASES and 1 or 0) - (was_in == LEASES and 1 or 0)
     if change ~= 0 then
-      changes[group_of[key]] = (changes[group_of[key]] or 0) + change
+      changes[group] = (changes[group] or 0) + change
     end
     return is_turn
   end
@@ -466,7 +489,7 @@ local function keep(keys, now)
   -- The failed runs that are written and removed.
   local failed, forgotten = {}, {}
   -- In a queue with groups: the changes of the numbers of keys in flight, and the groups of new ready keys.
-  local changes, ready = {}, {}
+  local changes, ready = {}, nil
   local soonest = NEVER
   for i = 1, #keys do
     local key = keys[i]
@@ -479,16 +502,24 @@ local function keep(keys, now)
     local was_in = row.was_in
     local is_turn = TURNS and move_in_groups(key, row, set, at, now, put, taken, changes)
     if set then
-      written[#written + 1] = key
-      written[#written + 1] = TURNS and group_of[key] .. '\0' .. text or text
+      local n = #written
+      written[n + 1], written[n + 2] = key, TURNS and group_of[key] .. '\0' .. text or text
       if was_in ~= set or row.was_at ~= at then
         if is_turn then
-          local group = group_of[key]
-          ready[group] = ready[group] or {}
-          ready[group][BAND_OF[set]] = true
+          if ready == nil then
+            ready = room_in_freed() > 0 and {}
+            if not ready then
+              -- Reading the settings of all these groups is more expensive than a search.
+              append_member(put, FREED, '0', UNNAMED)
+            end
+          end
+          if ready then
+            ready[DIGITS[BAND_OF[set]] .. group_of[key]] = group_of[key]
+          else
+            soonest = now
+          end
         else
-          append(put, set, text_of(at))
-          append(put, set, key)
+          append_member(put, set, text_of(at), key)
         end
         if not is_turn and at < soonest and set ~= LEASES and set ~= PARKED then
           soonest = at
@@ -516,8 +547,7 @@ local function keep(keys, now)
     end
     local again = runs_again(row)
     if again and again ~= row.was_again then
-      append(put, AGAIN, text_of(again))
-      append(put, AGAIN, key)
+      append_member(put, AGAIN, text_of(again), key)
     elseif row.was_again and not again then
       append(taken, AGAIN, key)
     end
@@ -546,7 +576,7 @@ local function keep(keys, now)
     wake()
   end
   if TURNS then
-    if next(ready) then
+    if ready then
       wake_for_ready(ready)
     end
     if next(changes) then

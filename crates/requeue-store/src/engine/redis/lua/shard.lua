@@ -18,13 +18,15 @@ local ATTEMPTS = KEYS[14]
 -- keys in flight by group; `DEFAULT` has their sum. GROUP_SETTINGS has the settings of groups: limit, weight, 1 if the
 -- group is paused, and the gate of its rate, if it has one. `DEFAULT` has those of the queue. FREED has groups that may
 -- have become able to deliver a key, each with its band before it. A claim takes some of them, so that it need not
--- search for them.
+-- search for them. FREED has a bound: `UNNAMED` stands for all groups that are not in it.
 local TURNS, IN_FLIGHT, GROUP_SETTINGS, FREED
 if #KEYS >= 18 then
   TURNS, IN_FLIGHT, GROUP_SETTINGS, FREED = KEYS[15], KEYS[16], KEYS[17], KEYS[18]
 end
 -- The names of groups have no control characters.
 local DEFAULT = '\1'
+-- No band is 0.
+local UNNAMED = '0'
 -- A time that is never reached: the largest exact integer of a double.
 local NEVER = 9007199254740991
 
@@ -137,7 +139,9 @@ local function wake()
   end
 end
 
-local parse_turn, parse_turn_of, turns_of_group, next_turn
+-- The bands as text: Lua converts numbers slowly.
+local DIGITS = { '1', '2', '3' }
+local parse_turn, key_of_turn, turns_of_group, next_turn
 if TURNS then
   -- Returns the band, the group, the due time and the key of a member of TURNS.
   function parse_turn(member)
@@ -147,24 +151,24 @@ if TURNS then
       tonumber(string.sub(member, middle + 1, middle + 16)), string.sub(member, middle + 18)
   end
 
-  -- Returns the due time, as text, and the key of a member of TURNS of this group.
-  function parse_turn_of(group, member)
-    local middle = #group + 2
-    return string.sub(member, middle + 1, middle + 16), string.sub(member, middle + 18)
+  -- Returns the key of a member of TURNS of this group.
+  function key_of_turn(group, member)
+    return string.sub(member, #group + 20)
   end
 
   -- Returns the first `count` members of TURNS of a band and a group, or those after the member `after`.
   function turns_of_group(band, group, count, after)
-    local start = band .. group
+    local start = DIGITS[band] .. group
     return redis.call('ZRANGEBYLEX', TURNS, after and '(' .. after or '[' .. start .. '\0', '(' .. start .. '\1',
-      'LIMIT', 0, count)
+      'LIMIT', '0', count)
   end
 
   -- Returns the first member of TURNS of the band, after those of the group `after`, if it is not nil. The members of
   -- `before` and of later groups are not returned.
   function next_turn(band, after, before)
-    local from = '[' .. band .. (after and after .. '\1' or '')
-    local to = before and '(' .. band .. before .. '\1' or '(' .. (band + 1)
-    return redis.call('ZRANGEBYLEX', TURNS, from, to, 'LIMIT', 0, 1)[1]
+    local digit = DIGITS[band]
+    local from = '[' .. digit .. (after and after .. '\1' or '')
+    local to = '(' .. digit .. (before and before .. '\1' or '\255')
+    return redis.call('ZRANGEBYLEX', TURNS, from, to, 'LIMIT', '0', '1')[1]
   end
 end

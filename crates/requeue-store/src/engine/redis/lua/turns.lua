@@ -1,5 +1,5 @@
 -- Chooses the keys of a claim by turns. engine/sqlite/turns.rs is the reference. Queues without groups need none of it.
-local choose_by_turns, keep_gates, next_by_rates
+local choose_by_turns, remove_chosen, keep_gates, next_by_rates, needs_search
 if TURNS then
   -- Moves keys that have become due from BANDS to TURNS, up to this number for each priority.
   local MOVED = 256
@@ -83,6 +83,9 @@ if TURNS then
   -- Records the delivered keys in the settings of their groups. `delivered` has three values for each key; the last is
   -- its group. Afterwards, the times of the next starts are known.
   function keep_gates(delivered, at)
+    if not next(gates) then
+      return false
+    end
     local starts = {}
     for i = 3, #delivered, 3 do
       starts[delivered[i]] = (starts[delivered[i]] or 0) + 1
@@ -98,7 +101,7 @@ if TURNS then
         next_at = math.min(next_at, gate.next_at)
       end
     end
-    return next(gates) ~= nil
+    return true
   end
 
   function next_by_rates()
@@ -127,6 +130,13 @@ if TURNS then
     end
   end
 
+  -- True if groups may be able to deliver a key that FREED does not name.
+  local is_search_needed = false
+
+  function needs_search()
+    return is_search_needed
+  end
+
   -- Takes some of the groups that have changed, unless the ring has enough groups to visit. Returns those of each band.
   local function take_freed(rounds)
     local freed, count = { {}, {}, {} }, VISITED
@@ -138,6 +148,7 @@ if TURNS then
       redis.call('ZREM', FREED, unpack(found))
     end
     for _, member in ipairs(found) do
+      is_search_needed = is_search_needed or member == UNNAMED
       local band = freed[tonumber(string.sub(member, 1, 1))]
       if band then
         band[#band + 1] = string.sub(member, 2)
@@ -208,6 +219,16 @@ if TURNS then
     return oldest
   end
 
+  -- The first and the last member of TURNS of each visit.
+  local ranges = {}
+
+  -- Removes the keys that this claim has chosen from TURNS. A claim also removes those that it does not deliver.
+  function remove_chosen()
+    for i = 1, #ranges, 2 do
+      redis.call('ZREMRANGEBYLEX', TURNS, '[' .. ranges[i], '[' .. ranges[i + 1])
+    end
+  end
+
   -- Appends up to `most` ready keys of a band to `members`, and their groups to `groups`, by the turns of `candidates`.
   -- Returns the groups that may have more keys. Those whose turns come next have `is_first`.
   local function visit_groups(band, candidates, most, members, groups, at)
@@ -216,8 +237,7 @@ if TURNS then
       sum, used = sum + candidates[i].weight, used + candidates[i].used
     end
     local each = math.max(math.ceil((most + used) / math.max(sum, 1)), 1)
-    -- The keys by the number of their turn, each followed by its group. The workers take the keys of a claim in this order.
-    local turns, last, count, open, over = {}, -1, 0, {}, {}
+    local visits, count, open, over = {}, 0, {}, {}
     for _, turn in ipairs(candidates) do
       local wanted = most - count
       if wanted == 0 then
@@ -227,11 +247,10 @@ if TURNS then
         wanted = math.min(wanted, length)
         local room = room_of(turn, at, wanted)
         local found = room > 0 and turns_of_group(band, turn.group, room, turn.after) or {}
-        for n, member in ipairs(found) do
-          local number = math.floor((turn.used + n - 1) / turn.weight)
-          append(turns, number, member)
-          append(turns, number, turn.group)
-          last = math.max(last, number)
+        if #found > 0 then
+          ranges[#ranges + 1] = found[1]
+          ranges[#ranges + 1] = found[#found]
+          visits[#visits + 1] = { found = found, group = turn.group, weight = turn.weight, given = 0, used = turn.used }
         end
         count = count + #found
         if turn.gate then
@@ -254,10 +273,15 @@ if TURNS then
     for _, turn in ipairs(over) do
       open[#open + 1] = turn
     end
-    for number = 0, last do
-      local list = turns[number] or {}
-      for i = 1, #list, 2 do
-        members[#members + 1], groups[#groups + 1] = list[i], list[i + 1]
+    -- The workers take the keys of a claim in this order: as many of each group as its weight, in turns.
+    local number, all = 0, #members + count
+    while #members < all do
+      number = number + 1
+      for _, visit in ipairs(visits) do
+        for n = visit.given + 1, math.min(number * visit.weight - visit.used, #visit.found) do
+          members[#members + 1], groups[#groups + 1] = visit.found[n], visit.group
+          visit.given = n
+        end
       end
     end
     return open

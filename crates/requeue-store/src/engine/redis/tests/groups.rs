@@ -270,6 +270,44 @@ async fn only_a_key_that_may_be_delivered_wakes_a_process() {
 }
 
 #[tokio::test]
+async fn groups_that_no_wake_has_named_are_found_by_a_search() {
+    // More than a few lookups cover, and more than wakes name.
+    const MANY: usize = 2500;
+    const FREED: usize = 300;
+    let Some(server) = Server::shared() else { return };
+    let (engine, place) = grouped(&server.url(""), &name("many"), PATTERN).await;
+    let _wakes = engine.subscribe_wakes(&place);
+    for n in [1, 2] {
+        let ask = |group| Ask {
+            group: Some(format!("{group}").into()),
+            ..Ask::new(format!("{group}/{n}"), Add::now())
+        };
+        let asks: Vec<_> = (0..MANY).map(ask).collect();
+        for asks in asks.chunks(500) {
+            engine.add_keys(&place, asks.to_vec()).await.expect("added");
+        }
+    }
+    // Claims until a search of all groups has found no key.
+    let claim_all = async || {
+        let claim = Claim { max: 200, lease: LONG, ..ONE };
+        let mut all = Vec::new();
+        loop {
+            let claimed = engine.claim_keys(&place, claim).await.expect("claimed");
+            if claimed.items.is_empty() && !claimed.next.is_some_and(|next| next.is_zero()) {
+                break all;
+            }
+            all.extend(claimed.items);
+        }
+    };
+    let mut held = claim_all().await;
+    assert_eq!(held.len(), MANY);
+    let ends = held.drain(..FREED);
+    let ends = ends.map(|out| End { key: out.key, epoch: out.epoch, how: Finish::Succeed });
+    engine.finish_deliveries(&place, ends.collect()).await.expect("finished");
+    assert_eq!(claim_all().await.len(), FREED);
+}
+
+#[tokio::test]
 async fn a_row_that_cannot_be_read_holds_no_slot_of_its_group() {
     let Some(server) = Server::shared() else { return };
     for state in ["ready", "in flight"] {
@@ -304,14 +342,21 @@ async fn a_row_that_cannot_be_read_holds_no_slot_of_its_group() {
 }
 
 #[tokio::test]
-async fn queues_with_groups_need_no_more_rights() {
+async fn queues_with_groups_need_one_more_right() {
     let Some(server) = Server::start() else { return };
     store(&server.url("")).await;
-    let rights: Vec<_> =
-        ["acl", "setuser", "worker"].into_iter().chain(RIGHTS.split_whitespace()).collect();
-    server.cli(&rights);
-    let store = Store::connect(&server.url("worker:s3cret@")).await;
-    let store = store.expect("the client may connect");
+    let user = |name: &str, more: &str| {
+        let rights = format!("{RIGHTS} {more}");
+        let rights: Vec<_> = rights.split_whitespace().collect();
+        server.cli(&[&["acl", "setuser", name], &rights[..]].concat());
+        server.url(&format!("{name}:s3cret@"))
+    };
+    let poor = Store::connect(&user("poor", "")).await.expect("the client may connect");
+    let refused = poor.queue("q").group_by(PATTERN).group_limit(1).open().await;
+    let error = chain(&refused.expect_err("a command is not permitted"));
+    assert!(error.contains("can't run this command"), "{error}");
+    let store =
+        Store::connect(&user("worker", "+zremrangebylex")).await.expect("the client may connect");
     let queue = open(&store, "q").await;
     queue.add_all(["a/1", "a/2", "b/1"]).await.expect("added");
     queue.group("b").pause().await.expect("paused");
