@@ -4,9 +4,10 @@
 -- expired leases.
 -- Answers, in this order: the time of the claim; the time until the next key may be ready, or false if that is unknown
 -- or never; 1 if the shard is damaged; the number of places without a row that were dropped; the sum of 1 if the queue
--- is paused, 2 if it or a visited group has a rate, and 4 if the next claims must search all groups; the time until a schedule is due, or false; the keys that were set aside,
--- each with the reason; the keys that were parked, each with its failures; and the claimed keys, each with a packed
--- string: epoch, adds, reasons, priority, failures, and the time for which it was ready.
+-- is paused, 2 if it or a visited group has a rate, and 4 if the next claims must search all groups; the time until a
+-- schedule is due, or false; the keys that were set aside, each with the reason; the keys that were parked, each with its
+-- failures; and the claimed keys, each with a packed string: epoch, adds, reasons, priority, failures, and the time for
+-- which it was ready.
 -- In a queue with groups, each claimed key is followed by its group, and the answer by the visited groups, unless no
 -- group was visited. values.rs reads the answer.
 local HAND_OUT = '>dI4I4bI4d'
@@ -93,7 +94,7 @@ local function ready_keys(...)
   return ready, some
 end
 
--- In a queue with groups: the members of TURNS, and the groups, of the claimed keys.
+-- In a queue with groups: the members of TURNS of the claimed keys, and their groups.
 local members, groups, visited, has_more
 local is_stalled = is_paused
 if TURNS and not is_paused and is_miscounted() then
@@ -106,10 +107,7 @@ if TURNS then
   keys, some, members, groups = {}, {}, {}, {}
   -- A claim that the rate of the queue holds back visits no group.
   if not is_stalled and max > 0 then
-    members, groups, visited, has_more = choose_by_turns(at, max, oldest, ARGV, 8)
-  end
-  for i, group in ipairs(groups) do
-    keys[i] = key_of_turn(group, members[i])
+    keys, members, groups, visited, has_more = choose_by_turns(at, max, oldest, ARGV, 8)
   end
 else
   ready, some = ready_keys('LIMIT', 0, max)
@@ -144,7 +142,9 @@ if #keys > 0 then
   local epoch = last_epoch()
   local least = math.ceil(at / tonumber(ARGV[6]))
   local written, leased, taken, changed, started = {}, {}, {}, {}, {}
-  local leased_until = text_of(lease_until)
+  local leased_until, some_are_aside = text_of(lease_until), has_aside()
+  -- Lua looks up global names slowly.
+  local byte, larger, pack, sub = string.byte, math.max, struct.pack, string.sub
   -- A key that is in several sets is delivered once.
   local given = (TURNS or #some > 1) and {}
   -- Removes a place of a key that is not ready there.
@@ -155,15 +155,23 @@ if #keys > 0 then
       remove(key, BANDS[1], BANDS[2], BANDS[3])
     end
   end
-  -- Returns whether the row of a key has another place than this member of TURNS.
-  local function is_misplaced(member, key, priority, due)
-    return member ~= turn_of(priority + 2, group_of[key], due, key)
+  -- Returns whether a row of this group has another place than this member of TURNS. '2' is the byte 50.
+  local function is_misplaced(member, group, priority, due)
+    return not group or byte(member) ~= priority + 50
+      or sub(member, #group + 3, #group + 18) ~= due_text(due)
   end
-  for i, text in ipairs(find_texts(keys)) do
-    local key, since, adds, reasons, priority, failures = keys[i], nil, nil, nil, nil, 0
-    local start, member, group = text and skip_group(key, text), nil, nil
+  local texts = find_texts(keys)
+  for i = 1, #keys do
+    local key, text, since, adds, reasons, priority, failures = keys[i], texts[i], nil, nil, nil, nil, 0
+    local start, prefix, member, group = 0, '', nil, nil
     if TURNS then
       member, group = members[i], groups[i]
+      prefix = prefix_of[group]
+      start = #prefix
+      if text and sub(text, 1, start) ~= prefix then
+        -- The row has another group, so that this is not its place.
+        start, group = skip_group(key, text), nil
+      end
     end
     if given and given[key] then
       is_odd = true
@@ -172,25 +180,24 @@ if #keys > 0 then
       end
     elseif not text then
       remove_place(key, member)
-    elseif #text == start + PENDING_SIZE and not is_aside(key) then
+    elseif #text == start + PENDING_SIZE and not (some_are_aside and is_aside(key)) then
       -- The most common case: the row is only pending.
       local due
       due, since, adds, reasons, priority = unpacked_pending(text, start)
       if not due or due == 0 then
         put_aside(key, due and 'the row has no state' or since)
         since = nil
-      elseif member and is_misplaced(member, key, priority, due) then
+      elseif member and is_misplaced(member, group, priority, due) then
         remove_place(key, member)
         since = nil
       else
-        epoch = math.max(epoch + 1, least)
-        adds = math.max(adds, 1)
-        local running = struct.pack(
-          RUNNING, 0, since, 0, 0, priority, epoch, lease_until, at, adds, reasons, priority,
+        epoch = larger(epoch + 1, least)
+        adds = larger(adds, 1)
+        local n = #written
+        written[n + 1], written[n + 2] = key, pack(
+          STORED_RUNNING, prefix, 0, since, 0, 0, priority, epoch, lease_until, at, adds, reasons, priority,
           #worker, worker
         )
-        local n = #written
-        written[n + 1], written[n + 2] = key, group and group .. '\0' .. running or running
         leased[n + 1], leased[n + 2] = leased_until, key
         if group then
           started[group] = (started[group] or 0) + 1
@@ -203,7 +210,7 @@ if #keys > 0 then
       if not row then
         put_aside(key, unreadable[key])
       elseif row.epoch > 0 or row.parked == 1
-        or member and is_misplaced(member, key, row.priority, row.at) then
+        or member and is_misplaced(member, group, row.priority, row.at) then
         -- The key is not ready: this place remains from an old row.
         remove_place(key, member)
       else
@@ -217,6 +224,9 @@ if #keys > 0 then
           row.not_before = 0
         end
         changed[#changed + 1] = key
+        if group then
+          group_of[key] = group
+        end
         since, adds, reasons = row.since, row.run_adds, row.run_reasons
         priority, failures = row.run_priority, row.failures
       end
@@ -225,10 +235,10 @@ if #keys > 0 then
       given[key] = true
     end
     if since then
-      local queued = math.max(at - since, 0)
+      local queued = larger(at - since, 0)
       local n = #delivered
       delivered[n + 1], delivered[n + 3] = key, group
-      delivered[n + 2] = struct.pack(HAND_OUT, epoch, adds, reasons, priority, failures, queued)
+      delivered[n + 2] = pack(HAND_OUT, epoch, adds, reasons, priority, failures, queued)
     end
   end
   if TURNS then

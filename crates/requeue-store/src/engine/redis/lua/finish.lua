@@ -2,8 +2,9 @@
 -- parameters, and failure: see `fail`. Answers one digit per completion: 1 if its holder still had the lease.
 local at, hold = now(), ARGV[1] == '1'
 local keys, changed, over, answers = keys_given(4), {}, {}, {}
-for i, text in ipairs(find_texts(keys)) do
-  local key, epoch, how = keys[i], tonumber(ARGV[4 * i - 1]), ARGV[4 * i]
+local texts = find_texts(keys)
+for i = 1, #keys do
+  local key, text, epoch, how = keys[i], texts[i], tonumber(ARGV[4 * i - 1]), ARGV[4 * i]
   answers[i] = 0
   local start = text and skip_group(key, text)
   if how == 'succeed' and text and #text == start + RUNNING_SIZE + (string.byte(text, start + RUNNING_SIZE) or 0)

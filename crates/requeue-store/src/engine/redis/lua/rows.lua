@@ -16,6 +16,8 @@ local NOTHING = { __index = {
 local PENDING = '>ddI4I4b'
 local RUN, EXTRA = '>dddI4I4bBc0', '>I4I4ddbd'
 local RUNNING = PENDING .. string.sub(RUN, 2)
+-- After the group and a zero byte, or after an empty string.
+local STORED_RUNNING = '>c0' .. string.sub(RUNNING, 2)
 local PENDING_SIZE = struct.size(PENDING)
 -- Without the name.
 local RUNNING_SIZE, EXTRA_SIZE = struct.size(PENDING .. 'dddI4I4bB'), struct.size(EXTRA)
@@ -163,7 +165,7 @@ local function runs_again(row)
 end
 
 -- The groups of the keys that `skip_group` has read, and of new keys. Queues without groups need none of this.
-local group_of, due_text, turn_of
+local group_of, prefix_of, due_text, turn_of
 
 -- Returns the stored text of each key, or false.
 local function find_texts(keys)
@@ -193,17 +195,28 @@ end
 
 local ALL_PLACES = { BANDS[1], BANDS[2], BANDS[3], LEASES, AGAIN, PARKED }
 
--- Returns whether the key was set aside. In most shards, no key is.
+-- Returns whether any key was set aside. In most shards, none was.
 local some_aside
-local function is_aside(key)
+local function has_aside()
   if some_aside == nil then
     some_aside = redis.call('ZCARD', ASIDE) > 0
   end
-  return some_aside and redis.call('ZSCORE', ASIDE, key)
+  return some_aside
+end
+
+-- Returns whether the key was set aside.
+local function is_aside(key)
+  return has_aside() and redis.call('ZSCORE', ASIDE, key)
 end
 
 if TURNS then
   group_of = {}
+
+  -- The text before the row of a key, by group.
+  prefix_of = setmetatable({}, { __index = function(known, group)
+    known[group] = group .. '\0'
+    return known[group]
+  end })
 
   -- Returns a due time as TURNS has it. Many keys have the same one.
   local due_as = {}
@@ -254,9 +267,10 @@ local function read(key, text)
 end
 
 local function load(keys)
-  for i, text in ipairs(find(keys)) do
-    if text then
-      read(keys[i], text)
+  local texts = find(keys)
+  for i = 1, #keys do
+    if texts[i] then
+      read(keys[i], texts[i])
     end
   end
 end
@@ -311,7 +325,7 @@ local function append_member(lists, set, score, member)
   list[n + 1], list[n + 2] = score, member
 end
 
-local BAND_OF, in_flight, settings_of, room_in_freed, wake_for_ready, change_in_flight, move_in_groups
+local BAND_OF, in_flight, settings_of, may_name_groups, wake_for_ready, change_in_flight, move_in_groups
 if TURNS then
   -- The numbers of keys in flight of the groups that `read_in_flight` has read.
   in_flight = {}
@@ -351,8 +365,13 @@ if TURNS then
 
   -- Returns how many groups may be added to FREED.
   local MOST_FREED = 64
-  function room_in_freed()
+  local function room_in_freed()
     return MOST_FREED - redis.call('ZCARD', FREED)
+  end
+
+  -- Returns whether FREED has room, and no search finds the groups that it does not name.
+  function may_name_groups()
+    return redis.call('ZRANGE', FREED, 0, 0)[1] ~= UNNAMED and room_in_freed() > 0
   end
 
   -- Wakes a waiting process for these groups, each with its band before it. The process finds them in FREED.
@@ -485,20 +504,52 @@ end
 -- Writes the rows of these keys, each of which occurs once. Wakes a waiting process if a key is ready, or
 -- due before all others.
 local function keep(keys, now)
+  if #keys == 0 then
+    return
+  end
   local written, gone, put, taken = {}, {}, {}, {}
   -- The failed runs that are written and removed.
   local failed, forgotten = {}, {}
   -- In a queue with groups: the changes of the numbers of keys in flight, and the groups of new ready keys.
   local changes, ready = {}, nil
   local soonest = NEVER
-  for i = 1, #keys do
-    local key = keys[i]
-    local row = rows[key]
-    local set, at, text = row.set, row.score, row.text
-    if not text then
-      set, at = place(row)
-      text = set and packed(row)
+  -- Records that a key of this group has become ready.
+  local function note_ready(band, group)
+    if ready == nil then
+      ready = may_name_groups() and {}
+      if not ready then
+        -- Reading the settings of all these groups is more expensive than a search.
+        append_member(put, FREED, '0', UNNAMED)
+        soonest = now
+      end
     end
+    if ready then
+      ready[DIGITS[band] .. group] = group
+    end
+  end
+  -- Writes a new key, which shares its row with others.
+  local function keep_new(key, row)
+    local set, at, n, group = row.set, row.score, #written, nil
+    local text, band = row.text, at <= now and BAND_OF and BAND_OF[set]
+    if TURNS then
+      group = group_of[key]
+      text = group .. '\0' .. text
+    end
+    written[n + 1], written[n + 2] = key, text
+    if band then
+      append_member(put, TURNS, '0', turn_of(band, group, at, key))
+      note_ready(band, group)
+    else
+      append_member(put, set, text_of(at), key)
+      if at < soonest then
+        soonest = at
+      end
+    end
+  end
+  -- Writes another key.
+  local function keep_row(key, row)
+    local set, at = place(row)
+    local text = set and packed(row)
     local was_in = row.was_in
     local is_turn = TURNS and move_in_groups(key, row, set, at, now, put, taken, changes)
     if set then
@@ -506,18 +557,7 @@ local function keep(keys, now)
       written[n + 1], written[n + 2] = key, TURNS and group_of[key] .. '\0' .. text or text
       if was_in ~= set or row.was_at ~= at then
         if is_turn then
-          if ready == nil then
-            ready = room_in_freed() > 0 and {}
-            if not ready then
-              -- Reading the settings of all these groups is more expensive than a search.
-              append_member(put, FREED, '0', UNNAMED)
-            end
-          end
-          if ready then
-            ready[DIGITS[BAND_OF[set]] .. group_of[key]] = group_of[key]
-          else
-            soonest = now
-          end
+          note_ready(BAND_OF[set], group_of[key])
         else
           append_member(put, set, text_of(at), key)
         end
@@ -550,6 +590,15 @@ local function keep(keys, now)
       append_member(put, AGAIN, text_of(again), key)
     elseif row.was_again and not again then
       append(taken, AGAIN, key)
+    end
+  end
+  for i = 1, #keys do
+    local key = keys[i]
+    local row = rows[key]
+    if row.text then
+      keep_new(key, row)
+    else
+      keep_row(key, row)
     end
   end
   local wakes = soonest <= now or soonest < NEVER and soonest < next_due()

@@ -141,7 +141,7 @@ end
 
 -- The bands as text: Lua converts numbers slowly.
 local DIGITS = { '1', '2', '3' }
-local parse_turn, key_of_turn, turns_of_group, next_turn
+local parse_turn, start_of_key, turns_of_group, next_turn
 if TURNS then
   -- Returns the band, the group, the due time and the key of a member of TURNS.
   function parse_turn(member)
@@ -151,9 +151,9 @@ if TURNS then
       tonumber(string.sub(member, middle + 1, middle + 16)), string.sub(member, middle + 18)
   end
 
-  -- Returns the key of a member of TURNS of this group.
-  function key_of_turn(group, member)
-    return string.sub(member, #group + 20)
+  -- Returns where the key starts in a member of TURNS of this group.
+  function start_of_key(group)
+    return #group + 20
   end
 
   -- Returns the first `count` members of TURNS of a band and a group, or those after the member `after`.

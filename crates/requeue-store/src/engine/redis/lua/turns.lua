@@ -229,9 +229,12 @@ if TURNS then
     end
   end
 
-  -- Appends up to `most` ready keys of a band to `members`, and their groups to `groups`, by the turns of `candidates`.
-  -- Returns the groups that may have more keys. Those whose turns come next have `is_first`.
-  local function visit_groups(band, candidates, most, members, groups, at)
+  -- The chosen keys, their members of TURNS, and their groups.
+  local keys, members, groups = {}, {}, {}
+
+  -- Chooses up to `most` ready keys of a band by the turns of `candidates`. Returns the groups that may have more keys.
+  -- Those whose turns come next have `is_first`.
+  local function visit_groups(band, candidates, most, at)
     local sum, used = 0, 0
     for i = 1, math.min(#candidates, VISITED) do
       sum, used = sum + candidates[i].weight, used + candidates[i].used
@@ -250,7 +253,10 @@ if TURNS then
         if #found > 0 then
           ranges[#ranges + 1] = found[1]
           ranges[#ranges + 1] = found[#found]
-          visits[#visits + 1] = { found = found, group = turn.group, weight = turn.weight, given = 0, used = turn.used }
+          visits[#visits + 1] = {
+            found = found, count = #found, group = turn.group, from = start_of_key(turn.group),
+            weight = turn.weight, given = 0, used = turn.used,
+          }
         end
         count = count + #found
         if turn.gate then
@@ -274,12 +280,19 @@ if TURNS then
       open[#open + 1] = turn
     end
     -- The workers take the keys of a claim in this order: as many of each group as its weight, in turns.
-    local number, all = 0, #members + count
-    while #members < all do
+    local number, chosen, all, sub = 0, #keys, #keys + count, string.sub
+    while chosen < all do
       number = number + 1
-      for _, visit in ipairs(visits) do
-        for n = visit.given + 1, math.min(number * visit.weight - visit.used, #visit.found) do
-          members[#members + 1], groups[#groups + 1] = visit.found[n], visit.group
+      for i = 1, #visits do
+        local visit = visits[i]
+        local given, last = visit.given, number * visit.weight - visit.used
+        if last > visit.count then
+          last = visit.count
+        end
+        for n = given + 1, last do
+          local member = visit.found[n]
+          chosen = chosen + 1
+          keys[chosen], members[chosen], groups[chosen] = sub(member, visit.from), member, visit.group
           visit.given = n
         end
       end
@@ -288,28 +301,27 @@ if TURNS then
   end
 
   -- As `visit_groups`, until there are `most` members, or no visited group has another key with room for it.
-  local function visit_band(band, candidates, most, members, groups, at)
+  local function visit_band(band, candidates, most, at)
     local before
     repeat
-      before = #members
-      candidates = visit_groups(band, candidates, most - before, members, groups, at)
-    until #members == before or #members == most or #candidates == 0
+      before = #keys
+      candidates = visit_groups(band, candidates, most - before, at)
+    until #keys == before or #keys == most or #candidates == 0
     return candidates
   end
 
-  -- Returns the members of TURNS that a claim delivers; their groups; how far it has visited the groups of each band:
-  -- those whose turns come next with the keys that they have got, those that follow in the ring, the last group that
+  -- Returns the keys that a claim delivers; their members of TURNS; their groups; how far it has visited the groups of each
+  -- band: those whose turns come next with the keys that they have got, those that follow in the ring, the last group that
   -- was looked up, and 1 if all groups were; and whether there may be more keys.
   function choose_by_turns(at, max, oldest, words, first_word)
     move_due(at)
     local bands, visited = find_candidates(parse_rounds(words, first_word), at)
-    local members, groups = {}, {}
     local aging = oldest > 0 and oldest_band(bands, at)
     if aging then
-      bands[aging] = visit_band(aging, bands[aging], math.min(oldest, max), members, groups, at)
+      bands[aging] = visit_band(aging, bands[aging], math.min(oldest, max), at)
     end
     for band = 3, 1, -1 do
-      bands[band] = visit_band(band, bands[band], max, members, groups, at)
+      bands[band] = visit_band(band, bands[band], max, at)
     end
     local answer, has_more = {}, false
     for band, open in ipairs(bands) do
@@ -324,6 +336,6 @@ if TURNS then
       answer[band] = { next, last, visited[band].cursor, visited[band].is_complete and 1 or 0 }
       has_more = has_more or #open > 0 or not visited[band].is_complete
     end
-    return members, groups, answer, has_more or redis.call('ZCARD', FREED) > 0
+    return keys, members, groups, answer, has_more or redis.call('ZCARD', FREED) > 0
   end
 end
