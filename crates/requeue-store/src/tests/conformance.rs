@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use self::oracle::{check, check_grouped};
-pub(crate) use self::steps::{grouped_steps, groupings, steps, unclaimed_and_cancelled};
+pub(crate) use self::steps::{grouped_steps, groupings, one_group, steps, unclaimed_and_cancelled};
 use crate::api::store::Store;
 use crate::engine::time::Micros;
 use crate::engine::{Ask, Backoff, Claim, Engine, Failing, Settings, by_shard};
@@ -86,8 +86,8 @@ const KEYS: u32 = 6;
 const GROUPS: u32 = 19;
 /// The number of keys of a queue with groups. Each group has a key of each priority, and two of one priority.
 const GROUPED_KEYS: u32 = 4 * GROUPS;
-/// The pattern that extracts the groups of these keys.
-pub(crate) const PATTERN: &str = "(?s-u)\n(.*)$";
+/// The pattern that extracts the groups of these keys: one of the keys has a second line break, before its group.
+pub(crate) const PATTERN: &str = "(?-u)\n([^\n]*)$";
 /// A short name, and one of the greatest length.
 const WORKERS: [&str; 2] = [
     "w",

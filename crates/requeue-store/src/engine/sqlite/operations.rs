@@ -1,7 +1,7 @@
 //! The operations, which run within a transaction.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use requeue::CancelledRun;
@@ -21,6 +21,15 @@ use crate::types::rate::Rate;
 
 /// The maximum number of expired leases that one claim handles.
 const EXPIRED: usize = 256;
+
+/// Selects the ready keys of a priority, oldest first.
+pub(super) static READY: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "select {} from keys where queue = :queue and state = 0 \
+         and grp is null and priority = :priority and at <= :now order by at limit :limit",
+        *COLUMNS
+    )
+});
 
 /// The groups of keys that an operation has changed.
 pub(super) type Groups = BTreeSet<Arc<str>>;
@@ -229,12 +238,7 @@ impl Work<'_> {
         if limit == 0 {
             return Ok(Vec::new());
         }
-        let sql = format!(
-            "select {} from keys where queue = :queue and state = 0 \
-             and grp is null and priority = :priority and at <= :now order by at limit :limit",
-            *COLUMNS
-        );
-        let mut statement = self.connection.prepare_cached(&sql)?;
+        let mut statement = self.connection.prepare_cached(&READY)?;
         let found = statement.query_map(
             named_params! {
                 ":queue": queue.id,

@@ -15,6 +15,9 @@ use crate::types::key::Key;
 pub(super) static COLUMNS: LazyLock<String> =
     LazyLock::new(|| format!("{}, key", Columns::join_names(|column| column.name.to_owned())));
 
+static LOAD: LazyLock<String> =
+    LazyLock::new(|| format!("select {} from keys where queue = ?1 and key = ?2", *COLUMNS));
+
 static INSERT: LazyLock<String> = LazyLock::new(|| {
     let values = vec!["?"; Columns::ALL.len() + 3].join(", ");
     format!("insert or replace into keys ({}, queue, is_due) values ({values})", *COLUMNS)
@@ -56,8 +59,7 @@ pub(super) fn load_row(
     queue: i64,
     key: &Key,
 ) -> rusqlite::Result<Option<Row>> {
-    let sql = format!("select {} from keys where queue = ?1 and key = ?2", *COLUMNS);
-    let mut statement = connection.prepare_cached(&sql)?;
+    let mut statement = connection.prepare_cached(&LOAD)?;
     let found = statement.query_row(params![queue, &**key], read_row).optional()?;
     Ok(found.map(|(_, row)| row))
 }

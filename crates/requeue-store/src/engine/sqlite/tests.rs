@@ -8,9 +8,11 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
+use rusqlite::StatementStatus;
 use tempfile::TempDir;
 
 use super::clock::Reading;
+use super::operations::READY;
 use super::thread::MAX_LOG;
 use super::*;
 use crate::tests::Batches as _;
@@ -129,6 +131,28 @@ fn rates_are_kept_and_reached() {
         let by = grouped.then_some("");
         runtime.block_on(async { rates::check(&Fixture::new().await, "q", by, rates, &steps).await });
     });
+}
+
+#[tokio::test]
+async fn claims_of_different_sizes_share_a_prepared_statement() {
+    let engine = Fixture::new().await.engine;
+    let place = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
+    let asks = (0..9).map(|n: u32| Ask::new(n.to_string(), crate::Add::now()));
+    engine.add_keys(&place, asks.collect()).await.expect("added");
+    let backoff = crate::engine::Backoff { base: Duration::ZERO, cap: Duration::ZERO, share: 1.0 };
+    let expired = crate::engine::Failing { backoff, max_failures: None };
+    for max in 1..4 {
+        let claim = Claim { max, oldest: 0, lease: LEASE, expired, poll: LEASE };
+        let claimed = engine.claim_keys(&place, claim).await.expect("claimed");
+        assert_eq!(claimed.items.len(), max);
+    }
+    let counted = |at: &Work<'_>| {
+        let ready = at.connection.prepare_cached(&READY)?;
+        let count = |status| ready.get_status(status);
+        Ok((count(StatementStatus::Run), count(StatementStatus::RePrepare)))
+    };
+    // Each claim looks for two priorities.
+    assert_eq!(engine.thread.call(counted).await.expect("counted"), (6, 0));
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior, ffi};
 use tokio::sync::oneshot;
 
@@ -198,6 +199,8 @@ impl Server {
             // SQLite itself waits for the locks of other processes, up to this time.
             connection.busy_timeout(PATIENCE)?;
             connection.set_prepared_statement_cache_capacity(64);
+            // Otherwise a new value of a limit makes SQLite plan the query again, in each claim.
+            connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
             Ok(connection)
         };
         let connection = open().map_err(|error| fault(path, &error))?;

@@ -21,6 +21,7 @@ use crate::engine::{
 use crate::tests::Batches as _;
 use crate::types::add::{Add, Added, Merge, ParkedAdd, Priority, ReaddPolicy};
 use crate::types::error::{Answer, Kind};
+use crate::types::group::{GroupBy, Grouping};
 use crate::types::inspect::{Entry, FAR, State, StateCounts};
 use crate::types::key::Key;
 
@@ -81,6 +82,9 @@ async fn check_settings(rig: &dyn Rig, name: &str, settings: Settings, steps: &[
         released: BTreeMap::new(),
         is_paused: false,
         keys: if group_by.is_some() { GROUPED_KEYS } else { KEYS },
+        grouping: group_by
+            .as_deref()
+            .map(|by| Grouping::new(&GroupBy::from_stored(by)).expect("the pattern is valid")),
         groups: group_by.map(|_| StoreGroups::default()),
     };
     for step in steps {
@@ -155,6 +159,7 @@ struct Pair {
     is_paused: bool,
     /// The number of keys.
     keys: u32,
+    grouping: Option<Grouping>,
     /// The settings of the groups. `None`: the queue has no groups.
     groups: Option<StoreGroups>,
 }
@@ -434,8 +439,11 @@ impl Pair {
 
     async fn add(&mut self, adds: &[(u32, Add)]) {
         let asks = adds.iter().map(|&(which, add)| {
-            let group = self.groups.as_ref().map(|_| group(which).into());
-            Ask { group, ..Ask::new(key(which), add.priority(priority(which))) }
+            let ask = Ask::new(key(which), add.priority(priority(which)));
+            // An engine may rely on the pattern: the API permits no other group.
+            let group_of = |by: &Grouping| by.group_of(&ask.key, Some(&group(which)));
+            let group = self.grouping.as_ref().map(|by| group_of(by).expect("the key's group"));
+            Ask { group, ..ask }
         });
         let mut answers = Vec::new();
         for part in by_shard(&*self.engine, &self.place, asks.collect(), |request| &request.key) {

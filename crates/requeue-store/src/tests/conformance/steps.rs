@@ -113,6 +113,15 @@ pub(crate) fn unclaimed_and_cancelled() -> Vec<Step> {
     ]
 }
 
+/// Operations on two keys of a group whose limit is one. The number of the first key is a line break.
+pub(crate) fn one_group() -> Vec<Step> {
+    let adds = [10, 10 + 3 * GROUPS].map(|key| Step::Add(vec![(key, Add::now())]));
+    let limit = Step::ChangeGroup(10, GroupChange::Limit(Some(1)));
+    let end = Step::Finish(vec![(0, Ending::Succeed)]);
+    let claims = [Step::Claim(4), end, Step::Claim(4)];
+    adds.into_iter().chain([limit]).chain(claims).collect()
+}
+
 /// Generates sequences of operations.
 ///
 /// The priority of a key never changes. If it changed while the key is ready, engines would order by age,

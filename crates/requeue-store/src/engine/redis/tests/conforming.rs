@@ -10,8 +10,8 @@ use crate::tests::BoxFuture;
 use crate::tests::cancelling::{check_cancels, check_workers};
 use crate::tests::conformance::{
     PATTERN, Rig, actions, activity, attempts, cases, check, check_bulk, check_grouped,
-    check_jitter, check_queues, grouped_steps, groupings, groups, rates, runtime, schedules, steps,
-    unclaimed_and_cancelled,
+    check_jitter, check_queues, grouped_steps, groupings, groups, one_group, rates, runtime,
+    schedules, steps, unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
@@ -105,12 +105,16 @@ fn conforms(url: &str, shards: u16, readd_policy: ReaddPolicy) {
 
 fn groups_conform(url: &str, shards: u16, group_by: &str) {
     let runtime = runtime();
-    let default = if shards == 1 { 30 } else { 10 };
-    proptest!(cases(default), |(steps in grouped_steps(60), (policy, _) in groupings())| {
+    let check = |policy, steps: &[_]| {
         runtime.block_on(async {
             let rig = Fixture::new(url, shards).await;
-            check_grouped(&rig, &name("groups"), (policy, group_by), &steps).await;
+            check_grouped(&rig, &name("groups"), (policy, group_by), steps).await;
         });
+    };
+    check(ReaddPolicy::Hold, &one_group());
+    let default = if shards == 1 { 30 } else { 10 };
+    proptest!(cases(default), |(steps in grouped_steps(60), (policy, _) in groupings())| {
+        check(policy, &steps);
     });
 }
 

@@ -32,11 +32,10 @@ fn options(url: &str) -> Options {
     Options::parse(scheme, rest).expect("the address is valid")
 }
 
-/// Waits until `is` returns true, at most 120 s.
-fn until(what: &str, is: impl Fn() -> bool) {
-    let limit = std::time::Instant::now() + Duration::from_secs(120);
+/// Waits until `is` returns true.
+fn until(is: impl Fn() -> bool) {
     while !is() {
-        assert!(std::time::Instant::now() < limit, "{what}: not within two minutes");
+        std::thread::yield_now();
     }
 }
 

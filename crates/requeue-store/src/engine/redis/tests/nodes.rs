@@ -38,8 +38,7 @@ async fn who_has_the_place_of_a_server_that_hangs_is_found_by_those_who_give_up(
         let brief = Duration::from_millis(200);
         while !matches!(timeout(brief, engine.add_keys(place, asking("b"))).await, Ok(Ok(_))) {}
     };
-    let found = timeout(Duration::from_secs(120), async { tokio::join!(claims, adds) }).await;
-    assert_eq!(found.expect("within the time limit").0, 1);
+    assert_eq!(tokio::join!(claims, adds).0, 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -47,17 +46,21 @@ async fn a_master_that_was_cut_off_is_not_believed() {
     let Some(cluster) = Cluster::start() else { return };
     let nodes = cluster.nodes();
     tokio::task::block_in_place(|| {
-        // The master forgets all other nodes, and continues alone.
         nodes[0].cli(&["config", "set", "cluster-require-full-coverage", "no"]);
-        nodes[0].cli(&["cluster", "reset", "soft"]);
-        nodes[0].cli(&["cluster", "addslotsrange", "0", "5461"]);
-        let is_content = || nodes[0].cli(&["cluster", "info"]).contains("cluster_state:ok");
-        until("the old master considers its cluster complete", is_content);
+        // The master forgets all other nodes, and continues alone. If another node saw it without slots, Redis 7.0 would
+        // let it take them back from its replica.
+        let client = redis::Client::open(nodes[0].url("")).expect("the address is valid");
+        let mut connection = client.get_connection().expect("the server answers");
+        let mut alone = redis::pipe();
+        alone.atomic().cmd("cluster").arg(&["reset", "soft"]);
+        alone.cmd("cluster").arg(&["addslotsrange", "0", "5461"]);
+        alone.exec(&mut connection).expect("the master is alone");
+        until(|| nodes[0].cli(&["cluster", "info"]).contains("cluster_state:ok"));
         nodes[3].cli(&["cluster", "failover", "takeover"]);
         let new = format!(":{}@", nodes[3].port());
         let has_slots = |line: &str| line.contains(&new) && line.contains(" 0-");
         for node in &nodes[1..] {
-            until("failover seen", || node.cli(&["cluster", "nodes"]).lines().any(has_slots));
+            until(|| node.cli(&["cluster", "nodes"]).lines().any(has_slots));
         }
     });
     // The old master is the first server that is asked.
