@@ -24,7 +24,7 @@ extern crate alloc;
 
 /// The recorded transitions.
 pub mod history {
-    pub use crate::queue::{Ended, Event, Subject, Transition};
+    pub use crate::queue::{AddKind, Ended, Event, Subject, Transition};
 }
 pub mod limiter;
 mod memory;

@@ -47,9 +47,7 @@ impl<K: Eq + Clone> Queue<K> {
         // Keys that are due precede the key of this add, which may be one of them.
         self.promote_due(now);
         if let Some(slot) = self.find_slot(&key, hash) {
-            let added = self.add_again(slot, &add, now);
-            self.record_add(fold(hash), &add, added, now);
-            return (added, Some(key));
+            return (self.add_again(slot, &add, now), Some(key));
         }
         let folded = fold(hash);
         // The starts outlive the record, because a key without a record may have run a moment ago.
@@ -63,11 +61,11 @@ impl<K: Eq + Clone> Queue<K> {
         let slot = self.records.insert(record);
         self.index.insert(&mut self.records, folded, slot);
         self.admit_new(slot, &add, due, group, now);
+        self.record_new(folded, &add, group, now);
         if let Some(until) = paced {
             self.count_paced(slot);
             self.record_slot(slot, now, Transition::Paced { until });
         }
-        self.record_add(fold(hash), &add, Added::New, now);
         // The order is user code. If the order panics here, the queue is complete, and delivers the key by age.
         if let (Ready::Custom(custom), Some(key)) = (&mut self.ready, order_key) {
             custom.push(key);
@@ -109,22 +107,24 @@ impl<K: Eq + Clone> Queue<K> {
             return Some(added);
         }
         let is_refused = self.ending == Ending::Closed && !self.records.get(slot).is_known();
-        let added = if is_refused { Added::Refused } else { self.add_again(slot, add, now) };
-        self.record_add(fold(hash), add, added, now);
-        Some(added)
+        if is_refused {
+            self.record_add(fold(hash), add, Added::Refused, now);
+            return Some(Added::Refused);
+        }
+        Some(self.add_again(slot, add, now))
     }
 
     /// Adds the key in `slot` again.
     fn add_again(&mut self, slot: Slot, add: &Add, now: Time) -> Added {
         let order_key = self.key_if(slot, || self.makes_ready(slot, add, now));
+        let event = self.begin_add(slot, add, now);
         // Without a pending run, the add merges with nothing.
         if add.merge == Merge::Exactly {
-            let is_withdrawn = self.clear_pending(slot).any();
-            if is_withdrawn {
-                self.record_slot(slot, now, Transition::Withdrawn);
-            }
+            let _ = self.clear_pending(slot);
         }
-        self.add_to(slot, add, now, order_key)
+        let added = self.add_to(slot, add, now, order_key);
+        self.end_add(event, added);
+        added
     }
 
     /// Returns true if the add makes a key ready that was not ready before, or whose pending run the add cancels first.
@@ -258,21 +258,22 @@ impl<K: Eq + Clone> Queue<K> {
     }
 
     /// Makes the pending run of the key in `slot`, which has a bound, due as soon as possible.
-    fn flush_wait(&mut self, slot: Slot, now: Time) {
+    pub(super) fn flush_wait(&mut self, slot: Slot, now: Time) {
         let record = self.records.get(slot);
         // The completion of a key in flight asks the pace, so only its backoff counts here.
-        let permitted = if record.phase().is_in_flight() {
-            self.backoff_of(record.epoch())
+        let (backoff, paced) = if record.phase().is_in_flight() {
+            (self.backoff_of(record.epoch()), Time::ZERO)
         } else {
-            let (backoff, paced) =
-                (record.not_before(), self.paced_until(slot).unwrap_or_default());
-            if paced > backoff.max(now) {
-                self.count_paced(slot);
-                self.record_slot(slot, now, Transition::Paced { until: paced });
-            }
-            backoff.max(paced)
+            (record.not_before(), self.paced_until(slot).unwrap_or_default())
         };
-        self.timers.update(slot, |wait| wait.flushed(now.max(permitted)));
+        let is_paced = paced > backoff.max(now);
+        self.timers.update(slot, |wait| wait.flushed(now.max(backoff).max(paced)));
+        let due = self.timers.due(slot).unwrap_or(now);
+        self.record_slot(slot, now, Transition::Flushed { due });
+        if is_paced {
+            self.count_paced(slot);
+            self.record_slot(slot, now, Transition::Paced { until: paced });
+        }
     }
 
     /// Withdraws all pending runs of `key`, and forgets its failures. Returns the states that were
@@ -285,9 +286,7 @@ impl<K: Eq + Clone> Queue<K> {
     {
         let slot = self.find_slot(key, hash)?;
         let cancelled = self.clear_pending(slot);
-        if cancelled.any() {
-            self.record_slot_now(slot, Transition::Withdrawn);
-        }
+        self.record_cancel(slot, cancelled.any());
         Some((cancelled, self.release_if_stateless(slot)))
     }
 

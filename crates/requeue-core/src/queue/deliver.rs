@@ -200,6 +200,7 @@ impl<K: Eq + Clone> Queue<K> {
             Failures::Forget => self.set_failures(slot, 0),
             Failures::Count => self.add_failure(slot),
         }
+        let event = self.begin_completion(slot, finish, how, now);
         // A release is not a run: it does not count as a start, and leaves a series as it is.
         let is_release = matches!(how, How::Release(_));
         if is_release {
@@ -233,7 +234,7 @@ impl<K: Eq + Clone> Queue<K> {
             // earlier.
             self.stamp_time(slot, now);
         }
-        self.record_completion(slot, epoch, how, now);
+        self.end_completion(event, slot);
         if plan.is_lost {
             self.record_slot(slot, now, Transition::Dropped);
         }

@@ -4,7 +4,7 @@
 //! effect on the key, and call `transitions`, the only module that changes phases and counters. `key_state` shows the
 //! state of a key to the rules. `fast_path` is the first arm of adds and completions. `backoff_gate` keeps the backoffs
 //! of [`ReaddPolicy::Hold`]; `pace_gate` delays runs above the [`Pace`]. `restarts` cancels runs in flight. `recorder`
-//! keeps the last transitions. `groups` pauses, cancels and counts the keys of one group. `lifecycle` pauses, closes and
+//! keeps the last transitions, which `event` describes. `groups` pauses, cancels and counts the keys of one group. `lifecycle` pauses, closes and
 //! shuts down. `storage` keeps the records, and `walk` walks through them; `snapshot`, `stats` and `depths` report on
 //! them.
 
@@ -12,6 +12,7 @@ mod add;
 mod backoff_gate;
 mod deliver;
 mod depths;
+mod event;
 mod fast_path;
 mod groups;
 mod key_state;
@@ -29,10 +30,10 @@ mod walk;
 use alloc::boxed::Box;
 
 use self::backoff_gate::Backoffs;
+pub use self::event::{AddKind, Ended, Event, Subject, Transition};
 pub use self::needs_now::Operation;
 use self::pace_gate::PaceTable;
 use self::recorder::Recorder;
-pub use self::recorder::{Ended, Event, Subject, Transition};
 use self::restarts::Restarts;
 pub use self::snapshot::{Circumstances, Cursor, Entry, Page};
 use self::stats::Tracker;

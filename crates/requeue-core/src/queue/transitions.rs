@@ -13,7 +13,7 @@ use core::time::Duration;
 pub(super) use self::counters::Counters;
 use self::record::Record;
 use super::Queue;
-use super::recorder::Transition;
+use super::event::Transition;
 use super::stats::Tracker;
 use crate::order::{GroupId, Ready};
 use crate::rule::{self, Cell, KeyState, Later, Row, Wait, table};
@@ -260,16 +260,18 @@ impl<K: Eq + Clone> Queue<K> {
         worked
     }
 
-    /// The row `done` for a key whose record need not be kept, and for which `is_wanted` returns
+    /// The row `done` for the key of `ticket`, whose record need not be kept, and for which `is_wanted` returns
     /// true. Removes the record in the same step. Returns the key and, if times are tracked, how
     /// long it was in flight.
     #[inline(always)]
     pub(super) fn end_and_remove(
         &mut self,
-        slot: Slot,
+        ticket: &Ticket,
+        succeeds: bool,
         now: Time,
         is_wanted: impl FnOnce(&Record<K>) -> bool,
     ) -> Option<(K, Option<Duration>)> {
+        let slot = ticket.slot;
         let record = self.records.remove_if(slot, |record| {
             matches!(table(Row::Done, record.phase), Cell::End) && is_wanted(record)
         })?;
@@ -277,6 +279,7 @@ impl<K: Eq + Clone> Queue<K> {
         // insertion.
         self.counters.in_flight -= 1;
         let worked = self.tracker.as_mut().map(|tracker| tracker.record_completion(slot, now));
+        self.record_removal(ticket, succeeds, now);
         self.record_freed_group(slot, now);
         if let Some(groups) = self.ready.groups_mut() {
             groups.end_delivery(slot);

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use requeue_core::history::{Subject, Transition};
-use requeue_core::{Added, Entry, Phase, Queue, ReaddPolicy, Time};
+use requeue_core::{Added, Entry, Merge, Phase, Queue, ReaddPolicy, Time};
 
 use crate::Key;
 
@@ -21,26 +21,28 @@ struct State {
     /// True if the key is ready, or runs once more after the run in flight.
     is_pending: bool,
     is_waiting: bool,
-    /// True if the last event delays the run of the next one.
-    is_delayed: bool,
 }
 
 impl State {
     fn apply(&mut self, at: Time, event: Transition, policy: ReaddPolicy) {
-        let was_delayed = std::mem::take(&mut self.is_delayed);
         match event {
+            // The add or the completion precedes its wait.
             Transition::Paced { .. } | Transition::Held { .. } => {
-                (self.is_pending, self.is_waiting, self.is_delayed) = (false, true, true);
+                (self.is_pending, self.is_waiting) = (false, true);
             }
-            Transition::Added { added, due, .. } => match (added, (due > at).then_some(due)) {
-                _ if was_delayed => {}
-                (Added::New, Some(_)) | (Added::BackingOff, _) => self.is_waiting = true,
-                (Added::New | Added::Dirty | Added::Coalesced, None) => {
-                    self.is_pending = true;
-                    self.is_waiting &= policy == ReaddPolicy::KeepBoth;
+            Transition::Added { added, due, merge, .. } => {
+                if merge == Merge::Exactly && added != Added::Refused {
+                    (self.is_pending, self.is_waiting) = (false, false);
                 }
-                _ => {}
-            },
+                match (added, (due > at).then_some(due)) {
+                    (Added::New, Some(_)) | (Added::BackingOff, _) => self.is_waiting = true,
+                    (Added::New | Added::Dirty | Added::Coalesced, None) => {
+                        self.is_pending = true;
+                        self.is_waiting &= policy == ReaddPolicy::KeepBoth;
+                    }
+                    _ => {}
+                }
+            }
             Transition::Due => (self.is_pending, self.is_waiting) = (true, false),
             Transition::Delivered { number, .. } => {
                 assert_eq!(self.in_flight.replace(number), None, "two deliveries");
@@ -68,7 +70,6 @@ impl State {
             in_flight: entry.phase.is_in_flight().then_some(number),
             is_pending: matches!(entry.phase, Phase::Ready | Phase::InFlightDirty),
             is_waiting: entry.due.is_some(),
-            is_delayed: false,
         }
     }
 }
@@ -88,7 +89,6 @@ impl Told {
 
     pub(super) fn compare(&self, subject: Subject, entry: Option<&Entry<Key>>) {
         let told = self.keys.get(&subject).copied().unwrap_or_default();
-        let told = State { is_delayed: false, ..told };
         let shown = |entry| State::of(entry, told.in_flight.unwrap_or_default());
         assert_eq!(told, entry.map(shown).unwrap_or_default(), "events of {entry:?}");
     }
