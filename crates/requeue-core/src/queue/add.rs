@@ -37,17 +37,32 @@ impl<K: Eq + Clone> Queue<K> {
         group: GroupId,
         now: Time,
     ) -> (Added, Option<K>) {
-        if self.ending != Ending::Open {
-            let added = self.add_known(&key, hash, &add, now).unwrap_or_else(|| {
-                self.record_add(fold(hash), &add, Added::Refused, now);
-                Added::Refused
-            });
-            return (added, Some(key));
+        if self.ending != Ending::ShutDown {
+            // Keys that are due precede the key of this add, which may be one of them.
+            self.promote_due(now);
         }
-        // Keys that are due precede the key of this add, which may be one of them.
-        self.promote_due(now);
-        if let Some(slot) = self.find_slot(&key, hash) {
-            return (self.add_again(slot, &add, now), Some(key));
+        self.add_settled(key, hash, &add, group, now)
+    }
+
+    /// Adds `key` after the keys that are due have become ready.
+    pub(super) fn add_settled(
+        &mut self,
+        key: K,
+        hash: u64,
+        add: &Add,
+        group: GroupId,
+        now: Time,
+    ) -> (Added, Option<K>) {
+        let known = match self.ending {
+            Ending::ShutDown => None,
+            Ending::Open | Ending::Closed => self.find_slot(&key, hash),
+        };
+        let added = known.map(|slot| self.add_known_slot(slot, add, now));
+        if let Some(added) = added.or((self.ending != Ending::Open).then_some(Added::Refused)) {
+            if known.is_none() {
+                self.record_add(fold(hash), add, added, now);
+            }
+            return (added, Some(key));
         }
         let folded = fold(hash);
         // The starts outlive the record, because a key without a record may have run a moment ago.
@@ -57,11 +72,11 @@ impl<K: Eq + Clone> Queue<K> {
         // The copy comes before any change, because a key's `clone` may panic.
         let order_key = (self.ready.is_custom() && due.is_none()).then(|| key.clone());
         let tail = self.ready.tail();
-        let record = Record::new(key, folded, &add, due.is_some(), tail, Position::OVERFLOWED);
+        let record = Record::new(key, folded, add, due.is_some(), tail, Position::OVERFLOWED);
         let slot = self.records.insert(record);
         self.index.insert(&mut self.records, folded, slot);
-        self.admit_new(slot, &add, due, group, now);
-        self.record_new(folded, &add, group, now);
+        self.admit_new(slot, add, due, group, now);
+        self.record_new(folded, add, group, now);
         if let Some(until) = paced {
             self.count_paced(slot);
             self.record_slot(slot, now, Transition::Paced { until });
@@ -106,12 +121,17 @@ impl<K: Eq + Clone> Queue<K> {
             self.record_add(fold(hash), add, added, now);
             return Some(added);
         }
-        let is_refused = self.ending == Ending::Closed && !self.records.get(slot).is_known();
-        if is_refused {
-            self.record_add(fold(hash), add, Added::Refused, now);
-            return Some(Added::Refused);
+        Some(self.add_known_slot(slot, add, now))
+    }
+
+    /// Adds the key in `slot` again, unless the queue refuses it.
+    fn add_known_slot(&mut self, slot: Slot, add: &Add, now: Time) -> Added {
+        let record = self.records.get(slot);
+        if self.ending == Ending::Closed && !record.is_known() {
+            self.record_add(record.hash, add, Added::Refused, now);
+            return Added::Refused;
         }
-        Some(self.add_again(slot, add, now))
+        self.add_again(slot, add, now)
     }
 
     /// Adds the key in `slot` again.
@@ -224,16 +244,21 @@ impl<K: Eq + Clone> Queue<K> {
                 self.records.prefetch(next);
             }
             count += 1;
-            let is_idle = self.records.get(slot).phase() == Phase::Idle;
-            // A key in flight passes this gate. The key's completion asks the pace again, before the next start.
-            if is_idle && let Some(until) = self.pace_gate(slot, now) {
-                self.postpone_run(slot, until, now);
-                continue;
-            }
-            let order_key = self.key_if(slot, || is_idle);
-            self.fall_due(slot, now, order_key);
+            self.promote_slot(slot, now);
         }
         count
+    }
+
+    /// Makes the key in `slot`, which is due, ready.
+    #[inline]
+    pub(super) fn promote_slot(&mut self, slot: Slot, now: Time) {
+        let is_idle = self.records.get(slot).phase() == Phase::Idle;
+        // A key in flight passes this gate. The key's completion asks the pace again, before the next start.
+        if is_idle && let Some(until) = self.pace_gate(slot, now) {
+            return self.postpone_run(slot, until, now);
+        }
+        let order_key = self.key_if(slot, || is_idle);
+        self.fall_due(slot, now, order_key);
     }
 
     /// Examines up to `max` slots, and ends the waits of their keys for further debounced adds: their

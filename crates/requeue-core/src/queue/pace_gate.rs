@@ -209,6 +209,16 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
+    /// Forgets the starts of `key`.
+    pub(super) fn forget_starts(&mut self, key: &K, hash: u32, now: Time) {
+        if let Some(pace) = &mut self.pace
+            && pace.starts.find_slot(key, hash).is_some()
+        {
+            pace.starts.sweep(0, usize::MAX, |other, _| other != key, |_, _| {});
+            self.record_hash(hash, now, Transition::PaceOver);
+        }
+    }
+
     /// Returns the pace of the queue, if any.
     #[must_use]
     pub fn pace(&self) -> Option<Pace> {

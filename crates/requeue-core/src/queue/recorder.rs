@@ -1,13 +1,12 @@
 //! Records the last events of keys, so that a caller can explain the past.
 
-use alloc::boxed::Box;
-use alloc::vec;
 use alloc::vec::Vec;
 use core::num::NonZero;
 use core::time::Duration;
 
-use super::Queue;
 use super::event::{AddKind, Ended, Event, Subject, Transition};
+use super::recording::Rules;
+use super::{Queue, Record};
 use crate::memory::fold;
 use crate::order::{GroupId, Ready};
 use crate::rule::How;
@@ -17,18 +16,25 @@ use crate::types::{Add, Added, CancelReason, Finish, Merge, Phase, Slot, Ticket,
 const MIN_PLACES: usize = 8;
 
 /// A place in the memory of a recorder: an event, or the rest of the event in the place before.
-///
-/// | word | event | rest of an add | rest of a completion |
-/// |---|---|---|---|
-/// | 0 | time | longest wait of a debounced add | delay |
-/// | 1, low half | hash | weight of the group | failures |
-/// | 1, high half | kind, flags | 0 | 0 |
-/// | 2 | due time, number or group | group | |
-/// | 3 | see `decode` | | |
-type Place = [u64; 4];
+#[derive(Clone, Copy, Default)]
+struct Place {
+    /// The time. In the rest of an add, the longest wait of a debounced add. In the rest of a completion, the delay.
+    first: u64,
+    /// The hash. In the rest of an add, the weight of the group. In the rest of a completion, the failures.
+    low: u32,
+    /// The kind of the event, its result and its flags, or [`REST`].
+    code: u32,
+    /// A time, a number or a group.
+    third: u64,
+    /// The reasons and the priority of an add, the due time of a completion, or the adds of a delivery.
+    fourth: u64,
+}
 
-/// The kind of an event, in the lowest bits of its code. [`REST`] is the rest of an event.
-const KIND: u32 = 0x1F;
+/// The bits of the result of an add, or of the way of a completion.
+const RESULT: u32 = 0xF;
+/// The first bit of the kind of an event. [`REST`] is the rest of an event.
+const KIND: u32 = 4;
+const KINDS: u32 = 0x1F;
 const REST: u32 = 0;
 const ADDED: u32 = 1;
 const COMPLETED: u32 = 2;
@@ -58,10 +64,7 @@ const BARE_EVENTS: [Transition; 12] = [
 ];
 
 /// The flag of an event that continues in the next place.
-const HAS_REST: u32 = 1 << 5;
-/// The first bit of the result of an add, or of the way of a completion.
-const RESULT: u32 = 8;
-const RESULTS: u32 = 0xF << RESULT;
+const HAS_REST: u32 = 1 << 9;
 // The other flags of an add.
 const MERGE: u32 = 12;
 const FAILED: u32 = 1 << 14;
@@ -98,61 +101,86 @@ const ENDS: [Ended; 9] = [
 
 /// A bounded list of events, in the order of their occurrence.
 pub(super) struct Recorder {
-    /// The number of places is a power of two.
-    places: Box<[Place]>,
-    /// The number of places that were filled so far.
-    filled: u64,
-    /// The number of these places that continue an event.
+    places: Vec<Place>,
+    /// The maximum number of places.
+    most: usize,
+    /// The place of the next event, or the number of places if it begins with the first place again.
+    next: usize,
+    /// The number of times that the list began with its first place again.
+    laps: u64,
+    /// The number of places so far that continue an event.
     rests: u64,
     /// The time of the next event of an operation that has no time.
     now: Time,
+    rules: Rules,
 }
 
 impl Recorder {
     /// Creates a recorder that takes up to `bytes` of memory, or `None` if this is too little.
-    pub(super) fn new(bytes: usize) -> Option<Self> {
+    pub(super) fn new(bytes: usize, rules: Rules) -> Option<Self> {
         let most = bytes / size_of::<Place>();
-        let count = 1 << most.checked_ilog2()?;
-        // Memory of zeros takes no pages until it is written.
-        (count >= MIN_PLACES).then(|| Self {
-            places: vec![[0; 4]; count].into(),
-            filled: 0,
+        // The system provides memory only for the places that are filled.
+        (most >= MIN_PLACES).then(|| Self {
+            places: Vec::with_capacity(most),
+            most,
+            next: 0,
+            laps: 0,
             rests: 0,
             now: Time::ZERO,
+            rules,
         })
     }
 
-    #[inline(always)]
-    fn place(&mut self, index: u64) -> Option<&mut Place> {
-        let mask = self.places.len().wrapping_sub(1);
-        self.places.get_mut(index as usize & mask)
+    /// Returns the settings of the queue.
+    pub(super) const fn rules(&self) -> &Rules {
+        &self.rules
     }
 
+    /// Returns the next place, which the caller fills.
     #[inline(always)]
-    fn fill(&mut self, first: u64, low: u32, code: u32, third: u64, fourth: u64) {
-        let index = self.filled;
-        self.filled = index + 1;
-        if let Some(place) = self.place(index) {
-            *place = [first, u64::from(low) | u64::from(code) << 32, third, fourth];
+    fn next_place(&mut self) -> &mut Place {
+        let next = self.next;
+        self.next = next + 1;
+        if next < self.places.len() { &mut self.places[next] } else { self.place_at_end() }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn place_at_end(&mut self) -> &mut Place {
+        if self.places.len() < self.most {
+            self.places.push(Place::default());
+        } else {
+            (self.next, self.laps) = (1, self.laps + 1);
         }
+        &mut self.places[self.next - 1]
+    }
+
+    /// Returns the number of places that were filled so far.
+    const fn filled(&self) -> u64 {
+        self.laps * self.most as u64 + self.next as u64
+    }
+
+    fn place(&mut self, number: u64) -> Option<&mut Place> {
+        let index = number % self.most as u64;
+        self.places.get_mut(index as usize)
     }
 
     #[inline(always)]
     fn push(&mut self, at: Time, hash: u32, code: u32, third: u64, fourth: u64) {
-        self.fill(at.as_nanos(), hash, code, third, fourth);
+        *self.next_place() = Place { first: at.as_nanos(), low: hash, code, third, fourth };
     }
 
     #[cold]
     fn push_rest(&mut self, first: u64, low: u32, third: u64) {
         self.rests += 1;
-        self.fill(first, low, REST, third, 0);
+        *self.next_place() = Place { first, low, code: REST, third, fourth: 0 };
     }
 
     /// Pushes an event without values.
     fn push_bare(&mut self, at: Time, hash: u32, transition: Transition) {
         let kind = BARE_EVENTS.iter().position(|&event| event == transition);
         debug_assert!(kind.is_some(), "{transition:?} has values");
-        self.push(at, hash, BARE + kind.unwrap_or_default() as u32, 0, 0);
+        self.push(at, hash, (BARE + kind.unwrap_or_default() as u32) << KIND, 0, 0);
     }
 
     /// Pushes an event of a group.
@@ -164,18 +192,18 @@ impl Recorder {
             Transition::GroupResumed(group) => (3, group),
             _ => return self.push_bare(at, 0, transition),
         };
-        self.push(at, 0, GROUP + kind, group, 0);
+        self.push(at, 0, (GROUP + kind) << KIND, group, 0);
     }
 
     /// Pushes an event of a key that is not an add, a delivery or a completion.
     fn push_key(&mut self, at: Time, hash: u32, transition: Transition) {
         match transition {
-            Transition::Held { until } => self.push(at, hash, HELD, until.as_nanos(), 0),
-            Transition::Paced { until } => self.push(at, hash, PACED, until.as_nanos(), 0),
-            Transition::Flushed { due } => self.push(at, hash, FLUSHED, due.as_nanos(), 0),
+            Transition::Held { until } => self.push(at, hash, HELD << KIND, until.as_nanos(), 0),
+            Transition::Paced { until } => self.push(at, hash, PACED << KIND, until.as_nanos(), 0),
+            Transition::Flushed { due } => self.push(at, hash, FLUSHED << KIND, due.as_nanos(), 0),
             Transition::Cancelled { number, reason } => {
-                let restarts = u32::from(reason == CancelReason::Restarted) << RESULT;
-                self.push(at, hash, CANCELLED | restarts, number, 0);
+                let restarts = u32::from(reason == CancelReason::Restarted);
+                self.push(at, hash, CANCELLED << KIND | restarts, number, 0);
             }
             _ => self.push_bare(at, hash, transition),
         }
@@ -189,7 +217,11 @@ impl Recorder {
             && !add.failed
             && group.is_none();
         if is_plain {
-            self.push(now, hash, ADDED | code, now.as_nanos(), asked(add));
+            let place = self.next_place();
+            place.first = now.as_nanos();
+            place.low = hash;
+            place.code = ADDED << KIND | code;
+            place.fourth = asked(add);
         } else {
             self.push_long_add(hash, add, code, group, now);
         }
@@ -205,7 +237,7 @@ impl Recorder {
         group: Option<GroupId>,
         now: Time,
     ) {
-        code |= ADDED | (add.merge as u32) << MERGE;
+        code |= ADDED << KIND | (add.merge as u32) << MERGE;
         code |= if add.failed { FAILED } else { 0 };
         code |= match add.when {
             _ if add.is_debounced() => DEBOUNCED | HAS_REST,
@@ -222,8 +254,14 @@ impl Recorder {
     }
 
     #[inline(always)]
-    pub(super) fn push_delivery(&mut self, hash: u32, number: u64, adds: u32, now: Time) {
-        self.push(now, hash, DELIVERED, number, adds.into());
+    pub(super) fn push_delivery<K>(&mut self, record: &Record<K>, number: u64, now: Time) {
+        // The values are read after the place is known, because a call in between would have to save them.
+        let place = self.next_place();
+        place.first = now.as_nanos();
+        place.low = record.hash;
+        place.code = DELIVERED << KIND;
+        place.third = number;
+        place.fourth = record.adds.into();
     }
 
     #[cold]
@@ -232,40 +270,56 @@ impl Recorder {
         self.push_group(now, Transition::GroupFilled(group.id()));
     }
 
-    /// Returns the event in the place `index`, or `None` if the place is the rest of an event.
-    fn decode(&self, index: u64) -> Option<Event> {
-        let place = |index: u64| {
-            self.places.get(index as usize & (self.places.len() - 1)).copied().unwrap_or_default()
+    #[inline(always)]
+    pub(super) fn push_removal(&mut self, ticket: &Ticket, succeeds: bool, now: Time) {
+        let place = self.next_place();
+        place.first = now.as_nanos();
+        place.low = ticket.hash;
+        let how = if succeeds { Ended::Succeeded } else { Ended::Done };
+        place.code = COMPLETED << KIND | how as u32;
+        place.third = ticket.epoch;
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(super) fn push_freed_group(&mut self, group: GroupId, now: Time) {
+        self.push_group(now, Transition::GroupFreed(group.id()));
+    }
+
+    /// Returns the event in the place `number`, or `None` if the place is the rest of an event.
+    fn decode(&self, number: u64) -> Option<Event> {
+        let place = |number: u64| {
+            let index = (number % self.most as u64) as usize;
+            self.places.get(index).copied().unwrap_or_default()
         };
-        let [at, low, third, fourth] = place(index);
-        let (hash, code) = (low as u32, (low >> 32) as u32);
-        let rest = if code & HAS_REST != 0 { place(index + 1) } else { [0; 4] };
-        let (time, result) = (Time::from_nanos(third), (code & RESULTS) >> RESULT);
-        let transition = match code & KIND {
+        let Place { first, low: hash, code, third, fourth } = place(number);
+        let rest = if code & HAS_REST != 0 { place(number + 1) } else { Place::default() };
+        let (time, result) = (Time::from_nanos(third), code & RESULT);
+        let transition = match code >> KIND & KINDS {
             REST => return None,
             ADDED => Transition::Added {
                 added: nth(&ADDS, result)?,
-                due: time,
+                due: if code & (DELAYED | DEBOUNCED) == 0 { Time::from_nanos(first) } else { time },
                 reasons: (fourth >> 32) as u32,
                 priority: fourth as i32,
                 kind: match code & (DELAYED | DEBOUNCED) {
                     0 => AddKind::Now,
                     DELAYED => AddKind::Delayed,
-                    _ => AddKind::Debounced { at_most: Duration::from_nanos(rest[0]) },
+                    _ => AddKind::Debounced { at_most: Duration::from_nanos(rest.first) },
                 },
                 merge: nth(&MERGES, code >> MERGE & 3)?,
                 failed: code & FAILED != 0,
                 is_new: code & IS_NEW != 0,
                 group: (code & HAS_GROUP != 0)
-                    .then(|| GroupId { id: rest[2], weight: rest[1] as u32 }),
+                    .then(|| GroupId { id: rest.third, weight: rest.low }),
             },
             COMPLETED => Transition::Completed {
                 number: third,
                 how: nth(&ENDS, result)?,
-                failures: rest[1] as u32,
+                failures: rest.low,
                 is_ready: code & IS_READY != 0,
                 due: (code & IS_WAITING != 0).then(|| Time::from_nanos(fourth)),
-                delay: (code & HAS_DELAY != 0).then(|| Duration::from_nanos(rest[0])),
+                delay: (code & HAS_DELAY != 0).then(|| Duration::from_nanos(rest.first)),
             },
             DELIVERED => Transition::Delivered { number: third, adds: (fourth as u32).max(1) },
             CANCELLED if result == 1 => {
@@ -283,17 +337,17 @@ impl Recorder {
                 _ => Transition::GroupResumed(third),
             },
         };
-        Some(Event { at: Time::from_nanos(at), hash, transition })
+        Some(Event { at: Time::from_nanos(first), hash, transition })
     }
 
     /// Returns the number of events so far.
     const fn count(&self) -> u64 {
-        self.filled - self.rests
+        self.filled() - self.rests
     }
 
     fn iter(&self) -> impl Iterator<Item = Event> {
-        let oldest = self.filled.saturating_sub(self.places.len() as u64);
-        (oldest..self.filled).filter_map(|index| self.decode(index))
+        let oldest = self.filled() - self.places.len() as u64;
+        (oldest..self.filled()).filter_map(|number| self.decode(number))
     }
 }
 
@@ -360,7 +414,7 @@ impl<K: Eq + Clone> Queue<K> {
     #[inline(always)]
     pub(super) fn record_add(&mut self, hash: u32, add: &Add, added: Added, now: Time) {
         if let Some(recorder) = &mut self.recorder {
-            recorder.push_add(hash, add, (added as u32) << RESULT, None, now);
+            recorder.push_add(hash, add, added as u32, None, now);
         }
     }
 
@@ -370,14 +424,14 @@ impl<K: Eq + Clone> Queue<K> {
         if let Some(recorder) = &mut self.recorder {
             let has_groups = !matches!(self.ready, Ready::Fifo(_) | Ready::Priority(_));
             let group = if has_groups { Some(group) } else { None };
-            recorder.push_add(hash, add, IS_NEW | (Added::New as u32) << RESULT, group, now);
+            recorder.push_add(hash, add, IS_NEW | Added::New as u32, group, now);
         }
     }
 
     /// Records an add whose result is not known yet, so that its event precedes the events that it causes.
     pub(super) fn begin_add(&mut self, slot: Slot, add: &Add, now: Time) -> Option<Unfinished> {
         let recorder = self.recorder.as_mut()?;
-        let place = Unfinished(recorder.filled);
+        let place = Unfinished(recorder.filled());
         recorder.push_add(self.records.get(slot).hash, add, 0, None, now);
         Some(place)
     }
@@ -387,17 +441,7 @@ impl<K: Eq + Clone> Queue<K> {
         if let (Some(recorder), Some(Unfinished(place))) = (&mut self.recorder, place)
             && let Some(place) = recorder.place(place)
         {
-            place[1] |= u64::from((added as u32) << RESULT) << 32;
-        }
-    }
-
-    /// Records the completion of a delivery whose record was removed.
-    #[inline(always)]
-    pub(super) fn record_removal(&mut self, ticket: &Ticket, succeeds: bool, now: Time) {
-        if let Some(recorder) = &mut self.recorder {
-            let how = if succeeds { Ended::Succeeded } else { Ended::Done };
-            let code = COMPLETED | (how as u32) << RESULT;
-            recorder.push(now, ticket.hash, code, ticket.epoch, 0);
+            place.code |= added as u32;
         }
     }
 
@@ -410,10 +454,10 @@ impl<K: Eq + Clone> Queue<K> {
         now: Time,
     ) -> Option<Unfinished> {
         let recorder = self.recorder.as_mut()?;
-        let place = Unfinished(recorder.filled);
+        let place = Unfinished(recorder.filled());
         let record = self.records.get(slot);
         let (failures, delay) = (record.failures(), finish.delay());
-        let mut code = COMPLETED | (Ended::from(how) as u32) << RESULT;
+        let mut code = COMPLETED << KIND | Ended::from(how) as u32;
         code |= if delay.is_some() { HAS_DELAY } else { 0 };
         code |= if delay.is_some() || failures > 0 { HAS_REST } else { 0 };
         recorder.push(now, record.hash, code, record.epoch(), 0);
@@ -431,14 +475,14 @@ impl<K: Eq + Clone> Queue<K> {
         let is_ready = record.phase() == Phase::Ready;
         let due = self.timers.due(slot).filter(|_| record.is_waiting());
         let failures = record.failures();
-        let Some([_, code, _, due_time]) = recorder.place(place) else { return };
-        *code |= u64::from(if is_ready { IS_READY } else { 0 }) << 32;
-        *code |= u64::from(if due.is_some() { IS_WAITING } else { 0 }) << 32;
-        *due_time = due.map_or(0, Time::as_nanos);
-        if *code >> 32 & u64::from(HAS_REST) != 0
+        let Some(completion) = recorder.place(place) else { return };
+        completion.code |= if is_ready { IS_READY } else { 0 };
+        completion.code |= if due.is_some() { IS_WAITING } else { 0 };
+        completion.fourth = due.map_or(0, Time::as_nanos);
+        if completion.code & HAS_REST != 0
             && let Some(rest) = recorder.place(place + 1)
         {
-            rest[1] = failures.into();
+            rest.low = failures;
         }
     }
 
@@ -509,13 +553,12 @@ mod tests {
         assert!(times.eq(872..1000));
         assert_eq!(queue.events_count(), 1000);
         let recorder = queue.recorder.as_ref().expect("events are recorded");
-        assert!(size_of_val(&*recorder.places) <= bytes);
+        assert!(recorder.places.capacity() * size_of::<Place>() <= bytes);
     }
 
     #[test]
     fn an_event_takes_up_to_64_bytes() {
-        let mut queue =
-            Queue::new(Config { recording: 32 * 8, groups: true, ..Config::default() });
+        let mut queue = Queue::new(Config { recording: 32 * 8, groups: true, ..Config::default() });
         let add = Add::debounce(Duration::from_secs(1)).at_most(Duration::from_secs(9));
         for n in 0..5_u8 {
             let _ = queue.add(n, n.into(), add, GroupId::new(7).weight(2), Time::ZERO);
@@ -532,7 +575,8 @@ mod tests {
 
     #[test]
     fn a_recording_without_room_is_none() {
-        assert!(Recorder::new(MIN_PLACES * size_of::<Place>() - 1).is_none());
-        assert!(Recorder::new(0).is_none());
+        let rules = Rules::of(&Config::<u8>::default());
+        assert!(Recorder::new(MIN_PLACES * size_of::<Place>() - 1, rules).is_none());
+        assert!(Recorder::new(0, rules).is_none());
     }
 }
