@@ -397,6 +397,13 @@ impl<K: Eq + Clone> Queue<K> {
         events.split_off(events.len().saturating_sub(new))
     }
 
+    /// Returns the time of the oldest event in the recording, if older events were dropped.
+    #[must_use]
+    pub fn events_begin(&self) -> Option<Time> {
+        let recorder = self.recorder.as_ref().filter(|recorder| recorder.laps > 0)?;
+        recorder.iter().next().map(|event| event.at)
+    }
+
     /// Returns the recorded events of the key with this hash, of its group and of the queue, the oldest first.
     #[must_use]
     pub fn events_of(&self, hash: u64, group: Option<GroupId>) -> Vec<Event> {
@@ -415,6 +422,13 @@ impl<K: Eq + Clone> Queue<K> {
     pub(super) fn record_add(&mut self, hash: u32, add: &Add, added: Added, now: Time) {
         if let Some(recorder) = &mut self.recorder {
             recorder.push_add(hash, add, added as u32, None, now);
+        }
+    }
+
+    /// Records an add that the caller has refused, because the queue [refuses](Self::refuses) it.
+    pub fn record_refusal(&mut self, hash: u64, add: &Add) {
+        if let Some(now) = self.recorder.as_ref().map(|recorder| recorder.now) {
+            self.record_add(fold(hash), add, Added::Refused, now);
         }
     }
 
@@ -552,6 +566,7 @@ mod tests {
         let times = events.iter().map(|event| event.at.since(Time::ZERO).as_nanos());
         assert!(times.eq(872..1000));
         assert_eq!(queue.events_count(), 1000);
+        assert_eq!(queue.events_begin(), Some(events[0].at));
         let recorder = queue.recorder.as_ref().expect("events are recorded");
         assert!(recorder.places.capacity() * size_of::<Place>() <= bytes);
     }

@@ -123,8 +123,9 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         // refuses.
         let hash = self.hash_key(&key);
         {
-            let Ok(state) = self.shared.lock() else { return Added::Refused };
+            let Ok(mut state) = self.shared.lock_to_change() else { return Added::Refused };
             if state.core.refuses(&key, hash) {
+                state.core.record_refusal(hash, &Add::after(Duration::ZERO).failed());
                 return Added::Refused;
             }
             // The memory is fetched while the limiter reads its table.
