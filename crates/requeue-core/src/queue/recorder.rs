@@ -311,7 +311,7 @@ impl Recorder {
                 failed: code & FAILED != 0,
                 is_new: code & IS_NEW != 0,
                 group: (code & HAS_GROUP != 0)
-                    .then(|| GroupId { id: rest.third, weight: rest.low }),
+                    .then_some(GroupId { id: rest.third, weight: rest.low }),
             },
             COMPLETED => Transition::Completed {
                 number: third,

@@ -1,5 +1,6 @@
 //! Replays a recording through the state machine, and compares the events.
 
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::fmt;
@@ -164,7 +165,7 @@ impl Replay<'_> {
     }
 
     /// Replays the operation that begins with `event`.
-    fn step(&mut self, event: Event) -> Result<Step, Difference> {
+    fn step(&mut self, event: Event) -> Result<Step, Box<Difference>> {
         if self.skips(&event) {
             self.position += 1;
             // The shutdown of a recording that begins in the middle ends its replay.
@@ -174,11 +175,8 @@ impl Replay<'_> {
             }
             return Ok(Step { events: Vec::from([event]), entry: None, is_skipped: true });
         }
-        let difference = |position, recorded, replayed, reason| Difference {
-            position,
-            recorded,
-            replayed,
-            reason,
+        let difference = |position, recorded, replayed, reason| {
+            Box::new(Difference { position, recorded, replayed, reason })
         };
         if let Err(reason) = self.perform(&event) {
             return Err(difference(self.position, Some(event), None, Some(reason)));
@@ -396,7 +394,7 @@ impl Replay<'_> {
 }
 
 impl Iterator for Replay<'_> {
-    type Item = Result<Step, Difference>;
+    type Item = Result<Step, Box<Difference>>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let event = *self.recording.events.get(self.position).filter(|_| !self.is_over)?;
