@@ -7,6 +7,7 @@
 mod http;
 mod input;
 mod operations;
+mod recording;
 mod rows;
 mod template;
 mod values;
@@ -16,6 +17,7 @@ use std::io;
 pub use self::http::http;
 pub use self::input::input;
 pub use self::operations::operations;
+pub use self::recording::recording;
 pub use self::rows::rows;
 pub use self::template::template;
 pub use self::values::values;

@@ -10,15 +10,17 @@ use requeue_sim::{How, Lockstep, Mode, Op, Setup};
 /// The greatest number of operations. The model is slow, and faults show within fewer.
 const MOST: usize = 150;
 
-/// Oracle: after every step, the observable states of the two are equal.
+/// Oracle: after every step, the observable states of the two are equal. The replay of the recording also ends in this
+/// state.
 pub fn operations(data: &[u8]) {
     let mut from = Unstructured::new(data);
     let Ok(setup) = setup(&mut from) else { return };
     let mut lockstep = Lockstep::new(setup);
     for _ in 0..MOST {
-        let Ok(op) = op(&mut from) else { return };
+        let Ok(op) = op(&mut from) else { break };
         lockstep.step(&op);
     }
+    lockstep.replay();
 }
 
 fn setup(from: &mut Unstructured<'_>) -> Result<Setup> {

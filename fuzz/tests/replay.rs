@@ -72,6 +72,7 @@ macro_rules! replayed {
 // The number of derived inputs: each target takes a few seconds at most.
 replayed! {
     operations: 5_000;
+    recording: 20_000;
     input: 10_000;
     values: 50_000;
     template: 20_000;

@@ -12,7 +12,7 @@
 //! 6. `args`: flags, help texts, and the configuration that results from them
 //! 7. `runner`: takes keys from the queue, runs their commands, and completes them
 //! 8. `files`, `store`, `watch`: the subcommands with keys from directories, from a store or from Kubernetes
-//! 9. `pages`, and this file
+//! 9. `pages`, `replay`, and this file
 
 // `main.rs` refuses other platforms by a message.
 #![cfg(unix)]
@@ -28,6 +28,7 @@ mod key;
 mod output;
 mod pages;
 mod process;
+mod replay;
 mod runner;
 mod serve;
 mod store;
@@ -75,6 +76,7 @@ pub fn main() -> ExitCode {
         Subcommand::Groups { command } => store::groups::run(command),
         Subcommand::Store { command } => store::work::init_store(command),
         Subcommand::Schedule { command } => store::schedule::schedule(command),
+        Subcommand::Replay { file } => replay::replay(&file),
         Subcommand::Completions { shell } => pages::print_completions(shell),
         Subcommand::Man { dir } => pages::write_manual(&dir),
     };

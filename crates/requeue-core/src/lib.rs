@@ -24,7 +24,10 @@ extern crate alloc;
 
 /// The recorded transitions.
 pub mod history {
-    pub use crate::queue::{Ended, Event, Subject, Transition};
+    pub use crate::queue::{
+        AddKind, Difference, Ended, Event, InvalidRecording, Recording, Replay, Step, Subject,
+        Transition,
+    };
 }
 pub mod limiter;
 mod memory;

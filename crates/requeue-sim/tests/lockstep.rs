@@ -19,6 +19,7 @@ fn run(setup: Setup, ops: &[Op]) {
     for op in ops {
         lockstep.step(op);
     }
+    lockstep.replay();
 }
 
 /// Returns settings for everything that is independent of policy and order.

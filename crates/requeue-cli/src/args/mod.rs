@@ -195,6 +195,22 @@ pub(crate) enum Subcommand {
         #[command(subcommand)]
         command: store::StoreCommand,
     },
+    /// Replay the recorded events of a queue
+    ///
+    /// Performs each operation of FILE again at its recorded time, and compares the events that follow. Prints a line for
+    /// each event: the key or its hash, the event, and the state of the key after the operation.
+    ///
+    /// If the queue had dropped old events, the recording begins in the middle. Then the events of a key are replayed only
+    /// from an add on that found the key without a state.
+    ///
+    /// Exits with 0 if there is no difference, with 1 at the first difference, with 3 if FILE is not a recording, and with
+    /// 125 if it cannot be read.
+    // Hidden, because few users need it, and the list of commands fits on 24 lines.
+    #[command(hide = true)]
+    Replay {
+        /// File with the text of a recording, as from `Queue::recording`
+        file: PathBuf,
+    },
     /// Print the completion script of a shell
     Completions {
         /// The shell: bash, elvish, fish, powershell, zsh

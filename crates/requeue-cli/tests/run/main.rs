@@ -18,6 +18,7 @@ mod limit;
 mod output;
 mod pace;
 mod pages;
+mod replay;
 mod reports;
 mod restarts;
 mod serve;

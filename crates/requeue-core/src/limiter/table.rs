@@ -38,7 +38,7 @@ impl<K, V, S> KeyTable<K, V, S> {
         looks: usize,
         keep: impl FnMut(&K, &V) -> bool,
     ) -> usize {
-        self.noted.as_mut().map_or(hand, |noted| noted.sweep(hand, looks, keep, drop))
+        self.noted.as_mut().map_or(hand, |noted| noted.sweep(hand, looks, keep, |_, key| drop(key)))
     }
 }
 

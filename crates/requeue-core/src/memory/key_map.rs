@@ -79,14 +79,14 @@ impl<K, V> KeyMap<K, V> {
     }
 
     /// Visits the next `looks` entries from slot `hand` on, cyclically, and removes the entries for which `keep`
-    /// returns false. `removed` gets their keys. Returns the slot at which to continue. If `looks` is at least the
+    /// returns false. `removed` gets their hashes and keys. Returns the slot at which to continue. If `looks` is at least the
     /// number of entries, each entry is visited once.
     pub(crate) fn sweep(
         &mut self,
         mut hand: usize,
         looks: usize,
         mut keep: impl FnMut(&K, &V) -> bool,
-        mut removed: impl FnMut(K),
+        mut removed: impl FnMut(u32, K),
     ) -> usize {
         let before = self.entries.len();
         let mut looks = looks.min(before);
@@ -99,7 +99,7 @@ impl<K, V> KeyMap<K, V> {
                     if !keep(&entry.key, &entry.value) {
                         let entry = self.entries.remove(slot);
                         self.index.remove(&mut self.entries, slot, entry.hash, entry.position);
-                        removed(entry.key);
+                        removed(entry.hash, entry.key);
                     }
                     hand = slot.index() + 1;
                     looks -= 1;

@@ -37,18 +37,31 @@ impl<K: Eq + Clone> Queue<K> {
         group: GroupId,
         now: Time,
     ) -> (Added, Option<K>) {
-        if self.ending != Ending::Open {
-            let added = self.add_known(&key, hash, &add, now).unwrap_or_else(|| {
-                self.record_add(fold(hash), &add, Added::Refused, now);
-                Added::Refused
-            });
-            return (added, Some(key));
+        if self.ending != Ending::ShutDown {
+            // Keys that are due precede the key of this add, which may be one of them.
+            self.promote_due(now);
         }
-        // Keys that are due precede the key of this add, which may be one of them.
-        self.promote_due(now);
-        if let Some(slot) = self.find_slot(&key, hash) {
-            let added = self.add_again(slot, &add, now);
-            self.record_add(fold(hash), &add, added, now);
+        self.add_settled(key, hash, &add, group, now)
+    }
+
+    /// Adds `key` after the keys that are due have become ready.
+    pub(super) fn add_settled(
+        &mut self,
+        key: K,
+        hash: u64,
+        add: &Add,
+        group: GroupId,
+        now: Time,
+    ) -> (Added, Option<K>) {
+        let known = match self.ending {
+            Ending::ShutDown => None,
+            Ending::Open | Ending::Closed => self.find_slot(&key, hash),
+        };
+        let added = known.map(|slot| self.add_known_slot(slot, add, now));
+        if let Some(added) = added.or((self.ending != Ending::Open).then_some(Added::Refused)) {
+            if known.is_none() {
+                self.record_add(fold(hash), add, added, now);
+            }
             return (added, Some(key));
         }
         let folded = fold(hash);
@@ -59,15 +72,15 @@ impl<K: Eq + Clone> Queue<K> {
         // The copy comes before any change, because a key's `clone` may panic.
         let order_key = (self.ready.is_custom() && due.is_none()).then(|| key.clone());
         let tail = self.ready.tail();
-        let record = Record::new(key, folded, &add, due.is_some(), tail, Position::OVERFLOWED);
+        let record = Record::new(key, folded, add, due.is_some(), tail, Position::OVERFLOWED);
         let slot = self.records.insert(record);
         self.index.insert(&mut self.records, folded, slot);
-        self.admit_new(slot, &add, due, group, now);
+        self.admit_new(slot, add, due, group, now);
+        self.record_new(folded, add, group, now);
         if let Some(until) = paced {
             self.count_paced(slot);
             self.record_slot(slot, now, Transition::Paced { until });
         }
-        self.record_add(fold(hash), &add, Added::New, now);
         // The order is user code. If the order panics here, the queue is complete, and delivers the key by age.
         if let (Ready::Custom(custom), Some(key)) = (&mut self.ready, order_key) {
             custom.push(key);
@@ -108,23 +121,30 @@ impl<K: Eq + Clone> Queue<K> {
             self.record_add(fold(hash), add, added, now);
             return Some(added);
         }
-        let is_refused = self.ending == Ending::Closed && !self.records.get(slot).is_known();
-        let added = if is_refused { Added::Refused } else { self.add_again(slot, add, now) };
-        self.record_add(fold(hash), add, added, now);
-        Some(added)
+        Some(self.add_known_slot(slot, add, now))
+    }
+
+    /// Adds the key in `slot` again, unless the queue refuses it.
+    fn add_known_slot(&mut self, slot: Slot, add: &Add, now: Time) -> Added {
+        let record = self.records.get(slot);
+        if self.ending == Ending::Closed && !record.is_known() {
+            self.record_add(record.hash, add, Added::Refused, now);
+            return Added::Refused;
+        }
+        self.add_again(slot, add, now)
     }
 
     /// Adds the key in `slot` again.
     fn add_again(&mut self, slot: Slot, add: &Add, now: Time) -> Added {
         let order_key = self.key_if(slot, || self.makes_ready(slot, add, now));
+        let event = self.begin_add(slot, add, now);
         // Without a pending run, the add merges with nothing.
         if add.merge == Merge::Exactly {
-            let is_withdrawn = self.clear_pending(slot).any();
-            if is_withdrawn {
-                self.record_slot(slot, now, Transition::Withdrawn);
-            }
+            let _ = self.clear_pending(slot);
         }
-        self.add_to(slot, add, now, order_key)
+        let added = self.add_to(slot, add, now, order_key);
+        self.end_add(event, added);
+        added
     }
 
     /// Returns true if the add makes a key ready that was not ready before, or whose pending run the add cancels first.
@@ -224,16 +244,21 @@ impl<K: Eq + Clone> Queue<K> {
                 self.records.prefetch(next);
             }
             count += 1;
-            let is_idle = self.records.get(slot).phase() == Phase::Idle;
-            // A key in flight passes this gate. The key's completion asks the pace again, before the next start.
-            if is_idle && let Some(until) = self.pace_gate(slot, now) {
-                self.postpone_run(slot, until, now);
-                continue;
-            }
-            let order_key = self.key_if(slot, || is_idle);
-            self.fall_due(slot, now, order_key);
+            self.promote_slot(slot, now);
         }
         count
+    }
+
+    /// Makes the key in `slot`, which is due, ready.
+    #[inline]
+    pub(super) fn promote_slot(&mut self, slot: Slot, now: Time) {
+        let is_idle = self.records.get(slot).phase() == Phase::Idle;
+        // A key in flight passes this gate. The key's completion asks the pace again, before the next start.
+        if is_idle && let Some(until) = self.pace_gate(slot, now) {
+            return self.postpone_run(slot, until, now);
+        }
+        let order_key = self.key_if(slot, || is_idle);
+        self.fall_due(slot, now, order_key);
     }
 
     /// Examines up to `max` slots, and ends the waits of their keys for further debounced adds: their
@@ -258,21 +283,22 @@ impl<K: Eq + Clone> Queue<K> {
     }
 
     /// Makes the pending run of the key in `slot`, which has a bound, due as soon as possible.
-    fn flush_wait(&mut self, slot: Slot, now: Time) {
+    pub(super) fn flush_wait(&mut self, slot: Slot, now: Time) {
         let record = self.records.get(slot);
         // The completion of a key in flight asks the pace, so only its backoff counts here.
-        let permitted = if record.phase().is_in_flight() {
-            self.backoff_of(record.epoch())
+        let (backoff, paced) = if record.phase().is_in_flight() {
+            (self.backoff_of(record.epoch()), Time::ZERO)
         } else {
-            let (backoff, paced) =
-                (record.not_before(), self.paced_until(slot).unwrap_or_default());
-            if paced > backoff.max(now) {
-                self.count_paced(slot);
-                self.record_slot(slot, now, Transition::Paced { until: paced });
-            }
-            backoff.max(paced)
+            (record.not_before(), self.paced_until(slot).unwrap_or_default())
         };
-        self.timers.update(slot, |wait| wait.flushed(now.max(permitted)));
+        let is_paced = paced > backoff.max(now);
+        self.timers.update(slot, |wait| wait.flushed(now.max(backoff).max(paced)));
+        let due = self.timers.due(slot).unwrap_or(now);
+        self.record_slot(slot, now, Transition::Flushed { due });
+        if is_paced {
+            self.count_paced(slot);
+            self.record_slot(slot, now, Transition::Paced { until: paced });
+        }
     }
 
     /// Withdraws all pending runs of `key`, and forgets its failures. Returns the states that were
@@ -285,9 +311,7 @@ impl<K: Eq + Clone> Queue<K> {
     {
         let slot = self.find_slot(key, hash)?;
         let cancelled = self.clear_pending(slot);
-        if cancelled.any() {
-            self.record_slot_now(slot, Transition::Withdrawn);
-        }
+        self.record_cancel(slot, cancelled.any());
         Some((cancelled, self.release_if_stateless(slot)))
     }
 

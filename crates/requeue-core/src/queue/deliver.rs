@@ -104,8 +104,19 @@ impl<K: Eq + Clone> Queue<K> {
     /// Completes a delivery. Returns `None` and has no effect if the delivery was already completed.
     #[inline(always)]
     pub fn finish(&mut self, ticket: &Ticket, how: Finish, now: Time) -> Option<Finished<K>> {
-        self.promote_due(now);
         // `promote_due` comes first: if this key was due, it is dirty now.
+        self.promote_due(now);
+        self.finish_settled(ticket, how, now)
+    }
+
+    /// Completes a delivery after the keys that are due have become ready.
+    #[inline(always)]
+    pub(super) fn finish_settled(
+        &mut self,
+        ticket: &Ticket,
+        how: Finish,
+        now: Time,
+    ) -> Option<Finished<K>> {
         if let Some((key, worked)) = self.finish_fast(ticket, how, now) {
             let key = Some(key);
             return Some(Finished { key, lost: false, ready: false, was_dirty: false, worked });
@@ -200,6 +211,7 @@ impl<K: Eq + Clone> Queue<K> {
             Failures::Forget => self.set_failures(slot, 0),
             Failures::Count => self.add_failure(slot),
         }
+        let event = self.begin_completion(slot, finish, how, now);
         // A release is not a run: it does not count as a start, and leaves a series as it is.
         let is_release = matches!(how, How::Release(_));
         if is_release {
@@ -233,7 +245,7 @@ impl<K: Eq + Clone> Queue<K> {
             // earlier.
             self.stamp_time(slot, now);
         }
-        self.record_completion(slot, epoch, how, now);
+        self.end_completion(event, slot);
         if plan.is_lost {
             self.record_slot(slot, now, Transition::Dropped);
         }

@@ -54,7 +54,7 @@ impl<K: Eq + Clone> Queue<K> {
         // The place is still free: `free` has borrowed the index since the search.
         free.put_slot(hash, slot);
         self.admit_new(slot, add, due, group, now);
-        self.record_add(hash, add, Added::New, now);
+        self.record_new(hash, add, group, now);
         Ok((Added::New, None))
     }
 
@@ -119,13 +119,11 @@ impl<K: Eq + Clone> Queue<K> {
         if !(succeeds || matches!(how, Finish::Done)) || !is_simple {
             return None;
         }
-        let ended = self.end_and_remove(ticket.slot, now, |record| {
+        self.end_and_remove(ticket, succeeds, now, |record| {
             record.is_with(ticket.epoch)
                 && !record.is_waiting()
                 && (succeeds || record.failures() == 0)
-        })?;
-        self.record_removal(ticket, succeeds, now);
-        Some(ended)
+        })
     }
 }
 

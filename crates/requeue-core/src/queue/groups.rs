@@ -112,10 +112,9 @@ impl<K: Eq + Clone> Queue<K> {
             // The copy comes before any change, because a key's `clone` may panic.
             let in_flight = self.records.get(slot).phase().is_in_flight();
             let copy = in_flight.then(|| self.records.get(slot).key.clone());
-            if self.clear_pending(slot).any() {
-                count += 1;
-                self.record_slot_now(slot, Transition::Withdrawn);
-            }
+            let is_withdrawn = self.clear_pending(slot).any();
+            count += usize::from(is_withdrawn);
+            self.record_cancel(slot, is_withdrawn);
             keys.extend(self.release_if_stateless(slot));
             keys.extend(copy);
         }

@@ -65,22 +65,26 @@ impl<K: Eq + Clone> Queue<K> {
             return false;
         }
         for _ in 0..max {
-            if let Some(slot) = self.timers.cheapest_to_remove() {
-                let record = self.records.get(slot);
-                if record.phase() == Phase::InFlight {
-                    // The run that would have followed is lost.
-                    keys.push(record.key.clone());
-                }
-                self.stop_waiting(slot);
-                self.drop_idle(slot, keys);
-            } else if let Some(slot) = self.any_stopped() {
-                self.withdraw_run(slot);
-                self.drop_idle(slot, keys);
-            } else {
-                return false;
-            }
+            let slot = self.timers.cheapest_to_remove().or_else(|| self.any_stopped());
+            let Some(slot) = slot else { return false };
+            self.drop_slot(slot, keys);
         }
         true
+    }
+
+    /// Drops the delayed run of the key in `slot`, or the run without a due time if there is no delayed run.
+    pub(super) fn drop_slot(&mut self, slot: Slot, keys: &mut Vec<K>) {
+        let record = self.records.get(slot);
+        if !record.is_waiting() {
+            self.withdraw_run(slot);
+        } else {
+            if record.phase() == Phase::InFlight {
+                // The run that would have followed is lost.
+                keys.push(record.key.clone());
+            }
+            self.stop_waiting(slot);
+        }
+        self.drop_idle(slot, keys);
     }
 
     /// Returns a ready key that is not delivered because the queue or its group is paused.

@@ -4,7 +4,8 @@
 //! effect on the key, and call `transitions`, the only module that changes phases and counters. `key_state` shows the
 //! state of a key to the rules. `fast_path` is the first arm of adds and completions. `backoff_gate` keeps the backoffs
 //! of [`ReaddPolicy::Hold`]; `pace_gate` delays runs above the [`Pace`]. `restarts` cancels runs in flight. `recorder`
-//! keeps the last transitions. `groups` pauses, cancels and counts the keys of one group. `lifecycle` pauses, closes and
+//! keeps the last transitions, which `event` describes. `recording` writes and reads
+//! them, and `replay` compares them with the state machine. `groups` pauses, cancels and counts the keys of one group. `lifecycle` pauses, closes and
 //! shuts down. `storage` keeps the records, and `walk` walks through them; `snapshot`, `stats` and `depths` report on
 //! them.
 
@@ -12,6 +13,7 @@ mod add;
 mod backoff_gate;
 mod deliver;
 mod depths;
+mod event;
 mod fast_path;
 mod groups;
 mod key_state;
@@ -19,6 +21,8 @@ mod lifecycle;
 mod needs_now;
 mod pace_gate;
 mod recorder;
+mod recording;
+mod replay;
 mod restarts;
 mod snapshot;
 mod stats;
@@ -29,10 +33,13 @@ mod walk;
 use alloc::boxed::Box;
 
 use self::backoff_gate::Backoffs;
+pub use self::event::{AddKind, Ended, Event, Subject, Transition};
 pub use self::needs_now::Operation;
 use self::pace_gate::PaceTable;
 use self::recorder::Recorder;
-pub use self::recorder::{Ended, Event, Subject, Transition};
+use self::recording::Rules;
+pub use self::recording::{InvalidRecording, Recording};
+pub use self::replay::{Difference, Replay, Step};
 use self::restarts::Restarts;
 pub use self::snapshot::{Circumstances, Cursor, Entry, Page};
 use self::stats::Tracker;
@@ -148,12 +155,13 @@ impl<K: Eq + Clone> Queue<K> {
     /// Creates an empty queue, which allocates only the memory that its order needs.
     #[must_use]
     pub fn new(config: Config<K>) -> Self {
+        let rules = Rules::of(&config);
         let ready = Ready::new(config.order, config.fair, config.group_limit, config.groups);
         let restarts = match config.in_flight_policy {
             InFlightPolicy::After => None,
             InFlightPolicy::Restart { at_most } => Some(Box::new(Restarts::new(at_most))),
         };
-        let recorder = Recorder::new(config.recording).map(Box::new);
+        let recorder = Recorder::new(config.recording, rules).map(Box::new);
         let settings = Settings {
             readd_policy: config.readd_policy,
             tracks: config.track,

@@ -153,6 +153,9 @@ impl<K: Eq + Clone> Queue<K> {
     pub fn uncount_start(&mut self, ticket: &Ticket) {
         if let Some(slot) = self.slot_of(ticket) {
             self.take_back_start(slot);
+            if self.pace.is_some() {
+                self.record_slot_now(slot, Transition::StartUncounted);
+            }
         }
     }
 
@@ -168,6 +171,7 @@ impl<K: Eq + Clone> Queue<K> {
         if let Some(pace) = &mut self.pace {
             let record = self.records.get(slot);
             pace.record_start(&record.key, record.hash, now, ticket.epoch);
+            self.record_slot(slot, now, Transition::StartCounted);
         }
     }
 
@@ -194,7 +198,24 @@ impl<K: Eq + Clone> Queue<K> {
             let per = pace.pace.per();
             let is_recent =
                 |_: &K, starts: &Starts| starts.last.is_some_and(|last| last + per > now);
-            pace.hand = pace.starts.sweep(pace.hand, SWEEP, is_recent, |key| keys.push(key));
+            let (mut hashes, is_recording) = (Vec::new(), self.recorder.is_some());
+            pace.hand = pace.starts.sweep(pace.hand, SWEEP, is_recent, |hash, key| {
+                hashes.extend(is_recording.then_some(hash));
+                keys.push(key);
+            });
+            for hash in hashes {
+                self.record_hash(hash, now, Transition::PaceOver);
+            }
+        }
+    }
+
+    /// Forgets the starts of `key`.
+    pub(super) fn forget_starts(&mut self, key: &K, hash: u32, now: Time) {
+        if let Some(pace) = &mut self.pace
+            && pace.starts.find_slot(key, hash).is_some()
+        {
+            pace.starts.sweep(0, usize::MAX, |other, _| other != key, |_, _| {});
+            self.record_hash(hash, now, Transition::PaceOver);
         }
     }
 

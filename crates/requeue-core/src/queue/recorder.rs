@@ -1,331 +1,370 @@
 //! Records the last events of keys, so that a caller can explain the past.
 
 use alloc::vec::Vec;
-use core::fmt;
+use core::num::NonZero;
 use core::time::Duration;
 
-use super::Queue;
+use super::event::{AddKind, Ended, Event, Subject, Transition};
+use super::recording::Rules;
+use super::{Queue, Record};
 use crate::memory::fold;
-use crate::order::GroupId;
+use crate::order::{GroupId, Ready};
 use crate::rule::How;
-use crate::types::{Add, Added, CancelReason, Phase, Slot, Ticket, Time};
+use crate::types::{Add, Added, CancelReason, Finish, Merge, Phase, Slot, Ticket, Time, When};
 
-/// A transition of a key, of a group or of the queue, as a queue records it.
-///
-/// [`Display`](fmt::Display) formats it on one line: the time since the origin of the clock, the transition, and times to wait.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct Event {
-    /// The time of the transition.
-    pub at: Time,
-    /// The hash of the key, or 0 for a transition of a group or of the queue.
-    hash: u32,
-    /// The transition.
-    pub transition: Transition,
+/// The fewest places of a recorder. One operation takes fewer places, so that its last events never replace its first.
+const MIN_PLACES: usize = 8;
+
+/// A place in the memory of a recorder: an event, or the rest of the event in the place before.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    /// The time. In the rest of an add, the longest wait of a debounced add. In the rest of a completion, the delay.
+    first: u64,
+    /// The hash. In the rest of an add, the weight of the group. In the rest of a completion, the failures.
+    low: u32,
+    /// The kind of the event, its result and its flags, or [`REST`].
+    code: u32,
+    /// A time, a number or a group.
+    third: u64,
+    /// The reasons and the priority of an add, the due time of a completion, or the adds of a delivery.
+    fourth: u64,
 }
 
-/// The subject of an [`Event`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-#[non_exhaustive]
-pub enum Subject {
-    /// The key with this hash. Two given keys share a hash with a probability of one in four billion.
-    Key(u32),
-    /// The group with this number, and so all its keys.
-    Group(u64),
-    /// The queue, and so all keys.
-    Queue,
-}
+/// The bits of the result of an add, or of the way of a completion.
+const RESULT: u32 = 0xF;
+/// The first bit of the kind of an event. [`REST`] is the rest of an event.
+const KIND: u32 = 4;
+const KINDS: u32 = 0x1F;
+const REST: u32 = 0;
+const ADDED: u32 = 1;
+const COMPLETED: u32 = 2;
+const DELIVERED: u32 = 3;
+const CANCELLED: u32 = 4;
+const HELD: u32 = 5;
+const PACED: u32 = 6;
+const FLUSHED: u32 = 7;
+/// The kinds of events from here on have no values.
+const BARE: u32 = 8;
+/// The kinds of events from here on have the number of a group.
+const GROUP: u32 = 24;
 
-impl Event {
-    /// Returns the subject of the transition.
-    #[must_use]
-    pub const fn subject(&self) -> Subject {
-        match self.transition {
-            Transition::GroupFilled(group)
-            | Transition::GroupFreed(group)
-            | Transition::GroupPaused(group)
-            | Transition::GroupResumed(group) => Subject::Group(group),
-            Transition::Paused
-            | Transition::Resumed
-            | Transition::Closed
-            | Transition::ShutDown => Subject::Queue,
-            _ => Subject::Key(self.hash),
-        }
-    }
-}
+const BARE_EVENTS: [Transition; 12] = [
+    Transition::Due,
+    Transition::Withdrawn,
+    Transition::Forgotten,
+    Transition::Dropped,
+    Transition::Sealed,
+    Transition::StartCounted,
+    Transition::StartUncounted,
+    Transition::PaceOver,
+    Transition::Paused,
+    Transition::Resumed,
+    Transition::Closed,
+    Transition::ShutDown,
+];
 
-/// A transition of an [`Event`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum Transition {
-    /// The key was added.
-    Added {
-        /// The result of the add.
-        added: Added,
-        /// The time at which the add asks for the run.
-        due: Time,
-        /// The reasons of the add.
-        reasons: u32,
-        /// The priority of the add.
-        priority: i32,
-    },
-    /// The backoff of a failure delays the pending run until this time.
-    Held {
-        /// The end of the backoff.
-        until: Time,
-    },
-    /// The pace of the key delays the pending run until this time.
-    Paced {
-        /// The time from which the pace permits the run.
-        until: Time,
-    },
-    /// A due time has come: the key is ready, or runs once more after the run in flight.
-    Due,
-    /// The key was delivered.
-    Delivered {
-        /// The number of the delivery.
-        number: u64,
-        /// The number of adds that the run serves.
-        adds: u32,
-    },
-    /// The delivery was completed.
-    Completed {
-        /// The number of the delivery.
-        number: u64,
-        /// The way in which it was completed.
-        how: Ended,
-        /// The number of consecutive failures after the completion.
-        failures: u32,
-        /// True if the key is ready again.
-        is_ready: bool,
-        /// The time at which the key becomes ready, if it waits.
-        due: Option<Time>,
-    },
-    /// The run in flight was cancelled. Its worker completes it later.
-    Cancelled {
-        /// The number of the delivery.
-        number: u64,
-        /// The reason.
-        reason: CancelReason,
-    },
-    /// The pending runs of the key were cancelled, and its failures forgotten.
-    Withdrawn,
-    /// The failures of the key were forgotten, and its backoff has ended.
-    Forgotten,
-    /// The pending runs of the key were dropped by a shutdown.
-    Dropped,
-    /// The group with this number has reached its limit of keys in flight. Its ready keys wait.
-    GroupFilled(u64),
-    /// The group is below its limit again.
-    GroupFreed(u64),
-    /// The deliveries of the group were paused.
-    GroupPaused(u64),
-    /// The deliveries of the group were resumed.
-    GroupResumed(u64),
-    /// The deliveries of the queue were paused.
-    Paused,
-    /// The deliveries of the queue were resumed.
-    Resumed,
-    /// The queue was closed.
-    Closed,
-    /// The queue was shut down.
-    ShutDown,
-}
+/// The flag of an event that continues in the next place.
+const HAS_REST: u32 = 1 << 9;
+// The other flags of an add.
+const MERGE: u32 = 12;
+const FAILED: u32 = 1 << 14;
+const DELAYED: u32 = 1 << 15;
+const DEBOUNCED: u32 = 1 << 16;
+const IS_NEW: u32 = 1 << 17;
+const HAS_GROUP: u32 = 1 << 18;
+// The other flags of a completion.
+const IS_READY: u32 = 1 << 12;
+const IS_WAITING: u32 = 1 << 13;
+const HAS_DELAY: u32 = 1 << 14;
 
-impl fmt::Display for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let wait = |until: Time| until.since(self.at);
-        write!(f, "{:.3?} ", self.at.since(Time::ZERO))?;
-        match self.transition {
-            Transition::Added { added, due, .. } => {
-                f.write_str(match added {
-                    Added::New => "added",
-                    Added::Coalesced => "added to the pending run",
-                    Added::Dirty => "added in flight, runs once more",
-                    Added::BackingOff => "added, held for its backoff",
-                    Added::Refused => "add refused",
-                    Added::Revived => "added, revived",
-                    Added::Parked => "added, stays parked",
-                })?;
-                match wait(due) {
-                    Duration::ZERO => Ok(()),
-                    wait if added == Added::New => write!(f, ", to run in {wait:.1?}"),
-                    wait => write!(f, ", asked for in {wait:.1?}"),
-                }
-            }
-            Transition::Held { until } => write!(f, "waits {:.1?} for its backoff", wait(until)),
-            Transition::Paced { until } => write!(f, "waits {:.1?} for its pace", wait(until)),
-            Transition::Due => f.write_str("due"),
-            Transition::Delivered { number, adds } => {
-                let s = if adds == 1 { "" } else { "s" };
-                write!(f, "delivered as run {number}, for {adds} add{s}")
-            }
-            Transition::Completed { number, how, is_ready, due, .. } => {
-                write!(f, "run {number} {}", how.as_str())?;
-                match due {
-                    Some(due) => write!(f, "; the key waits {:.1?}", wait(due)),
-                    None if is_ready => f.write_str("; the key is ready again"),
-                    None => Ok(()),
-                }
-            }
-            Transition::Cancelled { number, .. } => write!(f, "run {number} is cancelled"),
-            Transition::Withdrawn => f.write_str("pending runs cancelled"),
-            Transition::Forgotten => f.write_str("failures forgotten"),
-            Transition::Dropped => f.write_str("pending run dropped by the shutdown"),
-            Transition::GroupFilled(_) => f.write_str("group at its limit"),
-            Transition::GroupFreed(_) => f.write_str("group below its limit"),
-            Transition::GroupPaused(_) => f.write_str("group paused"),
-            Transition::GroupResumed(_) => f.write_str("group resumed"),
-            Transition::Paused => f.write_str("queue paused"),
-            Transition::Resumed => f.write_str("queue resumed"),
-            Transition::Closed => f.write_str("queue closed"),
-            Transition::ShutDown => f.write_str("queue shut down"),
-        }
-    }
-}
-
-/// The way in which a delivery was completed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-#[non_exhaustive]
-pub enum Ended {
-    /// client-go's `Done`.
-    Done,
-    /// A success.
-    Succeeded,
-    /// A success, and an add with a delay.
-    Requeued,
-    /// A failure, and a retry.
-    Retried,
-    /// A failure without a retry.
-    GivenUp,
-    /// A failure without a retry. The store keeps the key.
-    Parked,
-    /// The delivery was undone.
-    Released,
-    /// The run was cancelled by name.
-    Cancelled,
-    /// The run was cancelled because its key was added.
-    Restarted,
-}
-
-impl Ended {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Done => "is done",
-            Self::Succeeded => "succeeded",
-            Self::Requeued => "succeeded and is added again",
-            Self::Retried => "failed and is retried",
-            Self::GivenUp => "failed and is given up",
-            Self::Parked => "failed and is parked",
-            Self::Released => "was released",
-            Self::Cancelled => "stopped after a cancellation",
-            Self::Restarted => "stopped for an add",
-        }
-    }
-}
-
-impl<T> From<How<T>> for Ended {
-    fn from(how: How<T>) -> Self {
-        match how {
-            How::Done => Self::Done,
-            How::Succeed => Self::Succeeded,
-            How::Requeue(_) => Self::Requeued,
-            How::Retry(_) => Self::Retried,
-            How::GiveUp => Self::GivenUp,
-            How::Park => Self::Parked,
-            How::Release(_) => Self::Released,
-            How::Cancelled => Self::Cancelled,
-            How::Restarted => Self::Restarted,
-        }
-    }
-}
+const ADDS: [Added; 7] = [
+    Added::New,
+    Added::Coalesced,
+    Added::Dirty,
+    Added::BackingOff,
+    Added::Refused,
+    Added::Revived,
+    Added::Parked,
+];
+const MERGES: [Merge; 3] = [Merge::Earliest, Merge::Latest, Merge::Exactly];
+const ENDS: [Ended; 9] = [
+    Ended::Done,
+    Ended::Succeeded,
+    Ended::Requeued,
+    Ended::Retried,
+    Ended::GivenUp,
+    Ended::Parked,
+    Ended::Released,
+    Ended::Cancelled,
+    Ended::Restarted,
+];
 
 /// A bounded list of events, in the order of their occurrence.
 pub(super) struct Recorder {
-    events: Vec<Event>,
-    /// The maximum number of events.
+    places: Vec<Place>,
+    /// The maximum number of places.
     most: usize,
-    /// The place of the oldest event, which the next event takes if the list is full.
-    oldest: usize,
-    /// The number of events so far, including those that have left the list.
-    count: u64,
+    /// The place of the next event, or the number of places if it begins with the first place again.
+    next: usize,
+    /// The number of times that the list began with its first place again.
+    laps: u64,
+    /// The number of places so far that continue an event.
+    rests: u64,
     /// The time of the next event of an operation that has no time.
     now: Time,
+    rules: Rules,
 }
 
 impl Recorder {
-    /// Creates a recorder that takes up to `bytes` of memory, or `None` if no event fits.
-    pub(super) fn new(bytes: usize) -> Option<Self> {
-        let most = bytes / size_of::<Event>();
-        (most > 0).then(|| Self { events: Vec::new(), most, oldest: 0, count: 0, now: Time::ZERO })
+    /// Creates a recorder that takes up to `bytes` of memory, or `None` if this is too little.
+    pub(super) fn new(bytes: usize, rules: Rules) -> Option<Self> {
+        let most = bytes / size_of::<Place>();
+        // The system provides memory only for the places that are filled.
+        (most >= MIN_PLACES).then(|| Self {
+            places: Vec::with_capacity(most),
+            most,
+            next: 0,
+            laps: 0,
+            rests: 0,
+            now: Time::ZERO,
+            rules,
+        })
+    }
+
+    /// Returns the settings of the queue.
+    pub(super) const fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// Returns the next place, which the caller fills.
+    #[inline(always)]
+    fn next_place(&mut self) -> &mut Place {
+        let next = self.next;
+        self.next = next + 1;
+        if next < self.places.len() { &mut self.places[next] } else { self.place_at_end() }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn place_at_end(&mut self) -> &mut Place {
+        if self.places.len() < self.most {
+            self.places.push(Place::default());
+        } else {
+            (self.next, self.laps) = (1, self.laps + 1);
+        }
+        &mut self.places[self.next - 1]
+    }
+
+    /// Returns the number of places that were filled so far.
+    const fn filled(&self) -> u64 {
+        self.laps * self.most as u64 + self.next as u64
+    }
+
+    fn place(&mut self, number: u64) -> Option<&mut Place> {
+        let index = number % self.most as u64;
+        self.places.get_mut(index as usize)
     }
 
     #[inline(always)]
-    fn push(&mut self, at: Time, hash: u32, transition: Transition) {
-        let event = Event { at, hash, transition };
-        self.count += 1;
-        let is_full = self.events.len() == self.most;
-        match self.events.get_mut(self.oldest) {
-            Some(place) if is_full => {
-                *place = event;
-                self.oldest = if self.oldest + 1 < self.events.len() { self.oldest + 1 } else { 0 };
+    fn push(&mut self, at: Time, hash: u32, code: u32, third: u64, fourth: u64) {
+        *self.next_place() = Place { first: at.as_nanos(), low: hash, code, third, fourth };
+    }
+
+    #[cold]
+    fn push_rest(&mut self, first: u64, low: u32, third: u64) {
+        self.rests += 1;
+        *self.next_place() = Place { first, low, code: REST, third, fourth: 0 };
+    }
+
+    /// Pushes an event without values.
+    fn push_bare(&mut self, at: Time, hash: u32, transition: Transition) {
+        let kind = BARE_EVENTS.iter().position(|&event| event == transition);
+        debug_assert!(kind.is_some(), "{transition:?} has values");
+        self.push(at, hash, (BARE + kind.unwrap_or_default() as u32) << KIND, 0, 0);
+    }
+
+    /// Pushes an event of a group.
+    fn push_group(&mut self, at: Time, transition: Transition) {
+        let (kind, group) = match transition {
+            Transition::GroupFilled(group) => (0, group),
+            Transition::GroupFreed(group) => (1, group),
+            Transition::GroupPaused(group) => (2, group),
+            Transition::GroupResumed(group) => (3, group),
+            _ => return self.push_bare(at, 0, transition),
+        };
+        self.push(at, 0, (GROUP + kind) << KIND, group, 0);
+    }
+
+    /// Pushes an event of a key that is not an add, a delivery or a completion.
+    fn push_key(&mut self, at: Time, hash: u32, transition: Transition) {
+        match transition {
+            Transition::Held { until } => self.push(at, hash, HELD << KIND, until.as_nanos(), 0),
+            Transition::Paced { until } => self.push(at, hash, PACED << KIND, until.as_nanos(), 0),
+            Transition::Flushed { due } => self.push(at, hash, FLUSHED << KIND, due.as_nanos(), 0),
+            Transition::Cancelled { number, reason } => {
+                let restarts = u32::from(reason == CancelReason::Restarted);
+                self.push(at, hash, CANCELLED << KIND | restarts, number, 0);
             }
-            _ => self.push_first(event),
+            _ => self.push_bare(at, hash, transition),
         }
     }
 
-    /// Adds an event to a list that is not full.
-    #[cold]
-    #[inline(never)]
-    fn push_first(&mut self, event: Event) {
-        if self.events.len() == self.events.capacity() {
-            // The list doubles, but takes no more memory than it may.
-            let more = self.events.len().max(16).min(self.most - self.events.len());
-            self.events.reserve_exact(more);
+    /// Pushes an add. `group` is the group of a new key.
+    #[inline(always)]
+    fn push_add(&mut self, hash: u32, add: &Add, code: u32, group: Option<GroupId>, now: Time) {
+        let is_plain = matches!(add.when, When::Now)
+            && matches!(add.merge, Merge::Earliest)
+            && !add.failed
+            && group.is_none();
+        if is_plain {
+            let place = self.next_place();
+            place.first = now.as_nanos();
+            place.low = hash;
+            place.code = ADDED << KIND | code;
+            place.fourth = asked(add);
+        } else {
+            self.push_long_add(hash, add, code, group, now);
         }
-        self.events.push(event);
     }
 
     #[cold]
     #[inline(never)]
-    fn push_add(&mut self, hash: u32, add: &Add, added: Added, now: Time) {
-        let (due, reasons, priority) = (add.due(now).unwrap_or(now), add.reasons, add.priority);
-        self.push(now, hash, Transition::Added { added, due, reasons, priority });
+    fn push_long_add(
+        &mut self,
+        hash: u32,
+        add: &Add,
+        mut code: u32,
+        group: Option<GroupId>,
+        now: Time,
+    ) {
+        code |= ADDED << KIND | (add.merge as u32) << MERGE;
+        code |= if add.failed { FAILED } else { 0 };
+        code |= match add.when {
+            _ if add.is_debounced() => DEBOUNCED | HAS_REST,
+            When::Now => 0,
+            When::After(_) | When::At(_) => DELAYED,
+        };
+        code |= if group.is_some() { HAS_GROUP | HAS_REST } else { 0 };
+        let due = add.due(now).unwrap_or(now);
+        self.push(now, hash, code, due.as_nanos(), asked(add));
+        if code & HAS_REST != 0 {
+            let group = group.unwrap_or_default();
+            self.push_rest(add.at_most.map_or(0, NonZero::get), group.weight, group.id);
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn push_delivery<K>(&mut self, record: &Record<K>, number: u64, now: Time) {
+        // The values are read after the place is known, because a call in between would have to save them.
+        let place = self.next_place();
+        place.first = now.as_nanos();
+        place.low = record.hash;
+        place.code = DELIVERED << KIND;
+        place.third = number;
+        place.fourth = record.adds.into();
     }
 
     #[cold]
     #[inline(never)]
-    fn push_removal(&mut self, ticket: &Ticket, succeeds: bool, now: Time) {
-        let how = if succeeds { Ended::Succeeded } else { Ended::Done };
-        let (number, failures, is_ready, due) = (ticket.epoch, 0, false, None);
-        let transition = Transition::Completed { number, how, failures, is_ready, due };
-        self.push(now, ticket.hash, transition);
-    }
-
-    #[cold]
-    #[inline(never)]
-    pub(super) fn push_delivery(&mut self, hash: u32, number: u64, adds: u32, now: Time) {
-        self.push(now, hash, Transition::Delivered { number, adds: adds.max(1) });
-    }
-
     pub(super) fn push_filled_group(&mut self, group: GroupId, now: Time) {
-        self.push(now, 0, Transition::GroupFilled(group.id()));
+        self.push_group(now, Transition::GroupFilled(group.id()));
     }
 
-    fn iter(&self) -> impl Iterator<Item = &Event> {
-        let (newer, older) = self.events.split_at(self.oldest);
-        older.iter().chain(newer)
+    #[inline(always)]
+    pub(super) fn push_removal(&mut self, ticket: &Ticket, succeeds: bool, now: Time) {
+        let place = self.next_place();
+        place.first = now.as_nanos();
+        place.low = ticket.hash;
+        let how = if succeeds { Ended::Succeeded } else { Ended::Done };
+        place.code = COMPLETED << KIND | how as u32;
+        place.third = ticket.epoch;
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(super) fn push_freed_group(&mut self, group: GroupId, now: Time) {
+        self.push_group(now, Transition::GroupFreed(group.id()));
+    }
+
+    /// Returns the event in the place `number`, or `None` if the place is the rest of an event.
+    fn decode(&self, number: u64) -> Option<Event> {
+        let place = |number: u64| {
+            let index = (number % self.most as u64) as usize;
+            self.places.get(index).copied().unwrap_or_default()
+        };
+        let Place { first, low: hash, code, third, fourth } = place(number);
+        let rest = if code & HAS_REST != 0 { place(number + 1) } else { Place::default() };
+        let (time, result) = (Time::from_nanos(third), code & RESULT);
+        let transition = match code >> KIND & KINDS {
+            REST => return None,
+            ADDED => Transition::Added {
+                added: nth(&ADDS, result)?,
+                due: if code & (DELAYED | DEBOUNCED) == 0 { Time::from_nanos(first) } else { time },
+                reasons: (fourth >> 32) as u32,
+                priority: fourth as i32,
+                kind: match code & (DELAYED | DEBOUNCED) {
+                    0 => AddKind::Now,
+                    DELAYED => AddKind::Delayed,
+                    _ => AddKind::Debounced { at_most: Duration::from_nanos(rest.first) },
+                },
+                merge: nth(&MERGES, code >> MERGE & 3)?,
+                failed: code & FAILED != 0,
+                is_new: code & IS_NEW != 0,
+                group: (code & HAS_GROUP != 0)
+                    .then_some(GroupId { id: rest.third, weight: rest.low }),
+            },
+            COMPLETED => Transition::Completed {
+                number: third,
+                how: nth(&ENDS, result)?,
+                failures: rest.low,
+                is_ready: code & IS_READY != 0,
+                due: (code & IS_WAITING != 0).then(|| Time::from_nanos(fourth)),
+                delay: (code & HAS_DELAY != 0).then(|| Duration::from_nanos(rest.first)),
+            },
+            DELIVERED => Transition::Delivered { number: third, adds: (fourth as u32).max(1) },
+            CANCELLED if result == 1 => {
+                Transition::Cancelled { number: third, reason: CancelReason::Restarted }
+            }
+            CANCELLED => Transition::Cancelled { number: third, reason: CancelReason::Cancelled },
+            HELD => Transition::Held { until: time },
+            PACED => Transition::Paced { until: time },
+            FLUSHED => Transition::Flushed { due: time },
+            kind if kind < GROUP => nth(&BARE_EVENTS, kind - BARE)?,
+            kind => match kind - GROUP {
+                0 => Transition::GroupFilled(third),
+                1 => Transition::GroupFreed(third),
+                2 => Transition::GroupPaused(third),
+                _ => Transition::GroupResumed(third),
+            },
+        };
+        Some(Event { at: Time::from_nanos(first), hash, transition })
+    }
+
+    /// Returns the number of events so far.
+    const fn count(&self) -> u64 {
+        self.filled() - self.rests
+    }
+
+    fn iter(&self) -> impl Iterator<Item = Event> {
+        let oldest = self.filled() - self.places.len() as u64;
+        (oldest..self.filled()).filter_map(|number| self.decode(number))
     }
 }
 
-impl Subject {
-    /// Returns the key with this hash.
-    #[doc(hidden)]
-    #[must_use]
-    pub const fn key(hash: u64) -> Self {
-        Self::Key(fold(hash))
-    }
+fn nth<T: Copy>(values: &[T], index: u32) -> Option<T> {
+    values.get(index as usize).copied()
 }
+
+/// Packs the reasons and the priority of an add.
+#[inline(always)]
+const fn asked(add: &Add) -> u64 {
+    (add.reasons as u64) << 32 | add.priority as u32 as u64
+}
+
+/// The place of the event of an operation whose result is not known yet.
+#[derive(Clone, Copy)]
+#[must_use = "the event needs its result"]
+pub(super) struct Unfinished(u64);
 
 impl<K: Eq + Clone> Queue<K> {
     /// Returns true if the queue records events. Then every operation needs the time.
@@ -346,16 +385,23 @@ impl<K: Eq + Clone> Queue<K> {
     /// Returns the number of events so far, including those that are no longer in the recording.
     #[must_use]
     pub fn events_count(&self) -> u64 {
-        self.recorder.as_ref().map_or(0, |recorder| recorder.count)
+        self.recorder.as_ref().map_or(0, |recorder| recorder.count())
     }
 
     /// Returns the events after the first `count` of them, the oldest first. The recording may no longer have all of them.
     #[must_use]
     pub fn events_after(&self, count: u64) -> Vec<Event> {
         let Some(recorder) = &self.recorder else { return Vec::new() };
-        let new = usize::try_from(recorder.count.saturating_sub(count)).unwrap_or(usize::MAX);
-        let skipped = recorder.events.len().saturating_sub(new);
-        recorder.iter().skip(skipped).copied().collect()
+        let mut events: Vec<_> = recorder.iter().collect();
+        let new = usize::try_from(recorder.count().saturating_sub(count)).unwrap_or(usize::MAX);
+        events.split_off(events.len().saturating_sub(new))
+    }
+
+    /// Returns the time of the oldest event in the recording, if older events were dropped.
+    #[must_use]
+    pub fn events_begin(&self) -> Option<Time> {
+        let recorder = self.recorder.as_ref().filter(|recorder| recorder.laps > 0)?;
+        recorder.iter().next().map(|event| event.at)
     }
 
     /// Returns the recorded events of the key with this hash, of its group and of the queue, the oldest first.
@@ -363,28 +409,94 @@ impl<K: Eq + Clone> Queue<K> {
     pub fn events_of(&self, hash: u64, group: Option<GroupId>) -> Vec<Event> {
         let hash = fold(hash);
         let group = group.map(GroupId::id);
-        let is_of = |event: &&Event| match event.subject() {
+        let is_of = |event: &Event| match event.subject() {
             Subject::Key(key) => key == hash,
             Subject::Group(id) => group == Some(id),
             Subject::Queue => true,
         };
-        let events = self.recorder.iter().flat_map(|recorder| recorder.iter());
-        events.filter(is_of).copied().collect()
+        self.recorder.iter().flat_map(|recorder| recorder.iter()).filter(is_of).collect()
     }
 
-    /// Records an add.
+    /// Records an add of a key that has a record, or that is refused.
     #[inline(always)]
     pub(super) fn record_add(&mut self, hash: u32, add: &Add, added: Added, now: Time) {
         if let Some(recorder) = &mut self.recorder {
-            recorder.push_add(hash, add, added, now);
+            recorder.push_add(hash, add, added as u32, None, now);
         }
     }
 
-    /// Records the completion of a delivery whose record was removed.
+    /// Records an add that the caller has refused, because the queue [refuses](Self::refuses) it.
+    pub fn record_refusal(&mut self, hash: u64, add: &Add) {
+        if let Some(now) = self.recorder.as_ref().map(|recorder| recorder.now) {
+            self.record_add(fold(hash), add, Added::Refused, now);
+        }
+    }
+
+    /// Records the add of a new key.
     #[inline(always)]
-    pub(super) fn record_removal(&mut self, ticket: &Ticket, succeeds: bool, now: Time) {
+    pub(super) fn record_new(&mut self, hash: u32, add: &Add, group: GroupId, now: Time) {
         if let Some(recorder) = &mut self.recorder {
-            recorder.push_removal(ticket, succeeds, now);
+            let has_groups = !matches!(self.ready, Ready::Fifo(_) | Ready::Priority(_));
+            let group = if has_groups { Some(group) } else { None };
+            recorder.push_add(hash, add, IS_NEW | Added::New as u32, group, now);
+        }
+    }
+
+    /// Records an add whose result is not known yet, so that its event precedes the events that it causes.
+    pub(super) fn begin_add(&mut self, slot: Slot, add: &Add, now: Time) -> Option<Unfinished> {
+        let recorder = self.recorder.as_mut()?;
+        let place = Unfinished(recorder.filled());
+        recorder.push_add(self.records.get(slot).hash, add, 0, None, now);
+        Some(place)
+    }
+
+    /// Records the result of an add.
+    pub(super) fn end_add(&mut self, place: Option<Unfinished>, added: Added) {
+        if let (Some(recorder), Some(Unfinished(place))) = (&mut self.recorder, place)
+            && let Some(place) = recorder.place(place)
+        {
+            place.code |= added as u32;
+        }
+    }
+
+    /// Records a completion of the delivery of the key in `slot`. The key's failures are known, its next run is not.
+    pub(super) fn begin_completion(
+        &mut self,
+        slot: Slot,
+        finish: Finish,
+        how: How<Time>,
+        now: Time,
+    ) -> Option<Unfinished> {
+        let recorder = self.recorder.as_mut()?;
+        let place = Unfinished(recorder.filled());
+        let record = self.records.get(slot);
+        let (failures, delay) = (record.failures(), finish.delay());
+        let mut code = COMPLETED << KIND | Ended::from(how) as u32;
+        code |= if delay.is_some() { HAS_DELAY } else { 0 };
+        code |= if delay.is_some() || failures > 0 { HAS_REST } else { 0 };
+        recorder.push(now, record.hash, code, record.epoch(), 0);
+        if code & HAS_REST != 0 {
+            let delay = (Time::ZERO + delay.unwrap_or_default()).as_nanos();
+            recorder.push_rest(delay, failures, 0);
+        }
+        Some(place)
+    }
+
+    /// Records the state of the key in `slot` after the completion, while its record is still there.
+    pub(super) fn end_completion(&mut self, place: Option<Unfinished>, slot: Slot) {
+        let (Some(recorder), Some(Unfinished(place))) = (&mut self.recorder, place) else { return };
+        let record = self.records.get(slot);
+        let is_ready = record.phase() == Phase::Ready;
+        let due = self.timers.due(slot).filter(|_| record.is_waiting());
+        let failures = record.failures();
+        let Some(completion) = recorder.place(place) else { return };
+        completion.code |= if is_ready { IS_READY } else { 0 };
+        completion.code |= if due.is_some() { IS_WAITING } else { 0 };
+        completion.fourth = due.map_or(0, Time::as_nanos);
+        if completion.code & HAS_REST != 0
+            && let Some(rest) = recorder.place(place + 1)
+        {
+            rest.low = failures;
         }
     }
 
@@ -393,7 +505,7 @@ impl<K: Eq + Clone> Queue<K> {
     pub(super) fn record_slot(&mut self, slot: Slot, now: Time, transition: Transition) {
         if let Some(recorder) = &mut self.recorder {
             let hash = self.records.get(slot).hash;
-            recorder.push(now, hash, transition);
+            recorder.push_key(now, hash, transition);
         }
     }
 
@@ -405,16 +517,16 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Records the completion of a delivery of the key in `slot`, whose record is still there.
-    #[inline(always)]
-    pub(super) fn record_completion(&mut self, slot: Slot, number: u64, how: How<Time>, now: Time) {
+    /// Records that the pending runs of the key in `slot` were cancelled if there were any, and its failures forgotten.
+    pub(super) fn record_cancel(&mut self, slot: Slot, any: bool) {
+        let transition = if any { Transition::Withdrawn } else { Transition::Forgotten };
+        self.record_slot_now(slot, transition);
+    }
+
+    /// Records a transition of the key with this hash, which may have no record.
+    pub(super) fn record_hash(&mut self, hash: u32, now: Time, transition: Transition) {
         if let Some(recorder) = &mut self.recorder {
-            let record = self.records.get(slot);
-            let (failures, is_ready) = (record.failures(), record.phase() == Phase::Ready);
-            let due = self.timers.due(slot).filter(|_| record.is_waiting());
-            let how = how.into();
-            let transition = Transition::Completed { number, how, failures, is_ready, due };
-            recorder.push(now, record.hash, transition);
+            recorder.push_key(now, hash, transition);
         }
     }
 
@@ -432,7 +544,7 @@ impl<K: Eq + Clone> Queue<K> {
     #[inline(always)]
     pub(super) fn record_all(&mut self, now: Option<Time>, transition: Transition) {
         if let Some(recorder) = &mut self.recorder {
-            recorder.push(now.unwrap_or(recorder.now), 0, transition);
+            recorder.push_group(now.unwrap_or(recorder.now), transition);
         }
     }
 }
@@ -441,27 +553,45 @@ impl<K: Eq + Clone> Queue<K> {
 mod tests {
     use super::*;
     use crate::queue::Config;
-    use crate::types::Add;
 
     #[test]
     fn a_full_recording_drops_the_oldest_events_and_takes_no_more_memory() {
-        assert!(size_of::<Event>() <= 64);
-        let bytes = 100 * size_of::<Event>() + 1;
+        let bytes = 128 * size_of::<Place>() + 1;
         let mut queue = Queue::new(Config { recording: bytes, ..Config::default() });
         for n in 0..1000_u32 {
-            let now = Time::ZERO + core::time::Duration::from_nanos(n.into());
+            let now = Time::ZERO + Duration::from_nanos(n.into());
             let _ = queue.add(n, n.into(), Add::now(), GroupId::default(), now);
         }
         let events = queue.events_after(0);
         let times = events.iter().map(|event| event.at.since(Time::ZERO).as_nanos());
-        assert!(times.eq(900..1000));
+        assert!(times.eq(872..1000));
         assert_eq!(queue.events_count(), 1000);
+        assert_eq!(queue.events_begin(), Some(events[0].at));
         let recorder = queue.recorder.as_ref().expect("events are recorded");
-        assert!(recorder.events.capacity() * size_of::<Event>() <= bytes);
+        assert!(recorder.places.capacity() * size_of::<Place>() <= bytes);
+    }
+
+    #[test]
+    fn an_event_takes_up_to_64_bytes() {
+        let mut queue = Queue::new(Config { recording: 32 * 8, groups: true, ..Config::default() });
+        let add = Add::debounce(Duration::from_secs(1)).at_most(Duration::from_secs(9));
+        for n in 0..5_u8 {
+            let _ = queue.add(n, n.into(), add, GroupId::new(7).weight(2), Time::ZERO);
+        }
+        let events = queue.events_after(0);
+        assert_eq!((events.len(), queue.events_count()), (4, 5));
+        let Transition::Added { kind, group, .. } = events[3].transition else { panic!("an add") };
+        assert_eq!(kind, AddKind::Debounced { at_most: Duration::from_secs(9) });
+        assert_eq!(group, Some(GroupId::new(7).weight(2)));
+        // The rest of an event whose first part is gone is no event.
+        let _ = queue.cancel(&0, 0);
+        assert_eq!(queue.events_after(0).len(), 4);
     }
 
     #[test]
     fn a_recording_without_room_is_none() {
-        assert!(Recorder::new(size_of::<Event>() - 1).is_none());
+        let rules = Rules::of(&Config::<u8>::default());
+        assert!(Recorder::new(MIN_PLACES * size_of::<Place>() - 1, rules).is_none());
+        assert!(Recorder::new(0, rules).is_none());
     }
 }

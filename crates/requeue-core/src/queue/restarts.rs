@@ -66,7 +66,12 @@ impl<K: Eq + Clone> Queue<K> {
         let slot = self.slot_of(ticket)?;
         let record = self.records.get_mut(slot);
         record.seal();
-        record.cancel_reason()
+        let reason = record.cancel_reason();
+        // Without restarts, no later event depends on the seal.
+        if self.restarts() {
+            self.record_slot_now(slot, Transition::Sealed);
+        }
+        reason
     }
 
     /// Returns true if an add restarts the run in flight of its key.

@@ -13,7 +13,7 @@ use core::time::Duration;
 pub(super) use self::counters::Counters;
 use self::record::Record;
 use super::Queue;
-use super::recorder::Transition;
+use super::event::Transition;
 use super::stats::Tracker;
 use crate::order::{GroupId, Ready};
 use crate::rule::{self, Cell, KeyState, Later, Row, Wait, table};
@@ -199,14 +199,16 @@ impl<K: Eq + Clone> Queue<K> {
             pace.record_start(&record.key, record.hash, now, epoch);
         }
         if let Some(recorder) = &mut self.recorder {
-            recorder.push_delivery(record.hash, epoch, record.adds, now);
-            if let Some(group) = self.ready.groups().and_then(|groups| groups.filled_by(slot)) {
-                recorder.push_filled_group(group, now);
-            }
+            recorder.push_delivery(record, epoch, now);
         }
         if let Ready::Fifo(list) = &mut self.ready {
             list.pop_front(record.next_in_order());
         } else {
+            if let Some(recorder) = &mut self.recorder
+                && let Some(group) = self.ready.groups().and_then(|groups| groups.filled_by(slot))
+            {
+                recorder.push_filled_group(group, now);
+            }
             self.ready.start_delivery(&mut self.records, slot);
             record = self.records.get_mut(slot);
         }
@@ -228,6 +230,11 @@ impl<K: Eq + Clone> Queue<K> {
                 tracker.record_delivery(slot, now)
             }),
         }
+    }
+
+    /// Gives the next delivery this number, which is at least 1.
+    pub(super) const fn number_deliveries_from(&mut self, number: u64) {
+        self.counters.totals.deliveries = number - 1;
     }
 
     /// The row `done`: completes the delivery of the key in `slot`. Returns how long the key was in
@@ -260,16 +267,18 @@ impl<K: Eq + Clone> Queue<K> {
         worked
     }
 
-    /// The row `done` for a key whose record need not be kept, and for which `is_wanted` returns
+    /// The row `done` for the key of `ticket`, whose record need not be kept, and for which `is_wanted` returns
     /// true. Removes the record in the same step. Returns the key and, if times are tracked, how
     /// long it was in flight.
     #[inline(always)]
     pub(super) fn end_and_remove(
         &mut self,
-        slot: Slot,
+        ticket: &Ticket,
+        succeeds: bool,
         now: Time,
         is_wanted: impl FnOnce(&Record<K>) -> bool,
     ) -> Option<(K, Option<Duration>)> {
+        let slot = ticket.slot;
         let record = self.records.remove_if(slot, |record| {
             matches!(table(Row::Done, record.phase), Cell::End) && is_wanted(record)
         })?;
@@ -277,8 +286,15 @@ impl<K: Eq + Clone> Queue<K> {
         // insertion.
         self.counters.in_flight -= 1;
         let worked = self.tracker.as_mut().map(|tracker| tracker.record_completion(slot, now));
-        self.record_freed_group(slot, now);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.push_removal(ticket, succeeds, now);
+        }
         if let Some(groups) = self.ready.groups_mut() {
+            if let Some(recorder) = &mut self.recorder
+                && let Some(group) = groups.freed_by(slot)
+            {
+                recorder.push_freed_group(group, now);
+            }
             groups.end_delivery(slot);
         }
         self.forget_slot(slot, &record);

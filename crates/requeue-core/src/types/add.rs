@@ -72,7 +72,7 @@ pub struct Add {
     pub(crate) failed: bool,
     /// The longest wait of a debounced add, in nanoseconds. The quiet time is `when`. A variant of `When` with both
     /// times would make every add larger by another eight bytes.
-    at_most: Option<NonZero<u64>>,
+    pub(crate) at_most: Option<NonZero<u64>>,
 }
 
 impl Add {

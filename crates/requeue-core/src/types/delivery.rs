@@ -109,6 +109,16 @@ pub enum Finish {
 }
 
 impl Finish {
+    /// Returns the delay that the completion asks for, if any.
+    pub(crate) const fn delay(self) -> Option<Duration> {
+        match self {
+            Self::RequeueAfter { delay, .. }
+            | Self::RetryAfter { delay, .. }
+            | Self::ReleaseAfter { delay, .. } => Some(delay),
+            _ => None,
+        }
+    }
+
     /// Returns the adds, reasons and priority of the run, if its completion may pass them on.
     pub(crate) const fn asked(self) -> Asked {
         match self {

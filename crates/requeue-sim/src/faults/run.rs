@@ -362,6 +362,7 @@ impl Simulation {
             world.forget(key);
         }
         world.expect("records", world.queue.records(), 0);
+        world.replay()?;
         self.check()
     }
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use requeue::clock::FakeClock;
+use requeue::history::Recording;
 use requeue::{CancelledRun, GroupHandle, Item, Queue, Ticket};
 use requeue_core::{Asked, Ending, GroupId, InFlightPolicy, Merge, Order, Time, When};
 
@@ -81,7 +82,7 @@ impl World {
             true => builder.group_by(move |key| group(*key, teams)),
             false => builder,
         };
-        let builder = if track { builder.track_times() } else { builder };
+        let builder = if track { builder.track_times().record_events(1 << 20) } else { builder };
         let builder = match &hooks {
             Some(hooks) => {
                 builder.name("simulated").metrics_provider(Arc::new(Provider(Arc::clone(hooks))))
@@ -148,6 +149,22 @@ impl World {
             let wrong = format!("{what}: the queue says {queue:?}, the model {model:?}");
             self.wrong.borrow_mut().get_or_insert(wrong);
         }
+    }
+
+    /// Saves, loads and replays the recording of the queue, if it has one. The replay must end in the same state.
+    pub(super) fn replay(&self) -> Result<(), String> {
+        let Some(recording) = self.queue.recording() else { return Ok(()) };
+        let loaded: Recording =
+            recording.to_string().parse().map_err(|error| format!("the recording: {error}"))?;
+        let mut replay = loaded.replay();
+        if let Some(Err(difference)) = replay.find(Result::is_err) {
+            return Err(format!("the replay: {difference}\n{recording}"));
+        }
+        if recording.lost_events() == 0 {
+            self.expect("totals of the replay", self.queue.totals(), replay.queue().totals());
+            self.expect("states of the replay", self.queue.states(), replay.queue().states());
+        }
+        Ok(())
     }
 
     // --- Operations -----------------------------------------------------------------------------

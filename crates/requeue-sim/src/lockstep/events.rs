@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use requeue_core::history::{Subject, Transition};
-use requeue_core::{Added, Entry, Phase, Queue, ReaddPolicy, Time};
+use requeue_core::history::{Recording, Subject, Transition};
+use requeue_core::{Added, Circumstances, Entry, Merge, Phase, Queue, ReaddPolicy, Time};
 
 use crate::Key;
 
@@ -21,26 +21,28 @@ struct State {
     /// True if the key is ready, or runs once more after the run in flight.
     is_pending: bool,
     is_waiting: bool,
-    /// True if the last event delays the run of the next one.
-    is_delayed: bool,
 }
 
 impl State {
     fn apply(&mut self, at: Time, event: Transition, policy: ReaddPolicy) {
-        let was_delayed = std::mem::take(&mut self.is_delayed);
         match event {
+            // The add or the completion precedes its wait.
             Transition::Paced { .. } | Transition::Held { .. } => {
-                (self.is_pending, self.is_waiting, self.is_delayed) = (false, true, true);
+                (self.is_pending, self.is_waiting) = (false, true);
             }
-            Transition::Added { added, due, .. } => match (added, (due > at).then_some(due)) {
-                _ if was_delayed => {}
-                (Added::New, Some(_)) | (Added::BackingOff, _) => self.is_waiting = true,
-                (Added::New | Added::Dirty | Added::Coalesced, None) => {
-                    self.is_pending = true;
-                    self.is_waiting &= policy == ReaddPolicy::KeepBoth;
+            Transition::Added { added, due, merge, .. } => {
+                if merge == Merge::Exactly && added != Added::Refused {
+                    (self.is_pending, self.is_waiting) = (false, false);
                 }
-                _ => {}
-            },
+                match (added, (due > at).then_some(due)) {
+                    (Added::New, Some(_)) | (Added::BackingOff, _) => self.is_waiting = true,
+                    (Added::New | Added::Dirty | Added::Coalesced, None) => {
+                        self.is_pending = true;
+                        self.is_waiting &= policy == ReaddPolicy::KeepBoth;
+                    }
+                    _ => {}
+                }
+            }
             Transition::Due => (self.is_pending, self.is_waiting) = (true, false),
             Transition::Delivered { number, .. } => {
                 assert_eq!(self.in_flight.replace(number), None, "two deliveries");
@@ -68,7 +70,6 @@ impl State {
             in_flight: entry.phase.is_in_flight().then_some(number),
             is_pending: matches!(entry.phase, Phase::Ready | Phase::InFlightDirty),
             is_waiting: entry.due.is_some(),
-            is_delayed: false,
         }
     }
 }
@@ -88,8 +89,53 @@ impl Told {
 
     pub(super) fn compare(&self, subject: Subject, entry: Option<&Entry<Key>>) {
         let told = self.keys.get(&subject).copied().unwrap_or_default();
-        let told = State { is_delayed: false, ..told };
         let shown = |entry| State::of(entry, told.in_flight.unwrap_or_default());
         assert_eq!(told, entry.map(shown).unwrap_or_default(), "events of {entry:?}");
     }
+}
+
+/// Saves the recording of `queue`, loads and replays it. The replayed queue must be in the same state. If the recording
+/// has lost events, this is asserted of the keys whose state the replay knows.
+pub(super) fn replay(queue: &Queue<Key>, keys: impl Iterator<Item = (Key, u64)>, now: Time) {
+    let recording = queue.recording().expect("events are recorded");
+    let loaded: Recording = recording.to_string().parse().expect("a recording that was saved");
+    assert_eq!(loaded, recording, "a recording changes when it is saved and loaded");
+    let mut replay = loaded.replay();
+    let is_whole = recording.lost_events() == 0;
+    for step in &mut replay {
+        let step = step.unwrap_or_else(|difference| panic!("{difference}\n{recording}"));
+        assert!(!(is_whole && step.is_skipped), "the recording has all events");
+    }
+    let replayed = replay.queue();
+    if is_whole {
+        assert_eq!(replayed.totals(), queue.totals(), "counts");
+        assert_eq!(replayed.states(), queue.states(), "states");
+        assert_eq!(replayed.next_due(), queue.next_due(), "next due time");
+        assert_eq!(replayed.eligible(), queue.eligible(), "eligible keys");
+        assert_eq!(replayed.records(), queue.records(), "records");
+        assert_eq!(replayed.is_paused(), queue.is_paused(), "paused");
+        assert_eq!(replayed.ending(), queue.ending(), "ending");
+    }
+    for (key, hash) in keys {
+        let Subject::Key(name) = Subject::key(hash) else { unreachable!("the subject is a key") };
+        if replay.knows(name) {
+            let of_queue = queue.look_up(&key, hash).map(|entry| visible(&entry, is_whole, now));
+            let of_replay = replay.look_up(name).map(|entry| visible(&entry, is_whole, now));
+            assert_eq!(of_queue, of_replay, "state of {key:?}\n{recording}");
+        }
+    }
+}
+
+/// Returns what is visible of a key, except for the key and the queue's pace. The state of the queue and of the group is not known to the
+/// replay of a recording that has lost events. A start that no longer counts may be forgotten.
+fn visible<K>(entry: &Entry<K>, is_whole: bool, now: Time) -> String {
+    let around = Circumstances {
+        pace: None,
+        paced_until: entry.around.paced_until.filter(|&until| until > now),
+        ..entry.around
+    };
+    let run = (entry.phase, entry.since, entry.due, entry.bound, entry.failures, entry.cancelled);
+    let asked = (entry.reasons, entry.adds, entry.priority);
+    let queue = is_whole.then_some((entry.held_back, around));
+    format!("{run:?} {asked:?} {:?} {queue:?}", around.paced_until)
 }

@@ -64,7 +64,7 @@ impl Lockstep {
             groups: setup.groups,
             pace: setup.rules.pace,
             track: setup.track,
-            recording: if setup.records() { 1 << 20 } else { 0 },
+            recording: setup.recording(),
         };
         Self {
             setup,
@@ -102,6 +102,20 @@ impl Lockstep {
     #[must_use]
     pub const fn now(&self) -> Time {
         self.now
+    }
+
+    /// Replays the recording of the queue, if it has one, and compares the state of the replay with the queue.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the replay differs.
+    pub fn replay(&self) {
+        let loses_starts = self.went_back && self.setup.rules.pace.is_some();
+        let has_lost = || self.queue.recording().is_some_and(|it| it.lost_events() > 0);
+        if self.setup.records() && !(loses_starts && has_lost()) {
+            let keys = (0..self.setup.keys).map(|key| (Key(key), self.setup.hash(key)));
+            events::replay(&self.queue, keys, self.now);
+        }
     }
 
     /// Applies `op` to both sides, and compares their results and then everything that is visible.

@@ -56,6 +56,15 @@ impl Setup {
         self.track && self.hashes.is_none()
     }
 
+    /// Returns the memory of the recording. Half of the recordings lose events.
+    pub(super) const fn recording(&self) -> usize {
+        match self.records() {
+            false => 0,
+            true if self.teams.is_multiple_of(2) => 1 << 12,
+            true => 1 << 20,
+        }
+    }
+
     pub(super) fn hash(&self, key: u32) -> u64 {
         let key = u64::from(key);
         self.hashes.map_or(key.wrapping_mul(0x9E37_79B9_7F4A_7C15), |hashes| key % hashes)

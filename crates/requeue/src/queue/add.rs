@@ -125,7 +125,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         {
             let Ok(state) = self.shared.lock() else { return Added::Refused };
             if state.core.refuses(&key, hash) {
-                return Added::Refused;
+                drop(state);
+                return self.shared.record_refusal(hash);
             }
             // The memory is fetched while the limiter reads its table.
             state.core.prefetch(hash);
@@ -202,6 +203,18 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
             let Some(accepted) = batch.add_all() else { return count };
             count += accepted;
         }
+    }
+}
+
+impl<K: Key> Shared<K> {
+    /// Records that the retry of a key with this hash was refused.
+    #[cold]
+    #[inline(never)]
+    fn record_refusal(&self, hash: u64) -> Added {
+        if let Ok(mut state) = self.lock_to_change() {
+            state.core.record_refusal(hash, &Add::after(Duration::ZERO).failed());
+        }
+        Added::Refused
     }
 }
 

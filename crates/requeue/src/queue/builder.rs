@@ -344,9 +344,9 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         self
     }
 
-    /// Records the last transitions of keys in up to `bytes` of memory, for [`Queue::history`].
+    /// Records the last transitions of keys in up to `bytes` of memory, for [`Queue::history`] and [`Queue::recording`].
     ///
-    /// An event takes up to 64 bytes. If the memory is full, the oldest events are dropped. Each operation then reads the
+    /// Most events take 32 bytes, and the others 64 bytes. Less than 256 bytes record nothing. If the memory is full, the oldest events are dropped. Each operation then reads the
     /// clock. By default, nothing is recorded.
     pub fn record_events(mut self, bytes: usize) -> Self {
         self.settings.config.recording = bytes;

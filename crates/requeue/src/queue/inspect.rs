@@ -5,7 +5,7 @@
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 
-use requeue_core::history::Event;
+use requeue_core::history::{Event, Recording};
 use requeue_core::{self as core, Cursor, Entry, Operation, Page, StateCounts, Time, Totals, Walk};
 
 use super::Queue;
@@ -252,8 +252,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Returns the recorded transitions of `key`, of its group and of the queue, the oldest first.
     ///
     /// The result is empty unless events are [recorded](super::Builder::record_events). Older events are gone if the
-    /// recording is full. The events of one operation have the same time, and a wait precedes its add or completion. Two
-    /// keys whose hashes agree in 32 bits share their events. The call examines the whole recording under the lock.
+    /// recording is full. The events of one operation have the same time, and the operation precedes its consequences.
+    /// Two keys whose hashes agree in 32 bits share their events. The call examines the whole recording under the lock.
     ///
     /// # Examples
     ///
@@ -285,6 +285,49 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         let (hash, group) = (self.hash_key(key), self.group_of_key(key));
         let group = self.group_of.is_some().then_some(group);
         self.shared.read_settled(|core| core.events_of(hash, group))
+    }
+
+    /// Returns the recorded events of all keys with the settings of the queue, to save and to replay them. Returns `None`
+    /// unless events are [recorded](super::Builder::record_events).
+    ///
+    /// A recording has hashes in place of keys. Their seed is random, unless the queue has another
+    /// [hasher](super::Builder::hasher). The numbers of groups are not hashed again. The call copies the events under the
+    /// lock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::{Queue, history::Recording};
+    ///
+    /// let queue = Queue::builder().record_events(64 * 1024).build()?;
+    /// queue.add("a");
+    /// let saved = queue.recording().expect("events are recorded").to_string();
+    ///
+    /// let recording: Recording = saved.parse()?;
+    /// for step in recording.replay() {
+    ///     println!("{}", step?.events[0]);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn recording(&self) -> Option<Recording> {
+        self.shared.read_settled(core::Queue::recording)
+    }
+
+    /// Like [`recording`](Self::recording), with the names of the keys that the queue has. `name` returns the name of a
+    /// key. The other keys in the recording have no names.
+    #[must_use]
+    pub fn recording_with_names(&self, mut name: impl FnMut(&K) -> String) -> Option<Recording> {
+        let mut recording = self.recording()?;
+        let mut cursor = Some(Cursor::default());
+        while let Some(from) = cursor {
+            let page = self.snapshot(from, LOCK_BATCH);
+            for entry in &page.entries {
+                recording.insert_name(self.hash_key(&entry.key), &name(&entry.key));
+            }
+            cursor = page.next;
+        }
+        Some(recording)
     }
 
     /// Explains the state of `key` in one sentence.

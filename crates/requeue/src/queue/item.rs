@@ -266,7 +266,7 @@ impl<'q, K: Key> Item<'q, K> {
     #[doc(hidden)]
     pub fn uncount_start(&self) {
         if let Some((owner, _)) = &self.live
-            && let Ok(mut state) = owner.lock()
+            && let Ok(mut state) = owner.lock_to_change()
         {
             state.core.uncount_start(&self.ticket);
         }

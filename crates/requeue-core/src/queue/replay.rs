@@ -1,0 +1,405 @@
+//! Replays a recording through the state machine, and compares the events.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use core::fmt;
+use core::time::Duration;
+
+use super::event::{AddKind, Ended, Event, Subject, Transition};
+use super::recording::{Ordering, Recording};
+use super::{Entry, Queue};
+use crate::memory::fold;
+use crate::order::GroupId;
+use crate::types::{Add, Asked, CancelReason, Ending, Finish, Phase, Slot, Ticket, Time};
+
+/// The memory of the recorder of a replay. It has room for the events of one operation.
+const RECORDING: usize = 4096;
+
+/// The replay of a recording, an iterator over its steps. It ends after the first difference.
+///
+/// The replay performs each recorded operation at its recorded time, and compares the events that the state machine
+/// records with those of the recording.
+///
+/// A recording that has lost no events is replayed as a whole, with the order of deliveries and the groups. The order
+/// of a queue with a custom order is taken from the recording. If events were lost, the recording begins in the middle.
+/// The replay then skips each key up to an add that finds the key without a state, does not check the order and the
+/// groups, and ends with the shutdown of the queue.
+pub struct Replay<'r> {
+    recording: &'r Recording,
+    queue: Queue<u32>,
+    /// The number of events that were replayed or skipped.
+    position: usize,
+    /// The number of events that the replay has recorded.
+    replayed: u64,
+    /// The adds, reasons and priorities of the deliveries in flight.
+    asked: BTreeMap<u64, Asked>,
+    /// The keys whose state is known, if the recording begins in the middle.
+    known: BTreeSet<u32>,
+    skipped: BTreeSet<u32>,
+    is_over: bool,
+}
+
+/// A step of a [`Replay`]: an operation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Step {
+    /// The events of the operation: the operation and its consequences.
+    pub events: Vec<Event>,
+    /// The state of the key after the operation, if the queue has a record of it.
+    pub entry: Option<Entry<u32>>,
+    /// True if the operation was not replayed, because the state before it is unknown.
+    pub is_skipped: bool,
+}
+
+/// The first difference between a recording and its replay.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Difference {
+    /// The number of the event in the recording, from 0.
+    pub position: usize,
+    /// The event of the recording. `None` means that the recording ends before an event that the replay has.
+    pub recorded: Option<Event>,
+    /// The event of the replay. `None` means that the replay has no event here.
+    pub replayed: Option<Event>,
+    /// The reason why the operation cannot be replayed, if it cannot.
+    pub reason: Option<&'static str>,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = self.position + 1;
+        match &self.recorded {
+            Some(event) => write!(f, "event {number} is recorded as `{event}`")?,
+            None => write!(f, "event {number} is not recorded")?,
+        }
+        match (&self.replayed, self.reason) {
+            (Some(event), _) => write!(f, ", but replayed as `{event}`"),
+            (None, Some(reason)) => write!(f, ", but {reason}"),
+            (None, None) => f.write_str(", but the replay has no such event"),
+        }
+    }
+}
+
+impl core::error::Error for Difference {}
+
+impl Recording {
+    /// Begins the replay of this recording.
+    #[must_use]
+    pub fn replay(&self) -> Replay<'_> {
+        Replay {
+            recording: self,
+            queue: Queue::new(self.rules.config(self.lost == 0, RECORDING)),
+            position: 0,
+            replayed: 0,
+            asked: BTreeMap::new(),
+            known: BTreeSet::new(),
+            skipped: BTreeSet::new(),
+            is_over: false,
+        }
+    }
+}
+
+impl Replay<'_> {
+    /// Returns the number of keys of which some events were skipped.
+    #[must_use]
+    pub fn skipped_keys(&self) -> usize {
+        self.skipped.len()
+    }
+
+    /// Returns true if the replay knows the state of the key with this hash.
+    ///
+    /// The replay of a recording that has lost events does not know each key, and no key after a shutdown.
+    #[must_use]
+    pub fn knows(&self, key: u32) -> bool {
+        self.is_whole() || self.known.contains(&key) && self.queue.ending() != Ending::ShutDown
+    }
+
+    /// Returns the queue of the replay. Its keys are the hashes of the recorded keys.
+    // Tests compare this queue with the recorded queue.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn queue(&self) -> &Queue<u32> {
+        &self.queue
+    }
+
+    /// Returns the state of the key with this hash.
+    #[must_use]
+    pub fn look_up(&self, key: u32) -> Option<Entry<u32>> {
+        self.queue.look_up(&key, key.into())
+    }
+
+    const fn is_whole(&self) -> bool {
+        self.recording.lost == 0
+    }
+
+    /// Returns true if the state before `event` is unknown.
+    fn skips(&mut self, event: &Event) -> bool {
+        if self.is_whole() {
+            return false;
+        }
+        let key = match event.subject() {
+            _ if self.queue.ending() == Ending::ShutDown => return true,
+            Subject::Queue => return event.transition != Transition::Closed,
+            Subject::Group(_) => return true,
+            Subject::Key(key) => key,
+        };
+        if event.transition == Transition::PaceOver {
+            return true;
+        }
+        if let Transition::Added { is_new: true, .. } = event.transition
+            && self.is_past_window(event.at)
+        {
+            self.known.insert(key);
+        }
+        let is_unknown = !self.known.contains(&key);
+        if is_unknown {
+            self.skipped.insert(key);
+        }
+        is_unknown
+    }
+
+    /// Returns true if starts before the recording no longer count toward the pace.
+    fn is_past_window(&self, now: Time) -> bool {
+        let begin = self.recording.events.first().map_or(now, |event| event.at);
+        self.recording.rules.pace.is_none_or(|pace| begin + pace.per() <= now)
+    }
+
+    /// Replays the operation that begins with `event`.
+    fn step(&mut self, event: Event) -> Result<Step, Box<Difference>> {
+        if self.skips(&event) {
+            self.position += 1;
+            // The shutdown of a recording that begins in the middle ends its replay.
+            if event.transition == Transition::ShutDown {
+                self.queue.end(Ending::ShutDown);
+                self.replayed = self.queue.events_count();
+            }
+            return Ok(Step { events: Vec::from([event]), entry: None, is_skipped: true });
+        }
+        let difference = |position, recorded, replayed, reason| {
+            Box::new(Difference { position, recorded, replayed, reason })
+        };
+        if let Err(reason) = self.perform(&event) {
+            return Err(difference(self.position, Some(event), None, Some(reason)));
+        }
+        let replayed = self.queue.events_after(self.replayed);
+        self.replayed = self.queue.events_count();
+        if replayed.is_empty() {
+            let reason = Some("the operation has no effect in the replay");
+            return Err(difference(self.position, Some(event), None, reason));
+        }
+        let mut events = Vec::new();
+        for replayed in replayed {
+            let position = self.next_position(events.is_empty());
+            let recorded = self.recording.events.get(position).copied();
+            let expected = recorded.map(|recorded| self.as_replayed(recorded));
+            if expected != Some(replayed) {
+                let hash = recorded.map_or(0, |recorded| recorded.hash);
+                let replayed = Event { hash, ..replayed };
+                return Err(difference(position, recorded, Some(replayed), None));
+            }
+            events.extend(recorded);
+            self.position = position + 1;
+        }
+        let entry = match event.subject() {
+            Subject::Key(key) => self.look_up(key),
+            _ => None,
+        };
+        Ok(Step { events, entry, is_skipped: false })
+    }
+
+    /// Returns the position of the next event to compare. A recording that begins in the middle has events of groups
+    /// between an operation and its consequences.
+    fn next_position(&self, is_first: bool) -> usize {
+        let mut position = self.position;
+        if !self.is_whole() && !is_first {
+            let is_of_group = |event: &Event| matches!(event.subject(), Subject::Group(_));
+            while self.recording.events.get(position).is_some_and(is_of_group) {
+                position += 1;
+            }
+        }
+        position
+    }
+
+    /// Returns the event that the queue of the replay records for a recorded event. The hash of its keys is a hash of
+    /// the recorded hash.
+    fn as_replayed(&self, mut event: Event) -> Event {
+        if let Subject::Key(key) = event.subject() {
+            event.hash = fold(key.into());
+        }
+        if let Transition::Added { is_new: true, group, .. } = &mut event.transition
+            && !self.is_whole()
+        {
+            let _ = group.get_or_insert_default();
+        }
+        event
+    }
+
+    /// Performs the operation that `event` records, or returns the reason why it cannot be performed.
+    fn perform(&mut self, event: &Event) -> Result<(), &'static str> {
+        let (at, key) = (event.at, event.hash);
+        let hash = u64::from(key);
+        self.queue.observe(at);
+        match event.transition {
+            Transition::Added { .. } => self.add(event),
+            Transition::Delivered { number, .. } => self.deliver(key, number, at)?,
+            Transition::Completed { number, how, delay, .. } => {
+                self.complete(key, number, how, delay, at)?;
+            }
+            Transition::Due | Transition::Paced { .. } => {
+                let slot = self.slot(key)?;
+                let is_next = self.queue.timers.first_due(at) == Some(slot);
+                if !is_next && self.is_whole()
+                    || self.queue.timers.due(slot).is_none_or(|due| due > at)
+                {
+                    return Err("the key is not due");
+                }
+                self.queue.promote_slot(slot, at);
+            }
+            Transition::Cancelled { reason: CancelReason::Cancelled, .. } => {
+                let _ = self.queue.cancel_running(&key, hash);
+            }
+            Transition::Withdrawn => _ = self.queue.cancel(&key, hash),
+            Transition::Forgotten => _ = self.queue.forget(&key, hash),
+            Transition::Dropped => {
+                let slot = self.slot(key)?;
+                if self.queue.ending() != Ending::ShutDown
+                    || !self.queue.records.get(slot).is_pending()
+                {
+                    return Err("the key has no run to drop");
+                }
+                self.queue.drop_slot(slot, &mut Vec::new());
+            }
+            Transition::Flushed { .. } => {
+                let slot = self.slot(key)?;
+                if self.queue.timers.bound(slot).is_none() {
+                    return Err("the key waits for no debounced add");
+                }
+                self.queue.flush_wait(slot, at);
+            }
+            Transition::Sealed => {
+                let ticket = self.ticket(key, None)?;
+                let _ = self.queue.seal(&ticket);
+            }
+            Transition::StartCounted => {
+                let ticket = self.ticket(key, None)?;
+                self.queue.count_start(&ticket, at);
+            }
+            Transition::StartUncounted => {
+                let ticket = self.ticket(key, None)?;
+                self.queue.uncount_start(&ticket);
+            }
+            Transition::PaceOver => self.queue.forget_starts(&key, fold(hash), at),
+            Transition::Paused => self.queue.pause(),
+            Transition::Resumed => self.queue.resume(),
+            Transition::Closed => self.queue.end(Ending::Closed),
+            Transition::ShutDown => self.queue.end(Ending::ShutDown),
+            Transition::GroupPaused(group) => {
+                self.queue.pause_group(GroupId::new(group));
+            }
+            Transition::GroupResumed(group) => {
+                self.queue.resume_group(GroupId::new(group));
+            }
+            Transition::Held { .. }
+            | Transition::Cancelled { .. }
+            | Transition::GroupFilled(_)
+            | Transition::GroupFreed(_) => return Err("it does not follow from the event before"),
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, event: &Event) {
+        let Transition::Added { due, reasons, priority, kind, merge, failed, group, .. } =
+            event.transition
+        else {
+            return;
+        };
+        let add = match kind {
+            AddKind::Now => Add::now(),
+            AddKind::Delayed => Add::at(due),
+            AddKind::Debounced { at_most } => Add::debounce(due.since(event.at)).at_most(at_most),
+        };
+        let add = add.merge(merge).priority(priority).reason(reasons);
+        let add = if failed { add.failed() } else { add };
+        let (key, group) = (event.hash, group.unwrap_or_default());
+        let _ = self.queue.add_settled(key, key.into(), &add, group, event.at);
+    }
+
+    fn deliver(&mut self, key: u32, number: u64, at: Time) -> Result<(), &'static str> {
+        let slot = self.slot(key)?;
+        if self.queue.records.get(slot).phase() != Phase::Ready {
+            return Err("the key is not ready");
+        }
+        if number == 0 {
+            return Err("no delivery has the number 0");
+        }
+        if !self.is_whole() {
+            self.queue.number_deliveries_from(number);
+        } else if self.queue.is_paused() {
+            return Err("the queue is paused");
+        } else if self.queue.ready.groups().is_some_and(|groups| !groups.is_eligible(slot)) {
+            return Err("the group of the key is paused or at its limit");
+        } else if self.recording.rules.order != Ordering::Custom
+            && self.queue.ready.next_ready() != Some(slot)
+        {
+            return Err("another key is next");
+        }
+        let delivery = self.queue.deliver(slot, None, at);
+        self.asked.insert(number, delivery.asked);
+        Ok(())
+    }
+
+    fn complete(
+        &mut self,
+        key: u32,
+        number: u64,
+        how: Ended,
+        delay: Option<Duration>,
+        at: Time,
+    ) -> Result<(), &'static str> {
+        let ticket = self.ticket(key, Some(number))?;
+        let asked = self.asked.remove(&number).unwrap_or_default();
+        let finish = match (how, delay) {
+            (Ended::Done, _) => Finish::Done,
+            (Ended::Succeeded, _) => Finish::Succeed,
+            (Ended::GivenUp, _) => Finish::GiveUp,
+            (Ended::Requeued, Some(delay)) => Finish::RequeueAfter { delay, asked },
+            (Ended::Retried, Some(delay)) => Finish::RetryAfter { delay, asked },
+            (Ended::Released, None) => Finish::Release { asked },
+            (Ended::Released, Some(delay)) => Finish::ReleaseAfter { delay, asked },
+            (Ended::Cancelled | Ended::Restarted, _) => Finish::Cancelled { asked },
+            (Ended::Requeued | Ended::Retried, None) => return Err("its delay is missing"),
+            (Ended::Parked, _) => return Err("only stores park keys"),
+        };
+        let _ = self.queue.finish_settled(&ticket, finish, at);
+        Ok(())
+    }
+
+    fn slot(&self, key: u32) -> Result<Slot, &'static str> {
+        self.queue.find_slot(&key, key.into()).ok_or("the key has no state")
+    }
+
+    /// Returns the ticket of the delivery of `key`, which must have this number, if one is given.
+    fn ticket(&self, key: u32, number: Option<u64>) -> Result<Ticket, &'static str> {
+        let slot = self.slot(key)?;
+        let record = self.queue.records.get(slot);
+        if !record.phase().is_in_flight() {
+            return Err("the key is not in flight");
+        }
+        let epoch = record.epoch();
+        if number.is_some_and(|number| number != epoch) {
+            return Err("the key is in flight with another number");
+        }
+        Ok(Ticket { slot, hash: record.hash, epoch })
+    }
+}
+
+impl Iterator for Replay<'_> {
+    type Item = Result<Step, Box<Difference>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let event = *self.recording.events.get(self.position).filter(|_| !self.is_over)?;
+        let step = self.step(event);
+        self.is_over = step.is_err();
+        Some(step)
+    }
+}
