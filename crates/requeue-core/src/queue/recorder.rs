@@ -372,6 +372,14 @@ impl<K: Eq + Clone> Queue<K> {
         events.filter(is_of).copied().collect()
     }
 
+    /// Returns the time of the oldest event in the recording, if older events were dropped.
+    #[must_use]
+    pub fn events_begin(&self) -> Option<Time> {
+        let recorder = self.recorder.as_ref()?;
+        let is_whole = recorder.count == recorder.events.len() as u64;
+        recorder.iter().next().filter(|_| !is_whole).map(|event| event.at)
+    }
+
     /// Records an add.
     #[inline(always)]
     pub(super) fn record_add(&mut self, hash: u32, add: &Add, added: Added, now: Time) {
@@ -456,6 +464,7 @@ mod tests {
         let times = events.iter().map(|event| event.at.since(Time::ZERO).as_nanos());
         assert!(times.eq(900..1000));
         assert_eq!(queue.events_count(), 1000);
+        assert_eq!(queue.events_begin(), Some(events[0].at));
         let recorder = queue.recorder.as_ref().expect("events are recorded");
         assert!(recorder.events.capacity() * size_of::<Event>() <= bytes);
     }
