@@ -349,10 +349,18 @@ pub(crate) struct KeysFlags {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct ExplainFlags {
+pub(crate) struct WhyFlags {
     /// The key
     #[arg(value_name = "KEY")]
     pub(crate) key: OsString,
+
+    /// Only the past of the last TIME, as in 1h
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) since: Option<Duration>,
+
+    /// Print a JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
 
     #[command(flatten)]
     pub(crate) place: Place,
