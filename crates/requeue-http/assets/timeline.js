@@ -55,7 +55,7 @@ export class Timeline {
       const [left, right] = [at(event.at), at(ended(event, now))];
       const segment = make("button", { type: "button", className: `${event.kind} ${event.cause ?? event.outcome ?? ""}`, tabIndex: -1 });
       const words = label(event);
-      if (((right - left) * width) / 100 > words.length * 7.5 + 12) segment.append(words);
+      if (((right - left) * width) / 100 > words.length * 6.5 + 8) segment.append(words);
       return this.describe(place(segment, left, right), event);
     });
     if (segments.length) segments.at(-1).tabIndex = 0;
@@ -65,11 +65,15 @@ export class Timeline {
       const free = (((ticks[i + 1] ? at(ticks[i + 1].at) : 100) - left) * width) / 100;
       const words = label(event);
       const mark = make("span", { className: `mark ${event.kind}`, ariaHidden: "true" });
-      if (free > words.length * 7.5 + 12) mark.append(words);
+      if (free > words.length * 6.5 + 8) mark.append(words);
       return this.describe(place(mark, left), event);
     });
-    this.line.replaceChildren(...marks, ...segments, ...axis(from, end, width, now)
-      .map(([t, words, kind]) => place(make("span", { className: `time ${kind}`, ariaHidden: "true" }, words), at(t))));
+    const times = axis(from, end, width, now).map(([t, words, kind]) => {
+      // Words at the right end would be cut.
+      const side = at(t) > 92 ? "left" : "";
+      return place(make("span", { className: `time ${kind} ${side}`, ariaHidden: "true" }, words), at(t));
+    });
+    this.line.replaceChildren(...marks, ...segments, ...times);
     setText(this.shown, segments.length ? describe(drawn.at(-1), now) : "");
   }
 

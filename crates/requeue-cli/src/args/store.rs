@@ -349,6 +349,11 @@ pub(crate) struct KeysFlags {
 }
 
 #[derive(Args, Debug)]
+#[command(mut_arg("server", |arg| {
+    arg.help("Process instead of a store: http://HOST:PORT, unix:PATH")
+        .long_help(None)
+        .hide_short_help(false)
+}))]
 pub(crate) struct WhyFlags {
     /// The key
     #[arg(value_name = "KEY")]

@@ -15,7 +15,7 @@ use super::server::Server;
 use super::text::{Times, api_duration, runs_text};
 use super::{block_on, store_refusal};
 use crate::args::store::{WhyFlags, state_name};
-use crate::duration::{self, format_quantile};
+use crate::duration;
 use crate::exit::{Ended, Exit, Refusal, print_output};
 use crate::input::json::Written;
 use crate::key::{printable, shown};
@@ -61,9 +61,13 @@ async fn ask_server(
     // The server counts in whole seconds.
     let since = since.map_or_else(String::new, |since| since.as_secs_f64().ceil().to_string());
     let query = [("key", key), ("since", since.as_bytes())];
-    let timeline = server.get("timeline", &query).await?;
+    let timeline: Timeline = server.get("timeline", &query).await?;
     let Some(KeyPage { row, runs }) = page else {
-        return Ok(Answer { state: None, why: MISSING.to_owned(), timeline, runs: Vec::new() });
+        let why = match timeline.events.last() {
+            Some(last) => format!("not in the queue; last: {}", last.text),
+            None => MISSING.to_owned(),
+        };
+        return Ok(Answer { state: None, why, timeline, runs: Vec::new() });
     };
     let error = row.error.map(|error| format!(": {error}")).unwrap_or_default();
     let times = Times {
@@ -194,8 +198,13 @@ fn words_of(event: &PastEvent) -> String {
         (EventKind::Run, Some(Outcome::Failed | Outcome::GivenUp)) => "run failed".to_owned(),
         (EventKind::Run, Some(Outcome::Stopped)) => "run stopped".to_owned(),
         (EventKind::Run, None) => "running".to_owned(),
-        // The time to wait, after a comma, differs.
-        _ => event.text.split(',').next().unwrap_or_default().to_owned(),
+        // The times to wait differ.
+        _ => match event.text.rsplit_once(", ") {
+            Some((words, time)) if time.contains(|char: char| char.is_ascii_digit()) => {
+                words.to_owned()
+            }
+            _ => event.text.clone(),
+        },
     }
 }
 
@@ -231,7 +240,10 @@ fn time_text(at: f64) -> String {
 
 /// Formats the length of a wait or run. Most are short.
 fn format_length(length: Duration) -> String {
-    if length.as_millis() < 1_000 { format_quantile(length) } else { duration::shown(length) }
+    match (length.as_secs_f64() * 1e3).round() {
+        millis if millis < 1e3 => format!("{millis}ms"),
+        _ => duration::shown(length),
+    }
 }
 
 #[cfg(test)]
@@ -292,7 +304,7 @@ mod tests {
             "11 times in 1m 50s: run failed, waited (backoff)",
             "run 12 failed; took 1.0s",
             "waited 9.0s: run 12 failed",
-            "running, for 0µs so far",
+            "running, for 0ms so far",
         ];
         assert_eq!(texts, expected);
         assert_eq!(lines_of(&events[1..5], START).len(), 4, "two are not collapsed");

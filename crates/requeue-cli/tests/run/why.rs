@@ -31,7 +31,8 @@ fn past(text: &str) -> Vec<&str> {
 #[test]
 fn a_run_tells_the_past_of_a_key_after_its_present_state() {
     let dir = directory("why_run");
-    let mut run = serve(&dir, &["--base-delay", "1h", "--max-delay", "1h", "-c", "exit 3"]);
+    let mut run =
+        serve(&dir, &["--base-delay", "1h", "--max-delay", "1h", "-c", "test $1 != a || exit 3"]);
     run.send("a\n");
     until(|| dir.join("s").exists());
     let waits = |ended: &Ended| ended.text().starts_with("a: backing off; ready in ");
@@ -59,6 +60,10 @@ fn a_run_tells_the_past_of_a_key_after_its_present_state() {
     // A wait that has not ended is a part of any time.
     assert_eq!(past(&why(&dir, &["a", "--since", "1h"]).text()).len(), lines.len());
     assert_eq!(past(&why(&dir, &["a", "--since", "0"]).text()).len(), 1);
+
+    // A key that has left the queue still has a past.
+    run.send("b\n");
+    until(|| why(&dir, &["b"]).text().starts_with("b: not in the queue; last: run 2 succeeded"));
 
     let none = why(&dir, &["none"]);
     assert_eq!(none.code(), Some(1));
