@@ -16,7 +16,7 @@ use crate::time::{seconds, unix_time};
 /// The largest number of events in a timeline.
 const MOST: usize = 1_000; // `note` and `openapi.json` repeat it.
 /// Shorter waits are left out: each run follows a moment in which its key was ready.
-const SHORTEST: f64 = 0.001;
+const SHORTEST: Duration = Duration::from_millis(1);
 /// The difference between the clocks of the recording and of the history of runs, in seconds.
 const CLOCKS: f64 = 0.005;
 
@@ -161,8 +161,8 @@ impl Now {
 struct Reading {
     now: Now,
     events: Vec<PastEvent>,
-    /// The place in `events` of the wait or run that has not ended.
-    open: Option<usize>,
+    /// The place in `events` of the wait or run that has not ended, and its beginning.
+    open: Option<(usize, Time)>,
     /// The time from which on the events are complete.
     begin: Option<Time>,
     is_running: bool,
@@ -291,14 +291,11 @@ impl Reading {
     /// Ends the open wait or run if the state shows another one, and begins that one.
     fn settle(&mut self, at: Time) {
         let segment = self.segment();
-        let open = self.open.and_then(|open| self.events.get(open));
+        let open = self.open.and_then(|(place, _)| self.events.get(place));
         if open.map(|open| (open.kind, open.cause)) == segment && segment.is_some() {
             return;
         }
-        let time = self.now.to_unix(at);
-        if let Some(open) = self.open.take().and_then(|open| self.events.get_mut(open)) {
-            open.until = Some(time);
-        }
+        self.close(at);
         let Some((kind, cause)) = segment else { return };
         let text =
             cause.map_or_else(|| "running".to_owned(), |cause| text_of_wait(cause, self.failures));
@@ -308,8 +305,19 @@ impl Reading {
             }
             _ => None,
         };
-        self.open = Some(self.events.len());
-        self.events.push(PastEvent { until, cause, text, ..PastEvent::new(kind, time) });
+        self.open = Some((self.events.len(), at));
+        let begun = PastEvent::new(kind, self.now.to_unix(at));
+        self.events.push(PastEvent { until, cause, text, ..begun });
+    }
+
+    /// Ends the open wait or run. A very short wait is removed.
+    fn close(&mut self, at: Time) {
+        let Some((place, since)) = self.open.take() else { return };
+        let Some(open) = self.events.get_mut(place) else { return };
+        open.until = Some(self.now.to_unix(at));
+        if open.kind == EventKind::Wait && at.since(since) < SHORTEST {
+            self.events.remove(place);
+        }
     }
 
     fn push_tick(&mut self, kind: EventKind, event: Event) {
@@ -338,14 +346,10 @@ impl Reading {
             adds => format!(", for {adds} adds"),
         };
         let text = format!("{}{adds}", text_of_event(event));
-        if let Some(run) = self.open.and_then(|open| self.events.get_mut(open)) {
+        if let Some(run) = self.open.and_then(|(place, _)| self.events.get_mut(place)) {
             (run.outcome, run.text) = (Some(outcome), text);
         }
-        // The end is set even if the key is delivered again immediately.
-        let at = self.now.to_unix(event.at);
-        if let Some(run) = self.open.take().and_then(|open| self.events.get_mut(open)) {
-            run.until = Some(at);
-        }
+        self.close(event.at);
         (self.is_running, self.adds) = (false, 1);
     }
 
@@ -353,16 +357,11 @@ impl Reading {
     fn into_events<K>(mut self, entry: Option<&Entry<K>>) -> Vec<PastEvent> {
         let due = entry.and_then(|entry| next_due(entry, self.now.0));
         let due = due.filter(|&due| due != Time::NEVER).map(|due| self.now.to_unix(due));
-        if let Some(open) = self.open.and_then(|open| self.events.get_mut(open))
+        if let Some(open) = self.open.and_then(|(place, _)| self.events.get_mut(place))
             && open.until.is_some()
         {
             open.until = due;
         }
-        let is_long = |event: &PastEvent| {
-            event.kind != EventKind::Wait
-                || event.until.is_none_or(|until| until - event.at >= SHORTEST)
-        };
-        self.events.retain(is_long);
         self.events
     }
 }
@@ -449,7 +448,7 @@ fn text_of_run(run: &PastRun) -> String {
 fn push_backoff(events: &mut Vec<PastEvent>, until: Option<f64>, failures: u32) {
     let last = events.last().filter(|last| last.outcome == Some(Outcome::Failed));
     let Some(at) = last.and_then(|last| last.until) else { return };
-    if until.is_some_and(|until| until - at < SHORTEST) {
+    if until.is_some_and(|until| until - at < SHORTEST.as_secs_f64()) {
         return;
     }
     let cause = WaitCause::Backoff;

@@ -84,8 +84,6 @@ async fn read_store(queue: &Queue, key: &[u8], since: Option<Duration>) -> Resul
     let key = Key::from(key);
     let found = queue.look_up(key.clone()).await.map_err(store_refusal)?;
     let schedule = queue.look_up_schedule(key.clone()).await.map_err(store_refusal)?;
-    let actions = queue.last_actions(ACTIONS).await.map_err(store_refusal)?;
-    let actions: Vec<_> = actions.into_iter().map(PastAction::from).collect();
     let (mut runs, mut why, mut entry) = (Vec::new(), MISSING.to_owned(), None);
     if let Some(found) = &found {
         if found.failures > 0 {
@@ -104,6 +102,8 @@ async fn read_store(queue: &Queue, key: &[u8], since: Option<Duration>) -> Resul
         let at = at.map(|at| format!("; next at {at}")).unwrap_or_default();
         why = format!("{why}; {}{at}", schedule.explain());
     }
+    let actions = queue.last_actions(ACTIONS).await.map_err(store_refusal)?;
+    let actions: Vec<_> = actions.into_iter().map(PastAction::from).collect();
     let timeline = Timeline::of_entry(&key, entry, &runs, &actions).since(since);
     Ok(Answer { state: found.map(|entry| state_name(entry.state)), why, timeline, runs })
 }

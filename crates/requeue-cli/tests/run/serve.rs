@@ -695,7 +695,7 @@ fn a_paced_key_is_explained_with_the_time_of_its_next_run() {
     let text = loop {
         let text = end(&mut explain, "").text();
         // The run has ended, and the second add has been read.
-        if text.contains("waiting") {
+        if text.starts_with("a: waiting") {
             break text;
         }
     };

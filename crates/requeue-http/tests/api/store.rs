@@ -126,18 +126,11 @@ fn keys_of_all_processes_are_shown_by_state_and_by_page() {
 #[test]
 fn the_past_of_a_key_follows_from_its_failures_its_state_and_the_actions_on_it() {
     let (served, queue, _running, _dir) = served();
-    let revive = ActionRecord::new("revive", "ann").target("failing").note("the API is back");
+    let revive = ActionRecord::new("revive", "ann").target("waiting").note("the API is back");
     served.runtime.block_on(queue.record_action(revive)).expect("recorded");
     let backoff = ("wait", "backoff", "backing off after 1 failure", true);
     for (key, expected) in [
-        (
-            "failing",
-            vec![
-                ("run", "failed", "attempt 1 failed: busy", false),
-                backoff,
-                ("other", "", "revive by ann: the API is back", false),
-            ],
-        ),
+        ("failing", vec![("run", "failed", "attempt 1 failed: busy", false), backoff]),
         (
             "parked",
             vec![
@@ -146,7 +139,13 @@ fn the_past_of_a_key_follows_from_its_failures_its_state_and_the_actions_on_it()
             ],
         ),
         ("running", vec![("run", "", "running", false)]),
-        ("waiting", vec![("wait", "delay", "waiting for its due time", true)]),
+        (
+            "waiting",
+            vec![
+                ("other", "", "revive by ann: the API is back", false),
+                ("wait", "delay", "waiting for its due time", true),
+            ],
+        ),
         ("none", vec![]),
     ] {
         let past = get(served.address, &format!("/api/v1/timeline?key={key}")).json();
