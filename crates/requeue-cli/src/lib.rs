@@ -68,7 +68,7 @@ pub fn main() -> ExitCode {
         Subcommand::Resume(flags) => store::look::set_paused(flags, false),
         Subcommand::Status(flags) => store::look::status(&flags),
         Subcommand::Keys(flags) => store::keys::keys(&flags),
-        Subcommand::Explain(flags) => store::keys::explain(&flags),
+        Subcommand::Why(flags) => store::why::why(&flags),
         Subcommand::Serve(flags) => store::serve::serve(&flags),
         Subcommand::Parked(flags) => store::keys::parked(&flags),
         Subcommand::Revive(flags) => store::look::revive(&flags),

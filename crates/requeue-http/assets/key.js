@@ -2,6 +2,7 @@
 
 import { get } from "./api.js";
 import { amount, duration, name, printable } from "./format.js";
+import { Timeline } from "./timeline.js";
 
 const $ = (selector) => document.querySelector(selector);
 
@@ -10,6 +11,7 @@ export class KeyPage {
   constructor(offer) {
     this.offer = offer;
     this.section = $("#key");
+    this.timeline = new Timeline();
     this.named = null;
     this.live = false;
     this.stop = new AbortController();
@@ -23,6 +25,7 @@ export class KeyPage {
     clearTimeout(this.timer);
     if (named === null) return;
     $("#key-name").textContent = named.key || "";
+    this.timeline.update(null);
     this.refresh();
   }
 
@@ -39,7 +42,10 @@ export class KeyPage {
     const { signal } = this.stop;
     const started = performance.now();
     try {
-      this.update(await get("key", this.named, signal));
+      const [page, past] = await Promise.all(
+        ["key", "timeline"].map((path) => get(path, this.named, signal)));
+      this.update(page);
+      this.timeline.update(past);
     } catch {
       // The state of the connection is shown elsewhere.
       if (signal.aborted) return;

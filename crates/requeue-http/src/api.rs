@@ -127,6 +127,76 @@ pub enum Outcome {
     Succeeded,
     Failed,
     GivenUp,
+    /// Neither a success nor a failure: cancelled, stopped for an add, or released. Only a [`Timeline`] has such runs.
+    Stopped,
+}
+
+/// The response of `/api/v1/timeline`: the past of a key.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Timeline {
+    /// The time of the response, in seconds since 1970, as all times here.
+    pub now: f64,
+    /// The events are complete. Otherwise only the last runs are known, and waits follow from them.
+    pub recorded: bool,
+    /// The time of the oldest event that is kept, if older events were dropped.
+    pub begin: Option<f64>,
+    /// The part of the past that is known, in one sentence.
+    pub note: String,
+    /// The oldest first.
+    pub events: Vec<PastEvent>,
+}
+
+/// An event, a wait or a run in the past of a key.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct PastEvent {
+    /// The beginning of a wait or of a run.
+    pub at: f64,
+    /// The end of a wait or of a run: after `now` if it is the due time of a wait, and `None` if it is unknown.
+    pub until: Option<f64>,
+    pub kind: EventKind,
+    /// Only waits have one.
+    pub cause: Option<WaitCause>,
+    /// Only runs that have ended have one.
+    pub outcome: Option<Outcome>,
+    pub text: String,
+}
+
+/// The kind of an event in the past of a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EventKind {
+    Add,
+    Wait,
+    Run,
+    /// Such as a cancellation, or an action of an operator.
+    Other,
+}
+
+/// The cause of a wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitCause {
+    /// The due time of an add.
+    Delay,
+    Backoff,
+    Pace,
+    /// No worker has taken the key.
+    Ready,
+    GroupLimit,
+    GroupPaused,
+    QueuePaused,
+}
+
+impl Named for WaitCause {
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("delay", Self::Delay),
+        ("backoff", Self::Backoff),
+        ("pace", Self::Pace),
+        ("ready", Self::Ready),
+        ("group_limit", Self::GroupLimit),
+        ("group_paused", Self::GroupPaused),
+        ("queue_paused", Self::QueuePaused),
+    ];
 }
 
 /// The response of `/api/v1/keys`.

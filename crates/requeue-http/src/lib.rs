@@ -69,6 +69,7 @@
 //! | `/api/v1/summary` | counts, rates, ages, and the keys that have run the longest |
 //! | `/api/v1/keys` | a page of keys |
 //! | `/api/v1/key` | one key, named by `key`, or by `key_base64` if it is not UTF-8 |
+//! | `/api/v1/timeline` | the past of a key: its waits by cause, its runs and its adds, if the queue [records](requeue::Builder::record_events) events; with `since`, only of the last seconds |
 //! | `/api/v1/failures` | the errors of failing keys, grouped, with the numbers of their keys |
 //! | `/api/v1/groups` | the groups of a queue in a store, with their settings |
 //! | `/api/v1/schedules` | the keys of a queue in a store that have a schedule |
@@ -151,6 +152,7 @@ mod state;
 #[cfg(feature = "store")]
 mod store;
 mod time;
+mod timeline;
 mod turns;
 
 pub use admin::{AdminToken, TokenError};

@@ -8,7 +8,9 @@ use async_trait::async_trait;
 use axum::http::StatusCode;
 use requeue::{Added, Cursor, Entry, Key, Phase, Queue};
 
-use crate::api::{Action, AddResult, KeyPage, PastAction, PastRun, Row, Sample, State, Status};
+use crate::api::{
+    Action, AddResult, KeyPage, PastAction, PastRun, Row, Sample, State, Status, Timeline,
+};
 use crate::control::Control;
 use crate::cursors::{Cursors, Order};
 use crate::failures::{Failing, Failures, group_of};
@@ -16,7 +18,7 @@ use crate::history::{History, Past};
 use crate::keys::escape_key;
 use crate::operators::ActionLog;
 use crate::params::Problem;
-use crate::rows::next_due;
+use crate::rows::{next_due, shown_key};
 use crate::source::{
     Begin, Column, DetailOf, First, Found, Gauges, LOOKS, NewKey, Rank, Read, Selection, Show,
     Sort, Source, Walk, Walked, count_of, detail_of,
@@ -25,6 +27,10 @@ use crate::time::unix_time;
 
 /// The number of keys that are read under one hold of the queue's lock.
 const SLICE: usize = 256;
+
+/// The part of the past that is known without a recording.
+const NOT_RECORDED: &str = "this process records no events (Builder::record_events, --record-events): only the last \
+                            runs of keys that have failed are known";
 
 /// A queue, and the functions that show its keys.
 pub(crate) struct Shown<K: Key, S> {
@@ -386,6 +392,26 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
             (_, None) => return Ok(Found::Nothing),
         };
         Ok(Found::Page(Box::new(KeyPage::new(row, past))))
+    }
+
+    async fn read_timeline(&self, bytes: &[u8]) -> Result<Option<Timeline>, Problem> {
+        let Some(key) = (self.read)(bytes) else { return Ok(None) };
+        let past = self.history.as_ref().and_then(|history| history.past_of(bytes));
+        let runs: Vec<_> = past.into_iter().flat_map(|past| past.runs).collect();
+        let timeline = match self.queue.recorded_history(&key) {
+            Some((events, begin)) => {
+                let entry = self.queue.look_up(&key);
+                Timeline::of_events((&events, begin), entry.as_ref(), self.queue.now(), &runs)
+            }
+            None => {
+                let row = match self.find_key(bytes).await? {
+                    Found::Page(page) => Some(page.row),
+                    _ => None,
+                };
+                Timeline::of_runs(row.as_ref(), &runs, NOT_RECORDED)
+            }
+        };
+        Ok(Some(timeline.with_actions(&shown_key(bytes).0, &self.actions.all())))
     }
 
     async fn read_failures(&self, failures: &mut Failures) -> Result<(), Problem> {

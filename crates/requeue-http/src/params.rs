@@ -10,6 +10,7 @@ use percent_encoding::percent_decode;
 use serde::Serialize;
 
 use crate::api::{AddResult, Failure, Named};
+use crate::keys::from_base64;
 
 /// An error response.
 #[derive(Debug)]
@@ -132,6 +133,21 @@ impl Params {
     pub(crate) fn value_of(&self, name: &str) -> Option<&[u8]> {
         let (_, value) = self.0.iter().find(|(known, _)| known == name)?;
         Some(value)
+    }
+
+    /// Returns the key that `key` or `key_base64` names, and the name of that parameter.
+    pub(crate) fn key_of(&self) -> Result<(&'static str, Vec<u8>), Problem> {
+        match (self.value_of("key"), self.value_of("key_base64")) {
+            (Some(key), None) => Ok(("key", key.to_vec())),
+            (None, Some(base64)) => match from_base64(base64) {
+                Some(key) => Ok(("key_base64", key)),
+                None => Err(Problem::parameter("key_base64", "not base64")),
+            },
+            (None, None) => Err(Problem::parameter("key", "missing; pass key or key_base64")),
+            (Some(_), Some(_)) => {
+                Err(Problem::parameter("key_base64", "pass either key or key_base64"))
+            }
+        }
     }
 
     /// Returns a parameter that must be text; `None` if it is missing or empty.

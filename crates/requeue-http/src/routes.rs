@@ -21,7 +21,6 @@ use crate::exposition::Format;
 use crate::failures::Failures;
 use crate::groups;
 use crate::hosts::Hosts;
-use crate::keys::from_base64;
 use crate::params::{Params, Problem, json};
 use crate::schedules;
 use crate::sections::read_sections;
@@ -90,6 +89,7 @@ pub(crate) fn router(site: Arc<SiteState>) -> Router {
         .route("/charts.js", get(|| asset(SCRIPT, include_str!("../assets/charts.js"))))
         .route("/view.js", get(|| asset(SCRIPT, include_str!("../assets/view.js"))))
         .route("/key.js", get(|| asset(SCRIPT, include_str!("../assets/key.js"))))
+        .route("/timeline.js", get(|| asset(SCRIPT, include_str!("../assets/timeline.js"))))
         .route("/table.js", get(|| asset(SCRIPT, include_str!("../assets/table.js"))))
         .route("/sections.js", get(|| asset(SCRIPT, include_str!("../assets/sections.js"))))
         .route("/groups.js", get(|| asset(SCRIPT, include_str!("../assets/groups.js"))))
@@ -101,6 +101,7 @@ pub(crate) fn router(site: Arc<SiteState>) -> Router {
         .route("/api/v1/summary", get(summary))
         .route("/api/v1/keys", get(list_keys))
         .route("/api/v1/key", get(show_key))
+        .route("/api/v1/timeline", get(show_timeline))
         .route("/api/v1/failures", get(list_failures))
         .route("/api/v1/groups", get(groups::list_groups))
         .route("/api/v1/schedules", get(schedules::list_schedules))
@@ -414,24 +415,33 @@ const MOST_SORTED: usize = 1_000;
 
 async fn show_key(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let params = Params::parse(query.as_deref(), &["key", "key_base64"])?;
-    let (name, bytes) = match (params.value_of("key"), params.value_of("key_base64")) {
-        (Some(key), None) => ("key", key.to_vec()),
-        (None, Some(base64)) => {
-            let bytes = from_base64(base64);
-            ("key_base64", bytes.ok_or_else(|| Problem::parameter("key_base64", "not base64"))?)
-        }
-        (None, None) => {
-            return Err(Problem::parameter("key", "missing; pass key or key_base64"));
-        }
-        (Some(_), Some(_)) => {
-            return Err(Problem::parameter("key_base64", "pass either key or key_base64"));
-        }
-    };
+    let (name, bytes) = params.key_of()?;
     match site.source.find_key(&bytes).await? {
         Found::Page(page) => Ok(json(&page)),
         Found::Nothing => Err(Problem::new(StatusCode::NOT_FOUND, NOT_IN_QUEUE)),
-        Found::NoKey => Err(Problem::parameter(name, "not a valid key of this queue")),
+        Found::NoKey => Err(no_key(name)),
     }
+}
+
+async fn show_timeline(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+    let params = Params::parse(query.as_deref(), &["key", "key_base64", "since"])?;
+    let (name, bytes) = params.key_of()?;
+    let since = match params.text_of("since")?.map(str::parse) {
+        None => None,
+        Some(Ok(seconds)) => Some(Duration::from_secs(seconds)),
+        Some(Err(_)) => {
+            let error = "expected a whole number of seconds, as in 3600 for the last hour";
+            return Err(Problem::parameter("since", error));
+        }
+    };
+    match site.source.read_timeline(&bytes).await? {
+        Some(timeline) => Ok(json(&timeline.since(since))),
+        None => Err(no_key(name)),
+    }
+}
+
+fn no_key(parameter: &str) -> Problem {
+    Problem::parameter(parameter, "not a valid key of this queue")
 }
 
 #[cfg(test)]

@@ -10,7 +10,8 @@ use axum::http::StatusCode;
 
 use crate::api::{
     Action, Activity, AddResult, Group, GroupAction, GroupChange, KeyPage, Named, PastAction, Row,
-    Sample, Schedule, ScheduleAction, ScheduleChange, StartRate, State, Status, Tally, Worker,
+    Sample, Schedule, ScheduleAction, ScheduleChange, StartRate, State, Status, Tally, Timeline,
+    Worker,
 };
 use crate::control::Control;
 use crate::failures::{Failures, group_of};
@@ -32,6 +33,8 @@ pub(crate) trait Source: Send + Sync {
     fn longest_running(&self, limit: usize) -> Vec<Row>;
     async fn read_page(&self, walk: &Walk) -> Result<Walked, Problem>;
     async fn find_key(&self, key: &[u8]) -> Result<Found, Problem>;
+    /// Returns the past of a key; `None` if no key can have these bytes.
+    async fn read_timeline(&self, key: &[u8]) -> Result<Option<Timeline>, Problem>;
     /// Reads the failing keys, the parked keys first.
     async fn read_failures(&self, failures: &mut Failures) -> Result<(), Problem>;
     /// Returns up to `most` selected keys on which `action` has an effect.

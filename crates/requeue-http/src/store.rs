@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::api::{
     self, Action, Activity, AddResult, Group, GroupAction, GroupChange, KeyPage, LastMinute,
     Minute, PastAction, PastRun, Row, Sample, ScheduleAction, ScheduleChange, StartRate,
-    State as RowState, Status, Tally, Worker,
+    State as RowState, Status, Tally, Timeline, Worker,
 };
 use crate::failures::{Failing, Failures};
 use crate::history::History;
@@ -418,6 +418,16 @@ impl Source for Stored {
             page.runs = attempts;
         }
         Ok(Found::Page(Box::new(page)))
+    }
+
+    async fn read_timeline(&self, key: &[u8]) -> Result<Option<Timeline>, Problem> {
+        let (row, runs) = match self.find_key(key).await? {
+            Found::NoKey => return Ok(None),
+            Found::Nothing => (None, Vec::new()),
+            Found::Page(page) => (Some(page.row), page.runs),
+        };
+        let actions = self.last_actions().await?;
+        Ok(Some(Timeline::of_stored(key, row.as_ref(), &runs, &actions)))
     }
 
     async fn read_failures(&self, failures: &mut Failures) -> Result<(), Problem> {

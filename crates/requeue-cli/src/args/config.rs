@@ -36,6 +36,8 @@ pub(crate) struct Config {
     pub(crate) progress: args::Progress,
     pub(crate) summary: Summary,
     pub(crate) serve: Option<Serve>,
+    /// The number of bytes for the events of keys.
+    pub(crate) recording: usize,
 }
 
 #[derive(Debug)]
@@ -192,6 +194,7 @@ impl Config {
             joblog: common.joblog,
             progress: common.progress,
             summary: common.summary,
+            recording: alone.recording()?,
             serve: alone.dashboard.serve_settings()?,
         })
     }

@@ -133,11 +133,17 @@ pub(crate) enum Subcommand {
     /// list takes no more memory than a short one. With --json, prints objects with `key` (`key_base64` if it
     /// is not UTF-8), `state`, `at` (the due time), `priority` if it is not 0, `attempts` and `why`.
     Keys(store::KeysFlags),
-    /// Explain what a key in a store is waiting for
+    /// Say why a key waits or runs, and show its past
+    ///
+    /// Prints the state of the key with its cause, then its past, the oldest first: adds, waits with their causes, runs
+    /// and actions of operators, and last the output of its last failures. A part that repeats is one line. A process with
+    /// --serve records all events (--record-events); a store keeps the last three failures of a key. With --json, prints
+    /// an object with `key`, `state`, `why`, `events` and `runs`.
     ///
     /// Exits with 0 if the queue has the key, with 1 if it does not, and with 125 if there is no such queue or
     /// the store cannot be reached.
-    Explain(store::ExplainFlags),
+    #[command(alias = "explain")]
+    Why(store::WhyFlags),
     /// Serve the dashboards of the queues in a store, without a worker
     ///
     /// Without --queue, serves a table of all queues, and the dashboard of each queue at /queues/NAME/.

@@ -95,7 +95,7 @@ impl Pacing {
         })
     }
 
-    /// Creates a queue with this order. It uses the clock of the runtime.
+    /// Creates a queue with this order, which records events in `recording` bytes. It uses the clock of the runtime.
     ///
     /// # Panics
     ///
@@ -105,6 +105,7 @@ impl Pacing {
         name: &str,
         re_add: ReaddPolicy,
         metrics: Option<&Metrics>,
+        recording: usize,
     ) -> Result<KeyQueue, BuildError> {
         let clock = TokioClock::current();
         let mut queue = Queue::builder()
@@ -112,6 +113,7 @@ impl Pacing {
             .clock(clock)
             .readd_policy(re_add)
             .in_flight_policy(self.rerun)
+            .record_events(recording)
             // Keys may come from an attacker: see `KeyQueue`.
             .hasher(RandomState::new());
         if let Some(metrics) = metrics {

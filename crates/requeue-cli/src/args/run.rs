@@ -16,7 +16,7 @@ use crate::args::halt::{MayHalt, parse_halt};
 use crate::args::help::Sections;
 use crate::args::values::{
     Retries, StartRate, named_values, parse_delimiter, parse_group_limit, parse_jobs, parse_pace,
-    parse_rerun, parse_retries, parse_start_rate,
+    parse_rerun, parse_retries, parse_size, parse_start_rate,
 };
 use crate::duration::{Debounce, parse_debounce, parse_duration};
 use crate::exit::Refusal;
@@ -73,8 +73,17 @@ pub(crate) struct Flags {
 }
 
 /// The flags of `requeue run` that need all keys in one process.
-const IN_MEMORY_ONLY: [&str; 8] =
-    ["debounce", "on_readd", "delay", "min_interval", "pace", "keep_order", "max_keys", "dry_run"];
+const IN_MEMORY_ONLY: [&str; 9] = [
+    "debounce",
+    "on_readd",
+    "delay",
+    "min_interval",
+    "pace",
+    "keep_order",
+    "max_keys",
+    "dry_run",
+    "record_events",
+];
 
 // The flags of `requeue run --store`.
 #[derive(Args, Clone, Debug)]
@@ -365,6 +374,27 @@ pub(crate) struct Alone {
 
     #[command(flatten)]
     pub(crate) dashboard: Dashboard,
+
+    /// Memory for the events of keys, which `requeue why` shows [default: 4M with --serve]
+    ///
+    /// SIZE is a number of bytes, as in 512K or 4M. An event takes 64 bytes, and the oldest events are dropped first. 0
+    /// records nothing.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = "Output")]
+    #[arg(hide_short_help = true)]
+    pub(crate) record_events: Option<usize>,
+}
+
+impl Alone {
+    /// Returns the number of bytes for events. Only clients of the dashboard read them.
+    pub(crate) fn recording(&self) -> Result<usize, Refusal> {
+        match (self.record_events, &self.dashboard.serve) {
+            (bytes, Some(_)) => Ok(bytes.unwrap_or(4 << 20)),
+            (Some(bytes), None) if bytes > 0 => {
+                Err(Refusal::usage("--record-events requires --serve"))
+            }
+            (_, None) => Ok(0),
+        }
+    }
 }
 
 #[derive(Args, Clone, Debug, Default)]

@@ -349,10 +349,23 @@ pub(crate) struct KeysFlags {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct ExplainFlags {
+#[command(mut_arg("server", |arg| {
+    arg.help("Process instead of a store: http://HOST:PORT, unix:PATH")
+        .long_help(None)
+        .hide_short_help(false)
+}))]
+pub(crate) struct WhyFlags {
     /// The key
     #[arg(value_name = "KEY")]
     pub(crate) key: OsString,
+
+    /// Only the past of the last TIME, as in 1h
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) since: Option<Duration>,
+
+    /// Print a JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
 
     #[command(flatten)]
     pub(crate) place: Place,

@@ -24,6 +24,19 @@ pub fn parse_jobs(text: &str) -> Result<usize, &'static str> {
     }
 }
 
+/// Parses a number of bytes: "4096", "512K" or "4M".
+pub(crate) fn parse_size(text: &str) -> Result<usize, &'static str> {
+    const WRONG: &str = "expected a number of bytes, as in 4096, 512K, 4M or 1G";
+    let (number, shift) = match text.char_indices().last() {
+        Some((at, 'K' | 'k')) => (&text[..at], 10),
+        Some((at, 'M' | 'm')) => (&text[..at], 20),
+        Some((at, 'G' | 'g')) => (&text[..at], 30),
+        _ => (text, 0),
+    };
+    let number: usize = number.parse().map_err(|_| WRONG)?;
+    number.checked_mul(1 << shift).ok_or(WRONG)
+}
+
 /// Returns this percentage of the cores, at least 1.
 pub(crate) fn share_of_cores(percent: u32) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);

@@ -52,9 +52,10 @@ impl Keys {
         let (failures, pacing) = (&config.failures, &config.pacing);
         // A random seed.
         let seed = RandomState::new().build_hasher().finish();
-        // A queue in a store has separate metrics.
+        // A queue in a store has separate metrics, and its dashboard does not show the events of the local queue.
         let metrics = metrics.filter(|_| remote.is_none());
-        let queue = pacing.build_queue(config.name, failures.re_add, metrics);
+        let recording = if remote.is_none() { config.recording } else { 0 };
+        let queue = pacing.build_queue(config.name, failures.re_add, metrics, recording);
         let queue = queue.map_err(|error| Refusal::failure(error.to_string()))?;
         Ok(Self {
             failing: FailingKeys::new(

@@ -7,28 +7,25 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use jiff::{SignedDuration, Timestamp};
 use requeue_http::api::{
-    self, Action, Activity, Change, Changed, KeyList, KeyPage, Matched, Matching, NOT_IN_QUEUE,
-    Named, NamedKey, NewRate, NewStatus, Row, StartRate, Summary,
+    self, Action, Activity, Change, Changed, KeyList, Matched, Matching, Named, NamedKey, NewRate,
+    NewStatus, Row, StartRate, Summary,
 };
 use requeue_store::{Rate, State, StateCounts};
 
 use super::server::{Part, Server};
 use super::text::{
-    Pause, Times, activity_text, api_duration, key_line, report_each, runs_text, status_json,
-    status_text,
+    Pause, activity_text, api_duration, key_line, report_each, status_json, status_text,
 };
-use crate::args::store::{
-    CancelFlags, ExplainFlags, KeysFlags, ReviveFlags, StatusFlags, state_name,
-};
+use crate::args::store::{CancelFlags, KeysFlags, ReviveFlags, StatusFlags, state_name};
 use crate::exit::{Ended, Exit, Refusal, complain, print_output};
 use crate::input::json::Written;
-use crate::key::{printable, shown};
+use crate::key::printable;
 
 /// The age in seconds from which `status` says how old the numbers are. A store counts its keys each second.
 const OLD: f64 = 3.0;
 
 /// Returns the name of a state in the output of the program.
-fn own_name(state: api::State) -> &'static str {
+pub(super) fn own_name(state: api::State) -> &'static str {
     match state {
         api::State::Ready => state_name(State::Ready),
         api::State::Running => state_name(State::InFlight),
@@ -155,28 +152,6 @@ fn row_line(row: &Row, is_json: bool) -> Vec<u8> {
     let mut line = key_line(&printable(&row.key), &record, is_json);
     line.push(b'\n');
     line
-}
-
-pub(super) async fn explain(server: &Server, flags: &ExplainFlags) -> Result<Ended, Refusal> {
-    let key = flags.key.as_bytes();
-    let mut last_runs = Vec::new();
-    let (why, exit) = match server.find_key(key).await? {
-        Some(KeyPage { row, runs }) => {
-            last_runs = runs;
-            let error = row.error.map(|error| format!(": {error}")).unwrap_or_default();
-            let times = Times {
-                age: row.age.and_then(api_duration),
-                due: row.due_in.and_then(api_duration),
-                lease: row.lease_in.and_then(api_duration),
-            };
-            let exit = if row.state == api::State::Idle { Exit::GivenUp } else { Exit::Done };
-            (times.append_to(&format!("{}{error}", row.why), Timestamp::now()), exit)
-        }
-        None => (NOT_IN_QUEUE.to_owned(), Exit::GivenUp),
-    };
-    let runs = runs_text(&last_runs);
-    print_output(format!("{}: {}\n{runs}", shown(key), shown(why.as_bytes())).as_bytes())?;
-    Ok(Ended::Exit(exit))
 }
 
 /// Returns the name of the queue of the server. Fails without a token, or if the user names another queue.

@@ -1,17 +1,14 @@
-//! The subcommands that show keys of a queue in a store: `keys`, `parked`, `explain`.
+//! The subcommands that show keys of a queue in a store: `keys` and `parked`.
 
-use std::os::unix::ffi::OsStrExt;
-
-use jiff::{Timestamp, Unit};
-use requeue_http::api::PastRun;
+use jiff::Timestamp;
 use requeue_store::{Entry, Key, Queue, State};
 
-use super::text::{Times, key_line, runs_text};
+use super::text::key_line;
 use super::{block_on, by_server, store_refusal};
-use crate::args::store::{ExplainFlags, KeysFlags, ListFlags, state_name};
+use crate::args::store::{KeysFlags, ListFlags, state_name};
 use crate::exit::{Ended, Exit, Refusal, print_output};
 use crate::input::json::Written;
-use crate::key::{printable, shown};
+use crate::key::shown;
 
 /// The number of keys that are read in one request.
 const PAGE: usize = 256;
@@ -52,47 +49,6 @@ pub(crate) fn parked(flags: &ListFlags) -> Result<Ended, Refusal> {
             format!("{key}\t{}\t{at}\t{why}", entry.failures).into_bytes()
         })
         .await
-    })
-}
-
-/// `requeue explain`.
-pub(crate) fn explain(flags: &ExplainFlags) -> Result<Ended, Refusal> {
-    block_on(async {
-        if let Some(server) = flags.server.open_server()? {
-            return by_server::explain(&server, flags).await;
-        }
-        let queue = flags.place.to_look_at().await?;
-        let key = Key::from(flags.key.as_bytes());
-        let found = queue.look_up(key.clone()).await.map_err(store_refusal)?;
-        let schedule = queue.look_up_schedule(key.clone()).await.map_err(store_refusal)?;
-        let now = Timestamp::now();
-        let mut runs = Vec::new();
-        let (mut text, exit) = match found {
-            Some(entry) => {
-                if entry.failures > 0 {
-                    let attempts = queue.attempts(&key).await.map_err(store_refusal)?;
-                    runs = PastRun::of_attempts(&entry, attempts);
-                }
-                let times = Times { age: entry.since, due: entry.due, lease: entry.lease };
-                let why = queue.explain_entry(&entry).await.map_err(store_refusal)?;
-                (times.append_to(&why, now), Exit::Done)
-            }
-            None => (
-                format!(
-                    "{key}: not in the queue: it was never added, was cancelled, or its last run succeeded"
-                ),
-                Exit::GivenUp,
-            ),
-        };
-        if let Some(schedule) = schedule {
-            let at = schedule.next_at.and_then(|at| Timestamp::try_from(at).ok());
-            let at = at.and_then(|at| at.round(Unit::Second).ok());
-            let at = at.map(|at| format!("; next at {at}")).unwrap_or_default();
-            text = format!("{text}; {}{at}", schedule.explain());
-        }
-        // The error of a command may contain control characters.
-        print_output((printable(&text) + "\n" + &runs_text(&runs)).as_bytes())?;
-        Ok(Ended::Exit(exit))
     })
 }
 

@@ -11,6 +11,7 @@ pub(crate) mod schedule;
 pub(crate) mod serve;
 mod server;
 mod text;
+pub(crate) mod why;
 pub(crate) mod work;
 
 use std::cell::RefCell;

@@ -261,6 +261,7 @@ pub(super) fn runs_text(runs: &[PastRun]) -> String {
             Outcome::Succeeded => "succeeded",
             Outcome::Failed => "failed",
             Outcome::GivenUp => "failed for the last time",
+            Outcome::Stopped => "stopped",
         };
         let at = api_duration(*at).and_then(|at| Timestamp::UNIX_EPOCH.checked_add(at).ok());
         let at = at.and_then(|at| at.round(Unit::Second).ok());

@@ -45,3 +45,5 @@ mod timeouts;
 mod untrusted;
 #[cfg(feature = "kube")]
 mod watch;
+#[cfg(feature = "sqlite")]
+mod why;

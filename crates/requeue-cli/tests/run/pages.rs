@@ -108,7 +108,7 @@ fn there_is_a_manual_page_for_each_command() {
         "resume",
         "status",
         "keys",
-        "explain",
+        "why",
         "serve",
         "parked",
         "revive",

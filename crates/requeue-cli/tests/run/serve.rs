@@ -535,7 +535,7 @@ fn a_client_with_the_token_changes_a_store_and_pauses_its_worker() {
     let server = address(&mut shown);
     assert_eq!(act(server, "add", &body), (200, json!({ "results": ["new"] })));
     assert_eq!(act(server, "pause", &json!({})), (200, json!({ "status": "paused" })));
-    let explained = crate::store::call(&dir, "explain", &["a"]).text();
+    let explained = crate::store::call(&dir, "why", &["a"]).text();
     assert!(explained.contains("the queue is paused"), "{explained}");
     assert_eq!(act(server, "resume", &json!({})), (200, json!({ "status": "open" })));
     shown.signal(rustix::process::Signal::TERM);
@@ -586,12 +586,12 @@ fn the_subcommands_of_stores_work_on_a_run_by_its_server() {
     let parked: Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!((&parked["key"], &parked["state"]), (&json!("bad"), &json!("parked")));
 
-    let explained = ask(&["explain", "late"], "");
+    let explained = ask(&["why", "late"], "");
     assert!(
         explained.code() == Some(0) && explained.text().starts_with("late: waiting; ready in ")
     );
     assert!(explained.text().contains("; next at 2"), "{}", explained.text());
-    assert_eq!(ask(&["explain", "none"], "").code(), Some(1));
+    assert_eq!(ask(&["why", "none"], "").code(), Some(1));
     assert_eq!(ask(&["pause", "--note", "the API is down"], "").code(), Some(0));
     assert_eq!(ask(&["add", "held"], "").code(), Some(0));
     let text = ask(&["status"], "").text();
@@ -690,16 +690,17 @@ fn a_paced_key_is_explained_with_the_time_of_its_next_run() {
     run.wait_for("a");
     run.send("a\n");
     let mut explain = Command::new(env!("CARGO_BIN_EXE_requeue"));
-    explain.current_dir(&dir).args(["explain", "--server", "unix:s", "a"]);
+    explain.current_dir(&dir).args(["why", "--server", "unix:s", "a"]);
     explain.env("REQUEUE_TOKEN", TOKEN).env_remove("REQUEUE_STORE");
     let text = loop {
         let text = end(&mut explain, "").text();
         // The run has ended, and the second add has been read.
-        if text.contains("waiting") {
+        if text.starts_with("a: waiting") {
             break text;
         }
     };
-    let (why, at) = text.trim_end().split_once("; next at ").expect("a time");
+    let state = text.lines().next().expect("a line");
+    let (why, at) = state.split_once("; next at ").expect("a time");
     assert!(why.starts_with("a: waiting for its pace; ready in "), "{text}");
     assert!(why.ends_with("; it ran within the last 3600s"), "{text}");
     let at: jiff::Timestamp = at.parse().expect("a time of RFC 3339");

@@ -644,7 +644,7 @@ fn a_paused_queue_starts_no_command_until_it_is_resumed() {
     assert_eq!(call(&dir, "queues", &[]).text(), "default\tkeys\tpaused\n");
     let listed = call(&dir, "queues", &["--json"]).text();
     assert!(listed.contains("\"is_paused\":true"), "{listed}");
-    let explained = call(&dir, "explain", &["a"]).text();
+    let explained = call(&dir, "why", &["a"]).text();
     assert!(explained.contains(", but the queue is paused"), "{explained}");
 
     let mut worker = Live::spawn(&mut requeue(&dir, "work", &["--until-empty", "-c", "echo $1"]));

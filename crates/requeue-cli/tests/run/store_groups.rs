@@ -47,7 +47,7 @@ fn a_group_limit_holds_over_all_workers() {
     let mut live = Live::spawn(&mut requeue(&dir, "work", &args));
     live.wait_for("1>");
     live.wait_for("1>");
-    let text = call(&dir, "explain", &["a/2"]).text();
+    let text = call(&dir, "why", &["a/2"]).text();
     let why = r#", but throttled by group "a": 1 of 1 in flight ("w1": a/1); since "#;
     assert!(text.starts_with("a/2: ready for ") && text.contains(why), "{text}");
     let listed = call(&dir, "status", &["--in-flight"]).text();
@@ -73,7 +73,7 @@ fn adds_name_the_groups_of_their_keys() {
     let listed = call(&dir, "keys", &[]).text();
     let groups: Vec<_> = listed.lines().map(|line| line.rsplit('\t').next().unwrap()).collect();
     assert_eq!(groups, ["acme", "acme", "zeta", ""], "{listed}");
-    let explained = call(&dir, "explain", &["k3"]).text();
+    let explained = call(&dir, "why", &["k3"]).text();
     assert!(explained.contains(" in group \"zeta\", 0 of 2 in flight; since "), "{explained}");
 
     // The objects are input of another queue whose adds name the groups.
@@ -201,7 +201,7 @@ fn groups_are_listed_and_changed() {
         "oldest_ready": null, "limit": 1, "weight": 1, "rate": null, "is_paused": false,
     });
     assert_eq!(group, expected);
-    let text = call(&dir, "explain", &["/"]).text();
+    let text = call(&dir, "why", &["/"]).text();
     assert!(text.contains(r#", but throttled by group "", which is paused"#), "{text}");
 
     change(&["default-limit", "7"], "groups without another limit: limit 7");
@@ -393,7 +393,7 @@ fn groups_are_listed_and_changed_by_a_server() {
         assert_eq!(ended.code(), Some(0), "{subcommand} {args:?}: {}", ended.stderr);
         ended
     };
-    let text = by_server("explain", &["k2"]).text();
+    let text = by_server("why", &["k2"]).text();
     let why = r#", but throttled by group "a": 1 of 1 in flight ("w1": k1); since "#;
     assert!(text.contains(why), "{text}");
     by_server("add", &["--group", "b", "k3"]);

@@ -80,14 +80,16 @@ fn a_key_is_explained() {
     add(&dir, &["bad"]);
     work(&dir, &["--retries", "0", "-c", "exit 3"]);
     add(&dir, &["late", "--after", "1h"]);
+    // The first line is the state of the key.
     let explain = |key: &str| {
-        let ended = call(&dir, "explain", &[key]);
+        let ended = call(&dir, "why", &[key]);
         assert_eq!(ended.stderr, "");
-        (ended.code(), ended.text())
+        let text = ended.text();
+        (ended.code(), text.lines().next().expect("a line").to_owned())
     };
     let (code, text) = explain("late");
     assert!(code == Some(0) && text.starts_with("late: due in 3"));
-    let at = text.trim_end().rsplit_once("; next at ").expect("a time").1;
+    let at = text.rsplit_once("; next at ").expect("a time").1;
     let listed = call(&dir, "keys", &["--state", "waiting"]).text();
     let time = |text: &str| text.parse::<Timestamp>().expect("a time of RFC 3339").as_second();
     let listed = time(listed.split('\t').nth(2).expect("a time"));
@@ -101,17 +103,18 @@ fn a_key_is_explained() {
     let (code, text) = explain("no\nkey");
     assert_eq!(code, Some(1));
     assert!(text.starts_with("no\\nkey: not in the queue: "), "{text}");
+    assert!(text.ends_with("; `requeue keys` lists the keys"), "{text}");
     for key in ["no\nkey", "late"] {
         let add = schedule(&dir, &["add", "--cron", "@yearly", key]);
         assert_eq!(add.code(), Some(0), "{}", add.stderr);
         let (_, text) = explain(key);
-        let (why, at) = text.trim_end().rsplit_once("; next at ").expect("a time");
+        let (why, at) = text.rsplit_once("; next at ").expect("a time");
         assert!(why.contains("; its schedule adds it in "), "{text}");
         assert!(at.ends_with("-01-01T00:00:00Z"), "{text}");
     }
     assert_eq!(schedule(&dir, &["pause", "late"]).code(), Some(0));
     let (code, text) = explain("late");
-    assert!(code == Some(0) && text.ends_with("; its schedule is paused\n"), "{text}");
+    assert!(code == Some(0) && text.ends_with("; its schedule is paused"), "{text}");
 }
 
 #[test]
@@ -121,11 +124,30 @@ fn the_last_failures_of_a_key_are_explained_with_their_outputs() {
     let command = "printf 'try %s\\n\\033[31m\\ttab\\377\\n' $REQUEUE_ATTEMPT >&2; exit 3";
     let failing = ["--worker", "w 1", "--retries", "3", "-c", command];
     work(&dir, &failing);
-    let text = call(&dir, "explain", &["bad"]).text();
-    let lines: Vec<_> = text.lines().collect();
-    assert_eq!(lines.len(), 10, "{text}");
-    assert!(lines[0].starts_with("bad: parked for "), "{text}");
-    for (number, lines) in [4, 3, 2].into_iter().zip(lines[1..].chunks(3)) {
+    let text = call(&dir, "why", &["bad"]).text();
+    let parts: Vec<_> = text.split("\n\n").collect();
+    assert_eq!(parts.len(), 3, "{text}");
+    assert!(parts[0].starts_with("bad: parked for ") && !parts[0].contains('\n'), "{text}");
+    // The past that the failures tell.
+    let past: Vec<_> = parts[1].lines().collect();
+    let told = |line: &str| line.split_once(" ago  ").map_or(line, |(_, words)| words).to_owned();
+    let past: Vec<_> = past.iter().map(|line| told(line)).collect();
+    let begins = [
+        "attempt 2 failed: exit status: 3; took ",
+        "waited ",
+        "attempt 3 failed: exit status: 3; took ",
+        "waited ",
+        "attempt 4 failed for the last time: exit status: 3; took ",
+        "parked after 4 failures",
+        "(the store keeps the last three failures in a row",
+    ];
+    let begin = |line: &String, begin: &&str| line.starts_with(begin);
+    assert!(past.len() == 7 && past.iter().zip(&begins).all(|(a, b)| begin(a, b)), "{text}");
+    assert!(past[3].ends_with(": backing off after 3 failures"), "{text}");
+
+    let lines: Vec<_> = parts[2].lines().collect();
+    assert_eq!(lines.len(), 9, "{text}");
+    for (number, lines) in [4, 3, 2].into_iter().zip(lines.chunks(3)) {
         let how = if number == 4 { "failed for the last time" } else { "failed" };
         let begin = format!("attempt {number} {how}; ended at 2");
         assert!(lines[0].starts_with(&begin) && lines[0].contains("; took "), "{text}");
@@ -137,18 +159,22 @@ fn the_last_failures_of_a_key_are_explained_with_their_outputs() {
     let mut server = serve.stdin(Stdio::null()).spawn().expect("requeue starts");
     until(|| dir.join("page").exists());
     let mut explain = Command::new(env!("CARGO_BIN_EXE_requeue"));
-    explain.args(["explain", "--server", "unix:page", "bad"]).current_dir(&dir);
+    explain.args(["why", "--server", "unix:page", "bad"]).current_dir(&dir);
     let by_server = end(&mut explain, "").text();
     let of_runs = |text: &str| -> Vec<String> {
-        let lines = text.lines().skip(1);
         // The server computes the times again.
-        lines.map(|line| line.split("; ended at ").next().unwrap_or_default().to_owned()).collect()
+        let words = |line: &str| {
+            let words = line.split_once(" ago  ").map_or(line, |(_, words)| words);
+            let words = words.split("; ended at ").next().unwrap_or_default();
+            words.replace(|char: char| char.is_ascii_digit(), "")
+        };
+        text.lines().skip(1).map(words).collect()
     };
     assert_eq!(of_runs(&by_server), of_runs(&text), "{by_server}");
     server.kill().and_then(|()| server.wait()).expect("the server ends");
     // A success forgets the failures.
     assert_eq!(call(&dir, "revive", &["bad"]).code(), Some(0));
-    assert_eq!(call(&dir, "explain", &["bad"]).text().lines().count(), 1);
+    assert!(!call(&dir, "why", &["bad"]).text().contains("attempt"));
 }
 
 #[test]

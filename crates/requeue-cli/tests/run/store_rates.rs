@@ -38,7 +38,7 @@ fn the_rate_of_a_queue_changes_while_a_worker_waits() {
     let held = call(&dir, "keys", &["--state", "ready"]).text();
     let key = held.split('\t').next().unwrap();
     for from in [&[][..], &server] {
-        let said = call(&dir, "explain", &[&[key], from].concat()).text();
+        let said = call(&dir, "why", &[&[key], from].concat()).text();
         let why =
             "throttled by the queue: its rate of 1/h with a burst of 1 permits the next start in ";
         assert!(said.contains(why), "{said}");

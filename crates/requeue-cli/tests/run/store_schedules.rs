@@ -127,7 +127,7 @@ fn schedules_are_listed_and_changed_by_a_server() {
         assert_eq!(listed, schedule(&dir, &args).text());
         assert_eq!(listed.lines().count(), 2, "{listed}");
     }
-    let ended = by_server("explain", &["report"]);
+    let ended = by_server("why", &["report"]);
     assert_eq!(ended.code(), Some(1), "{}", ended.stderr);
     assert!(ended.text().contains("its schedule adds it in "), "{}", ended.text());
     scheduled(&["resume", "pulse"]);

@@ -15,6 +15,7 @@ mod refusals;
 mod schedules;
 #[cfg(feature = "store")]
 mod store;
+mod timeline;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

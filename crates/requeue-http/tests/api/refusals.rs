@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::client::{ask, get};
 use crate::{Keys, Served};
 
-const PATHS: [&str; 31] = [
+const PATHS: [&str; 33] = [
     "/",
     "/style.css",
     "/plot.css",
@@ -22,6 +22,7 @@ const PATHS: [&str; 31] = [
     "/failures.js",
     "/standing.js",
     "/key.js",
+    "/timeline.js",
     "/view.js",
     "/format.js",
     "/groups.js",
@@ -36,6 +37,7 @@ const PATHS: [&str; 31] = [
     "/api/v1/summary",
     "/api/v1/keys",
     "/api/v1/key?key=a",
+    "/api/v1/timeline?key=a",
     "/api/v1/sections",
     "/nothing",
 ];

@@ -124,6 +124,47 @@ fn keys_of_all_processes_are_shown_by_state_and_by_page() {
 }
 
 #[test]
+fn the_past_of_a_key_follows_from_its_failures_its_state_and_the_actions_on_it() {
+    let (served, queue, _running, _dir) = served();
+    let revive = ActionRecord::new("revive", "ann").target("waiting").note("the API is back");
+    served.runtime.block_on(queue.record_action(revive)).expect("recorded");
+    let backoff = ("wait", "backoff", "backing off after 1 failure", true);
+    for (key, expected) in [
+        ("failing", vec![("run", "failed", "attempt 1 failed: busy", false), backoff]),
+        (
+            "parked",
+            vec![
+                ("run", "given_up", "attempt 1 failed for the last time: no such address", false),
+                ("other", "", "parked after 1 failure", false),
+            ],
+        ),
+        ("running", vec![("run", "", "running", false)]),
+        (
+            "waiting",
+            vec![
+                ("other", "", "revive by ann: the API is back", false),
+                ("wait", "delay", "waiting for its due time", true),
+            ],
+        ),
+        ("none", vec![]),
+    ] {
+        let past = get(served.address, &format!("/api/v1/timeline?key={key}")).json();
+        let told = |event: &Value| {
+            let text = |name: &str| event[name].as_str().unwrap_or_default().to_owned();
+            let is_left = event["until"].as_f64() > past["now"].as_f64();
+            (text("kind"), text("cause") + &text("outcome"), text("text"), is_left)
+        };
+        let events = past["events"].as_array().expect("a list").iter().map(told);
+        let expected = expected.into_iter().map(|(kind, of, text, is_left)| {
+            (kind.to_owned(), of.to_owned(), text.to_owned(), is_left)
+        });
+        assert_eq!(events.collect::<Vec<_>>(), expected.collect::<Vec<_>>(), "{key}");
+        let note = past["note"].as_str().expect("text");
+        assert!(past["recorded"] == json!(false) && note.starts_with("the store keeps"), "{past}");
+    }
+}
+
+#[test]
 fn the_summary_has_the_numbers_of_the_store_and_of_this_process() {
     let (served, queue, running, _dir) = served();
     let summary = loop {

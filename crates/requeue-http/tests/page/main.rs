@@ -52,6 +52,7 @@ impl Served {
         let clock = FakeClock::new();
         let queue =
             Queue::builder().clock(clock.clone()).readd_policy(ReaddPolicy::Hold).track_times();
+        let queue = queue.record_events(64 << 10);
         let queue: Keys = queue.build().expect("the settings are valid");
         let history = History::new();
         let shown = Arc::new(AtomicUsize::new(0));
@@ -181,7 +182,8 @@ fn a_stuck_key_is_found_by_search_among_many() {
         page.eval("[...document.querySelector('#keys tbody tr').cells].map((c) => c.innerText)");
     let why = "in flight · last\u{a0}exit\u{a0}2";
     assert_eq!(row, json!(["src/Stuck <b>.rs", "running", "1 h 00 min", "7", "", why]));
-    assert_eq!(page.eval("document.querySelector('mark').textContent"), json!("Stuck <b>"));
+    // An earlier part of the text already selects the key.
+    page.wait_for("document.querySelector('mark')?.textContent === 'Stuck <b>'");
 
     // A waiting key, which is found after all keys that do not match.
     page.eval("document.querySelector('#search').select()");
@@ -479,6 +481,62 @@ fn the_page_of_a_key_has_its_attempts_its_error_and_its_past() {
     // A request for a key that the queue does not have is an error in the console.
     let complaints = page.complaints();
     assert!(complaints.iter().all(|text| text.contains("404")), "{complaints:?}");
+}
+
+#[test]
+fn the_timeline_of_a_key_names_the_causes_of_its_waits() {
+    let served = Served::start();
+    let seconds = Duration::from_secs;
+    served.queue.add(b"a".to_vec());
+    served.clock.advance(seconds(60));
+    let item = served.queue.try_get().expect("the key is ready");
+    served.clock.advance(seconds(20));
+    item.complete(Completion::RetryAfter(seconds(120)));
+    served.history.failed("a", Run::new(1).error("exit status: 3"));
+    let test = "the_timeline_of_a_key_names_the_causes_of_its_waits";
+    let Some(page) = browser(test, &served.url("/?key=a")) else { return };
+    let all = |what: &str| format!("[...document.querySelectorAll('#key-line {what}')]");
+    let texts = |what: &str| format!("{}.map((it) => it.textContent).join()", all(what));
+    page.wait_for(&format!("{} === 'ready,failed,backoff'", texts("button")));
+    page.wait_for(&format!("{} === 'added'", texts(".mark")));
+    assert_eq!(page.eval(&texts(".now")), json!("now"));
+    let colours = format!(
+        "new Set({}.map((it) => getComputedStyle(it).backgroundColor)).size",
+        all("button")
+    );
+    assert_eq!(page.eval(&colours), json!(3));
+    // It follows the key.
+    served.clock.advance(seconds(50));
+    let shown = text("#key-shown");
+    let ends = |end: &str| format!("{shown}.endsWith(' {end}')");
+    page.wait_for(&ends("backing off after 1 failure, 1 min 10 s more"));
+    let cells = "[...document.querySelectorAll('#key-past tbody tr')]
+        .map((row) => [...row.cells].slice(1).map((cell) => cell.textContent).join(': '))";
+    let expected = [
+        "backing off after 1 failure: 1 min 10 s more",
+        "run 1 failed and is retried: exit status: 3: 20.0 s",
+        "ready, waiting for a worker: 1 min 00 s",
+        "added: ",
+    ];
+    assert_eq!(page.eval(cells), json!(expected));
+    let known = "All events of this key are known.";
+    assert_eq!(page.eval(&text("#key-known")), json!(known));
+
+    // One stop of the Tab key. The arrows move within the line, which stands still.
+    assert_eq!(page.eval(&format!("{}.length", all("button[tabindex=\"0\"]"))), json!(1));
+    page.eval("document.querySelector('#key-line button[tabindex=\"0\"]').focus()");
+    page.press("ArrowLeft");
+    page.wait_for(&ends("run 1 failed and is retried: exit status: 3, 20.0 s"));
+    page.press("Home");
+    page.wait_for(&ends("ready, waiting for a worker, 1 min 00 s"));
+    let label = format!("document.activeElement.ariaLabel === 'ready: ' + {shown}");
+    assert_eq!(page.eval(&label), json!(true));
+    is_clean(&page, &served);
+
+    // Only segments that are wide enough have words.
+    page.eval("document.activeElement.blur()");
+    page.look(320, 900, "dark");
+    page.wait_for(&format!("!{}.includes('failed')", texts("button")));
 }
 
 #[test]

@@ -282,9 +282,20 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// ```
     #[must_use]
     pub fn history(&self, key: &K) -> Vec<Event> {
+        self.recorded_history(key).map_or_else(Vec::new, |(events, _)| events)
+    }
+
+    /// Returns the [`history`](Self::history), and the time of the oldest recorded event of any key if older events were
+    /// dropped. Returns `None` if events are not recorded.
+    // Only the dashboard of requeue-http needs this method, so it is hidden.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn recorded_history(&self, key: &K) -> Option<(Vec<Event>, Option<Time>)> {
         let (hash, group) = (self.hash_key(key), self.group_of_key(key));
         let group = self.group_of.is_some().then_some(group);
-        self.shared.read_settled(|core| core.events_of(hash, group))
+        self.shared.read_settled(|core| {
+            core.is_recording().then(|| (core.events_of(hash, group), core.events_begin()))
+        })
     }
 
     /// Returns the recorded events of all keys with the settings of the queue, to save and to replay them. Returns `None`

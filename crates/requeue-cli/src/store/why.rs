@@ -1,0 +1,312 @@
+//! `requeue why`: the state of a key, and its past.
+
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp, Unit};
+use requeue_http::api::{
+    self, EventKind, KeyPage, Named, Outcome, PastAction, PastEvent, PastRun, Timeline,
+};
+use requeue_store::{Key, Queue};
+use serde::Serialize;
+
+use super::by_server::own_name;
+use super::server::Server;
+use super::text::{Times, api_duration, runs_text};
+use super::{block_on, store_refusal};
+use crate::args::store::{WhyFlags, state_name};
+use crate::duration;
+use crate::exit::{Ended, Exit, Refusal, print_output};
+use crate::input::json::Written;
+use crate::key::{printable, shown};
+use crate::output::summary::counted;
+
+/// The text for a key that the queue does not have.
+const MISSING: &str = "not in the queue: it was never added, was cancelled, or its last run succeeded; \
+                       `requeue keys` lists the keys";
+/// The number of actions of operators that are read, which is all that a queue keeps.
+const ACTIONS: usize = 100;
+
+/// The answer of `requeue why`.
+struct Answer {
+    /// The name of the state; `None` for a key that is not in the queue.
+    state: Option<&'static str>,
+    /// The state and its cause, in one sentence.
+    why: String,
+    timeline: Timeline,
+    /// The last runs, the newest first.
+    runs: Vec<PastRun>,
+}
+
+/// `requeue why`.
+pub(crate) fn why(flags: &WhyFlags) -> Result<Ended, Refusal> {
+    block_on(async {
+        let key = flags.key.as_bytes();
+        let answer = match flags.server.open_server()? {
+            Some(server) => ask_server(&server, key, flags.since).await?,
+            None => read_store(&flags.place.to_look_at().await?, key, flags.since).await?,
+        };
+        let text = if flags.json { answer.to_json(key) } else { answer.to_text(key) };
+        print_output(text.as_bytes())?;
+        Ok(Ended::Exit(if answer.state.is_some() { Exit::Done } else { Exit::GivenUp }))
+    })
+}
+
+async fn ask_server(
+    server: &Server,
+    key: &[u8],
+    since: Option<Duration>,
+) -> Result<Answer, Refusal> {
+    let page = server.find_key(key).await?;
+    // The server counts in whole seconds.
+    let since = since.map_or_else(String::new, |since| since.as_secs_f64().ceil().to_string());
+    let query = [("key", key), ("since", since.as_bytes())];
+    let timeline: Timeline = server.get("timeline", &query).await?;
+    let Some(KeyPage { row, runs }) = page else {
+        let why = match timeline.events.last() {
+            Some(last) => format!("not in the queue; last: {}", last.text),
+            None => MISSING.to_owned(),
+        };
+        return Ok(Answer { state: None, why, timeline, runs: Vec::new() });
+    };
+    let error = row.error.map(|error| format!(": {error}")).unwrap_or_default();
+    let times = Times {
+        age: row.age.and_then(api_duration),
+        due: row.due_in.and_then(api_duration),
+        lease: row.lease_in.and_then(api_duration),
+    };
+    let why = times.append_to(&format!("{}{error}", row.why), Timestamp::now());
+    let state = (row.state != api::State::Idle).then(|| own_name(row.state));
+    Ok(Answer { state, why, timeline, runs })
+}
+
+async fn read_store(queue: &Queue, key: &[u8], since: Option<Duration>) -> Result<Answer, Refusal> {
+    let key = Key::from(key);
+    let found = queue.look_up(key.clone()).await.map_err(store_refusal)?;
+    let schedule = queue.look_up_schedule(key.clone()).await.map_err(store_refusal)?;
+    let (mut runs, mut why, mut entry) = (Vec::new(), MISSING.to_owned(), None);
+    if let Some(found) = &found {
+        if found.failures > 0 {
+            let attempts = queue.attempts(&key).await.map_err(store_refusal)?;
+            runs = PastRun::of_attempts(found, attempts);
+        }
+        let explained = queue.explain_entry(found).await.map_err(store_refusal)?;
+        let explained = explained.strip_prefix(&format!("{key}: ")).unwrap_or(&explained);
+        let times = Times { age: found.since, due: found.due, lease: found.lease };
+        why = times.append_to(explained, Timestamp::now());
+        entry = Some((found, explained.to_owned()));
+    }
+    if let Some(schedule) = schedule {
+        let at = schedule.next_at.and_then(|at| Timestamp::try_from(at).ok());
+        let at = at.and_then(|at| at.round(Unit::Second).ok());
+        let at = at.map(|at| format!("; next at {at}")).unwrap_or_default();
+        why = format!("{why}; {}{at}", schedule.explain());
+    }
+    let actions = queue.last_actions(ACTIONS).await.map_err(store_refusal)?;
+    let actions: Vec<_> = actions.into_iter().map(PastAction::from).collect();
+    let timeline = Timeline::of_entry(&key, entry, &runs, &actions).since(since);
+    Ok(Answer { state: found.map(|entry| state_name(entry.state)), why, timeline, runs })
+}
+
+impl Answer {
+    fn to_text(&self, key: &[u8]) -> String {
+        let Self { why, timeline, runs, .. } = self;
+        // The error of a command may contain control characters.
+        let mut text = format!("{}: {}\n\n", shown(key), printable(why));
+        for line in lines_of(&timeline.events, timeline.now) {
+            text += &printable(&line);
+            text.push('\n');
+        }
+        let begin = timeline.begin.and_then(|at| api_duration(timeline.now - at));
+        let begin = begin.map(|ago| format!("history begins {} ago; ", duration::shown(ago)));
+        text += &format!("({}{})\n", begin.unwrap_or_default(), printable(&timeline.note));
+        if !runs.is_empty() {
+            text.push('\n');
+        }
+        text + &runs_text(runs)
+    }
+
+    fn to_json(&self, key: &[u8]) -> String {
+        #[derive(Serialize)]
+        struct Whole<'a> {
+            #[serde(flatten)]
+            key: Written<'a>,
+            #[serde(flatten)]
+            timeline: &'a Timeline,
+            runs: &'a [PastRun],
+        }
+        let mut written = Written::of_key(key);
+        written.state = Some(self.state.unwrap_or("unknown"));
+        written.why = Some(&self.why);
+        let answer = Whole { key: written, timeline: &self.timeline, runs: &self.runs };
+        // Serializing numbers and texts does not fail.
+        serde_json::to_string(&answer).unwrap_or_default() + "\n"
+    }
+}
+
+// --- Lines of the past ---------------------------------------------------------------------------
+
+/// The longest part of the past that is recognized as one that repeats.
+const LONGEST_PART: usize = 6;
+/// The number of repetitions from which all but the last are one line.
+const REPEATS: usize = 3;
+
+/// Returns the lines of the past, the newest last. All but the last of a part that repeats are one line.
+fn lines_of(events: &[PastEvent], now: f64) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut rest = events;
+    while let Some(first) = rest.first() {
+        let (length, times) = longest_repeat(rest);
+        if times < REPEATS {
+            lines.push(line_of(first, now));
+            rest = &rest[1..];
+            continue;
+        }
+        let (same, after) = rest.split_at(length * (times - 1));
+        let words: Vec<_> = same[..length].iter().map(words_of).collect();
+        let took = api_duration(after[0].at - first.at).map(format_length).unwrap_or_default();
+        let times = counted(times as u64 - 1, "time");
+        lines.push(format!("{}  {times} in {took}: {}", times_of(first, now), words.join(", ")));
+        let (last, after) = after.split_at(length);
+        lines.extend(last.iter().map(|event| line_of(event, now)));
+        rest = after;
+    }
+    lines
+}
+
+/// Returns the length of the part at the start that covers most events by its repetitions, and their number.
+fn longest_repeat(events: &[PastEvent]) -> (usize, usize) {
+    let repeats = |length: usize| {
+        let part = events.get(..length)?;
+        let is_same =
+            |other: &&[PastEvent]| other.iter().map(words_of).eq(part.iter().map(words_of));
+        Some((length, events.chunks_exact(length).take_while(is_same).count()))
+    };
+    let all = (1..=LONGEST_PART).filter_map(repeats).filter(|(_, times)| *times >= REPEATS);
+    // Of equal parts, the shortest is best.
+    all.rev().max_by_key(|(length, times)| length * times).unwrap_or((1, 1))
+}
+
+/// Returns the words of an event without its numbers.
+fn words_of(event: &PastEvent) -> String {
+    match (event.kind, event.outcome) {
+        (EventKind::Wait, _) => {
+            let cause = event.cause.map(Named::name).unwrap_or_default();
+            format!("waited ({})", cause.replace('_', " "))
+        }
+        (EventKind::Run, Some(Outcome::Succeeded)) => "run succeeded".to_owned(),
+        (EventKind::Run, Some(Outcome::Failed | Outcome::GivenUp)) => "run failed".to_owned(),
+        (EventKind::Run, Some(Outcome::Stopped)) => "run stopped".to_owned(),
+        (EventKind::Run, None) => "running".to_owned(),
+        // The times to wait differ.
+        _ => match event.text.rsplit_once(", ") {
+            Some((words, time)) if time.contains(|char: char| char.is_ascii_digit()) => {
+                words.to_owned()
+            }
+            _ => event.text.clone(),
+        },
+    }
+}
+
+fn line_of(event: &PastEvent, now: f64) -> String {
+    let PastEvent { at, until, kind, text, .. } = event;
+    let length = |until: f64| api_duration(until - at).map(format_length).unwrap_or_default();
+    let words = match (kind, until) {
+        (EventKind::Wait, Some(until)) if *until > now => {
+            let left = api_duration(until - now).map(duration::shown).unwrap_or_default();
+            format!("waits {left} more, until {}: {text}", time_text(*until))
+        }
+        (EventKind::Wait, Some(until)) => format!("waited {}: {text}", length(*until)),
+        (EventKind::Wait, None) => format!("waits, for {} so far: {text}", length(now)),
+        (EventKind::Run, Some(until)) => format!("{text}; took {}", length(*until)),
+        (EventKind::Run, None) => format!("{text}, for {} so far", length(now)),
+        _ => text.clone(),
+    };
+    format!("{}  {words}", times_of(event, now))
+}
+
+/// Returns the time of an event, and the time since then.
+fn times_of(event: &PastEvent, now: f64) -> String {
+    let ago = api_duration((now - event.at).max(0.0)).map(duration::shown).unwrap_or_default();
+    format!("{}  {ago:>10} ago", time_text(event.at))
+}
+
+fn time_text(at: f64) -> String {
+    let since = SignedDuration::try_from_secs_f64(at).ok();
+    let time = since.and_then(|since| Timestamp::UNIX_EPOCH.checked_add(since).ok());
+    // Events that follow each other closely are in the order of their milliseconds.
+    time.map(|time| time.strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()).unwrap_or_default()
+}
+
+/// Formats the length of a wait or run. Most are short.
+fn format_length(length: Duration) -> String {
+    match (length.as_secs_f64() * 1e3).round() {
+        millis if millis < 1e3 => format!("{millis}ms"),
+        _ => duration::shown(length),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use requeue_http::api::WaitCause;
+
+    use super::*;
+
+    const START: f64 = 1_900_000_000.0;
+
+    fn wait(at: f64, until: Option<f64>, cause: WaitCause, text: &str) -> PastEvent {
+        let until = until.map(|until| START + until);
+        let (at, text) = (START + at, text.to_owned());
+        PastEvent { at, until, kind: EventKind::Wait, cause: Some(cause), outcome: None, text }
+    }
+
+    fn run(at: f64, until: Option<f64>, outcome: Option<Outcome>, text: &str) -> PastEvent {
+        let until = until.map(|until| START + until);
+        let (at, text) = (START + at, text.to_owned());
+        PastEvent { at, until, kind: EventKind::Run, cause: None, outcome, text }
+    }
+
+    #[test]
+    fn each_line_has_both_times_and_the_length() {
+        let events = [
+            wait(0.0, Some(10.0), WaitCause::Delay, "due"),
+            run(10.0, Some(10.25), Some(Outcome::Failed), "run 1 failed: exit status: 3"),
+            wait(10.25, Some(75.5), WaitCause::Backoff, "backing off after 1 failure"),
+        ];
+        let lines = lines_of(&events, START + 15.5);
+        let expected = [
+            "2030-03-17T17:46:40.000Z       15.5s ago  waited 10.0s: due",
+            "2030-03-17T17:46:50.000Z        5.5s ago  run 1 failed: exit status: 3; took 250ms",
+            "2030-03-17T17:46:50.250Z        5.2s ago  waits 1m 0s more, until \
+             2030-03-17T17:47:55.500Z: backing off after 1 failure",
+        ];
+        assert_eq!(lines, expected);
+        let open = [wait(0.0, None, WaitCause::Ready, "ready"), run(0.0, None, None, "running")];
+        let lines = lines_of(&open, START + 2.0);
+        assert!(lines[0].ends_with("waits, for 2.0s so far: ready"), "{lines:?}");
+        assert!(lines[1].ends_with("running, for 2.0s so far"), "{lines:?}");
+    }
+
+    #[test]
+    fn all_but_the_last_of_a_part_that_repeats_are_one_line() {
+        let mut events = vec![wait(0.0, Some(1.0), WaitCause::Delay, "due")];
+        for n in 1..=12_u8 {
+            let (at, text) = (f64::from(n) * 10.0, format!("run {n} failed"));
+            events.push(run(at, Some(at + 1.0), Some(Outcome::Failed), &text));
+            events.push(wait(at + 1.0, Some(at + 10.0), WaitCause::Backoff, &text));
+        }
+        events.push(run(130.0, None, None, "running"));
+        let lines = lines_of(&events, START + 130.0);
+        let texts: Vec<_> = lines.iter().filter_map(|line| line.split_once(" ago  ")).collect();
+        let texts: Vec<_> = texts.iter().map(|(_, text)| *text).collect();
+        let expected = [
+            "waited 1.0s: due",
+            "11 times in 1m 50s: run failed, waited (backoff)",
+            "run 12 failed; took 1.0s",
+            "waited 9.0s: run 12 failed",
+            "running, for 0ms so far",
+        ];
+        assert_eq!(texts, expected);
+        assert_eq!(lines_of(&events[1..5], START).len(), 4, "two are not collapsed");
+    }
+}

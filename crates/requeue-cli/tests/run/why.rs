@@ -1,0 +1,133 @@
+//! `requeue why`.
+
+use std::path::Path;
+use std::process::Command;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::store::{add, call, requeue, work};
+use crate::support::{Ended, Live, directory, end, until};
+
+/// Asks a run at the socket `s`.
+fn why(dir: &Path, args: &[&str]) -> Ended {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+    command.current_dir(dir).args(["why", "--server", "unix:s"]).args(args);
+    end(command.env_remove("REQUEUE_STORE").env_remove("REQUEUE_TOKEN"), "")
+}
+
+/// Starts a run with a dashboard.
+fn serve(dir: &Path, args: &[&str]) -> Live {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+    command.current_dir(dir).args(["run", "--serve", "unix:s"]).args(args);
+    Live::spawn(&mut command)
+}
+
+/// Returns the words of the lines about the past.
+fn past(text: &str) -> Vec<&str> {
+    text.lines().filter_map(|line| line.split_once(" ago  ")).map(|(_, words)| words).collect()
+}
+
+#[test]
+fn a_run_tells_the_past_of_a_key_after_its_present_state() {
+    let dir = directory("why_run");
+    let mut run =
+        serve(&dir, &["--base-delay", "1h", "--max-delay", "1h", "-c", "test $1 != a || exit 3"]);
+    run.send("a\n");
+    until(|| dir.join("s").exists());
+    let waits = |ended: &Ended| ended.text().starts_with("a: backing off; ready in ");
+    until(|| waits(&why(&dir, &["a"])));
+    // The run is in the history of failures after its completion.
+    until(|| why(&dir, &["a"]).text().contains("retried: exit status: 3"));
+    let ended = why(&dir, &["a"]);
+    let text = ended.text();
+    assert_eq!((ended.code(), &*ended.stderr), (Some(0), ""));
+    let lines = past(&text);
+    assert_eq!(lines[0], "added");
+    let [.., failed, wait] = &lines[..] else { panic!("{text}") };
+    assert!(failed.starts_with("run 1 failed and is retried: exit status: 3; took "), "{text}");
+    assert!(wait.starts_with("waits ") && wait.contains(" more, until 2"), "{text}");
+    assert!(wait.ends_with("Z: backing off after 1 failure"), "{text}");
+    assert!(text.contains("\n(all events of this key are known)\n"), "{text}");
+    assert!(text.contains("\nattempt 1 failed; ended at 2"), "{text}");
+
+    let json: Value = serde_json::from_str(&why(&dir, &["a", "--json"]).text()).expect("JSON");
+    assert_eq!((&json["key"], &json["state"]), (&json!("a"), &json!("waiting")));
+    assert_eq!(json["events"][0]["kind"], json!("add"));
+    assert_eq!(json["runs"][0]["error"], json!("exit status: 3"));
+    let why_text = json["why"].as_str().expect("text");
+    assert!(why_text.starts_with("backing off; ready in "), "{why_text}");
+    // A wait that has not ended is a part of any time.
+    assert_eq!(past(&why(&dir, &["a", "--since", "1h"]).text()).len(), lines.len());
+    assert_eq!(past(&why(&dir, &["a", "--since", "0"]).text()).len(), 1);
+
+    // A key that has left the queue still has a past.
+    run.send("b\n");
+    until(|| why(&dir, &["b"]).text().starts_with("b: not in the queue; last: run 2 succeeded"));
+
+    let none = why(&dir, &["none"]);
+    assert_eq!(none.code(), Some(1));
+    let text = none.text();
+    assert!(text.starts_with("none: not in the queue: it was never added"), "{text}");
+    assert!(text.contains("; `requeue keys` lists the keys\n"), "{text}");
+    run.signal(Signal::TERM);
+    run.end();
+}
+
+#[test]
+fn a_run_without_a_recording_says_how_to_get_one() {
+    let dir = directory("why_off");
+    let mut run = serve(&dir, &["--record-events", "0", "-c", "exit 3", "--base-delay", "1h"]);
+    run.send("a\n");
+    until(|| dir.join("s").exists());
+    until(|| why(&dir, &["a"]).text().contains("attempt 1 failed: exit status: 3"));
+    let text = why(&dir, &["a"]).text();
+    assert!(text.contains("(this process records no events ("), "{text}");
+    assert!(
+        text.contains("--record-events): only the last runs of keys that have failed"),
+        "{text}"
+    );
+    run.signal(Signal::TERM);
+    run.end();
+
+    for (size, error) in [
+        ("1M", "--record-events requires --serve"),
+        ("4MB", "invalid value '4MB' for '--record-events <SIZE>': expected a number of bytes"),
+    ] {
+        let mut run = Command::new(env!("CARGO_BIN_EXE_requeue"));
+        let ended = end(run.args(["run", "--record-events", size, "true"]), "");
+        assert!(ended.code() == Some(2) && ended.stderr.contains(error), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_store_tells_the_last_failures_and_the_actions_of_operators() {
+    let dir = directory("why_store");
+    add(&dir, &["bad"]);
+    work(&dir, &["--retries", "0", "-c", "exit 3"]);
+    let revive = ["revive", "--note", "the API is back", "bad"];
+    assert_eq!(call(&dir, revive[0], &revive[1..]).code(), Some(0));
+    work(&dir, &["--retries", "0", "-c", "exit 4"]);
+    let text = call(&dir, "why", &["bad"]).text();
+    let lines = past(&text);
+    assert_eq!(lines.len(), 3, "{text}");
+    // The store returns ages, so events that follow each other closely may change places.
+    let has = |begin: &str, part: &str| {
+        lines.iter().any(|line| line.starts_with(begin) && line.contains(part))
+    };
+    assert!(has("revive by ", ": the API is back"), "{text}");
+    assert!(has("attempt 1 failed for the last time: exit status: 4", "; took "), "{text}");
+    assert!(has("parked after 1 failure", ""), "{text}");
+    // `explain` is the same command.
+    assert_eq!(past(&call(&dir, "explain", &["bad"]).text()).len(), 3);
+    let json: Value =
+        serde_json::from_str(&call(&dir, "why", &["bad", "--json"]).text()).expect("JSON");
+    assert_eq!((&json["state"], &json["recorded"]), (&json!("parked"), &json!(false)));
+
+    let ended = end(&mut requeue(&dir, "why", &["bad", "--since", "yesterday"]), "");
+    let error = "invalid value 'yesterday' for '--since <TIME>': expected a time like 1.5s";
+    assert!(ended.code() == Some(2) && ended.stderr.contains(error), "{}", ended.stderr);
+    // Only the time since the failures.
+    let recent = call(&dir, "why", &["bad", "--since", "0"]).text();
+    assert_eq!(past(&recent), [""; 0], "{recent}");
+}
