@@ -36,7 +36,7 @@ pub use self::recorder::{Ended, Event, Subject, Transition};
 use self::restarts::Restarts;
 pub use self::snapshot::{Circumstances, Cursor, Entry, Page};
 use self::stats::Tracker;
-pub use self::stats::{Histogram, StateCounts, Totals};
+pub use self::stats::{ConsecutiveFailures, Histogram, StateCounts, Totals};
 use self::transitions::Counters;
 use self::transitions::record::Record;
 pub use self::walk::Walk;
