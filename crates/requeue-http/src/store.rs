@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use axum::http::StatusCode;
-use futures_util::future::join_all;
+use futures_util::future::{join_all, try_join_all};
 use parking_lot::Mutex;
 use requeue::metrics::Fleet;
 use requeue_store::{
-    ActionRecord, Add, Added, CancelledRun, Entry, ErrorKind, GroupInfo, Key, LiveWorker, Part,
-    Priority, Queue, Rate, ReadError, Schedule, ScheduleInfo, State, StateCounts, UpdateError,
+    ActionRecord, Add, Added, Attempt, CancelledRun, Entry, ErrorKind, GroupInfo, Key, LiveWorker,
+    Part, Priority, Queue, Rate, ReadError, Schedule, ScheduleInfo, State, StateCounts,
+    UpdateError,
 };
 use tokio::sync::Semaphore;
 use tokio::task::yield_now;
@@ -23,7 +24,7 @@ use crate::api::{
     Minute, PastAction, PastRun, Row, Sample, ScheduleAction, ScheduleChange, StartRate,
     State as RowState, Status, Tally, Worker,
 };
-use crate::failures::{Failing, Failures};
+use crate::failures::{Failing, Failures, group_of};
 use crate::history::History;
 use crate::keys::{escape_key, from_base64, to_base64};
 use crate::operators::KEPT;
@@ -434,7 +435,7 @@ impl Source for Stored {
                     state,
                     failures: entry.failures,
                     error: entry.error.as_deref(),
-                    // The store keeps the time of the last failure only.
+                    // The key's row has the time of the last failure only.
                     first: last.filter(|_| entry.failures <= 1),
                     last,
                 })
@@ -442,6 +443,15 @@ impl Source for Stored {
             let (looked_at, next) = visited.await?;
             failures.looked_at += looked_at;
             failures.cut |= next.is_some();
+        }
+        let read = failures.keys_to_read().into_iter().map(async |(group, key)| {
+            let attempts = self.queue.attempts(&*key).await?;
+            Ok::<_, ReadError>((first_of_attempts(&attempts, &group, &key), group))
+        });
+        for (first, group) in await_answer(PATIENCE, try_join_all(read)).await? {
+            if let Some(first) = first {
+                failures.note_first(&group, seconds(first));
+            }
         }
         Ok(())
     }
@@ -688,6 +698,15 @@ impl From<ScheduleInfo> for api::Schedule {
             group: info.group,
         }
     }
+}
+
+/// Returns the time since the first of the last failures in a row with an error of this group. Returns `None` if an older
+/// failure, which the store does not keep, may also have such an error.
+fn first_of_attempts(attempts: &[Attempt], group: &str, key: &[u8]) -> Option<Duration> {
+    let key = escape_key(key);
+    let of_group = attempts.iter().take_while(|run| group_of(Some(&run.error), &key) == group);
+    let (count, first) = of_group.enumerate().last()?;
+    (first.number == 1 || count + 1 < attempts.len()).then_some(first.ended)
 }
 
 /// Sums the numbers of each `step` minutes. The parts begin at the same times in each request.
