@@ -8,14 +8,14 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::{SignedDuration, Timestamp};
 use requeue_http::api::{
     self, Action, Activity, Change, Changed, KeyList, KeyPage, Matched, Matching, NOT_IN_QUEUE,
-    Named, NamedKey, NewRate, NewStatus, Row, StartRate, Summary,
+    Named, NamedKey, NewRate, NewStatus, PastActions, Row, StartRate, Summary,
 };
 use requeue_store::{Rate, State, StateCounts};
 
 use super::server::{Part, Server};
 use super::text::{
-    Pause, Times, activity_text, api_duration, key_line, report_each, runs_text, status_json,
-    status_text,
+    Pause, Times, actions_text, activity_text, api_duration, key_line, report_each, runs_text,
+    status_json, status_text,
 };
 use crate::args::store::{
     CancelFlags, ExplainFlags, KeysFlags, ReviveFlags, StatusFlags, state_name,
@@ -74,10 +74,17 @@ pub(super) async fn status(server: &Server, flags: &StatusFlags) -> Result<Ended
         }
         None => None,
     };
+    let actions = match flags.actions {
+        true => Some(server.get::<PastActions>("actions", &[]).await?.actions),
+        false => None,
+    };
+    let actions = actions.as_deref();
     let text = match flags.json {
-        true => status_json(&counts, &pause, None, &[], activity.as_ref()),
+        true => status_json(&counts, &pause, None, &[], activity.as_ref(), actions),
         false => {
-            status_text(&counts, &pause) + &activity.as_ref().map(activity_text).unwrap_or_default()
+            status_text(&counts, &pause)
+                + &activity.as_ref().map(activity_text).unwrap_or_default()
+                + &actions.map(actions_text).unwrap_or_default()
         }
     };
     print_output(text.as_bytes())?;

@@ -19,7 +19,7 @@ const PAGE: usize = 256;
 /// `requeue keys`.
 pub(crate) fn keys(flags: &KeysFlags) -> Result<Ended, Refusal> {
     block_on(async {
-        if let Some(server) = flags.server.open_server()? {
+        if let Some(server) = flags.server.open_server(&flags.place.queue)? {
             return by_server::keys(&server, flags).await;
         }
         let queue = flags.place.to_look_at().await?;
@@ -58,7 +58,7 @@ pub(crate) fn parked(flags: &ListFlags) -> Result<Ended, Refusal> {
 /// `requeue explain`.
 pub(crate) fn explain(flags: &ExplainFlags) -> Result<Ended, Refusal> {
     block_on(async {
-        if let Some(server) = flags.server.open_server()? {
+        if let Some(server) = flags.server.open_server(&flags.place.queue)? {
             return by_server::explain(&server, flags).await;
         }
         let queue = flags.place.to_look_at().await?;
