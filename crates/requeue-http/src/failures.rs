@@ -1,7 +1,7 @@
 //! The failing keys, grouped by their errors.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use crate::api::{FailureGroup, FailureList, State as RowState};
 use crate::history::first_part;
@@ -38,7 +38,7 @@ struct Unknown {
 /// Collects failing keys in groups.
 #[derive(Default)]
 pub(crate) struct Failures {
-    groups: HashMap<String, (FailureGroup, Unknown)>,
+    groups: BTreeMap<String, (FailureGroup, Unknown)>,
     keys: usize,
     waiting: usize,
     pub(crate) looked_at: usize,
