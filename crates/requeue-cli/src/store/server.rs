@@ -160,15 +160,21 @@ impl Server {
             return self.exchange(method, &in_queue(), body).await;
         }
         let answer = self.exchange(method.clone(), target, body.clone()).await?;
-        let is_of_several = answer.0 == StatusCode::NOT_FOUND
-            && parse_failure(&answer.1).is_some_and(|failure| failure.error == SEVERAL_QUEUES);
+        let is_of_several = match answer.0 {
+            StatusCode::NOT_FOUND => names_several(&answer),
+            // A process with several queues permits no change at its own paths.
+            StatusCode::METHOD_NOT_ALLOWED => {
+                names_several(&self.exchange(Method::GET, "/api/v1/summary", None).await?)
+            }
+            _ => false,
+        };
         if !is_of_several {
             return Ok(answer);
         }
         if self.queue.is_empty() {
             return Err(self.refusal("the process has several queues; name one of them"));
         }
-        // The process has only said where its queues are, so the request can be sent again.
+        // The process has changed nothing, so the request can be sent again.
         self.has_several.store(true, Ordering::Relaxed);
         self.exchange(method, &in_queue(), body).await
     }
@@ -272,6 +278,12 @@ fn request_target(path: &str, query: &[(&str, &[u8])]) -> String {
 /// Returns the reason in an error response of requeue.
 fn parse_failure(body: &[u8]) -> Option<Failure> {
     serde_json::from_slice(body).ok()
+}
+
+/// Returns true if a process answers that it has several queues.
+fn names_several((status, body): &(StatusCode, Bytes)) -> bool {
+    *status == StatusCode::NOT_FOUND
+        && parse_failure(body).is_some_and(|failure| failure.error == SEVERAL_QUEUES)
 }
 
 /// Returns a warning if a token that is sent to this address is readable on the network.
