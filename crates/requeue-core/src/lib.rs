@@ -40,7 +40,7 @@ mod types;
 pub mod wait;
 
 pub use crate::order::{CustomOrder, GroupId, Order};
-pub use crate::queue::{Cursor, Entry, Histogram, Page, StateCounts, Totals};
+pub use crate::queue::{ConsecutiveFailures, Cursor, Entry, Histogram, Page, StateCounts, Totals};
 pub use crate::types::{
     Add, Added, CancelReason, Cancelled, CancelledRun, InFlightPolicy, Merge, Pace, Phase,
     ReaddPolicy, Time,

@@ -20,6 +20,9 @@ function applies(action, state, again) {
   }
 }
 
+/** Returns the note in a dialog. */
+export const noteOf = (dialog) => $(`${dialog} [name=note]`).value.trim();
+
 const keys = (count) => `${amount(count)} ${count === 1 ? "key" : "keys"}`;
 
 export class Admin {
@@ -87,6 +90,8 @@ export class Admin {
     const [dialog, opener] = [$(selector), document.activeElement];
     const problem = dialog.querySelector(".problem");
     if (problem) problem.textContent = "";
+    const note = dialog.querySelector("[name=note]");
+    if (note) note.value = "";
     const rows = opener.closest(".list")?.querySelector(".rows");
     const beside = opener.closest("tr, .actions")?.querySelectorAll("button") ?? [];
     this.places = [...beside, rows, $("#keys"), $("#key")];
@@ -153,7 +158,7 @@ export class Admin {
         after: Number(after.value || 0),
         priority: Number(priority.value || 0),
       };
-      const { results: [result] } = await this.send("add", { keys: [added] });
+      const { results: [result] } = await this.send("add", { keys: [added], note: noteOf("#new") });
       this.say(`${key.value}: ${result}`, result === "refused");
     } catch (error) {
       $("#new .problem").textContent = error.message;
@@ -173,8 +178,6 @@ export class Admin {
     $("#question").textContent = question;
     $("#confirm [type=submit]").textContent = verb;
     $("#confirm [type=submit]").classList.toggle("danger", isDanger);
-    const note = $("#confirm [name=note]");
-    note.value = "";
     this.open("#confirm");
     return new Promise((decide) => {
       const form = $("#confirm form");
@@ -183,7 +186,7 @@ export class Admin {
         form.onsubmit = null;
         $("#confirm").onclose = null;
         $("#confirm").close();
-        decide(note.value.trim());
+        decide(noteOf("#confirm"));
       };
       // The event of the previous dialog may arrive late.
       $("#confirm").onclose = () => $("#confirm").open || decide(null);

@@ -1,5 +1,6 @@
 // The groups of a queue in a store: a table, and the actions on a group.
 
+import { noteOf } from "./admin.js";
 import { amount, duration, limit } from "./format.js";
 import { List, Row } from "./list.js";
 
@@ -53,7 +54,8 @@ export class Groups extends List {
     const text = $("#group-limit [name=limit]").value;
     const limit = text === "" ? null : Number(text);
     try {
-      await this.admin.send("group-limit", { group: this.changed, limit });
+      const note = noteOf("#group-limit");
+      await this.admin.send("group-limit", { group: this.changed, limit, note });
     } catch (error) {
       $("#group-limit .problem").textContent = error.message;
       return;

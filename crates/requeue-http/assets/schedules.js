@@ -1,5 +1,6 @@
 // The schedules of a queue in a store: a table, and the actions on a schedule.
 
+import { noteOf } from "./admin.js";
 import { naming } from "./api.js";
 import { duration } from "./format.js";
 import { List, Row } from "./list.js";
@@ -56,7 +57,7 @@ export class Schedules extends List {
     event.preventDefault();
     const { key, priority, group } = this.changed;
     const [spec, zone] = ["spec", "zone"].map((field) => $(`#times [name=${field}]`).value.trim());
-    const change = { ...naming(this.changed), spec, priority };
+    const change = { ...naming(this.changed), spec, priority, note: noteOf("#times") };
     if (zone !== "") change.zone = zone;
     if (group !== null) change.group = group;
     try {

@@ -10,6 +10,7 @@ use axum::response::Response;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
+use tokio::runtime::Handle;
 
 use crate::admin::Remote;
 use crate::api::{
@@ -17,7 +18,7 @@ use crate::api::{
     Named, NamedKey, NewRate, NewStatus, PastActions, ScheduleAction, StartRate, State as RowState,
 };
 use crate::keys::{escape_key, from_base64};
-use crate::operators::{KEPT, Operator, keys_target};
+use crate::operators::{KEPT, Operator, group_target, keys_target};
 use crate::params::{Params, Problem, json};
 use crate::source::{NewKey, Part, Selection, Source, count_of};
 use crate::state::SiteState;
@@ -201,8 +202,8 @@ pub(crate) fn rate_target(rate: Option<StartRate>) -> String {
     )
 }
 
-/// The log of an action on keys. If the request is dropped or fails, the drop of this value logs the keys that were
-/// changed by then. A refused request, which changes nothing, is not logged.
+/// The log of an action on keys. If the request is dropped or fails, the drop of this value logs and records the keys that
+/// were changed by then. A refused request, which changes nothing, is neither logged nor recorded.
 pub(crate) struct Log {
     remote: Remote,
     action: &'static str,
@@ -215,11 +216,31 @@ pub(crate) struct Log {
     only: Option<String>,
     /// True from the start to the end of the action.
     is_open: bool,
+    /// The site and the operator of an action that is not recorded yet.
+    unrecorded: Option<(Arc<SiteState>, Operator)>,
 }
 
 impl Log {
     pub(crate) const fn new(remote: Remote, action: &'static str) -> Self {
-        Self { remote, action, group: None, keys: None, changed: 0, only: None, is_open: false }
+        let (group, keys, only, unrecorded) = (None, None, None, None);
+        Self { remote, action, group, keys, changed: 0, only, is_open: false, unrecorded }
+    }
+
+    /// Records the action, if it changes a key.
+    pub(crate) fn recorded_as(mut self, site: &Arc<SiteState>, operator: Operator) -> Self {
+        self.unrecorded = Some((Arc::clone(site), operator));
+        self
+    }
+
+    /// Returns the record of the keys that were changed by now.
+    fn take_record(&mut self) -> Option<impl Future<Output = ()> + Send + use<>> {
+        let (site, operator) = self.unrecorded.take().filter(|_| self.changed > 0)?;
+        let (action, keys) = (self.action, keys_target(self.changed, self.only.as_deref()));
+        let target = match &self.group {
+            Some(group) => format!("{}: {keys}", group_target(Some(group))),
+            None => keys,
+        };
+        Some(async move { record(&site, operator, action, Some(target)).await })
     }
 
     /// Notes the key of an action that is for only one.
@@ -260,27 +281,33 @@ impl Log {
         Ok(done)
     }
 
-    /// Cancels the keys of a group in this state. Returns the number of cancelled keys, also after a failure.
+    /// Cancels the keys of a group in this state. Returns the number of cancelled keys.
     pub(crate) async fn cancel_group(
         mut self,
         source: &dyn Source,
         group: String,
         state: Option<RowState>,
-    ) -> (u64, Result<(), Problem>) {
+    ) -> Result<u64, Problem> {
         (self.group, self.is_open) = (Some(group.clone()), true);
         let done = source.cancel_group(group, state, &mut self.changed).await;
         let cancelled = self.changed as u64;
-        match &done {
-            Ok(()) => self.complete(),
-            Err(problem) => self.is_open = !problem.is_refusal(),
+        if let Err(problem) = &done {
+            self.is_open = !problem.is_refusal();
         }
-        (cancelled, done)
+        self.end(done.is_ok()).await;
+        done.map(|()| cancelled)
     }
 
-    /// Logs the end of the action, or else that the action was interrupted.
-    fn end(self, is_done: bool) {
+    /// Logs the end of the action, or else that the action was interrupted. Records the action in both cases.
+    async fn end(mut self, is_done: bool) {
+        let record = self.take_record();
         if is_done {
             self.complete();
+        } else {
+            drop(self);
+        }
+        if let Some(record) = record {
+            record.await;
         }
     }
 
@@ -297,6 +324,10 @@ impl Drop for Log {
         if self.is_open {
             let Self { remote, action, group, keys, changed, .. } = self;
             tracing::warn!(%remote, group, keys, changed, "{action} was interrupted");
+        }
+        // The client is gone, so nothing waits for the record.
+        if let (Some(record), Ok(runtime)) = (self.take_record(), Handle::try_current()) {
+            drop(runtime.spawn(record));
         }
     }
 }
@@ -325,10 +356,10 @@ pub(crate) async fn add_keys(State(site): Site, request: Request) -> Result<Resp
         Err(problem) => problem.changed,
     };
     let target = keys_target(added, log.only.as_deref());
-    log.end(results.is_ok());
+    log.end(results.is_ok()).await;
     // Programs add keys too, which must not crowd out the actions of operators.
     if operator.is_named() && added > 0 {
-        record(&site, operator, "add", target).await;
+        record(&site, operator, "add", Some(target)).await;
     }
     Ok(json(&AddResults { results: results? }))
 }
@@ -340,7 +371,7 @@ pub(crate) async fn change_keys(
 ) -> Result<Response, Problem> {
     let remote = check_token(&site, &request)?;
     let (change, operator) = read_body::<Change>(request, remote).await?;
-    let mut log = Log::new(remote, action.name());
+    let mut log = Log::new(remote, action.name()).recorded_as(&site, operator);
     let changed = match (change.keys, change.matching, change.expected) {
         (Some(keys), None, None) => act_on_keys(&site, action, keys, &mut log).await,
         (None, Some(matching), Some(expected)) => {
@@ -352,12 +383,8 @@ pub(crate) async fn change_keys(
             Err(Problem::new(StatusCode::BAD_REQUEST, error))
         }
     };
-    let (count, target) = (log.changed, keys_target(log.changed, log.only.as_deref()));
-    log.end(changed.is_ok());
     // An action that failed may have changed some keys.
-    if count > 0 {
-        record(&site, operator, action.name(), target).await;
-    }
+    log.end(changed.is_ok()).await;
     Ok(json(&changed?))
 }
 
@@ -468,7 +495,6 @@ mod tests {
     use super::*;
     use crate::{Control, History, Run, Site};
 
-    /// Keeps events as lines.
     #[test]
     fn a_record_names_the_key_of_an_action_on_one_key_only() {
         let only = |keys: &[&'static [u8]]| {
@@ -482,6 +508,7 @@ mod tests {
         assert_eq!(only(&[]), None);
     }
 
+    /// Keeps events as lines.
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<String>>);
 
@@ -601,6 +628,40 @@ mod tests {
         drop(log);
         let lines = lines.0.lock().unwrap();
         assert!(lines.ends_with(&format!("{failed}keys=2 changed=0 \n")), "{lines}");
+    }
+
+    #[tokio::test]
+    async fn what_was_changed_for_a_client_that_is_gone_is_recorded() {
+        const TOKEN: &str = "0123456789abcdef";
+        let queue = Queue::new();
+        queue.add_all((0..1500).map(|n| n.to_string()));
+        let token = crate::AdminToken::new(TOKEN).unwrap();
+        let site = Site::builder(queue.clone()).admin(token).build();
+        let body = r#"{"matching":{"state":"ready"},"expected":1500,"by":"ann","note":"why"}"#;
+        let request = Request::builder()
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(header::AUTHORIZATION, format!("Bearer {TOKEN}"))
+            .body(body.into())
+            .unwrap();
+        let mut cancel =
+            Box::pin(change_keys(State(Arc::clone(site.state())), request, Action::Cancel));
+        while queue.len() == 1500 {
+            assert!((&mut cancel).now_or_never().is_none(), "it needs two parts");
+        }
+        let left = queue.len();
+        assert!(left > 0, "the client is gone after the first part");
+        drop(cancel);
+        let actions = loop {
+            let actions = site.state().source.last_actions().await.unwrap();
+            if !actions.is_empty() {
+                break actions;
+            }
+            tokio::task::yield_now().await;
+        };
+        let [done] = &actions[..] else { panic!("{actions:?}") };
+        let shown = (&*done.action, &*done.by, done.target.as_deref(), done.note.as_deref());
+        let target = format!("{} keys", 1500 - left);
+        assert_eq!(shown, ("cancel", "ann", Some(&*target), Some("why")));
     }
 
     #[cfg(feature = "store")]

@@ -880,5 +880,9 @@ pub struct Failure {
     pub results: Vec<Option<AddResult>>,
 }
 
+/// The error for a path of a queue, if the site has several queues.
+pub const SEVERAL_QUEUES: &str =
+    "no such path; / lists the queues, and the paths of a queue are below /queues/NAME/";
+
 /// The error for a key that is not in the queue.
 pub const NOT_IN_QUEUE: &str = "not in the queue";

@@ -1,7 +1,7 @@
 //! The failing keys, grouped by their errors.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use crate::api::{FailureGroup, FailureList, State as RowState};
 use crate::history::first_part;
@@ -12,6 +12,8 @@ const MOST_FAILURES: usize = 10_000;
 /// The number of bytes of a group's name, and of an error of a key, that are returned.
 const MOST_NAME: usize = 200;
 const MOST_ERROR: usize = 1_000;
+/// The number of keys whose failures are read one by one for one request.
+const MOST_READ: usize = 30;
 
 /// A key whose last run failed.
 pub(crate) struct Failing<'a> {
@@ -25,10 +27,18 @@ pub(crate) struct Failing<'a> {
     pub(crate) last: Option<f64>,
 }
 
+/// The keys of a group whose first failure is not known.
+#[derive(Default)]
+struct Unknown {
+    count: usize,
+    /// The first of these keys.
+    keys: Vec<Vec<u8>>,
+}
+
 /// Collects failing keys in groups.
 #[derive(Default)]
 pub(crate) struct Failures {
-    groups: HashMap<String, FailureGroup>,
+    groups: BTreeMap<String, (FailureGroup, Unknown)>,
     keys: usize,
     waiting: usize,
     pub(crate) looked_at: usize,
@@ -48,27 +58,59 @@ impl Failures {
             usize::from(matches!(failing.state, RowState::Waiting | RowState::BackingOff));
         let (key, key_base64) = shown_key(failing.key);
         let error = group_of(failing.error, &key);
-        let group = self.groups.entry(error).or_insert_with_key(|error| FailureGroup {
-            error: error.clone(),
-            key,
-            key_base64,
-            sample: failing.error.map(|error| first_part(error.to_owned(), MOST_ERROR)),
-            ..FailureGroup::default()
+        let (group, unknown) = self.groups.entry(error).or_insert_with_key(|error| {
+            let sample = failing.error.map(|error| first_part(error.to_owned(), MOST_ERROR));
+            let error = error.clone();
+            let group = FailureGroup { error, key, key_base64, sample, ..FailureGroup::default() };
+            (group, Unknown::default())
         });
         group.keys += 1;
         group.parked += usize::from(failing.state == RowState::Parked);
         group.failures += u64::from(failing.failures);
-        // Any key may be the one that failed first.
-        let first = (group.keys == 1).then_some(0.0).or(group.first);
-        group.first = first.zip(failing.first).map(|(a, b)| a.max(b));
+        group.first = group.first.into_iter().chain(failing.first).reduce(f64::max);
+        if failing.first.is_none() {
+            unknown.count += 1;
+            if unknown.keys.len() < MOST_READ {
+                unknown.keys.push(failing.key.to_owned());
+            }
+        }
         group.last = group.last.into_iter().chain(failing.last).reduce(f64::min);
         true
+    }
+
+    /// Returns the keys whose failures must be read to know the first failure of their groups, with the names of the
+    /// groups. Omits groups with too many such keys.
+    #[cfg_attr(not(feature = "store"), expect(dead_code, reason = "only stores know a part"))]
+    pub(crate) fn keys_to_read(&self) -> Vec<(String, Vec<u8>)> {
+        let mut left = MOST_READ;
+        let mut keys = Vec::new();
+        for (name, (_, unknown)) in &self.groups {
+            if unknown.count <= left {
+                left -= unknown.count;
+                keys.extend(unknown.keys.iter().map(|key| (name.clone(), key.clone())));
+            }
+        }
+        keys
+    }
+
+    /// Notes the time since the first failure of a key [to read](Self::keys_to_read), with an error of its group.
+    #[cfg_attr(not(feature = "store"), expect(dead_code, reason = "only stores know a part"))]
+    pub(crate) fn note_first(&mut self, group: &str, first: f64) {
+        if let Some((group, unknown)) = self.groups.get_mut(group) {
+            unknown.count = unknown.count.saturating_sub(1);
+            group.first = Some(group.first.map_or(first, |other| other.max(first)));
+        }
     }
 
     /// Returns up to `limit` groups, those with the most keys first.
     pub(crate) fn into_list(self, limit: usize) -> FailureList {
         let Self { groups, keys, waiting, looked_at, cut } = self;
-        let mut groups: Vec<_> = groups.into_values().collect();
+        // Any key may be the one that failed first.
+        let known = |(group, unknown): (FailureGroup, Unknown)| FailureGroup {
+            first: group.first.filter(|_| unknown.count == 0),
+            ..group
+        };
+        let mut groups: Vec<_> = groups.into_values().map(known).collect();
         groups.sort_by(|a, b| b.keys.cmp(&a.keys).then_with(|| a.error.cmp(&b.error)));
         let more = groups.len() > limit;
         groups.truncate(limit);
@@ -241,5 +283,28 @@ mod tests {
             (MOST_FAILURES - 1, 2 * (MOST_FAILURES - 1) as u64)
         );
         assert_eq!((&*group.error, group.first, group.last), ("busy", Some(9.0), Some(1.0)));
+    }
+
+    #[test]
+    fn the_first_failure_of_a_group_is_known_if_it_is_known_for_each_key() {
+        let first_of = |known: &[Option<f64>], read: &[f64]| {
+            let mut failures = Failures::default();
+            for (n, &first) in known.iter().enumerate() {
+                let (key, state) = (n.to_string(), RowState::Parked);
+                let (failures_in_row, error, last) = (2, Some("busy"), Some(1.0));
+                let key = key.as_bytes();
+                let failing = Failing { key, state, failures: failures_in_row, error, first, last };
+                assert!(failures.push(&failing));
+            }
+            let keys = failures.keys_to_read();
+            assert!(keys.iter().all(|(group, _)| group == "busy"));
+            read.iter().for_each(|&first| failures.note_first("busy", first));
+            (keys.len(), failures.into_list(1).failures[0].first)
+        };
+        assert_eq!(first_of(&[Some(3.0), Some(9.0)], &[]), (0, Some(9.0)));
+        assert_eq!(first_of(&[None, Some(9.0), None], &[7.0, 10.0]), (2, Some(10.0)));
+        assert_eq!(first_of(&[None, Some(9.0), None], &[7.0]), (2, None));
+        assert_eq!(first_of(&[None; MOST_READ], &[4.0; MOST_READ]), (MOST_READ, Some(4.0)));
+        assert_eq!(first_of(&[None; MOST_READ + 1], &[]), (0, None));
     }
 }

@@ -8,6 +8,7 @@ use axum::response::Response;
 
 use crate::actions::{Log, check_token, rate_target, read_body, record};
 use crate::api::{Group, GroupAction, GroupChange, GroupChanged, GroupList, Held, Named};
+use crate::operators::group_target;
 use crate::params::{Problem, json};
 use crate::source::{Selected, TableQuery, no_groups};
 use crate::state::SiteState;
@@ -102,14 +103,9 @@ pub(crate) async fn change_group(
     if action == GroupAction::Cancel {
         // The store reads all keys of the queue, as a search does.
         let _turn = site.take_turn().await?;
-        let log = Log::new(remote, action.name());
+        let log = Log::new(remote, action.name()).recorded_as(&site, operator);
         let group = group.unwrap_or_default();
-        let (cancelled, done) = log.cancel_group(&*site.source, group.clone(), change.state).await;
-        if cancelled > 0 {
-            let target = format!("{}: {cancelled} keys", named(Some(&group)));
-            record(&site, operator, action.name(), Some(target)).await;
-        }
-        done?;
+        let cancelled = log.cancel_group(&*site.source, group, change.state).await?;
         return Ok(json(&GroupChanged { cancelled }));
     }
     let target = change_target(action, &change);
@@ -119,18 +115,9 @@ pub(crate) async fn change_group(
     Ok(json(&GroupChanged { cancelled: 0 }))
 }
 
-/// Returns the name of a group in the log of actions. `None`: all groups without a separate limit.
-fn named(group: Option<&str>) -> &str {
-    match group {
-        None => "groups without another limit",
-        Some("") => "(no group)",
-        Some(name) => name,
-    }
-}
-
 /// Returns the group and the new value of its setting.
 fn change_target(action: GroupAction, change: &GroupChange) -> String {
-    let group = named(change.group.as_deref());
+    let group = group_target(change.group.as_deref());
     let number = |number: Option<u32>| number.map_or("none".to_owned(), |n| n.to_string());
     match action {
         GroupAction::Limit => format!("{group}: {}", number(change.limit.flatten())),

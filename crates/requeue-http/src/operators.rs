@@ -91,12 +91,21 @@ impl PastAction {
     }
 }
 
+/// Returns the name of a group in the log of actions. `None`: all groups without a separate limit.
+pub(crate) fn group_target(group: Option<&str>) -> &str {
+    match group {
+        None => "groups without another limit",
+        Some("") => "(no group)",
+        Some(name) => name,
+    }
+}
+
 /// Returns the target of an action on keys: the key, or their number.
-pub(crate) fn keys_target(keys: usize, only: Option<&str>) -> Option<String> {
-    Some(match only {
+pub(crate) fn keys_target(keys: usize, only: Option<&str>) -> String {
+    match only {
         Some(key) if keys == 1 => key.to_owned(),
         _ => format!("{keys} {}", if keys == 1 { "key" } else { "keys" }),
-    })
+    }
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use requeue_store::{Key, Queue, QueueInfo, Store};
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
-use crate::api::{Named, QueueList, QueueRow, Status};
+use crate::api::{Named, QueueList, QueueRow, SEVERAL_QUEUES, Status};
 use crate::history::History;
 use crate::open_queues::{EVERY, List, Numbers, OpenQueues, OpenWith};
 use crate::params::{Problem, json};
@@ -174,11 +174,7 @@ async fn readyz(State(queues): Site) -> Probe {
 
 /// Passes a request below `queues/NAME/` to the site of the queue.
 async fn serve_queue(State(queues): Site, mut request: Request) -> Result<Response, Problem> {
-    let no_path = || {
-        let error =
-            "no such path; / lists the queues, and the paths of a queue are below /queues/NAME/";
-        Problem::new(StatusCode::NOT_FOUND, error)
-    };
+    let no_path = || Problem::new(StatusCode::NOT_FOUND, SEVERAL_QUEUES);
     if *queues.ended.borrow() {
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down"));
     }

@@ -1,33 +1,34 @@
 //! A queue in a store as a source. One task reads the queue's numbers from the store, and another task reads its state.
 
-use std::borrow::Cow;
-use std::error::Error;
+mod answers;
+mod walk;
+
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use axum::http::StatusCode;
-use futures_util::future::join_all;
+use futures_util::future::{join_all, try_join_all};
 use parking_lot::Mutex;
 use requeue::metrics::Fleet;
 use requeue_store::{
-    ActionRecord, Add, Added, CancelledRun, Entry, ErrorKind, GroupInfo, Key, LiveWorker, Part,
-    Priority, Queue, Rate, ReadError, Schedule, ScheduleInfo, State, StateCounts, UpdateError,
+    ActionRecord, Add, Added, Attempt, CancelledRun, Entry, GroupInfo, Key, LiveWorker, Part,
+    Priority, Queue, Rate, ReadError, Schedule, ScheduleInfo, State, StateCounts,
 };
 use tokio::sync::Semaphore;
-use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
+use self::answers::{PATIENCE, await_answer, store_failure, stored_state, update_failure};
+use self::walk::{ALL, LIST, PATIENCE_FOR_PAGES, Reach, visit_keys};
 use crate::api::{
     self, Action, Activity, AddResult, Group, GroupAction, GroupChange, KeyPage, LastMinute,
     Minute, PastAction, PastRun, Row, Sample, ScheduleAction, ScheduleChange, StartRate,
     State as RowState, Status, Tally, Timeline, Worker,
 };
-use crate::failures::{Failing, Failures};
+use crate::failures::{Failing, Failures, group_of};
 use crate::history::History;
 use crate::keys::{escape_key, from_base64, to_base64};
 use crate::operators::KEPT;
-use crate::params::{Problem, with_source};
+use crate::params::Problem;
 use crate::rows::{Detail, shown_key};
 use crate::source::{
     Begin, Column, DetailOf, First, Found, Gauges, LOOKS, NewKey, Rank, Selection, Sort, Source,
@@ -38,14 +39,9 @@ use crate::time::{seconds, since_1970};
 const EVERY: Duration = Duration::from_secs(1);
 /// The pause between two reads of the work of all processes.
 const EVERY_ACTIVITY: Duration = Duration::from_secs(5);
-/// The time limit of a request to the store.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// The time limit of the requests for the state of the queue, which read a few rows. A store that takes longer is not
 /// reachable for `/readyz`.
 const PATIENCE_FOR_STATE: Duration = Duration::from_secs(5);
-/// The time limit of a page of keys, for which some engines scan all keys.
-const PATIENCE_FOR_PAGES: Duration = Duration::from_secs(60);
-
 pub(crate) struct Stored {
     queue: Queue,
     detail: Arc<DetailOf<Key>>,
@@ -226,7 +222,7 @@ impl Stored {
         sort: Sort,
     ) -> Result<Walked, Problem> {
         let mut first = First::new(sort, limit);
-        let visited = self.visit_keys(selection, None, LIST, |entry| {
+        let visited = visit_keys(&self.queue, selection, None, LIST, |entry| {
             let rank = match sort.by {
                 Column::Key => Rank::Key(entry.key.to_vec()),
                 Column::State => Rank::State(RowState::stored(entry.state)),
@@ -241,69 +237,6 @@ impl Stored {
         let (entries, more) = first.into_first();
         let rows = entries.iter().map(|entry| self.row(entry)).collect();
         Ok(Walked { rows, next: None, looked_at, more: more || next.is_some() })
-    }
-
-    /// Calls `visit` for the selected keys within `reach`, until `visit` returns false. Returns the number of keys that
-    /// were read, and the position after them if there may be more. If the store scans its keys, a walk ends after a part,
-    /// which may have more keys than `visit` wants.
-    async fn visit_keys(
-        &self,
-        selection: &Selection,
-        mut after: Option<Vec<u8>>,
-        reach: Reach,
-        mut visit: impl FnMut(&Entry) -> bool + Send,
-    ) -> Result<(usize, Option<Vec<u8>>), Problem> {
-        let state = selection.state.map(stored_state).transpose()?;
-        let (mut looked_at, mut size, mut before) = (0, SLICE, Duration::ZERO);
-        let started = Instant::now();
-        loop {
-            let begin = Instant::now();
-            let part = self.read_part(state, after.as_deref(), size, reach);
-            let Part { entries, next, in_order, .. } =
-                await_answer(PATIENCE_FOR_PAGES, part).await?;
-            let took = begin.elapsed();
-            let mut is_done = false;
-            for slice in entries.chunks(SLICE) {
-                for entry in slice {
-                    looked_at += 1;
-                    let text = || escape_key(&entry.key);
-                    let error = || entry.error.as_deref().map(Cow::Borrowed);
-                    let state = RowState::stored(entry.state);
-                    let is_taken = selection.selects(state, entry.failures, text, error);
-                    let goes_on = !is_taken || visit(entry);
-                    is_done |= !goes_on || looked_at >= reach.keys;
-                    if is_done && in_order {
-                        return Ok((looked_at, Some(Part::position_after(&entry.key))));
-                    }
-                }
-                yield_now().await;
-            }
-            after = next;
-            if is_done || after.is_none() {
-                return Ok((looked_at, after));
-            }
-            // The client can continue with the next page, and sees what was found so far.
-            if started.elapsed() >= reach.time {
-                return Ok((looked_at, after));
-            }
-            size = next_size(size, took, before, (reach.keys - looked_at).min(LOOKS));
-            before = took;
-        }
-    }
-
-    /// Reads up to `size` keys after a position.
-    async fn read_part(
-        &self,
-        state: Option<State>,
-        from: Option<&[u8]>,
-        size: usize,
-        reach: Reach,
-    ) -> Result<Part, ReadError> {
-        if !reach.is_exact {
-            return self.queue.walk_entries(state, from, size).await;
-        }
-        let after = from.and_then(Part::key_before);
-        Ok(Part::of_page(self.queue.snapshot(state, after.as_ref(), size).await?, size))
     }
 }
 
@@ -380,7 +313,7 @@ impl Source for Stored {
             Begin::Sorted(sort) => return self.sorted_page(selection, *limit, *sort).await,
         };
         let mut rows = Vec::new();
-        let visited = self.visit_keys(selection, after, LIST, |entry| {
+        let visited = visit_keys(&self.queue, selection, after, LIST, |entry| {
             rows.push(self.row(entry));
             rows.len() < *limit
         });
@@ -437,21 +370,31 @@ impl Source for Stored {
                 failures.cut = true;
                 break;
             };
-            let visited = self.visit_keys(&failing, None, Reach { keys: left, ..LIST }, |entry| {
-                let last = entry.failed.map(seconds);
-                failures.push(&Failing {
-                    key: &entry.key,
-                    state,
-                    failures: entry.failures,
-                    error: entry.error.as_deref(),
-                    // The store keeps the time of the last failure only.
-                    first: last.filter(|_| entry.failures <= 1),
-                    last,
-                })
-            });
+            let visited =
+                visit_keys(&self.queue, &failing, None, Reach { keys: left, ..LIST }, |entry| {
+                    let last = entry.failed.map(seconds);
+                    failures.push(&Failing {
+                        key: &entry.key,
+                        state,
+                        failures: entry.failures,
+                        error: entry.error.as_deref(),
+                        // The key's row has the time of the last failure only.
+                        first: last.filter(|_| entry.failures <= 1),
+                        last,
+                    })
+                });
             let (looked_at, next) = visited.await?;
             failures.looked_at += looked_at;
             failures.cut |= next.is_some();
+        }
+        let read = failures.keys_to_read().into_iter().map(async |(group, key)| {
+            let attempts = self.queue.attempts(&*key).await?;
+            Ok::<_, ReadError>((first_of_attempts(&attempts, &group, &key), group))
+        });
+        for (first, group) in await_answer(PATIENCE, try_join_all(read)).await? {
+            if let Some(first) = first {
+                failures.note_first(&group, seconds(first));
+            }
         }
         Ok(())
     }
@@ -463,7 +406,7 @@ impl Source for Stored {
         most: usize,
     ) -> Result<Vec<Vec<u8>>, Problem> {
         let mut keys = Vec::new();
-        let visited = self.visit_keys(selection, None, ALL, |entry| {
+        let visited = visit_keys(&self.queue, selection, None, ALL, |entry| {
             if action.applies(RowState::stored(entry.state), runs_again(entry)) {
                 keys.push(entry.key.to_vec());
             }
@@ -700,6 +643,15 @@ impl From<ScheduleInfo> for api::Schedule {
     }
 }
 
+/// Returns the time since the first of the last failures in a row with an error of this group. Returns `None` if an older
+/// failure, which the store does not keep, may also have such an error.
+fn first_of_attempts(attempts: &[Attempt], group: &str, key: &[u8]) -> Option<Duration> {
+    let key = escape_key(key);
+    let of_group = attempts.iter().take_while(|run| group_of(Some(&run.error), &key) == group);
+    let (count, first) = of_group.enumerate().last()?;
+    (first.number == 1 || count + 1 < attempts.len()).then_some(first.ended)
+}
+
 /// Sums the numbers of each `step` minutes. The parts begin at the same times in each request.
 fn sum_minutes(minutes: Vec<requeue_store::Minute>, step: i64) -> Vec<requeue_store::Minute> {
     let mut parts: Vec<requeue_store::Minute> = Vec::new();
@@ -777,22 +729,6 @@ impl From<GroupInfo> for Group {
     }
 }
 
-/// Returns the state of keys in a store that a request names.
-fn stored_state(state: RowState) -> Result<State, Problem> {
-    match state {
-        RowState::Ready => Ok(State::Ready),
-        RowState::Waiting => Ok(State::Waiting),
-        RowState::Running => Ok(State::InFlight),
-        RowState::Parked => Ok(State::Parked),
-        RowState::Damaged => Ok(State::Damaged),
-        RowState::BackingOff | RowState::Idle => {
-            let error = "a queue in a store counts keys that back off as waiting; use \
-                         state=waiting and failed=true";
-            Err(Problem::parameter("state", error))
-        }
-    }
-}
-
 impl From<Rate> for StartRate {
     fn from(rate: Rate) -> Self {
         let burst = Some(rate.burst_size());
@@ -818,18 +754,6 @@ fn rate_of_request(rate: Option<StartRate>) -> Result<Option<Rate>, Problem> {
     rate.map_err(|why| Problem::parameter("rate", &why))
 }
 
-/// Returns the response for a change of settings that failed.
-fn update_failure(error: UpdateError) -> Problem {
-    match error.kind() {
-        ErrorKind::Invalid => Problem::new(StatusCode::BAD_REQUEST, error.to_string()),
-        // A repetition would get the same answer.
-        ErrorKind::Refused | ErrorKind::Dropped => {
-            Problem::new(StatusCode::CONFLICT, with_source(error))
-        }
-        _ => store_failure(error),
-    }
-}
-
 fn key_from_bytes(bytes: Vec<u8>) -> Result<Key, Problem> {
     match bytes.len() {
         0..=Key::MAX_LENGTH => Ok(Key::from(bytes)),
@@ -840,49 +764,6 @@ fn key_from_bytes(bytes: Vec<u8>) -> Result<Key, Problem> {
 /// Returns true if a key has a pending run beside the one in flight.
 const fn runs_again(entry: &Entry) -> bool {
     entry.dirty || entry.due.is_some()
-}
-
-/// Returns the response for a request that failed. Some of the keys may have been changed.
-fn store_failure(error: impl Error) -> Problem {
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, with_source(error))
-}
-
-/// The keys and the time after which a walk through keys ends.
-#[derive(Clone, Copy)]
-struct Reach {
-    keys: usize,
-    time: Duration,
-    /// Each key is visited exactly once, even if the store then reads all keys for each page.
-    is_exact: bool,
-}
-
-/// The reach of a list. A page of keys in progress is completed, so that an answer comes within about two seconds.
-const LIST: Reach = Reach { keys: LOOKS, time: Duration::from_secs(1), is_exact: false };
-const ALL: Reach = Reach { keys: usize::MAX, time: Duration::MAX, is_exact: true };
-
-/// The number of keys that are filtered before the task yields, and the size of the first page.
-const SLICE: usize = 256;
-const GROWTH: usize = 16;
-/// The largest page that is usually quick to read and small in memory.
-const MANY: usize = SLICE * GROWTH;
-/// The time above which a page may be larger than [`MANY`]: the engine may scan all keys for each page.
-const SLOW: Duration = Duration::from_millis(200);
-
-/// Returns the size of the next page, after one of this size. `before` is the duration of the page before that.
-fn next_size(size: usize, took: Duration, before: Duration, left: usize) -> usize {
-    // A larger page that takes as long as a smaller one comes from a scan of all keys.
-    let scans = took > SLOW && took < before * 4;
-    let most = if scans { left } else { MANY.min(left) };
-    (size * GROWTH).min(most)
-}
-
-async fn await_answer<T, E: Error>(
-    patience: Duration,
-    answered: impl Future<Output = Result<T, E>>,
-) -> Result<T, Problem> {
-    let late = "the store did not answer in time; try again later";
-    let late = |_| Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, late));
-    timeout(patience, answered).await.map_or_else(late, |answer| answer.map_err(store_failure))
 }
 
 /// Reads the state of the queue each second, until no source is left. The read takes no longer than its time limit, so
@@ -973,24 +854,5 @@ mod tests {
         runs.take([10, 0, 100, 0]);
         tokio::time::advance(4 * EVERY_ACTIVITY).await;
         assert_eq!(runs.now(), [10, 0, 100, 0]);
-    }
-
-    #[test]
-    fn a_search_never_has_more_than_it_looks_at() {
-        let sizes = |took: Duration| {
-            let (mut size, mut left, mut sizes) = (SLICE, LOOKS, Vec::new());
-            while left > 0 {
-                sizes.push(size);
-                left -= size;
-                size = next_size(size, took, took, left);
-            }
-            sizes
-        };
-        let quick = sizes(Duration::ZERO);
-        assert_eq!((quick[..3].to_vec(), quick.iter().sum()), (vec![256, 4096, 4096], LOOKS));
-        // An engine that scans all keys for each page scans them four times.
-        assert_eq!(sizes(2 * SLOW), [256, 4096, 65_536, 30_112]);
-        // The time of a page grows with its size: larger pages would only delay the answer.
-        assert_eq!(next_size(MANY, 2 * SLOW, SLOW / 4, LOOKS), MANY);
     }
 }

@@ -211,9 +211,9 @@ pub mod workers;
 pub use requeue_core::history;
 pub use requeue_core::limiter;
 pub use requeue_core::{
-    Add, Added, CancelReason, Cancelled, CancelledRun, Cursor, CustomOrder, Entry, GroupId,
-    Histogram, InFlightPolicy, Merge, Order, Pace, Page, Phase, ReaddPolicy, StateCounts, Time,
-    Totals,
+    Add, Added, CancelReason, Cancelled, CancelledRun, ConsecutiveFailures, Cursor, CustomOrder,
+    Entry, GroupId, Histogram, InFlightPolicy, Merge, Order, Pace, Page, Phase, ReaddPolicy,
+    StateCounts, Time, Totals,
 };
 
 pub use crate::completion::Completion;

@@ -12,7 +12,7 @@ use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 use requeue::clock::{Alarm, Clock, FakeClock};
 use requeue::metrics::{Buckets, Metrics};
-use requeue::{BuildError, Completion, Queue, Time};
+use requeue::{BuildError, Completion, GroupId, Queue, Time};
 
 fn scrape(registry: &Registry) -> String {
     let mut body = String::new();
@@ -100,6 +100,9 @@ workqueue_longest_running_processor_seconds{name="pods"} 21.5
 # HELP workqueue_retries Total number of retries handled by workqueue
 # TYPE workqueue_retries counter
 workqueue_retries_total{name="pods"} 2
+# HELP workqueue_paused Whether deliveries are paused: 1 if they are, and otherwise 0
+# TYPE workqueue_paused gauge
+workqueue_paused{name="pods"} 0
 # HELP workqueue_waiting Current number of keys that wait for a due time, including those that back off
 # TYPE workqueue_waiting gauge
 workqueue_waiting{name="pods"} 2
@@ -121,6 +124,18 @@ workqueue_paced_total{name="pods"} 0
 # HELP workqueue_failures Total number of runs that failed
 # TYPE workqueue_failures counter
 workqueue_failures_total{name="pods"} 1
+# HELP workqueue_consecutive_failures At each failed run, the number of consecutive failures of its key
+# TYPE workqueue_consecutive_failures histogram
+workqueue_consecutive_failures_sum{name="pods"} 1.0
+workqueue_consecutive_failures_count{name="pods"} 1
+workqueue_consecutive_failures_bucket{le="1.0",name="pods"} 1
+workqueue_consecutive_failures_bucket{le="2.0",name="pods"} 1
+workqueue_consecutive_failures_bucket{le="5.0",name="pods"} 1
+workqueue_consecutive_failures_bucket{le="10.0",name="pods"} 1
+workqueue_consecutive_failures_bucket{le="20.0",name="pods"} 1
+workqueue_consecutive_failures_bucket{le="50.0",name="pods"} 1
+workqueue_consecutive_failures_bucket{le="100.0",name="pods"} 1
+workqueue_consecutive_failures_bucket{le="+Inf",name="pods"} 1
 # HELP workqueue_given_up Total number of keys that were given up
 # TYPE workqueue_given_up counter
 workqueue_given_up_total{name="pods"} 0
@@ -129,6 +144,44 @@ workqueue_given_up_total{name="pods"} 0
 workqueue_panics_total{name="pods"} 0
 # EOF
 "##;
+
+#[test]
+fn a_pause_a_full_group_and_a_key_that_keeps_failing_are_shown() {
+    let (mut registry, clock) = (Registry::default(), FakeClock::new());
+    let metrics = Metrics::register(&mut registry);
+    let builder = Queue::builder().name("q").clock(clock.clone()).metrics(&metrics);
+    let queue =
+        builder.group_by(|key: &&str| GroupId::of(&key[..1])).group_limit(1).build().unwrap();
+    let shown = |series: &str| {
+        let text = scrape(&registry);
+        value(&text, &format!("{series}{{name=\"q\"}}")).map(str::to_owned)
+    };
+    queue.add_all(["a1", "a2", "b1"]);
+    let a1 = queue.try_get().unwrap();
+    clock.advance(Duration::from_secs(3));
+    queue.add("a3");
+    assert_eq!(shown("workqueue_at_group_limit").as_deref(), Some("2"));
+    assert_eq!(shown("workqueue_oldest_at_group_limit_seconds").as_deref(), Some("3.0"));
+    // A paused group counts as paused only.
+    queue.group(GroupId::of("a")).unwrap().pause();
+    assert_eq!(shown("workqueue_at_group_limit").as_deref(), Some("0"));
+    assert_eq!(shown("workqueue_oldest_at_group_limit_seconds").as_deref(), Some("0.0"));
+    a1.succeed();
+
+    queue.pause();
+    assert_eq!(shown("workqueue_paused").as_deref(), Some("1"));
+    queue.resume();
+    assert_eq!(shown("workqueue_paused").as_deref(), Some("0"));
+    for _ in 0..3 {
+        queue.try_get().unwrap().complete(Completion::RetryAfter(Duration::ZERO));
+    }
+    let text = scrape(&registry);
+    let up_to = |le: &str| {
+        let series = format!("workqueue_consecutive_failures_bucket{{le=\"{le}\",name=\"q\"}}");
+        value(&text, &series).unwrap().to_owned()
+    };
+    assert_eq!(["1.0", "2.0", "5.0", "+Inf"].map(up_to), ["1", "2", "3", "3"]);
+}
 
 #[test]
 fn what_is_due_is_ready_when_scraped() {

@@ -12,7 +12,7 @@ use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 use regex::Regex;
 use requeue::clock::FakeClock;
-use requeue::metrics::{Fleet, Metrics, Sample, Scrape};
+use requeue::metrics::{AtGroupLimit, Fleet, Metrics, Sample, Scrape};
 use requeue::{Completion, Queue};
 use requeue_servers::did_not_run;
 use serde_json::Value;
@@ -31,6 +31,8 @@ fn families() -> BTreeSet<String> {
     impl Scrape for Everything {
         fn scrape(&self) -> Option<Sample> {
             let mut sample = Sample::default();
+            sample.paused = Some(false);
+            sample.at_group_limit = Some(AtGroupLimit::default());
             sample.parked = Some(0);
             sample.backing_off = Some(0);
             sample.counts_age = Some(Duration::ZERO);
@@ -93,8 +95,20 @@ fn expressions() -> Vec<String> {
 #[test]
 fn the_page_has_every_family_and_every_alert() {
     let page = read("docs/operations/metrics.md");
-    let row = Regex::new(r"(?m)^\| `(\w+)` \|").expect("a regular expression");
-    let rows = row.captures_iter(&page).map(|found| found[1].to_owned());
+    // A row may have several names. The first has the prefix of the others.
+    let row = Regex::new(r"(?m)^\| (`\w+`(?:, `_\w+`)*) \|").expect("a regular expression");
+    let prefixes = ["workqueue_fleet", "workqueue", "controller_runtime"];
+    let rows = row.captures_iter(&page).flat_map(|found| {
+        let names: Vec<_> =
+            found[1].split(", ").map(|name| name.trim_matches('`').to_owned()).collect();
+        let first = names[0].clone();
+        let prefix = prefixes.into_iter().find(|&prefix| first.starts_with(prefix));
+        let whole = move |name: String| match (name.strip_prefix('_'), prefix) {
+            (Some(end), Some(prefix)) => format!("{prefix}_{end}"),
+            _ => name,
+        };
+        names.into_iter().map(whole)
+    });
     let (alerts, metrics): (BTreeSet<_>, BTreeSet<_>) =
         rows.partition(|name| name.starts_with("Requeue"));
     assert_eq!(metrics, families());

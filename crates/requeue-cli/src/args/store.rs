@@ -302,6 +302,10 @@ pub(crate) struct StatusFlags {
     #[arg(long, value_name = "TIME", value_parser = parse_since)]
     pub(crate) since: Option<Duration>,
 
+    /// Add the last actions of operators, the newest first
+    #[arg(long)]
+    pub(crate) actions: bool,
+
     /// Print a JSON object
     #[arg(long)]
     pub(crate) json: bool,
@@ -473,7 +477,8 @@ pub(crate) fn state_name(state: State) -> &'static str {
 pub(crate) struct ServerFlags {
     /// Process with --serve-admin instead of a store: http://HOST:PORT or unix:PATH
     ///
-    /// The token is the content of --token-file, or of the variable REQUEUE_TOKEN. --store and --queue are ignored.
+    /// The token is the content of --token-file, or of the variable REQUEUE_TOKEN. --store is ignored. --queue names one
+    /// of several queues of the process.
     #[arg(long, value_name = "URL", value_parser = parse_server, help_heading = "Queue")]
     #[arg(hide_short_help = true)]
     pub(crate) server: Option<ServerUrl>,

@@ -8,13 +8,14 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::{SignedDuration, Timestamp};
 use requeue_http::api::{
     self, Action, Activity, Change, Changed, KeyList, Matched, Matching, Named, NamedKey, NewRate,
-    NewStatus, Row, StartRate, Summary,
+    NewStatus, PastActions, Row, StartRate, Summary,
 };
 use requeue_store::{Rate, State, StateCounts};
 
 use super::server::{Part, Server};
 use super::text::{
-    Pause, activity_text, api_duration, key_line, report_each, status_json, status_text,
+    Pause, actions_text, activity_text, api_duration, key_line, report_each, status_json,
+    status_text,
 };
 use crate::args::store::{CancelFlags, KeysFlags, ReviveFlags, StatusFlags, state_name};
 use crate::exit::{Ended, Exit, Refusal, complain, print_output};
@@ -71,10 +72,17 @@ pub(super) async fn status(server: &Server, flags: &StatusFlags) -> Result<Ended
         }
         None => None,
     };
+    let actions = match flags.actions {
+        true => Some(server.get::<PastActions>("actions", &[]).await?.actions),
+        false => None,
+    };
+    let actions = actions.as_deref();
     let text = match flags.json {
-        true => status_json(&counts, &pause, None, &[], activity.as_ref()),
+        true => status_json(&counts, &pause, None, &[], activity.as_ref(), actions),
         false => {
-            status_text(&counts, &pause) + &activity.as_ref().map(activity_text).unwrap_or_default()
+            status_text(&counts, &pause)
+                + &activity.as_ref().map(activity_text).unwrap_or_default()
+                + &actions.map(actions_text).unwrap_or_default()
         }
     };
     print_output(text.as_bytes())?;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use requeue_http::api::{PastAction, StartRate};
 use requeue_store::{
     Bulk, CancelledRun, Entry, ErrorKind, GroupBy, Key, ParkedAdd, Queue, QueueInfo, Rate,
-    ReaddPolicy, State, StateCounts,
+    ReaddPolicy, State, StateCounts, Store,
 };
 use serde::Serialize;
 use tokio::time::timeout;
@@ -17,7 +17,8 @@ use tokio::time::timeout;
 use super::keys::next_page;
 use super::operator::Operator;
 use super::text::{
-    Pause, activity_text, group_column, rate_text, report_each, status_json, status_text,
+    Pause, PauseJson, actions_text, activity_text, group_column, rate_text, report_each,
+    status_json, status_text,
 };
 use super::{block_on, by_server, store_refusal, update_refusal};
 use crate::args::store::{
@@ -55,7 +56,7 @@ fn set_rate(
     operator: &Operator,
 ) -> Result<Ended, Refusal> {
     block_on(async {
-        match server.open_server()? {
+        match server.open_server(&place.queue)? {
             Some(server) => {
                 let server = server.acting_for(operator);
                 by_server::set_rate(&server, &place.queue, rate).await?;
@@ -76,7 +77,11 @@ fn list_queues(store: &StoreUrl, is_json: bool) -> Result<Ended, Refusal> {
         let store = store.to_look_at().await?;
         let mut text = String::new();
         for info in store.queues().await.map_err(store_refusal)? {
-            text += &if is_json { queue_json(&info) } else { queue_text(&info) };
+            let pause = match info.is_paused {
+                true => find_pause(&store, &info.name).await,
+                false => Pause::None,
+            };
+            text += &if is_json { queue_json(&info, &pause) } else { queue_text(&info, &pause) };
             text.push('\n');
         }
         print_output(text.as_bytes())?;
@@ -84,12 +89,23 @@ fn list_queues(store: &StoreUrl, is_json: bool) -> Result<Ended, Refusal> {
     })
 }
 
-fn queue_json(info: &QueueInfo) -> String {
+/// Returns the pause of a paused queue. The list does not depend on the actions: the queue may just have been dropped, and
+/// an older role in PostgreSQL may not read them.
+async fn find_pause(store: &Store, queue: &str) -> Pause {
+    let actions = match store.queue(queue).must_exist().open().await {
+        Ok(queue) => last_actions(&queue).await.unwrap_or_default(),
+        Err(_) => Vec::new(),
+    };
+    Pause::of_actions(true, &actions)
+}
+
+fn queue_json(info: &QueueInfo, pause: &Pause) -> String {
     #[derive(Serialize)]
     struct Listed<'a> {
         queue: &'a str,
         is_empty: bool,
-        is_paused: bool,
+        #[serde(flatten)]
+        pause: PauseJson<'a>,
         re_add: &'static str,
         parked_add: &'static str,
         rate: Option<StartRate>,
@@ -99,7 +115,7 @@ fn queue_json(info: &QueueInfo) -> String {
     let listed = Listed {
         queue: &info.name,
         is_empty: info.is_empty,
-        is_paused: info.is_paused,
+        pause: pause.to_json(),
         re_add: if info.readd_policy == ReaddPolicy::Hold { "hold" } else { "replace" },
         parked_add: if info.parked_add == ParkedAdd::Keep { "keep" } else { "revive" },
         rate: info.rate.map(StartRate::from),
@@ -113,9 +129,12 @@ fn queue_json(info: &QueueInfo) -> String {
     serde_json::to_string(&listed).unwrap_or_default()
 }
 
-fn queue_text(info: &QueueInfo) -> String {
+fn queue_text(info: &QueueInfo, pause: &Pause) -> String {
     let what = if info.is_empty { "empty" } else { "keys" };
-    let paused = if info.is_paused { "\tpaused" } else { "" };
+    let paused = match pause {
+        Pause::None => String::new(),
+        Pause::By(_) => format!("\t{}", pause.to_text()),
+    };
     let rate = info.rate.map(|rate| format!("\trate {rate}")).unwrap_or_default();
     let groups = groups_text(info.group_by.as_ref(), info.group_limit);
     format!("{}\t{what}{paused}{rate}{groups}", shown(info.name.as_bytes()))
@@ -167,7 +186,7 @@ pub(crate) fn set_paused(flags: PauseFlags, paused: bool) -> Result<Ended, Refus
     let operator = note.to_operator();
     block_on(async {
         let done = if paused { "paused" } else { "resumed" };
-        let name = match server.open_server()? {
+        let name = match server.open_server(queue.as_deref().unwrap_or_default())? {
             Some(server) => {
                 let server = server.acting_for(&operator);
                 by_server::set_paused(&server, queue.as_deref(), paused).await?
@@ -191,7 +210,7 @@ pub(crate) fn set_paused(flags: PauseFlags, paused: bool) -> Result<Ended, Refus
 /// `requeue status`.
 pub(crate) fn status(flags: &StatusFlags) -> Result<Ended, Refusal> {
     block_on(async {
-        if let Some(server) = flags.server.open_server()? {
+        if let Some(server) = flags.server.open_server(&flags.place.queue)? {
             return by_server::status(&server, flags).await;
         }
         let queue = flags.place.to_look_at().await?;
@@ -213,24 +232,31 @@ pub(crate) fn status(flags: &StatusFlags) -> Result<Ended, Refusal> {
             None => None,
         };
         let is_paused = queue.is_paused().await.map_err(store_refusal)?;
-        let actions = match is_paused {
-            true => queue.last_actions(usize::MAX).await.map_err(store_refusal)?,
+        let actions = match is_paused || flags.actions {
+            true => last_actions(&queue).await?,
             false => Vec::new(),
         };
-        let actions: Vec<_> = actions.into_iter().map(PastAction::from).collect();
         let pause = Pause::of_actions(is_paused, &actions);
+        let actions = Some(&*actions).filter(|_| flags.actions);
+        let (in_flight, activity) = (in_flight.as_deref(), activity.as_ref());
         let text = match flags.json {
-            true => status_json(&counts, &pause, in_flight.as_deref(), &damaged, activity.as_ref()),
+            true => status_json(&counts, &pause, in_flight, &damaged, activity, actions),
             false => {
                 status_text(&counts, &pause)
                     + &damaged_text(&counts, &damaged)
-                    + &activity.as_ref().map(activity_text).unwrap_or_default()
-                    + &in_flight_text(in_flight.as_deref())
+                    + &activity.map(activity_text).unwrap_or_default()
+                    + &actions.map(actions_text).unwrap_or_default()
+                    + &in_flight_text(in_flight)
             }
         };
         print_output(text.as_bytes())?;
         Ok(Ended::Exit(Exit::Done))
     })
+}
+
+async fn last_actions(queue: &Queue) -> Result<Vec<PastAction>, Refusal> {
+    let actions = queue.last_actions(usize::MAX).await.map_err(store_refusal)?;
+    Ok(actions.into_iter().map(PastAction::from).collect())
 }
 
 /// Returns all keys in flight.
@@ -275,7 +301,7 @@ fn damaged_text(counts: &StateCounts, listed: &[Entry]) -> String {
 pub(crate) fn revive(flags: &ReviveFlags) -> Result<Ended, Refusal> {
     let operator = flags.note.to_operator();
     block_on(async {
-        if let Some(server) = flags.server.open_server()? {
+        if let Some(server) = flags.server.open_server(&flags.place.queue)? {
             return by_server::revive(&server.acting_for(&operator), flags).await;
         }
         let queue = flags.place.to_look_at().await?;
@@ -293,7 +319,7 @@ pub(crate) fn revive(flags: &ReviveFlags) -> Result<Ended, Refusal> {
 pub(crate) fn cancel(flags: &CancelFlags) -> Result<Ended, Refusal> {
     let operator = flags.note.to_operator();
     block_on(async {
-        if let Some(server) = flags.server.open_server()? {
+        if let Some(server) = flags.server.open_server(&flags.place.queue)? {
             return by_server::cancel(&server.acting_for(&operator), flags).await;
         }
         let queue = flags.place.to_look_at().await?;
@@ -302,12 +328,11 @@ pub(crate) fn cancel(flags: &CancelFlags) -> Result<Ended, Refusal> {
             return change_all(queue.cancel_all(flags.state), "cancelled", record).await;
         }
         if flags.running {
-            let mut cancelled = Vec::with_capacity(flags.keys.len());
-            for key in store_keys(&flags.keys) {
+            let cancel = async |key: Key| {
                 let run = queue.cancel_running(key).await.map_err(store_refusal)?;
-                cancelled.push(run != CancelledRun::NotInFlight);
-            }
-            operator.record_keys(&queue, "cancel-run", &flags.keys, &cancelled).await;
+                Ok(run != CancelledRun::NotInFlight)
+            };
+            let cancelled = operator.change_each(&queue, "cancel-run", &flags.keys, cancel).await?;
             return Ok(report_each(&flags.keys, &cancelled, "cancelled", "was not in flight"));
         }
         let cancelled = queue.cancel_keys(store_keys(&flags.keys)).await.map_err(store_refusal)?;

@@ -62,14 +62,14 @@ fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> Result<T, Re
 }
 
 impl ServerFlags {
-    /// Returns the server of `--server`, if any.
-    fn open_server(&self) -> Result<Option<Server>, Refusal> {
+    /// Returns the server of `--server`, if any. `queue` is the queue of a process with several queues.
+    fn open_server(&self, queue: &str) -> Result<Option<Server>, Refusal> {
         let Some(url) = &self.server else { return Ok(None) };
         let token = match &self.token_file {
             Some(_) => Some(read_token(self.token_file.as_deref())?),
             None => std::env::var_os(TOKEN_VARIABLE).map(|_| read_token(None)).transpose()?,
         };
-        Ok(Some(Server::new(url.clone(), token)))
+        Ok(Some(Server::new(url.clone(), token, queue)))
     }
 }
 

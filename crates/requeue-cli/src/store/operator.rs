@@ -4,10 +4,10 @@ use std::env;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
-use requeue_store::{ActionRecord, Queue};
+use requeue_store::{ActionRecord, Key, Queue};
 
 use crate::args::store::NoteFlags;
-use crate::exit::{complain, error_chain};
+use crate::exit::{Refusal, complain, error_chain};
 use crate::key::shown;
 use crate::output::summary::counted;
 
@@ -43,6 +43,29 @@ impl Operator {
         }
     }
 
+    /// Changes one key after another, and records the action on the keys that were changed, even if it fails for a later
+    /// key.
+    pub(super) async fn change_each(
+        &self,
+        queue: &Queue,
+        action: &str,
+        keys: &[OsString],
+        change: impl AsyncFn(Key) -> Result<bool, Refusal>,
+    ) -> Result<Vec<bool>, Refusal> {
+        let (mut changed, mut failed) = (Vec::with_capacity(keys.len()), None);
+        for key in keys {
+            match change(Key::from(key.as_bytes())).await {
+                Ok(is_changed) => changed.push(is_changed),
+                Err(refusal) => {
+                    failed = Some(refusal);
+                    break;
+                }
+            }
+        }
+        self.record_keys(queue, action, keys, &changed).await;
+        failed.map_or(Ok(changed), Err)
+    }
+
     /// Records an action on the keys that were changed: the only key, or their number.
     pub(super) async fn record_keys(
         &self,
@@ -71,4 +94,33 @@ fn cleaned(name: &str) -> String {
             bytes <= MAX_NAME
         })
         .collect()
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use requeue_store::Store;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_action_that_fails_for_a_later_key_is_recorded_for_the_earlier_ones() {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+        let store = Store::connect(&url).await.unwrap();
+        store.migrate().await.unwrap();
+        let queue = store.queue("q").open().await.unwrap();
+        let operator = Operator { by: "ann".to_owned(), note: "why".to_owned() };
+        let keys = ["a", "unchanged", "b", "bad", "never"].map(OsString::from);
+        let change = async |key: Key| match key.as_str() {
+            Some("bad") => Err(Refusal::failure("the store is gone".to_owned())),
+            key => Ok(key != Some("unchanged")),
+        };
+        let failed = operator.change_each(&queue, "cancel-run", &keys, change).await;
+        assert_eq!(failed.unwrap_err().message, "the store is gone");
+        let done = operator.change_each(&queue, "cancel-run", &keys[..2], change).await;
+        assert_eq!(done.unwrap(), [true, false]);
+        let actions = queue.last_actions(9).await.unwrap();
+        let actions: Vec<_> = actions.iter().map(|done| (&*done.target, &*done.note)).collect();
+        assert_eq!(actions, [("a", "why"), ("2 keys", "why")]);
+    }
 }

@@ -14,7 +14,7 @@ use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
-use requeue_http::api::{Failure, KeyPage, NOT_IN_QUEUE};
+use requeue_http::api::{Failure, KeyPage, NOT_IN_QUEUE, SEVERAL_QUEUES};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -41,13 +41,18 @@ pub(super) struct Server {
     token: Option<String>,
     /// The user who acts, if the requests are actions to record.
     operator: Option<Operator>,
+    /// The name of the queue, which only a process with several queues needs. Empty: no queue is named.
+    queue: String,
+    /// The process has several queues, and the paths of this queue begin with its name.
+    has_several: AtomicBool,
     /// The user was warned that the token is sent in clear text.
     warned: AtomicBool,
 }
 
 impl Server {
-    pub(super) const fn new(url: ServerUrl, token: Option<String>) -> Self {
-        Self { url, token, operator: None, warned: AtomicBool::new(false) }
+    pub(super) fn new(url: ServerUrl, token: Option<String>, queue: &str) -> Self {
+        let (has_several, warned) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { url, token, operator: None, queue: queue.to_owned(), has_several, warned }
     }
 
     /// Sends the user and the note with each change.
@@ -141,7 +146,40 @@ impl Server {
         }
     }
 
+    /// Sends a request about the queue of the process. If the process has several queues, sends it about the named one.
     async fn send_request(
+        &self,
+        method: Method,
+        target: &str,
+        body: Option<Vec<u8>>,
+    ) -> Result<(StatusCode, Bytes), Refusal> {
+        let in_queue = || {
+            format!("/queues/{}{target}", percent_encode(self.queue.as_bytes(), NON_ALPHANUMERIC))
+        };
+        if self.has_several.load(Ordering::Relaxed) {
+            return self.exchange(method, &in_queue(), body).await;
+        }
+        let answer = self.exchange(method.clone(), target, body.clone()).await?;
+        let is_of_several = match answer.0 {
+            StatusCode::NOT_FOUND => names_several(&answer),
+            // A process with several queues permits no change at its own paths.
+            StatusCode::METHOD_NOT_ALLOWED => {
+                names_several(&self.exchange(Method::GET, "/api/v1/summary", None).await?)
+            }
+            _ => false,
+        };
+        if !is_of_several {
+            return Ok(answer);
+        }
+        if self.queue.is_empty() {
+            return Err(self.refusal("the process has several queues; name one of them"));
+        }
+        // The process has changed nothing, so the request can be sent again.
+        self.has_several.store(true, Ordering::Relaxed);
+        self.exchange(method, &in_queue(), body).await
+    }
+
+    async fn exchange(
         &self,
         method: Method,
         target: &str,
@@ -240,6 +278,12 @@ fn request_target(path: &str, query: &[(&str, &[u8])]) -> String {
 /// Returns the reason in an error response of requeue.
 fn parse_failure(body: &[u8]) -> Option<Failure> {
     serde_json::from_slice(body).ok()
+}
+
+/// Returns true if a process answers that it has several queues.
+fn names_several((status, body): &(StatusCode, Bytes)) -> bool {
+    *status == StatusCode::NOT_FOUND
+        && parse_failure(body).is_some_and(|failure| failure.error == SEVERAL_QUEUES)
 }
 
 /// Returns a warning if a token that is sent to this address is readable on the network.
@@ -359,7 +403,8 @@ mod tests {
             // Until the client disconnects.
             while client.write_all(&[b' '; 1 << 16]).await.is_ok() {}
         });
-        let server = Server::new(ServerUrl::Tcp { authority, path: String::new() }, None);
+        let server =
+            Server::new(ServerUrl::Tcp { authority, path: String::new() }, None, "default");
         let error = server.get::<Failure>("summary", &[]).await.expect_err("it has no end");
         assert!(format!("{error:?}").contains("the answer is over 32 MiB"), "{error:?}");
     }

@@ -16,6 +16,25 @@ use crate::exit::{Ended, Exit, complain};
 use crate::input::json::Written;
 use crate::key::{escaped, printable, shown, without_controls};
 
+/// Returns when and by whom an action was done, with the note.
+fn by_text(PastAction { ago, by, note, .. }: &PastAction) -> String {
+    let ago = duration::shown(Duration::try_from_secs_f64(*ago).unwrap_or_default());
+    // Another process has written the name and the note.
+    let note = note.as_ref().map(|note| format!(": {}", shown(note.as_bytes())));
+    format!("by {}, {ago} ago{}", shown(by.as_bytes()), note.unwrap_or_default())
+}
+
+/// Returns the addition of `requeue status --actions`.
+pub(super) fn actions_text(actions: &[PastAction]) -> String {
+    let mut text = "\nlast actions\n".to_owned();
+    for done in actions {
+        let target = done.target.as_ref().map(|target| format!(" {}", shown(target.as_bytes())));
+        let action = shown(done.action.as_bytes());
+        text += &format!("  {action}{} {}\n", target.unwrap_or_default(), by_text(done));
+    }
+    text
+}
+
 /// The pause of a queue.
 pub(super) enum Pause {
     None,
@@ -52,25 +71,44 @@ impl Pause {
         }
     }
 
-    /// Returns the first line of the status.
-    fn to_text(&self) -> String {
+    /// Returns the pause with its operator. Empty: the queue is not paused.
+    pub(super) fn to_text(&self) -> String {
         let Self::By(action) = self else { return String::new() };
-        // Another process has written the name and the note.
-        let by = action.as_ref().map(|PastAction { ago, by, note, .. }| {
-            let ago = Duration::try_from_secs_f64(*ago).unwrap_or_default();
-            let note = note.as_ref().map(|note| format!(": {}", shown(note.as_bytes())));
-            let (by, ago) = (shown(by.as_bytes()), duration::shown(ago));
-            format!(" by {by}, {ago} ago{}", note.unwrap_or_default())
-        });
-        format!("paused{}\n", by.unwrap_or_default())
+        let by = action.as_ref().map(|pause| format!(" {}", by_text(pause)));
+        format!("paused{}", by.unwrap_or_default())
     }
+
+    /// Returns the pause for an object in JSON.
+    pub(super) fn to_json(&self) -> PauseJson<'_> {
+        let action = self.action();
+        PauseJson {
+            is_paused: matches!(self, Self::By(_)),
+            paused_by: action.map(|pause| &*pause.by),
+            paused_note: action.and_then(|pause| pause.note.as_deref()),
+            paused_for: action.map(|pause| pause.ago),
+        }
+    }
+}
+
+/// A pause in JSON.
+#[derive(Serialize)]
+pub(super) struct PauseJson<'a> {
+    is_paused: bool,
+    paused_by: Option<&'a str>,
+    paused_note: Option<&'a str>,
+    /// In seconds.
+    paused_for: Option<f64>,
 }
 
 /// Returns the output of `requeue status`.
 pub(super) fn status_text(counts: &StateCounts, pause: &Pause) -> String {
     let StateCounts { ready, waiting, in_flight, dirty, parked, oldest_ready, .. } = *counts;
     let name = |state| format!("{:11} ", state_name(state).replace('_', " "));
-    let mut text = format!("{}{}{ready}", pause.to_text(), name(State::Ready));
+    let mut text = pause.to_text();
+    if !text.is_empty() {
+        text.push('\n');
+    }
+    text += &format!("{}{ready}", name(State::Ready));
     if ready > 0 {
         text += &format!(", the oldest for {}", duration::shown(oldest_ready));
     }
@@ -127,14 +165,12 @@ pub(super) fn status_json(
     in_flight_keys: Option<&[Entry]>,
     damaged_keys: &[Entry],
     activity: Option<&Activity>,
+    actions: Option<&[PastAction]>,
 ) -> String {
     #[derive(Serialize)]
     struct Status<'a> {
-        is_paused: bool,
-        paused_by: Option<&'a str>,
-        paused_note: Option<&'a str>,
-        /// In seconds.
-        paused_for: Option<f64>,
+        #[serde(flatten)]
+        pause: PauseJson<'a>,
         ready: u64,
         waiting: u64,
         in_flight: u64,
@@ -150,6 +186,8 @@ pub(super) fn status_json(
         in_flight_keys: Option<Vec<InFlight<'a>>>,
         #[serde(skip_serializing_if = "Option::is_none")]
         activity: Option<&'a Activity>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        actions: Option<&'a [PastAction]>,
     }
     #[derive(Serialize)]
     struct InFlight<'a> {
@@ -184,12 +222,8 @@ pub(super) fn status_json(
     let StateCounts { ready, waiting, in_flight, dirty, parked, damaged, oldest_ready, .. } =
         *counts;
     let oldest_ready = (ready > 0).then_some(oldest_ready.as_secs_f64());
-    let action = pause.action();
     let status = Status {
-        is_paused: matches!(pause, Pause::By(_)),
-        paused_by: action.map(|pause| &*pause.by),
-        paused_note: action.and_then(|pause| pause.note.as_deref()),
-        paused_for: action.map(|pause| pause.ago),
+        pause: pause.to_json(),
         ready,
         waiting,
         in_flight,
@@ -200,6 +234,7 @@ pub(super) fn status_json(
         oldest_ready,
         in_flight_keys,
         activity,
+        actions,
     };
     // Serializing numbers and texts does not fail.
     serde_json::to_string(&status).unwrap_or_default() + "\n"

@@ -372,14 +372,35 @@ fn all_queues_of_a_store_are_served_without_a_name() {
     let ended = call(&dir, "add", &["--server", &url, "--token-file", "token", "z"]);
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
     assert!(call(&dir, "status", &["--queue", "b/c d"]).text().starts_with("ready       3"));
+    // The process has no other queue at its address, so the name is enough.
+    let mut at_socket = Live::spawn(&mut requeue(&dir, "serve", &["unix:s"]));
+    at_socket.wait_for_message("dashboard: unix:s");
+    for url in [&format!("http://{server}"), "unix:s"] {
+        let status = |queue: &[&str]| call(&dir, "status", &[&["--server", url], queue].concat());
+        until(|| status(&["--queue", "b/c d"]).text().starts_with("ready       3"));
+        until(|| status(&[]).text().starts_with("ready       1"));
+        let ended = status(&["--queue", "none"]);
+        assert!(ended.code() == Some(125) && ended.stderr.contains("none"), "{}", ended.stderr);
+    }
+    at_socket.signal(Signal::TERM);
+    at_socket.end();
     let url = format!("http://{server}");
-    let ended = call(&dir, "status", &["--server", &url]);
-    assert_eq!(ended.code(), Some(125));
+    let change = |verb: &str, args: &[&str]| {
+        call(&dir, verb, &[&["--server", &url, "--token-file", "token"], args].concat())
+    };
+    let ended = change("pause", &[]);
+    let said = "the process has several queues; name one of them";
+    assert!(ended.code() == Some(125) && ended.stderr.contains(said), "{}", ended.stderr);
+    let ended = change("pause", &["b/c d"]);
     assert!(
-        ended.stderr.contains("the paths of a queue are below /queues/NAME/"),
+        ended.code() == Some(0) && ended.stderr.contains("\"b/c d\" paused"),
         "{}",
         ended.stderr
     );
+    let ended = change("cancel", &["--queue", "b/c d", "x", "a"]);
+    assert_eq!(ended.code(), Some(1), "{}", ended.stderr);
+    let left = call(&dir, "status", &["--queue", "b/c d"]).text();
+    assert!(left.starts_with("paused by ") && left.contains("\nready       2"), "{left}");
 
     // Queues come and go.
     add(&dir, &["--queue", "new", "x"]);

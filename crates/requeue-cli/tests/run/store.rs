@@ -365,6 +365,7 @@ fn queues_in_a_store_are_apart() {
     let first: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
     let four = serde_json::json!({
         "queue": "four", "is_empty": false, "is_paused": false, "re_add": "hold",
+        "paused_by": null, "paused_note": null, "paused_for": null,
         "parked_add": "keep", "rate": null, "group_by": null, "group_limit": null,
     });
     assert_eq!(first, four);
@@ -641,7 +642,8 @@ fn a_paused_queue_starts_no_command_until_it_is_resumed() {
     add(&dir, &["a"]);
     let ended = call(&dir, "pause", &["default"]);
     assert_eq!((ended.code(), &*ended.stderr), (Some(0), "requeue: \"default\" paused\n"));
-    assert_eq!(call(&dir, "queues", &[]).text(), "default\tkeys\tpaused\n");
+    let listed = call(&dir, "queues", &[]).text();
+    assert!(listed.starts_with("default\tkeys\tpaused by "), "{listed}");
     let listed = call(&dir, "queues", &["--json"]).text();
     assert!(listed.contains("\"is_paused\":true"), "{listed}");
     let explained = call(&dir, "why", &["a"]).text();
@@ -732,6 +734,15 @@ fn actions_are_recorded_with_the_user_and_the_note() {
     assert_eq!(json["is_paused"], true);
     assert_eq!(json["paused_note"], "the API is down");
     assert!(json["paused_for"].is_number(), "{json}");
+    let queues = |args: &[&str]| call(&dir, "queues", args).text();
+    let line = queues(&[]);
+    let start = "default\tkeys\tpaused by ann@";
+    assert!(line.starts_with(start) && line.ends_with(" ago: the API is down\n"), "{line}");
+    let json: serde_json::Value = serde_json::from_str(&queues(&["--json"])).expect("it is JSON");
+    assert_eq!(
+        (&json["is_paused"], &json["paused_note"]),
+        (&true.into(), &"the API is down".into())
+    );
     assert_eq!(act("resume", &["default"]).code(), Some(0));
     assert!(status().starts_with("ready "), "{}", status());
 
@@ -753,6 +764,15 @@ fn actions_are_recorded_with_the_user_and_the_note() {
         "schedule-remove|daily|unused",
     ];
     assert_eq!(recorded(&dir, "default"), expected);
+    let actions = call(&dir, "status", &["--actions"]).text();
+    let actions: Vec<_> = actions.lines().skip_while(|line| *line != "last actions").collect();
+    assert_eq!(actions.len(), 1 + expected.len(), "{actions:?}");
+    assert!(actions[1].starts_with("  schedule-remove daily by ann@"), "{actions:?}");
+    assert!(actions[1].ends_with(" ago: unused") && actions[7].starts_with("  pause by ann@"));
+    let json: serde_json::Value =
+        serde_json::from_str(&call(&dir, "status", &["--actions", "--json"]).text()).expect("JSON");
+    let names: Vec<_> = json["actions"].as_array().expect("a list").iter().collect();
+    assert_eq!((names.len(), &names[0]["action"]), (7, &"schedule-remove".into()));
 
     let group = ["--queue", "grouped"];
     add(&dir, &["--queue", "grouped", "--group", "acme", "x", "y"]);

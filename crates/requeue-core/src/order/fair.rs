@@ -123,6 +123,16 @@ impl Fair {
         self.places.get_mut(slot.index())
     }
 
+    /// Returns true if groups have a limit of keys in flight.
+    pub(crate) const fn has_limit(&self) -> bool {
+        self.policy.limit < u32::MAX
+    }
+
+    /// Returns the oldest ready key of the groups that have reached their limit.
+    pub(crate) fn oldest_held(&self) -> Option<Slot> {
+        self.oldest_with(Standing::Held)
+    }
+
     /// Returns the number of ready keys that may be delivered.
     pub(crate) const fn eligible(&self) -> usize {
         self.eligible
@@ -256,8 +266,7 @@ impl Fair {
 
     /// Returns a ready key, eligible or not.
     pub(crate) fn any_ready(&self) -> Option<Slot> {
-        let held = || self.oldest_with(Standing::Held);
-        self.oldest_eligible().or_else(held).or_else(|| self.any_paused())
+        self.oldest_eligible().or_else(|| self.oldest_held()).or_else(|| self.any_paused())
     }
 
     /// Returns a ready key of a paused group.

@@ -201,7 +201,7 @@ impl<K: Eq + Clone> Queue<K> {
 
         // `plan` contains the end of the backoff, and this epoch ends with the completion.
         self.backing_off.remove(epoch);
-        self.count_completion(how, &plan, was_dirty);
+        self.count_completion(slot, how, &plan, was_dirty);
         let asked = finish.asked();
         if plan.adds == Adds::PassOn {
             self.merge_asked(slot, asked);
@@ -290,10 +290,11 @@ impl<K: Eq + Clone> Queue<K> {
         worked
     }
 
-    /// Counts the failure and the retry of a completion.
-    fn count_completion(&mut self, how: How<Time>, plan: &Plan<Time>, was_dirty: bool) {
+    /// Counts the failure and the retry of a completion, before the failures of the key change.
+    fn count_completion(&mut self, slot: Slot, how: How<Time>, plan: &Plan<Time>, was_dirty: bool) {
         if let How::Retry(_) | How::GiveUp = how {
-            self.counters.count_failure();
+            let failures = self.records.get(slot).failures();
+            self.counters.count_failure(failures.saturating_add(1));
         }
         if let How::Retry(_) = how
             && self.ending != Ending::ShutDown

@@ -43,7 +43,7 @@ pub use self::replay::{Difference, Replay, Step};
 use self::restarts::Restarts;
 pub use self::snapshot::{Circumstances, Cursor, Entry, Page};
 use self::stats::Tracker;
-pub use self::stats::{Histogram, StateCounts, Totals};
+pub use self::stats::{ConsecutiveFailures, Histogram, StateCounts, Totals};
 use self::transitions::Counters;
 use self::transitions::record::Record;
 pub use self::walk::Walk;

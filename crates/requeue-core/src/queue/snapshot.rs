@@ -7,6 +7,7 @@ use core::time::Duration;
 use alloc::vec::Vec;
 
 use super::{Histogram, Queue};
+use crate::order::Fair;
 use crate::types::{CancelReason, Ending, Pace, Phase, Slot, Time};
 
 /// A snapshot of one key.
@@ -199,7 +200,18 @@ impl<K: Eq + Clone> Queue<K> {
     /// are not tracked.
     #[must_use]
     pub fn oldest_ready(&self, now: Time) -> Duration {
-        match (&self.tracker, self.ready.oldest_eligible()) {
+        self.ready_for(self.ready.oldest_eligible(), now)
+    }
+
+    /// Returns how long the oldest ready key whose group has reached its limit has been ready, or zero if times are not
+    /// tracked.
+    #[must_use]
+    pub fn oldest_at_group_limit(&self, now: Time) -> Duration {
+        self.ready_for(self.ready.groups().and_then(Fair::oldest_held), now)
+    }
+
+    fn ready_for(&self, slot: Option<Slot>, now: Time) -> Duration {
+        match (&self.tracker, slot) {
             (Some(tracker), Some(slot)) => now.since(tracker.stamp(slot).added),
             _ => Duration::ZERO,
         }

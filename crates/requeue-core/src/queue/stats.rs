@@ -23,8 +23,44 @@ pub struct Totals {
     pub deliveries: u64,
     /// Deliveries that were completed as a failure, whether the key is retried or given up.
     pub failures: u64,
+    /// The same deliveries by the number of consecutive failures of their keys.
+    pub consecutive: ConsecutiveFailures,
     /// Runs that the pace delayed. Each counts once.
     pub paced: u64,
+}
+
+/// Failed deliveries by the number of consecutive failures of their keys, in buckets. This delivery counts as one of
+/// them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ConsecutiveFailures {
+    /// The number of deliveries in each bucket of [`BUCKETS`](Self::BUCKETS). The last entry counts greater numbers.
+    pub counts: [u64; Self::BUCKETS.len() + 1],
+    /// The sum of all numbers.
+    pub sum: u64,
+}
+
+impl ConsecutiveFailures {
+    /// The upper bounds of the buckets.
+    pub const BUCKETS: [u32; 7] = [1, 2, 5, 10, 20, 50, 100];
+
+    /// Counts a failed delivery.
+    // Only `requeue-store` needs this method, because its queues have the same counts.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_core as requeue;
+    /// # use requeue::ConsecutiveFailures;
+    /// let mut failures = ConsecutiveFailures::default();
+    /// failures.observe(3);
+    /// assert_eq!((failures.counts[2], failures.sum), (1, 3));
+    /// ```
+    #[doc(hidden)]
+    pub fn observe(&mut self, failures: u32) {
+        let bucket = Self::BUCKETS.partition_point(|&bound| bound < failures);
+        self.counts[bucket] += 1;
+        self.sum = self.sum.saturating_add(u64::from(failures));
+    }
 }
 
 /// The number of keys in each state. Each key that will run or is in flight is in exactly one of the
@@ -451,6 +487,18 @@ mod tests {
             assert_eq!(histogram.sum, u128::from(nanos));
         }
     }
+
+    #[test]
+    fn a_failure_is_in_the_bucket_of_its_number() {
+        for (number, bucket) in
+            [(1, 0), (2, 1), (3, 2), (5, 2), (6, 3), (10, 3), (100, 6), (101, 7)]
+        {
+            let mut failures = ConsecutiveFailures::default();
+            failures.observe(number);
+            assert_eq!(failures.counts.iter().position(|&n| n == 1), Some(bucket), "{number}");
+        }
+    }
+
     #[test]
     fn the_bounds_are_those_that_component_base_computes() {
         let mut bound = 10e-9;

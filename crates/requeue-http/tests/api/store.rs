@@ -282,6 +282,42 @@ fn minutes_are_summed_and_errors_are_grouped_for_all_processes() {
 }
 
 #[test]
+fn the_first_failure_of_an_error_is_known_from_the_last_failures_of_its_keys() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let runtime = Runtime::new().expect("a runtime");
+    let queue = runtime.block_on(async {
+        let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+        let store = Store::connect(&url).await.expect("the store opens");
+        store.migrate().await.expect("the schema is made");
+        let soon = std::time::Duration::from_millis(1);
+        let queue = store.queue("mail").backoff(soon, soon).open().await.expect("the queue opens");
+        for (key, errors) in [
+            ("all are kept", &["busy", "busy"][..]),
+            ("the first is kept", &["other", "gone", "gone"]),
+            ("an older one may be the first", &["late", "late", "late", "late"]),
+        ] {
+            queue.add(key).await.expect("added");
+            for (n, error) in errors.iter().enumerate() {
+                let item = queue.get().await.expect("the key is due");
+                let is_last = n + 1 == errors.len();
+                let ended =
+                    if is_last { item.give_up(*error).await } else { item.retry(*error).await };
+                ended.expect("the lease is held");
+            }
+        }
+        queue
+    });
+    let served = Served::within(runtime, Site::of_store(queue));
+    let failures = get(served.address, "/api/v1/failures").json();
+    let groups = failures["failures"].as_array().expect("groups");
+    let firsts = groups.iter().map(|group| (&group["error"], group["first"].as_f64()));
+    let firsts: Vec<_> = firsts.map(|(error, first)| (error.as_str(), first.is_some())).collect();
+    assert_eq!(firsts, [(Some("busy"), true), (Some("gone"), true), (Some("late"), false)]);
+    let times = |group: &Value| ["first", "last"].map(|name| group[name].as_f64());
+    assert!(times(&groups[0])[0] > times(&groups[0])[1], "{failures}");
+}
+
+#[test]
 fn metrics_of_a_queue_in_a_store_have_families_in_both_formats() {
     let dir = tempfile::tempdir().expect("a directory");
     let runtime = Runtime::new().expect("a runtime");

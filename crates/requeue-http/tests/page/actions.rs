@@ -59,8 +59,12 @@ fn each_action_is_one_of_the_page_and_says_what_it_has_done() {
     page.type_text("src/<b>");
     page.press("Tab");
     page.type_text("90");
+    page.press("Tab");
+    page.press("Tab");
+    page.type_text("by hand");
     page.press("Enter");
     page.wait_for(&format!("{DONE} === 'src/<b>: new'"));
+    page.wait_for(&format!("{}.includes('by hand')", text("#actions tbody")));
     page.wait_for(&format!("{} === '1'", count("waiting")));
 
     click(&page, "#pause");

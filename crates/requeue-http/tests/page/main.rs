@@ -674,7 +674,7 @@ fn axe_reports_nothing() {
             }
         }
     }
-    for dialog in ["#token", "#new", "#confirm"] {
+    for dialog in ["#token", "#new", "#group-limit", "#times", "#confirm"] {
         page.eval(&format!("document.querySelector('{dialog}').showModal()"));
         page.eval("document.querySelector('#question').textContent = 'Cancel: 1 key?'");
         assert_eq!(violations(&page), json!([]), "{dialog}");

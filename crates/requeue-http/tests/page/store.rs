@@ -67,6 +67,14 @@ fn serve_admin(runtime: &Runtime, queue: Queue) -> String {
     url
 }
 
+/// Returns a script that is true if the newest of the last actions has these texts after its time.
+fn is_last_action(texts: &str) -> String {
+    format!(
+        "[...document.querySelectorAll('#actions tbody tr:first-child td')]
+            .map((cell) => cell.textContent).join() === '{texts}'"
+    )
+}
+
 /// Returns a script that is true if the rows of the table of groups have these texts, cell by cell.
 fn shows_groups(rows: &[&str]) -> String {
     shows_rows("groups", 7, rows)
@@ -135,8 +143,7 @@ fn groups_are_shown_and_changed() {
     // Its label has changed, and the focus is still there.
     let focus = "document.activeElement.getAttribute('aria-label')";
     page.wait_for(&format!("{focus} === 'Resume <b>'"));
-    let last = "[...document.querySelectorAll('#actions tbody tr:first-child td')].map((cell) => cell.textContent).join()";
-    page.wait_for(&format!("{last} === 'ann,group pause,<b>,an import runs wild'"));
+    page.wait_for(&is_last_action("ann,group pause,<b>,an import runs wild"));
     let paused = b.replace(" 2 – 1", " paused – 1");
     page.wait_for(&shows_groups(&["zeta 0 0 0 2 90/min, burst 4 3", &paused, no_group]));
     click("#groups tbody tr:nth-child(2) button");
@@ -149,6 +156,8 @@ fn groups_are_shown_and_changed() {
         } else {
             page.type_text(text);
         }
+        page.press("Tab");
+        page.type_text(&format!("for {said}"));
         page.press("Enter");
         page.wait_for(&done(&format!("The limit of the group zeta is {said}.")));
         page.wait_for(&shows_groups(&[
@@ -156,6 +165,8 @@ fn groups_are_shown_and_changed() {
             b,
             no_group,
         ]));
+        let value = if text.is_empty() { "none" } else { text };
+        page.wait_for(&is_last_action(&format!("ann,group limit,zeta: {value},for {said}")));
     }
     assert_eq!(page.complaints(), [""; 0]);
 }
@@ -221,8 +232,10 @@ fn schedules_are_shown_and_changed() {
     );
     page.eval("document.querySelector('#times [name=spec]').value = 'every 5m'");
     page.eval("document.querySelector('#times [name=zone]').value = ''");
+    page.eval("document.querySelector('#times [name=note]').value = 'too late'");
     page.press("Enter");
     page.wait_for(&done("The schedule of <b> is changed."));
+    page.wait_for(&is_last_action("ann,schedule add,<b>,too late"));
     page.wait_for(&shows(&["zeta @yearly UTC", "<b> every 5m –"]));
 
     let focus = "document.activeElement.getAttribute('aria-label')";

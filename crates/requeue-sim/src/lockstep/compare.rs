@@ -92,6 +92,10 @@ impl Lockstep {
         assert!(running.is_sorted_by_key(|entry| entry.since), "the oldest delivery first");
         if !self.dropping {
             assert_eq!(core.oldest_ready(now), model.oldest_ready(now), "oldest ready");
+            if let Some(keys) = core.at_group_limit() {
+                let held = (keys, core.oldest_at_group_limit(now));
+                assert_eq!(held, model.at_team_limit(now), "at the limit of their teams");
+            }
         }
     }
 

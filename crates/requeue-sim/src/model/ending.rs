@@ -38,6 +38,15 @@ impl<K: Ord + Clone> Model<K> {
         lost
     }
 
+    /// Counts a failed run of `key`, whose failures do not include it yet.
+    fn count_failure(&mut self, key: &K) {
+        self.tally.failures += 1;
+        let number = self.failures(key).saturating_add(1);
+        let bounds = [1, 2, 5, 10, 20, 50, 100];
+        let above = bounds.into_iter().filter(|&bound| number > bound).count();
+        self.tally.consecutive[above] += 1;
+    }
+
     pub(super) fn end_run(&mut self, key: &K, how: How, asked: Asked, now: Time) -> Ended<K> {
         let was_dirty = self.dirty.contains(key);
         let worked = now.since(self.processing[key].since);
@@ -46,12 +55,14 @@ impl<K: Ord + Clone> Model<K> {
         match how {
             How::Done | How::Cancelled => {}
             How::Succeed | How::GiveUp | How::RequeueAfter(_) => {
-                self.tally.failures += u64::from(how == How::GiveUp);
+                if how == How::GiveUp {
+                    self.count_failure(key);
+                }
                 self.failures.remove(key);
                 self.not_before.remove(key);
             }
             How::RetryAfter(_) => {
-                self.tally.failures += 1;
+                self.count_failure(key);
                 self.fail(key);
                 self.note(key, asked);
             }

@@ -255,6 +255,12 @@ impl<K: Clone + Ord> ReadyKeys<K> {
         self.eligible_keys().map(|candidate| &candidate.key)
     }
 
+    /// Returns the keys whose teams have reached their limit and are not paused, first the key that has been ready longest.
+    pub fn held_by_age(&self) -> impl Iterator<Item = &K> {
+        let is_held = |id| self.in_work(id) >= self.limit && !self.is_paused(id);
+        self.keys.iter().filter(move |of| is_held(of.team.id)).map(|candidate| &candidate.key)
+    }
+
     /// Removes and returns the key to deliver next.
     pub fn pop(&mut self) -> Option<K> {
         let oldest = self.oldest()?;

@@ -21,6 +21,8 @@ pub struct Tally {
     pub deliveries: u64,
     /// Deliveries that were completed as a failure.
     pub failures: u64,
+    /// Failed deliveries by the number of consecutive failures of their keys: up to 1, 2, 5, 10, 20, 50, 100, and more.
+    pub consecutive: [u64; 8],
     /// Runs that the pace delayed.
     pub paced: u64,
     /// The sum of the times for which keys were ready, in nanoseconds.
@@ -120,6 +122,7 @@ impl Tally {
             retries: counts.retries,
             deliveries: counts.deliveries,
             failures: counts.failures,
+            consecutive: counts.consecutive.counts,
             paced: counts.paced,
             queued,
             worked,
@@ -253,6 +256,15 @@ impl<K: Ord + Clone> Model<K> {
     pub fn oldest_ready(&self, now: Time) -> Duration {
         let since = self.queue.oldest().and_then(|key| self.since.get(&key).copied());
         since.map_or(Duration::ZERO, |since| now.since(since))
+    }
+
+    /// Returns the number of ready keys whose teams have reached their limit. With times, also returns how long the oldest
+    /// of them has been ready.
+    pub fn at_team_limit(&self, now: Time) -> (usize, Duration) {
+        let since = |key| self.since.get(key).copied().map_or(Duration::ZERO, |at| now.since(at));
+        let mut oldest_first = self.queue.held_by_age().peekable();
+        let oldest = oldest_first.peek().copied().map_or(Duration::ZERO, since);
+        (oldest_first.count(), oldest)
     }
 
     /// Returns the time at which the next waiting key becomes ready.

@@ -9,7 +9,7 @@ use requeue::metrics::{Sample, Scrape};
 use crate::api::queue::Queue;
 use crate::client::activity::read_activity;
 use crate::client::shared::Shared;
-use crate::engine::{Cursor, activity};
+use crate::engine::{Cursor, SORTED_KEYS, activity};
 use crate::types::activity::Activity;
 use crate::types::error::{Failed, ReadError};
 use crate::types::inspect::{Attempt, Entry, Part, Standing, State, StateCounts};
@@ -20,8 +20,6 @@ use crate::types::schedule::ScheduleInfo;
 
 /// The maximum number of keys in flight that one read returns, and among which the longest runs are searched.
 const RUNNING: usize = 256;
-/// The largest number of keys that a store that does not keep them in order sorts for each page.
-const SORTED_KEYS: u64 = 10_000;
 /// The time after which the numbers of a minute are removed.
 const KEPT: Duration = Duration::from_secs(60 * activity::KEPT.unsigned_abs());
 /// The maximum number of keys in flight that an explanation names.
@@ -242,7 +240,7 @@ impl Queue {
         let scans = match from {
             // The sets of keys in these states are small, or in order.
             None if matches!(state, Some(State::InFlight | State::Parked)) => false,
-            None => engine.scans() && total(&self.recent_counts().await?) > SORTED_KEYS,
+            None => engine.scans() && self.recent_counts().await?.total() > SORTED_KEYS,
             Some(_) => place_in_scan.is_some() && engine.scans(),
         };
         if !scans {
@@ -513,9 +511,4 @@ impl Queue {
     pub fn sample(&self) -> Option<Sample> {
         self.shared.scrape()
     }
-}
-
-fn total(counts: &StateCounts) -> u64 {
-    let StateCounts { ready, waiting, in_flight, parked, damaged, .. } = *counts;
-    ready + waiting + in_flight + parked + damaged
 }

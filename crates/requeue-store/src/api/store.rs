@@ -673,7 +673,8 @@ impl OpenOptions {
     ///
     /// - [`ErrorKind::Missing`]: there is no such queue, and [`must_exist`](Self::must_exist) is set.
     /// - [`ErrorKind::Invalid`]:
-    ///   - The name of the queue is empty, longer than 200 bytes, or contains a NUL.
+    ///   - The name of the queue is empty, longer than 200 bytes, or contains a NUL. A new queue also cannot have the
+    ///     name `.` or `..`, which no URL of a page can contain.
     ///   - The name of the [`worker`](Self::worker) is invalid.
     ///   - Stores do not support the [`readd_policy`](Self::readd_policy) policy.
     ///   - The queue has another [`readd_policy`](Self::readd_policy), [`parked_add`](Self::parked_add),
@@ -716,7 +717,8 @@ impl OpenOptions {
             return Err(bad("invalid name: use 1 to 200 bytes without NUL"));
         }
         let grouping = opening.check().map_err(|why| bad(&why))?;
-        let opened = match opening.must_exist || opening.needs_groups() {
+        let is_in_no_url = [".", ".."].contains(&&*name);
+        let opened = match opening.must_exist || opening.needs_groups() || is_in_no_url {
             true => store.engine.find_queue(&name).await,
             false => {
                 let readd_policy = opening.readd_policy.unwrap_or_default();
@@ -733,6 +735,9 @@ impl OpenOptions {
             OpenError::from_engine(format!("queue {name:?} cannot be opened{retry}"), fault)
         })?;
         let Some(mut place) = opened else {
+            if !opening.must_exist && is_in_no_url {
+                return Err(bad("invalid name: no URL can contain it; use another name"));
+            }
             if !opening.must_exist {
                 return Err(bad(
                     "it does not exist, and a limit of its groups needs `group_by` or `--group-by`",

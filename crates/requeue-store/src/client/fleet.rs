@@ -25,12 +25,15 @@ pub(crate) struct Fleet {
     /// The first minute that is not in `past`.
     first: i64,
     workers: usize,
+    longest_running: Duration,
 }
 
 impl Fleet {
     /// Takes the result of a read. `own` is the work of this process that the read includes.
     pub(crate) fn note(&mut self, read: &Activity, own: &Tally) {
         self.workers = read.workers.len();
+        let running = read.workers.iter().flat_map(|worker| &worker.running);
+        self.longest_running = running.filter_map(|entry| entry.since).max().unwrap_or_default();
         for minute in read.minutes.iter().filter(|minute| minute.number >= self.first) {
             self.minutes.insert(minute.number, minute.tally.clone());
         }
@@ -62,7 +65,7 @@ impl Fleet {
         fleet.failures = total.failures;
         fleet.given_up = total.given_up;
         (fleet.queued, fleet.worked) = (total.queued, total.worked);
-        fleet.workers = self.workers;
+        (fleet.workers, fleet.longest_running) = (self.workers, self.longest_running);
         Some(fleet)
     }
 }

@@ -398,7 +398,7 @@ impl Item {
         let (out, meters, worked) = (&self.out, &shared.place.meters, self.since.elapsed());
         let Some(lease) = shared.leases.begin_completion(out.epoch) else {
             // The store has counted the expiry as a failure. The report of the worker has no effect.
-            meters.lost(worked, self.cancel_reason().is_some());
+            meters.lost(worked, out, self.cancel_reason().is_some());
             if let Some(reply) = reply {
                 // The caller may have been dropped.
                 let _ = reply.send(Err(CompleteError::Lost));

@@ -17,6 +17,8 @@ use crate::client::cache::Cache;
 use crate::client::finishing::Finishing;
 use crate::client::fleet::{self, Fleet};
 use crate::client::leases::Leases;
+#[cfg(feature = "prometheus")]
+use crate::client::look::{Look, read_look};
 use crate::client::options::Options;
 use crate::engine::{Ask, Engine, Place, lock};
 use crate::types::activity::Activity;
@@ -49,6 +51,8 @@ pub(crate) struct Shared {
     pub(crate) counts: Arc<Cache<StateCounts>>,
     pub(crate) longest: Arc<Cache<Vec<Entry>>>,
     activity: Arc<Cache<Activity>>,
+    #[cfg(feature = "prometheus")]
+    look: Arc<Cache<Look>>,
     fleet: Arc<Mutex<Fleet>>,
 }
 
@@ -83,6 +87,8 @@ impl Shared {
             counts: Cache::new(),
             longest: Cache::new(),
             activity: Cache::new(),
+            #[cfg(feature = "prometheus")]
+            look: Cache::new(),
             fleet: Arc::default(),
         })
     }
@@ -225,11 +231,31 @@ impl Shared {
     }
 }
 
+#[cfg(feature = "prometheus")]
+impl Shared {
+    /// Reads what metrics show besides counts and activity. The future does not keep the queue alive.
+    pub(crate) fn recent_look(&self) -> impl Future<Output = Result<(), ReadError>> + Send + use<> {
+        let (engine, place) = (Arc::clone(&self.engine), Arc::clone(&self.place));
+        let (counts, look) = (Arc::clone(&self.counts), Arc::clone(&self.look));
+        let has_groups = self.grouping.is_some();
+        async move {
+            let keys = counts.last_result().map_or(u64::MAX, |(counts, _)| counts.total());
+            let read = async move { read_look(&*engine, &place, has_groups, keys).await };
+            let read = look.get_or_query(read).await.map(drop);
+            read.map_err(|fault| ReadError::from_engine("the state was not read", fault))
+        }
+    }
+}
+
 impl Scrape for Shared {
     fn scrape(&self) -> Option<Sample> {
         let (counts, age) = self.counts.last_result()?;
         let mut sample = self.place.meters.sample(counts, age, self.leases.run_ages());
         sample.fleet = lock(&self.fleet).total();
+        #[cfg(feature = "prometheus")]
+        if let Some((look, ago)) = self.look.last_result() {
+            look.add_to(&mut sample, ago);
+        }
         Some(sample)
     }
 }
@@ -262,8 +288,12 @@ impl Shutdown {
 pub(crate) async fn keep_counting(shared: std::sync::Weak<Shared>) {
     let begin = |shared: Arc<Shared>| {
         let (counting, reading) = (shared.recent_counts(), shared.recent_activity());
-        let both = async move { counting.await.map(drop).and(reading.await.map(drop)) };
-        (Arc::clone(&shared.place), both)
+        let looking = shared.recent_look();
+        let all = async move {
+            let read = [counting.await.map(drop), reading.await.map(drop), looking.await];
+            read.into_iter().collect::<Result<(), _>>()
+        };
+        (Arc::clone(&shared.place), all)
     };
     while let Some((place, counting)) = shared.upgrade().map(begin) {
         if let Err(error) = counting.await {

@@ -65,8 +65,10 @@ impl Counters {
                 done.totals.retries += 1;
             }
             how if how.failure().is_some() => {
+                let failures = out.failures.saturating_add(1);
                 done.totals.failures += 1;
-                if how.parks(out.failures.saturating_add(1)) {
+                done.totals.consecutive.observe(failures);
+                if how.parks(failures) {
                     done.given_up += 1;
                 } else {
                     done.totals.retries += 1;
@@ -79,10 +81,13 @@ impl Counters {
     /// Counts the completion of a delivery whose lease had expired. The store treats the expiry as a failure,
     /// however the run completed, unless the run was cancelled. The process that finds it counts the key if that
     /// parks it.
-    pub(crate) fn lost(&self, worked: Duration, is_cancelled: bool) {
+    pub(crate) fn lost(&self, worked: Duration, out: &Delivery, is_cancelled: bool) {
         let done = &mut lock(&self.0).sample;
         done.times.worked.observe(worked);
-        done.totals.failures += u64::from(!is_cancelled);
+        if !is_cancelled {
+            done.totals.failures += 1;
+            done.totals.consecutive.observe(out.failures.saturating_add(1));
+        }
     }
 
     /// Counts keys that claims have parked because their leases expired.

@@ -726,6 +726,9 @@ pub(crate) fn missing_steps<T>(found: i32, wanted: i32, steps: &[T]) -> Option<&
     steps.get(steps.len().checked_sub(count)?..)
 }
 
+/// The largest number of keys that an engine that [scans](Engine::scans) sorts for a page.
+pub(crate) const SORTED_KEYS: u64 = 10_000;
+
 /// Locks a mutex. A panic of another holder leaves no data half-changed: no holder calls code of the user.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

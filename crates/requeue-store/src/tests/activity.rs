@@ -127,6 +127,10 @@ async fn two_processes_show_the_same_numbers_and_workers() {
     assert_eq!((total.queued.count(), total.worked.count()), (2, 1));
     let running = shown.workers.iter().map(|worker| (&*worker.name, worker.running.len()));
     assert_eq!(running.collect::<Vec<_>>(), [("other", 1)], "the first process gets no keys");
+    queue.recent_counts().await.expect("counted");
+    queue.recent_activity().await.expect("read");
+    let fleet = queue.sample().and_then(|sample| sample.fleet).expect("read");
+    assert_eq!((fleet.workers, fleet.longest_running), (1, 15 * SECOND));
     assert_eq!(shown.workers[0].running[0].key, *item.key());
 
     item.succeed().await.expect("the lease is held");

@@ -413,3 +413,36 @@ async fn a_pattern_that_extracts_a_long_name_refuses_the_key_alone() {
     queue.group("a").add("a/1").await.expect("added");
     assert_eq!(get_all(&queue).await[0].group(), Some("a"));
 }
+
+#[cfg(feature = "prometheus")]
+#[tokio::test]
+async fn metrics_show_a_pause_and_the_ready_keys_of_full_groups() {
+    async fn look(queue: &Queue) -> requeue::metrics::Sample {
+        queue.recent_counts().await.expect("counted");
+        queue.shared.recent_look().await.expect("read");
+        queue.sample().expect("counted")
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = store_in(&dir).await;
+    let queue = open(&store, PATTERN, 1).await;
+    queue.add_all(["a/1", "a/2", "a/3", "b/1", "c/1", "c/2"]).await.expect("added");
+    let items = get_all(&queue).await;
+    queue.group("c").pause().await.expect("paused");
+    assert_eq!(keys(&items), ["a/1", "b/1", "c/1"]);
+    let sample = look(&queue).await;
+    let at_limit = sample.at_group_limit.expect("groups have a limit");
+    // No key of b is ready, and c is paused.
+    assert_eq!((sample.paused, sample.depth, at_limit.keys), (Some(false), 3, 2));
+    assert!(at_limit.oldest > Duration::ZERO, "{at_limit:?}");
+
+    // Another process looks after a pause, and when no group is full.
+    queue.pause().await.expect("paused");
+    for item in items {
+        item.retry("no").await.expect("the lease is held");
+    }
+    assert_eq!(queue.sample().expect("counted").totals.consecutive.counts[0], 3);
+    let other = look(&open(&store, PATTERN, 1).await).await;
+    let at_limit = other.at_group_limit.expect("groups have a limit");
+    assert_eq!((other.paused, at_limit), (Some(true), requeue::metrics::AtGroupLimit::default()));
+    assert_eq!(other.totals.consecutive.counts[0], 0, "the runs of another process");
+}

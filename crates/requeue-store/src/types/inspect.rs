@@ -240,6 +240,14 @@ pub struct StateCounts {
     pub oldest_ready: Duration,
 }
 
+impl StateCounts {
+    /// Returns the number of all keys.
+    pub(crate) const fn total(&self) -> u64 {
+        let Self { ready, waiting, in_flight, parked, damaged, .. } = *self;
+        ready + waiting + in_flight + parked + damaged
+    }
+}
+
 /// A longer time is never reached: 100 years. Engines differ in the latest time that they store.
 pub(crate) const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 #[cfg(feature = "prometheus")]
 pub use self::prometheus::{Buckets, Metrics, Value};
-pub use self::sample::{Fleet, Sample, Scrape, Times};
+pub use self::sample::{AtGroupLimit, Fleet, Sample, Scrape, Times};
 
 /// Receives the events of a queue with keys of type `K`.
 ///

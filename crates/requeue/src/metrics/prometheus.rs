@@ -10,9 +10,9 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::Registry;
-use requeue_core::Histogram;
+use requeue_core::{ConsecutiveFailures, Histogram};
 
-use self::Value::{Age, Count, FleetCount, FleetTimes, Keys, Times};
+use self::Value::{Age, Count, Failures, FleetCount, FleetTimes, Keys, Times};
 use super::{Sample, Scrape};
 use crate::queue::Shared;
 use crate::ranked_mutex::{Rank, RankedMutex};
@@ -68,13 +68,17 @@ use crate::{BuildError, Key};
 /// | `workqueue_unfinished_work_seconds` | gauge | sum of the times for which the keys in flight have been in flight |
 /// | `workqueue_longest_running_processor_seconds` | gauge | the longest of these times |
 /// | `workqueue_retries_total` | counter | delayed adds, of any delay, without debounced adds |
+/// | `workqueue_paused` | gauge | 1 if deliveries are paused, and otherwise 0 |
 /// | `workqueue_waiting` | gauge | keys that wait for a due time |
 /// | `workqueue_backing_off` | gauge | those of them that back off; only of queues in memory |
 /// | `workqueue_in_flight` | gauge | keys in flight |
 /// | `workqueue_oldest_ready_seconds` | gauge | time for which the oldest ready key has been ready |
+/// | `workqueue_at_group_limit` | gauge | ready keys whose groups have reached their limit; only of queues whose groups have a limit |
+/// | `workqueue_oldest_at_group_limit_seconds` | gauge | time for which the oldest of these keys has been ready |
 /// | `workqueue_coalesced_total` | counter | adds that became part of a run that was already pending |
 /// | `workqueue_paced_total` | counter | runs that the pace delayed |
 /// | `workqueue_failures_total` | counter | attempts that failed, including the last one of a key that was given up |
+/// | `workqueue_consecutive_failures` | histogram | the consecutive failures of the key, at each failed attempt |
 /// | `workqueue_given_up_total` | counter | keys given up, for example after too many failures |
 /// | `workqueue_panics_total` | counter | attempts that panicked |
 /// | `workqueue_parked` | gauge | parked keys; only of queues in a store |
@@ -82,6 +86,7 @@ use crate::{BuildError, Key};
 /// | `workqueue_fleet_adds_total`, `_coalesced_total`, `_starts_total`, `_successes_total`, `_failures_total`, `_given_up_total` | counter | the work of all processes; only of queues in a store, like the following series |
 /// | `workqueue_fleet_queue_duration_seconds`, `_work_duration_seconds` | histogram | the times of all processes |
 /// | `workqueue_fleet_workers` | gauge | the workers that are alive |
+/// | `workqueue_fleet_longest_running_seconds` | gauge | the longest time in flight, among the first 256 keys in flight |
 #[derive(Clone, Debug)]
 pub struct Metrics {
     queues: Arc<Queues>,
@@ -310,6 +315,7 @@ pub enum Value<S> {
     /// `None` for a queue that only one process works on.
     FleetCount(fn(&S) -> Option<u64>),
     FleetTimes(fn(&S) -> Option<&Histogram>),
+    Failures(fn(&S) -> &ConsecutiveFailures),
 }
 
 impl<S> Value<S> {
@@ -317,7 +323,7 @@ impl<S> Value<S> {
         match self {
             Self::Count(_) | Self::FleetCount(_) => MetricType::Counter,
             Self::Keys(_) | Self::Age(_) => MetricType::Gauge,
-            Self::Times(_) | Self::FleetTimes(_) => MetricType::Histogram,
+            Self::Times(_) | Self::FleetTimes(_) | Self::Failures(_) => MetricType::Histogram,
         }
     }
 
@@ -327,7 +333,7 @@ impl<S> Value<S> {
             Self::Age(read) => read(of).is_some(),
             Self::FleetCount(read) => read(of).is_some(),
             Self::FleetTimes(read) => read(of).is_some(),
-            Self::Count(_) | Self::Times(_) => true,
+            Self::Count(_) | Self::Times(_) | Self::Failures(_) => true,
         }
     }
 
@@ -341,6 +347,7 @@ impl<S> Value<S> {
             Self::Keys(read) => to.encode_gauge(&read(of).unwrap_or_default()),
             Self::Age(read) => to.encode_gauge(&read(of).unwrap_or_default().as_secs_f64()),
             Self::Times(read) => encode_histogram(read(of), buckets, to),
+            Self::Failures(read) => encode_failures(read(of), to),
         }
     }
 }
@@ -362,7 +369,14 @@ fn encode_histogram(times: &Histogram, buckets: Buckets, mut to: MetricEncoder<'
     to.encode_histogram::<NoLabelSet>(seconds, times.count(), &counts[..=bounds], None)
 }
 
-const FAMILIES: [Family; 27] = [
+fn encode_failures(failures: &ConsecutiveFailures, mut to: MetricEncoder<'_>) -> fmt::Result {
+    let ConsecutiveFailures { counts, sum } = failures;
+    let bounds = ConsecutiveFailures::BUCKETS.iter().map(|&bound| bound.into());
+    let buckets: Vec<_> = bounds.chain([f64::INFINITY]).zip(counts.iter().copied()).collect();
+    to.encode_histogram::<NoLabelSet>(*sum as f64, counts.iter().sum(), &buckets, None)
+}
+
+const FAMILIES: [Family; 32] = [
     // The text is the same as in Kubernetes' component-base, without its prefix about stability.
     ("workqueue_depth", "Current depth of workqueue", Keys(|of| Some(of.depth))),
     ("workqueue_adds", "Total number of adds handled by workqueue", Count(|of| of.totals.enqueued)),
@@ -395,6 +409,11 @@ const FAMILIES: [Family; 27] = [
     ),
     // Metrics that client-go does not have.
     (
+        "workqueue_paused",
+        "Whether deliveries are paused: 1 if they are, and otherwise 0",
+        Keys(|of| of.paused.map(usize::from)),
+    ),
+    (
         "workqueue_waiting",
         "Current number of keys that wait for a due time, including those that back off",
         Keys(|of| Some(of.waiting)),
@@ -411,12 +430,27 @@ const FAMILIES: [Family; 27] = [
         Age(|of| Some(of.times.oldest_ready)),
     ),
     (
+        "workqueue_at_group_limit",
+        "Current number of ready keys whose groups have reached their limit of keys in flight",
+        Keys(|of| of.at_group_limit.map(|at_limit| at_limit.keys)),
+    ),
+    (
+        "workqueue_oldest_at_group_limit_seconds",
+        "How long in seconds the oldest of these keys has been ready",
+        Age(|of| of.at_group_limit.map(|at_limit| at_limit.oldest)),
+    ),
+    (
         "workqueue_coalesced",
         "Total number of adds that became part of a pending run",
         Count(|of| of.totals.coalesced),
     ),
     ("workqueue_paced", "Total number of runs that the pace delayed", Count(|of| of.totals.paced)),
     ("workqueue_failures", "Total number of runs that failed", Count(|of| of.totals.failures)),
+    (
+        "workqueue_consecutive_failures",
+        "At each failed run, the number of consecutive failures of its key",
+        Failures(|of| &of.totals.consecutive),
+    ),
     ("workqueue_given_up", "Total number of keys that were given up", Count(|of| of.given_up)),
     ("workqueue_panics", "Total number of runs that panicked", Count(|of| of.panics)),
     ("workqueue_parked", "Current number of parked keys", Keys(|of| of.parked)),
@@ -469,6 +503,11 @@ const FAMILIES: [Family; 27] = [
         "workqueue_fleet_workers",
         "Current number of workers that are alive",
         Keys(|of| of.fleet.as_ref().map(|fleet| fleet.workers)),
+    ),
+    (
+        "workqueue_fleet_longest_running_seconds",
+        "How long in seconds the longest run has taken, among the first 256 keys in flight of all processes",
+        Age(|of| of.fleet.as_ref().map(|fleet| fleet.longest_running)),
     ),
 ];
 

@@ -24,12 +24,27 @@ pub struct Sample {
     pub panics: u64,
     /// The times for which keys were, or are, ready and in flight.
     pub times: Times,
+    /// True if deliveries are paused, or `None` if the state is not known yet.
+    pub paused: Option<bool>,
+    /// The ready keys whose groups have reached their limit, or `None` if groups have no limit, or the keys are not
+    /// known.
+    pub at_group_limit: Option<AtGroupLimit>,
     /// The number of parked keys, or `None` if the queue has no such state.
     pub parked: Option<usize>,
     /// The time since the keys were counted, or `None` if the numbers of keys are always current.
     pub counts_age: Option<Duration>,
     /// The work of all processes on the queue, or `None` if only this process works on it, or the work is not known yet.
     pub fleet: Option<Fleet>,
+}
+
+/// The ready keys whose groups have as many keys in flight as the limit permits. Groups that are paused do not count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct AtGroupLimit {
+    /// The number of these keys.
+    pub keys: usize,
+    /// The time for which the oldest of them has been ready. Zero if there are none.
+    pub oldest: Duration,
 }
 
 /// The work of all processes on a queue in a store: the work of this process since it opened the queue, and the work of
@@ -55,6 +70,8 @@ pub struct Fleet {
     pub worked: Histogram,
     /// The workers that are alive.
     pub workers: usize,
+    /// The longest time for which one of these workers has had a key in flight, among the first 256 keys in flight.
+    pub longest_running: Duration,
 }
 
 /// The times for which keys of a queue were, or are, ready and in flight.

@@ -11,7 +11,7 @@ use requeue_core::{self as core, Cursor, Entry, Operation, Page, StateCounts, Ti
 use super::Queue;
 use super::shared::{LOCK_BATCH, Shared, State};
 use crate::Key;
-use crate::metrics::{Sample, Times};
+use crate::metrics::{AtGroupLimit, Sample, Times};
 use crate::ranked_mutex::RankedGuard;
 use crate::sync::{Ordering, drop_quietly, quietly};
 
@@ -443,6 +443,10 @@ impl<K: Key> Shared<K> {
                 longest_running: core.longest_running(now),
                 oldest_ready: core.oldest_ready(now),
             },
+            paused: Some(core.is_paused()),
+            at_group_limit: core
+                .at_group_limit()
+                .map(|keys| AtGroupLimit { keys, oldest: core.oldest_at_group_limit(now) }),
             parked: None,
             counts_age: None,
             fleet: None,

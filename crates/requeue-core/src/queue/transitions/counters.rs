@@ -37,9 +37,10 @@ impl Counters {
         self.totals.retries += u64::from(is_retry);
     }
 
-    /// Counts a delivery that was completed as a failure.
-    pub(in crate::queue) const fn count_failure(&mut self) {
+    /// Counts a delivery that was completed as a failure, the last of this number of consecutive failures.
+    pub(in crate::queue) fn count_failure(&mut self, consecutive: u32) {
         self.totals.failures += 1;
+        self.totals.consecutive.observe(consecutive);
     }
 
     /// Counts a run that the pace delays.
@@ -132,6 +133,13 @@ impl<K: Eq + Clone> Queue<K> {
             return 0;
         }
         self.ready.groups().map_or(self.len(), Fair::eligible)
+    }
+
+    /// Returns the number of ready keys whose groups have reached their limit, or `None` if groups have no limit.
+    #[must_use]
+    pub fn at_group_limit(&self) -> Option<usize> {
+        let groups = self.ready.groups().filter(|groups| groups.has_limit())?;
+        Some(self.len() - groups.eligible() - groups.paused_ready())
     }
 
     /// Returns the time at which the next waiting key becomes ready, or `None` if none will.

@@ -490,6 +490,16 @@ async fn a_queue_says_why_it_does_not_open() {
         let error = chain(&store.queue(name).open().await.expect_err("the name is invalid"));
         assert!(error.ends_with("invalid name: use 1 to 200 bytes without NUL"), "{error}");
     }
+    for name in [".", ".."] {
+        let create = || store.queue(name).open();
+        let error = chain(&create().await.expect_err("the name is invalid"));
+        assert!(error.ends_with("no URL can contain it; use another name"), "{error}");
+        // Another program has created it.
+        let connection = rusqlite::Connection::open(at(&dir)).expect("the file opens");
+        let sql = "insert into queues (name, readd_policy, parked_add) values (?1, 1, 0)";
+        connection.execute(sql, [name]).expect("the queue is created");
+        create().await.expect("the queue exists");
+    }
     for (url, said) in [
         ("nowhere", "\"nowhere\" is not the address of a store; use one such as sqlite:FILE"),
         (

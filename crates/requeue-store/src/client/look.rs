@@ -1,0 +1,63 @@
+//! Reads what metrics show of a queue besides its counts and its activity.
+
+use std::time::Duration;
+
+use requeue::metrics::{AtGroupLimit, Sample};
+
+use crate::engine::{Engine, Place, SORTED_KEYS};
+use crate::types::error::Answer;
+use crate::types::inspect::GroupInfo;
+
+/// The maximum number of groups that a look reads.
+const GROUPS: usize = 1_000;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Look {
+    is_paused: bool,
+    at_group_limit: Option<AtGroupLimit>,
+}
+
+impl Look {
+    /// Adds the values to a sample, after this time.
+    pub(crate) fn add_to(self, sample: &mut Sample, ago: Duration) {
+        sample.paused = Some(self.is_paused);
+        sample.at_group_limit = self.at_group_limit;
+        if let Some(at_limit) = &mut sample.at_group_limit
+            && at_limit.keys > 0
+        {
+            at_limit.oldest += ago;
+        }
+    }
+}
+
+/// Reads the state of a queue. `keys` is the number of its keys.
+pub(crate) async fn read_look(
+    engine: &dyn Engine,
+    place: &Place,
+    has_groups: bool,
+    keys: u64,
+) -> Answer<Look> {
+    let is_paused = engine.is_paused(place).await?;
+    // The list of groups costs a read of all keys. Most engines also read all keys to count them.
+    let is_cheap = !engine.scans() || keys <= SORTED_KEYS;
+    let groups = match has_groups && is_cheap {
+        // An older role in PostgreSQL may not read the groups.
+        true => engine.list_groups(place, None, GROUPS).await.unwrap_or_default(),
+        false => Vec::new(),
+    };
+    Ok(Look { is_paused, at_group_limit: keys_at_limit(&groups) })
+}
+
+/// Returns the ready keys of the groups that have reached their limit, or `None` if no group has a limit.
+fn keys_at_limit(groups: &[GroupInfo]) -> Option<AtGroupLimit> {
+    let mut found = None;
+    for GroupInfo { counts, limit, is_paused, .. } in groups {
+        let Some(limit) = *limit else { continue };
+        let at_limit = found.get_or_insert_with(AtGroupLimit::default);
+        if counts.ready > 0 && counts.in_flight >= limit.into() && !is_paused {
+            at_limit.keys += usize::try_from(counts.ready).unwrap_or(usize::MAX);
+            at_limit.oldest = at_limit.oldest.max(counts.oldest_ready);
+        }
+    }
+    found
+}
