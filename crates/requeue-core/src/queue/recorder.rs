@@ -417,13 +417,6 @@ impl<K: Eq + Clone> Queue<K> {
         self.recorder.iter().flat_map(|recorder| recorder.iter()).filter(is_of).collect()
     }
 
-    /// Returns the time of the oldest event in the recording, if older events were dropped.
-    #[must_use]
-    pub fn events_begin(&self) -> Option<Time> {
-        let recorder = self.recorder.as_ref()?;
-        recorder.iter().next().filter(|_| recorder.laps > 0).map(|event| event.at)
-    }
-
     /// Records an add of a key that has a record, or that is refused.
     #[inline(always)]
     pub(super) fn record_add(&mut self, hash: u32, add: &Add, added: Added, now: Time) {
