@@ -213,8 +213,7 @@ impl Subject {
                     Fault::Promoted => {
                         server.follow();
                         std::thread::sleep(long);
-                        // The replica may lack the most recent writes.
-                        let from = now() - UNCOPIED.as_nanos() as u64;
+                        let from = now();
                         server.leave_behind();
                         std::thread::sleep(long);
                         server.promote();

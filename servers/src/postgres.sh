@@ -35,8 +35,13 @@ followed() {
             -c shared_buffers=64MB -c max_connections=200 $settings"
 }
 
-# Stops the replica: it gets no more writes.
+# Stops the replica: it gets no more writes. It has all writes up to now. (A replica that could not connect to the server
+# tries again after 5 s.)
 left_behind() {
+    position=$(ask "$dir" "select pg_current_wal_lsn()") || position=0/0
+    until [ "$(ask "$dir/replica" "select coalesce(pg_last_wal_receive_lsn(), '0/0') >= '$position'")" = t ]; do
+        sleep 0.05
+    done
     "$programs/pg_ctl" stop --wait --mode fast --pgdata "$dir/replica"
 }
 
@@ -46,6 +51,10 @@ promoted() {
     replace replica
     started -c primary_conninfo=
     "$programs/pg_ctl" promote --wait --timeout 120 --pgdata "$dir/data"
+}
+
+ask() {
+    "$programs/psql" --host "$1" --port "$port" --username postgres --no-align --tuples-only --command "$2"
 }
 
 copy() {
