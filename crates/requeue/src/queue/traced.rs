@@ -38,7 +38,7 @@ impl<K: Key> Shared<K> {
             }
             _ => None,
         };
-        traces.keep(key, origin, state.core.totals().deliveries, cause);
+        traces.keep(key, origin.with_cause(cause), state.core.totals().deliveries);
     }
 
     pub(super) fn take_traced(&self, delivery: &Delivery<K>) -> Option<Box<Taken>> {

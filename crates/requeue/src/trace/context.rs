@@ -9,10 +9,14 @@ use opentelemetry::trace::{
     SpanContext, SpanId, TraceContextExt as _, TraceFlags, TraceId, TraceState,
 };
 
+use super::Cause;
+
 /// The maximum number of coalesced adds whose contexts are kept beside that of the first add.
 pub(super) const MAX_LINKS: usize = 8;
 /// The longest tracestate that is kept, in bytes. A longer one is dropped.
 const MAX_STATE: usize = 512;
+const DELAY: &str = "d";
+const DEBOUNCE: &str = "b";
 
 /// An add with the trace context in which it was made.
 #[derive(Clone, PartialEq, Debug)]
@@ -20,6 +24,8 @@ pub(crate) struct Origin {
     pub(super) span: SpanContext,
     /// The time of the add.
     pub(super) at: SystemTime,
+    /// The cause of the wait, unless the key was ready immediately.
+    pub(super) cause: Option<Cause>,
 }
 
 impl Origin {
@@ -29,15 +35,24 @@ impl Origin {
             context.has_active_span().then(|| context.span().span_context().clone())
         });
         let span = span.filter(SpanContext::is_valid)?;
-        Some(Self { span, at: SystemTime::now() })
+        Some(Self { span, at: SystemTime::now(), cause: None })
+    }
+
+    pub(crate) fn with_cause(self, cause: Option<Cause>) -> Self {
+        Self { cause, ..self }
     }
 }
 
-/// `MICROSECONDS TRACEPARENT[ TRACESTATE]`
+/// `MICROSECONDS[CAUSE] TRACEPARENT[ TRACESTATE]`, with a letter for the cause.
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at = self.at.duration_since(UNIX_EPOCH).unwrap_or_default();
-        write!(f, "{} {}", at.as_micros(), traceparent(&self.span))?;
+        let cause = match self.cause {
+            Some(Cause::Delay) => DELAY,
+            Some(Cause::Debounce) => DEBOUNCE,
+            _ => "",
+        };
+        write!(f, "{}{cause} {}", at.as_micros(), traceparent(&self.span))?;
         match self.span.trace_state().header() {
             state if state.is_empty() => Ok(()),
             state => write!(f, " {state}"),
@@ -76,9 +91,15 @@ impl Origins {
 
 fn read_origin(line: &str) -> Option<Origin> {
     let mut parts = line.splitn(3, ' ');
-    let at = UNIX_EPOCH.checked_add(Duration::from_micros(parts.next()?.parse().ok()?))?;
+    let time = parts.next()?;
+    let (time, cause) = match (time.strip_suffix(DELAY), time.strip_suffix(DEBOUNCE)) {
+        (Some(time), _) => (time, Some(Cause::Delay)),
+        (_, Some(time)) => (time, Some(Cause::Debounce)),
+        (None, None) => (time, None),
+    };
+    let at = UNIX_EPOCH.checked_add(Duration::from_micros(time.parse().ok()?))?;
     let span = parse(parts.next()?, parts.next())?;
-    Some(Origin { span, at })
+    Some(Origin { span, at, cause })
 }
 
 /// Returns the header `traceparent` of the W3C recommendation Trace Context.
@@ -164,8 +185,9 @@ mod tests {
     #[test]
     fn origins_are_the_same_after_a_store() {
         let at = UNIX_EPOCH + Duration::from_micros(1_732_840_000_123_456);
-        let one = Origin { span: parse(PARENT, Some("a=1 2")).expect("valid"), at };
-        let two = Origin { span: parse(PARENT, None).expect("valid"), at };
+        let new = |state, cause| Origin { span: parse(PARENT, state).expect("valid"), at, cause };
+        let one = new(Some("a=1 2"), Some(Cause::Delay));
+        let two = new(None, Some(Cause::Debounce));
         let text = format!("{one}\nnonsense\n1 2\n{two}\n");
         assert_eq!(Origins::parse(&text), Origins::new(vec![one, two]));
         assert_eq!(Origins::parse("nonsense"), None);

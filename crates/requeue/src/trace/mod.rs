@@ -29,10 +29,8 @@ use self::names::Operation;
 pub(crate) use self::table::{Taken, Traces};
 
 /// The cause of a wait.
-// For requeue-store, which has other sources of the same facts.
-#[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Cause {
+pub(crate) enum Cause {
     /// The key was ready, and no worker was free.
     Ready,
     /// The key backed off after a failure.
@@ -60,17 +58,16 @@ impl Cause {
     }
 }
 
-/// The wait of a key, until it was ready.
-#[doc(hidden)]
+/// The wait of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Waited {
-    /// The time at which the wait began.
-    pub since: SystemTime,
-    /// The cause, unless the key was ready immediately.
-    pub cause: Option<Cause>,
+pub(crate) struct Waited {
+    since: SystemTime,
+    /// The cause until the key was ready, unless it was ready immediately.
+    cause: Option<Cause>,
 }
 
 /// A delivery whose spans begin.
+// For requeue-store.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct Delivered<'a> {
@@ -153,15 +150,23 @@ impl RunSpan {
         Self::start(delivered, origins, waited)
     }
 
-    /// Creates the spans of a delivery whose contexts a store has kept as text. `waited` gets the time of the first add.
+    /// Creates the spans of a delivery whose contexts a store has kept as text. The previous run may have failed before
+    /// this time.
     #[doc(hidden)]
+    #[must_use]
     pub fn start_stored(
         delivered: Delivered<'_>,
         text: Option<&str>,
-        waited: impl FnOnce(SystemTime) -> Waited,
+        failed: Option<Duration>,
     ) -> Self {
         let origins = text.and_then(Origins::parse);
-        let waited = origins.as_ref().map(|origins| waited(origins.first().at));
+        let waited = origins.as_ref().map(|origins| {
+            let first = origins.first();
+            match failed.and_then(|failed| SystemTime::now().checked_sub(failed)) {
+                Some(since) => Waited { since, cause: Some(Cause::Backoff) },
+                None => Waited { since: first.at, cause: first.cause },
+            }
+        });
         Self::start(delivered, origins.as_ref(), waited)
     }
 
@@ -234,6 +239,11 @@ pub fn remote_context(traceparent: &str, tracestate: Option<&str>) -> Option<Con
 /// Returns the current trace context as a line of text that a store keeps, or `None` if there is none.
 #[doc(hidden)]
 #[must_use]
-pub fn current_line() -> Option<String> {
-    Origin::current().map(|origin| origin.to_string())
+pub fn current_line(is_delayed: bool, is_debounced: bool) -> Option<String> {
+    let cause = match (is_delayed, is_debounced) {
+        (_, true) => Some(Cause::Debounce),
+        (true, false) => Some(Cause::Delay),
+        (false, false) => None,
+    };
+    Origin::current().map(|origin| origin.with_cause(cause).to_string())
 }

@@ -24,9 +24,8 @@ struct Kept {
     /// The number of the queue's last delivery before the add. Only a later delivery serves the add: an add of a key in
     /// flight belongs to the next run.
     after: u64,
-    /// The beginning of the wait, and its cause until the key is ready.
+    /// The beginning of the wait.
     since: SystemTime,
-    cause: Option<Cause>,
 }
 
 /// The contexts of a run, and its wait.
@@ -42,11 +41,11 @@ impl<K: Key> Traces<K> {
     }
 
     /// Keeps the context of an add, which came after the queue's delivery `after`.
-    pub(crate) fn keep(&self, key: K, origin: Origin, after: u64, cause: Option<Cause>) {
+    pub(crate) fn keep(&self, key: K, origin: Origin, after: u64) {
         let since = origin.at;
         self.update(key, |all| {
             if all.len() < MAX_KEPT {
-                all.push(Kept { origin, after, since, cause });
+                all.push(Kept { origin, after, since });
             }
         });
     }
@@ -56,7 +55,8 @@ impl<K: Key> Traces<K> {
         let (since, after) = (SystemTime::now(), number);
         self.update(key, |all| {
             let passed = taken.origins.iter().cloned();
-            let passed = passed.map(|origin| Kept { origin, after, since, cause });
+            let passed = passed.map(|origin| origin.with_cause(cause));
+            let passed = passed.map(|origin| Kept { origin, after, since });
             all.splice(..0, passed);
             all.truncate(MAX_KEPT);
         });
@@ -78,7 +78,7 @@ impl<K: Key> Traces<K> {
         .flatten()?;
         drop(keys);
         drop_quietly(gone);
-        let (since, cause) = served.first().map(|kept| (kept.since, kept.cause))?;
+        let (since, cause) = served.first().map(|kept| (kept.since, kept.origin.cause))?;
         let origins = Origins::new(served.into_iter().map(|kept| kept.origin).collect())?;
         Some(Taken { origins, waited: Waited { since, cause } })
     }
