@@ -151,6 +151,7 @@ mod state;
 #[cfg(feature = "store")]
 mod store;
 mod time;
+mod trace_context;
 mod turns;
 
 pub use admin::{AdminToken, TokenError};
