@@ -476,7 +476,7 @@ impl<K: Key> Item<'_, K> {
         let completion = if is_cancelled { Completion::Cancelled } else { Completion::Retry };
         let (how, _) = owner.resolve_completion(completion, key, self.asked, Some(now));
         #[cfg(feature = "opentelemetry")]
-        owner.pass_traces_on(key, &self.ticket, self.taken.take(), &how);
+        quietly(|| owner.pass_traces_on(key, &self.ticket, self.taken.take(), &how));
         if quietly(|| owner.finish_delivery(&self.ticket, how, Some(now), key)).is_none() {
             quietly(|| owner.finish_without_copies(&self.ticket, how, now, key));
         }

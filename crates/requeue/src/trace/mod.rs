@@ -170,7 +170,7 @@ impl RunSpan {
         Self::start(delivered, origins.as_ref(), waited)
     }
 
-    /// Returns the context of the run, for spans that are to be its children.
+    /// Returns the context of the run, under which a handler creates spans.
     #[must_use]
     pub const fn context(&self) -> &Context {
         &self.context

@@ -7,7 +7,6 @@ use std::time::SystemTime;
 
 use super::context::{MAX_LINKS, Origin, Origins};
 use super::{Cause, Waited};
-use crate::Key;
 use crate::ranked_mutex::{Rank, RankedMutex};
 use crate::sync::{drop_quietly, quietly};
 
@@ -35,7 +34,7 @@ pub(crate) struct Taken {
     pub(crate) waited: Waited,
 }
 
-impl<K: Key> Traces<K> {
+impl<K: Hash + Eq> Traces<K> {
     pub(crate) fn new() -> Self {
         Self { keys: RankedMutex::new(HashMap::new()) }
     }
