@@ -153,7 +153,6 @@ impl RunSpan {
     /// Creates the spans of a delivery whose contexts a store has kept as text. The previous run may have failed before
     /// this time.
     #[doc(hidden)]
-    #[must_use]
     pub fn start_stored(
         delivered: Delivered<'_>,
         text: Option<&str>,
