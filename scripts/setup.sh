@@ -204,6 +204,23 @@ tool_postgresql() {
         server 'initdb pg_basebackup pg_ctl postgres psql' postgresql postgresql-server postgresql
 }
 
+# A collector of OpenTelemetry with the few components that tests need. The build takes 90 s of processor time.
+tool_collector() {
+    local sum
+    sum=$(cat servers/collector/* | git hash-object --stdin)
+    [ "$(cat "$tools/otel-collector.sum" 2>/dev/null)" != "$sum" ] || [ ! -x "$tools/bin/otel-collector" ] || return 0
+    PATH=$PATH:/usr/local/go/bin
+    if ! command -v go >/dev/null; then
+        say 'setup: missing: otel-collector (Go builds it: https://go.dev/dl)'
+        return 1
+    fi
+    announce otel-collector "built with Go, into $tools" || return
+    mkdir -p "$tools/bin"
+    GOTOOLCHAIN=local GOFLAGS=-trimpath CGO_ENABLED=0 go build -C servers/collector -mod=readonly \
+        -gcflags=all=-dwarf=false -ldflags '-s -w' -o "$tools/bin/otel-collector" . >&2 || return
+    printf '%s\n' "$sum" >"$tools/otel-collector.sum"
+}
+
 # Debian installs it outside the PATH of ordinary users.
 tool_pgbouncer() {
     command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] ||

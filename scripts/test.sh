@@ -19,7 +19,7 @@ tests() {
 }
 
 # Each step installs what it needs when it begins. This list appears first, so that nothing is installed unannounced.
-installed=$(scripts/setup.sh --plan oldest-rust mdbook browser axe postgresql pgbouncer redis promtool faketime valkey \
+installed=$(scripts/setup.sh --plan oldest-rust mdbook browser axe postgresql pgbouncer redis promtool collector faketime valkey \
     valgrind deny shellcheck actionlint helm 2>&1)
 [ -z "$installed" ] || printf 'Of the programs for the tests, some are missing:\n%s\n' "$installed"
 
@@ -92,8 +92,8 @@ else
 fi
 
 # If a tool cannot be installed, the tests that need it report that they did not run.
-step 'A browser, servers, promtool and libfaketime'
-scripts/setup.sh browser axe postgresql pgbouncer redis promtool faketime || true
+step 'A browser, servers, a collector, promtool and libfaketime'
+scripts/setup.sh browser axe postgresql pgbouncer redis promtool collector faketime || true
 if [ -s "$tools/axe.min.js" ]; then export AXE=$tools/axe.min.js; fi
 
 # Wait for the build of the server: beside it, tests would be slow.

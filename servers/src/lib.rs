@@ -1,6 +1,7 @@
 //! Starts real servers for tests, as an unprivileged user on this machine, and removes them
 //! afterwards.
 
+mod collector;
 mod exposition;
 mod keeper;
 mod local;
@@ -10,6 +11,7 @@ mod postgres;
 mod proxy;
 mod redis;
 
+pub use crate::collector::Collector;
 pub use crate::exposition::check_metrics;
 pub use crate::local::{did_not_run, free_ports};
 pub use crate::messages::Language;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::net::TcpListener;
+use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Returns ports on which no process listens. They are below the range that systems assign to
@@ -28,6 +29,12 @@ pub fn free_ports<const N: usize>() -> [u16; N] {
         Ok(address) => address.port(),
         Err(err) => panic!("the port that was bound: {err}"),
     })
+}
+
+/// Returns the file of a program in the PATH.
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|program| program.is_file())
 }
 
 /// Notes that the test of this thread did not run, and why. The environment variable

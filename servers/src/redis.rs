@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::keeper::{Keeper, write};
-use crate::local::{did_not_run, free_ports, shared};
+use crate::local::{did_not_run, find_program, free_ports, shared};
 
 const MISSING: &str = "there is no Redis server here";
 
@@ -352,13 +352,10 @@ fn until(what: &str, is: impl Fn() -> bool) {
 /// Returns the server and its command line client, from the path. The environment variable
 /// `REQUEUE_REDIS` selects `redis` or `valkey`; by default either is used.
 fn programs() -> Option<(PathBuf, PathBuf)> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let find = |name: String| {
-        std::env::split_paths(&path).map(|dir| dir.join(&name)).find(|program| program.is_file())
-    };
     let wanted = std::env::var("REQUEUE_REDIS").unwrap_or_default();
-    ["redis", "valkey"]
-        .iter()
-        .filter(|&&name| wanted.is_empty() || wanted == name)
-        .find_map(|name| Some((find(format!("{name}-server"))?, find(format!("{name}-cli"))?)))
+    ["redis", "valkey"].iter().filter(|&&name| wanted.is_empty() || wanted == name).find_map(
+        |name| {
+            Some((find_program(&format!("{name}-server"))?, find_program(&format!("{name}-cli"))?))
+        },
+    )
 }

@@ -33,6 +33,7 @@ mod runner;
 mod serve;
 mod store;
 mod token;
+mod traces;
 #[cfg(feature = "kube")]
 mod watch;
 

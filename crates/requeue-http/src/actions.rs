@@ -22,6 +22,7 @@ use crate::operators::{KEPT, Operator, group_target, keys_target};
 use crate::params::{Params, Problem, json};
 use crate::source::{NewKey, Part, Selection, Source, count_of};
 use crate::state::SiteState;
+use crate::trace_context::TraceContext;
 
 /// The size limit of the body of a request.
 const BODY: usize = 1 << 20;
@@ -334,6 +335,7 @@ impl Drop for Log {
 
 pub(crate) async fn add_keys(State(site): Site, request: Request) -> Result<Response, Problem> {
     let remote = check_token(&site, &request)?;
+    let trace = TraceContext::read(request.headers());
     let (Adds { keys }, operator) = read_body(request, remote).await?;
     let keys = check_count(keys)?.into_iter().map(|key| {
         let AddedKey { key, key_base64, after, priority, revive, group } = key;
@@ -345,7 +347,7 @@ pub(crate) async fn add_keys(State(site): Site, request: Request) -> Result<Resp
     let keys = keys.collect::<Result<Vec<_>, Problem>>()?;
     let mut log = Log::new(remote, "add");
     log.note_only(keys.iter().map(|new| &*new.key));
-    let results = log.run_all(keys.len(), site.source.add_keys(keys)).await;
+    let results = log.run_all(keys.len(), trace.cover(site.source.add_keys(keys))).await;
     let added = match &results {
         Ok(results) => {
             log.changed = results.len();

@@ -153,6 +153,7 @@ mod state;
 mod store;
 mod time;
 mod timeline;
+mod trace_context;
 mod turns;
 
 pub use admin::{AdminToken, TokenError};

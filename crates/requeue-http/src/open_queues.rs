@@ -322,7 +322,13 @@ impl OpenQueues {
     }
 
     async fn open<'a>(&self, open: &'a OpenQueue) -> Result<&'a Queue, Unread> {
-        let options = || (self.open_with)(self.store.queue(&open.name)).must_exist();
+        let options = || {
+            let options = self.store.queue(&open.name);
+            // Adds have the trace contexts of their requests.
+            #[cfg(feature = "opentelemetry")]
+            let options = options.traces();
+            (self.open_with)(options).must_exist()
+        };
         Ok(open.queue.get_or_try_init(async || options().open().await).await?)
     }
 

@@ -47,6 +47,7 @@
 //! - [`history`] has the recorded events of keys, which [`Queue::history`] returns.
 //! - [`limiter`] has the limiters, which compute how long a key waits after a failure.
 //! - [`metrics`] has hooks and collectors for metrics backends.
+//! - [`trace`] has spans of OpenTelemetry, with the feature `opentelemetry`.
 //! - [`wait`] has loops that wait: until, poll, backoff. These loops need the feature `wait`, but no queue.
 //!
 //! # Workers
@@ -195,6 +196,7 @@
 //!   other tasks when the task's cooperative budget is used up. With `wait`, `wait::handle_crash`
 //!   also emits a `tracing` event.
 //! - `prometheus`: a collector for `prometheus-client`.
+//! - `opentelemetry`: [`trace`], the spans of keys.
 //! - `tsc`: a clock that reads the processor's counter, for queues with metrics.
 //! - `wait`: the loops and managers of [`wait`], for code that comes from apimachinery and client-go.
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -205,6 +207,8 @@ pub mod metrics;
 mod queue;
 mod ranked_mutex;
 mod sync;
+#[cfg(feature = "opentelemetry")]
+pub mod trace;
 pub mod wait;
 pub mod workers;
 

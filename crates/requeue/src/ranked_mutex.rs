@@ -23,6 +23,9 @@ pub(crate) enum Rank {
     Limiter,
     /// The state of a queue whose keys or order may run user code.
     Queue,
+    /// The trace contexts of a queue's keys, which may run user code.
+    #[cfg(feature = "opentelemetry")]
+    Traces,
 }
 
 // The highest rank of the mutexes that this thread holds.

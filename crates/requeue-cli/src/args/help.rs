@@ -93,6 +93,14 @@ const ENVIRONMENT_STORE: Item = (
     "with a store: the fencing token of the run; each later run of the key has a greater one",
 );
 
+#[cfg(feature = "opentelemetry")]
+const ENVIRONMENT_TRACES: [Item; 2] = [
+    ("TRACEPARENT", "the trace context of the run, if it has one; see OTEL_EXPORTER_OTLP_ENDPOINT"),
+    ("TRACESTATE", "the state of that context"),
+];
+#[cfg(not(feature = "opentelemetry"))]
+const ENVIRONMENT_TRACES: [Item; 0] = [];
+
 #[cfg(feature = "kube")]
 const ENVIRONMENT_WATCH: [Item; 4] = [
     ("REQUEUE_EVENT", "apply if the object exists when the command starts, else delete"),
@@ -195,7 +203,7 @@ impl Sections {
             "watch" => (&ENVIRONMENT_WATCH, &EXAMPLES_WATCH, EXAMPLES_WATCH[0]),
             _ => return None,
         };
-        let mut environment = [own, &ENVIRONMENT].concat();
+        let mut environment = [own, &ENVIRONMENT, &ENVIRONMENT_TRACES].concat();
         if matches!(name, "run" | "work") {
             environment.push(ENVIRONMENT_STORE);
         }

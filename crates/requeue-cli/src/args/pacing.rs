@@ -13,6 +13,8 @@ use crate::duration::Debounce;
 use crate::exit::Refusal;
 use crate::key::{Key, KeyQueue};
 use crate::serve::Metrics;
+#[cfg(feature = "opentelemetry")]
+use crate::traces::Export;
 
 /// The order and the spacing of commands.
 #[derive(Debug)]
@@ -116,6 +118,10 @@ impl Pacing {
             .record_events(recording)
             // Keys may come from an attacker: see `KeyQueue`.
             .hasher(RandomState::new());
+        #[cfg(feature = "opentelemetry")]
+        if Export::is_on() {
+            queue = queue.traces();
+        }
         if let Some(metrics) = metrics {
             queue = queue.metrics(metrics);
         }

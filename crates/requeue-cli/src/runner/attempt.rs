@@ -74,7 +74,7 @@ impl Runner {
     pub(super) async fn run_attempt(&self, mut job: Job, slot: usize) {
         let item = &job.item;
         let record = serve::Run::new(self.attempt_of(&job));
-        let input = match self.unless_cut_off(self.prepare_input(&job)).await {
+        let mut input = match self.unless_cut_off(self.prepare_input(&job)).await {
             Some(Ok(Some(input))) => input,
             // A run is no longer needed.
             Some(Ok(None)) => return self.keys.succeed(job.item),
@@ -84,6 +84,8 @@ impl Runner {
             }
             None => return self.end_run(job, Outcome::Interrupted, record).await,
         };
+        let span = job.start_span();
+        input.env.extend(span.env());
         let (past, adds) = self.keys.record_start(&job);
         let seq = self.commands.seq.one_more();
         let run = Run { key: item, past, adds, slot, seq, input: &input };
@@ -113,6 +115,10 @@ impl Runner {
             }
             (outcome, _) => outcome,
         };
+        if let Outcome::Failed { exit, why, .. } = &outcome {
+            span.fail(*exit, why);
+        }
+        drop(span);
         self.end_run(job, outcome, record).await;
     }
 

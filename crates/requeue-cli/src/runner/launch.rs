@@ -29,6 +29,7 @@ use crate::runner::retry_reports::RetryReports;
 use crate::runner::stop::Stop;
 use crate::runner::{Commands, Files, Runner};
 use crate::serve::{History, Listener, Metrics};
+use crate::traces::Export;
 
 /// `requeue run`: runs a command for each key of the input.
 pub(crate) fn run(source: &Source, config: Config) -> Result<Ended, Refusal> {
@@ -93,6 +94,7 @@ pub(crate) async fn run_parts(
     mut parts: Parts,
     feed: impl FnOnce(&Arc<Runner>) -> Result<ReaderEnd, Refusal>,
 ) -> Result<Ended, Refusal> {
+    let export = Export::start()?;
     let listener = parts.listener.take();
     let (remote, expired) = parts.remote.take().unzip();
     let runner =
@@ -109,6 +111,7 @@ pub(crate) async fn run_parts(
     if let Some(page) = page {
         page.shutdown().await;
     }
+    export.finish().await;
     Ok(ended)
 }
 

@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use crate::exit::error_chain;
 use crate::key::{Key, KeyQueue};
 use crate::runner::outcome::Outcome;
+use crate::traces::RunSpan;
 
 /// A key that is leased for one run.
 pub(crate) type Lease = requeue_store::Item;
@@ -39,6 +40,21 @@ pub(crate) struct Job {
     pub(crate) item: Item<'static, Key>,
     /// `None` for a key of the queue in memory.
     pub(crate) lease: Option<Lease>,
+}
+
+impl Job {
+    /// Begins the span of the run.
+    pub(super) fn start_span(&self) -> RunSpan {
+        #[cfg(feature = "opentelemetry")]
+        let span = RunSpan::from(match &self.lease {
+            Some(lease) => lease.start_span(),
+            None => self.item.start_span(),
+        });
+        #[cfg(not(feature = "opentelemetry"))]
+        let span = RunSpan::default();
+        span.set_key(&self.item);
+        span
+    }
 }
 
 /// The leases of the keys in the local queue. Each slot leases a key into that queue, and takes a key from it.

@@ -38,6 +38,7 @@ use crate::runner::launch;
 use crate::runner::remote::ExpiredKeys;
 use crate::serve::Metrics;
 use crate::token::read_token;
+use crate::traces::trace_store;
 
 tokio::task_local! {
     /// The store of this subcommand, once it is open.
@@ -105,8 +106,7 @@ impl Place {
                 }
             });
             // A command takes longer than a claim, so claiming ahead would only keep keys from other workers.
-            let mut opening = settings
-                .apply_to(opening)
+            let mut opening = trace_store(settings.apply_to(opening))
                 .lease(lease)
                 .backoff(failures.base_delay, failures.max_delay)
                 .claim_ahead(0);

@@ -9,6 +9,7 @@ use crate::exit::{Ended, Refusal};
 use crate::output::{Output, log};
 use crate::process::signals;
 use crate::serve::{Listener, Metrics, all_queues_site, store_site};
+use crate::traces::trace_store;
 
 /// `requeue serve`.
 pub(crate) fn serve(flags: &ServeFlags) -> Result<Ended, Refusal> {
@@ -34,7 +35,7 @@ async fn open_site(
     let ServeFlags { store, queue, .. } = flags;
     if let Some(queue) = queue {
         let place = Place { store: store.clone(), queue: queue.clone() };
-        let opened = place.to_find(|opening| opening.metrics(metrics), "").await?;
+        let opened = place.to_find(|opening| trace_store(opening.metrics(metrics)), "").await?;
         return Ok((format!("requeue: {queue}"), store_site(&opened)));
     }
     let store = store.to_look_at().await?;

@@ -41,6 +41,8 @@ mod streams;
 mod support;
 mod terminal;
 mod timeouts;
+#[cfg(all(feature = "opentelemetry", feature = "sqlite"))]
+mod traces;
 #[cfg(all(feature = "kube", feature = "postgres", feature = "sqlite"))]
 mod untrusted;
 #[cfg(feature = "kube")]

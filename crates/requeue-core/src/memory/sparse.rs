@@ -2,7 +2,8 @@
 //!
 //! The map is a vector in chunks, and a chunk without a value takes no memory. Unlike
 //! [`Chunked`](super::chunked::Chunked), it counts the values of each chunk, which costs each insertion and removal an
-//! instruction or two. A value needs no entries for lower slots.
+//! instruction or two. A value needs no entries for lower slots: in a `Chunked`, one deadline would cost four bytes for
+//! every key.
 
 use alloc::vec;
 use alloc::vec::Vec;

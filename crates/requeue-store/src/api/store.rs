@@ -626,6 +626,17 @@ impl OpenOptions {
         self
     }
 
+    /// Creates spans of OpenTelemetry for the waits and runs of keys: see [`requeue::trace`].
+    ///
+    /// Adds of this process carry the current trace context to the worker, also on another machine. SQLite keeps the
+    /// contexts with the key; PostgreSQL and Redis do not yet, so that a run there begins a trace. By default, there are no
+    /// spans, and adds carry no context.
+    #[cfg(feature = "opentelemetry")]
+    pub fn traces(mut self) -> Self {
+        self.options.traces = true;
+        self
+    }
+
     /// Registers the queue with `metrics` under its name. The metrics show the numbers of keys in all
     /// processes, and the activity of this process from now on.
     ///

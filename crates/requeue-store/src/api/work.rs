@@ -111,6 +111,11 @@ impl WorkItem for Item {
         }
     }
 
+    #[cfg(feature = "opentelemetry")]
+    fn start_span(&self) -> Option<requeue::trace::RunSpan> {
+        Self::start_span(self)
+    }
+
     fn note_error(&mut self, error: &Error) {
         self.set_error(chain(error.source()));
     }

@@ -11,6 +11,7 @@ use crate::client::locked_keys::LAST;
 use crate::engine::outage::Part;
 use crate::engine::receipts::Attempts;
 use crate::engine::retry_delay::RetryDelay;
+use crate::engine::row::join_traces;
 use crate::engine::{Ask, Engine, Place, Tried};
 use crate::types::add::{Added, repeat_answer};
 use crate::types::error::{Answer, EngineError, Kind};
@@ -71,6 +72,8 @@ impl Wish for Adding {
                     }
                     Some(&at) if asks[at].add == adding.ask.add => {
                         asks[at].adds = asks[at].adds.saturating_add(1);
+                        let later = adding.ask.trace.clone();
+                        asks[at].trace = join_traces(asks[at].trace.take(), later);
                         askers[at].push(adding);
                     }
                     Some(_) => left.push(adding),

@@ -219,6 +219,29 @@ impl Item {
         CancelReason::Cancelled
     }
 
+    /// Begins the span of the run, and creates the spans of the wait before it. Returns `None` unless the queue was opened
+    /// with [traces](crate::OpenOptions::traces).
+    ///
+    /// Each call creates the spans again. Workers call this method themselves.
+    #[cfg(feature = "opentelemetry")]
+    #[must_use]
+    pub fn start_span(&self) -> Option<requeue::trace::RunSpan> {
+        let shared = self.shared();
+        if !shared.options.traces {
+            return None;
+        }
+        let delivered = requeue::trace::Delivered {
+            queue: Some(&shared.place.name),
+            attempt: self.attempt(),
+            adds: self.adds(),
+            queued: Some(self.queued()),
+        };
+        // The key has also waited in this process.
+        let failed = self.out.failed.map(|ago| ago + self.queued().saturating_sub(self.place));
+        let trace = self.out.trace.as_deref();
+        Some(requeue::trace::RunSpan::start_stored(delivered, trace, failed))
+    }
+
     pub(crate) const fn signals(&self) -> &Signals {
         &self.signals
     }

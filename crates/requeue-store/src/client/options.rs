@@ -1,5 +1,6 @@
 //! The settings with which a process opens a queue, and their defaults.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use requeue::limiter::DEFAULT_BACKOFF;
@@ -7,7 +8,7 @@ use requeue::limiter::DEFAULT_BACKOFF;
 use crate::client::batcher::MAX_BATCH;
 use crate::engine::parked::OnParked;
 use crate::engine::{Backoff, Failing, Place};
-use crate::types::add::{ParkedAdd, ReaddPolicy};
+use crate::types::add::{Add, ParkedAdd, ReaddPolicy};
 use crate::types::group::{GroupBy, Grouping};
 use crate::types::rate::Rate;
 use crate::types::worker::invalid_worker;
@@ -148,6 +149,9 @@ pub(crate) struct Options {
     pub(crate) poll: Duration,
     pub(crate) claim_ahead: usize,
     pub(crate) add_timeout: Duration,
+    /// True if spans are created, and adds carry trace contexts.
+    #[cfg(feature = "opentelemetry")]
+    pub(crate) traces: bool,
 }
 
 impl Default for Options {
@@ -160,11 +164,25 @@ impl Default for Options {
             poll: Duration::from_secs(1),
             claim_ahead: MAX_BATCH,
             add_timeout: Duration::from_secs(30),
+            #[cfg(feature = "opentelemetry")]
+            traces: false,
         }
     }
 }
 
 impl Options {
+    /// Returns the current trace context for `add`, if the queue has traces.
+    pub(crate) fn current_trace(&self, add: &Add) -> Option<Arc<str>> {
+        #[cfg(feature = "opentelemetry")]
+        if self.traces {
+            let is_debounced = add.longest_wait().is_some();
+            let line = requeue::trace::current_line(!add.after.is_zero(), is_debounced);
+            return line.map(Arc::from);
+        }
+        let _ = add;
+        None
+    }
+
     /// Returns the rules for a key that fails now, with a new random share of the backoff.
     pub(crate) fn failing_rules(&self) -> Failing {
         let (base, cap) = self.backoff;

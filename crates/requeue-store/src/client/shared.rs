@@ -155,11 +155,12 @@ impl Shared {
         // Engines insert the keys of a batch faster in their order.
         let mut keys: Vec<(Member, usize)> = keys.into_iter().zip(0..).collect();
         keys.sort_unstable();
+        let trace = options.current_trace(&add);
         let send = |((key, group), n): (Member, usize)| {
             let (reply, answered) = oneshot::channel();
             let shard = engine.shard_of(place, &key);
-            adding
-                .put_wish(shard, Adding::new(Ask { group, ..Ask::new(key, add) }, deadline, reply));
+            let ask = Ask { group, trace: trace.clone(), ..Ask::new(key, add) };
+            adding.put_wish(shard, Adding::new(ask, deadline, reply));
             (n, answered)
         };
         // All requests are sent before the wait, so that they share batches.

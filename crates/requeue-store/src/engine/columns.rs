@@ -130,6 +130,8 @@ columns! {
         failed_at: Option<Micros>,
         /// `None`: the queue has no groups. Empty: the key is in none.
         grp: Option<Arc<str>>,
+        /// The trace contexts of the adds of the pending run, one per line.
+        trace: Option<Arc<str>>,
     }
     run {
         epoch: Option<i64>,
@@ -142,6 +144,8 @@ columns! {
         worker: Option<Arc<str>>,
         /// The fencing token of the delivery whose run was cancelled. Another token has no meaning.
         cancel_epoch: Option<i64>,
+        /// The trace contexts of the run in flight.
+        run_trace: Option<Arc<str>>,
     }
 }
 
@@ -210,6 +214,8 @@ impl From<Columns> for Row {
             error: stored.error.as_deref().map(str::to_owned),
             failed_at: stored.failed_at.filter(|_| stored.failures > 0),
             group: stored.grp,
+            trace: stored.trace,
+            run_trace: stored.run_trace.filter(|_| run.is_some()),
         }
     }
 }
@@ -236,6 +242,7 @@ impl From<&Row> for Columns {
             error: row.error.as_deref().map(Arc::from),
             failed_at: row.failed_at,
             grp: row.group.clone(),
+            trace: row.trace.clone(),
             epoch: run.map(|run| run.epoch),
             lease_until: run.map(|run| run.lease_until),
             run_since: run.map(|run| run.since),
@@ -244,6 +251,7 @@ impl From<&Row> for Columns {
             run_reasons: run.map(|run| run.asked.reasons.into()),
             worker: row.worker.clone(),
             cancel_epoch: run.filter(|run| run.is_cancelled).map(|run| run.epoch),
+            run_trace: row.run_trace.clone(),
         }
     }
 }

@@ -164,12 +164,14 @@ pub(crate) struct Ask {
     pub(crate) add: Add,
     /// The number of adds that this add stands for.
     pub(crate) adds: u32,
+    /// The trace context of the add, in one line.
+    pub(crate) trace: Option<Arc<str>>,
 }
 
 impl Ask {
     /// Creates an add of a key without a group.
     pub(crate) fn new(key: impl Into<Key>, add: Add) -> Self {
-        Self { key: key.into(), group: None, add, adds: 1 }
+        Self { key: key.into(), group: None, add, adds: 1, trace: None }
     }
 }
 
@@ -253,6 +255,10 @@ pub(crate) struct Delivery {
     pub(crate) queued: Duration,
     /// The group. `None`: the queue has no groups.
     pub(crate) group: Option<Arc<str>>,
+    /// The trace contexts of the adds of the run, one per line.
+    pub(crate) trace: Option<Arc<str>>,
+    /// How long ago the previous run failed, if the run is a retry and the engine knows it.
+    pub(crate) failed: Option<Duration>,
 }
 
 #[derive(Debug, Default)]

@@ -17,6 +17,20 @@ use crate::types::key::Key;
 /// The error of a key whose lease expired. `claim.lua` and `operations.sql` repeat it.
 pub(crate) const LEASE_EXPIRED: &str = "the lease expired";
 
+/// The maximum length of the trace contexts of a run. The context of a later add is dropped.
+const MAX_TRACE: usize = 1024;
+
+/// Returns the trace contexts of a run: those of earlier adds, and those of later adds if they fit. The engines do not
+/// read them.
+pub(crate) fn join_traces(earlier: Option<Arc<str>>, later: Option<Arc<str>>) -> Option<Arc<str>> {
+    match (earlier, later) {
+        (Some(earlier), Some(later)) if earlier.len() + later.len() < MAX_TRACE => {
+            Some(format!("{earlier}\n{later}").into())
+        }
+        (earlier, later) => earlier.or(later),
+    }
+}
+
 /// The record of a key. A key without a state has no record.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Row {
@@ -47,6 +61,10 @@ pub(crate) struct Row {
     pub(crate) failed_at: Option<Micros>,
     /// The group, which is fixed when the record is created. `None`: the queue has no groups.
     pub(crate) group: Option<Arc<str>>,
+    /// The trace contexts of the adds of the pending run, one per line. See [`join_traces`].
+    pub(crate) trace: Option<Arc<str>>,
+    /// The trace contexts of the run in flight.
+    pub(crate) run_trace: Option<Arc<str>>,
 }
 
 /// A delivery that has not been completed.
@@ -110,7 +128,7 @@ impl Row {
     fn take_back(&mut self) {
         self.forget_failures();
         (self.at, self.bound, self.parked) = (None, None, false);
-        (self.asked.adds, self.asked.reasons) = (0, 0);
+        (self.asked.adds, self.asked.reasons, self.trace) = (0, 0, None);
     }
 
     /// The row `add` of the state table: requests a run now.
@@ -169,6 +187,7 @@ impl Row {
         }
         let asked = Asked { adds: ask.adds, reasons: add.reasons, priority: add.priority };
         row.note_adds(asked);
+        row.trace = join_traces(row.trace.take(), ask.trace.clone());
         let due = Some(after(now, add.after)).filter(|&at| at > now);
         let bound = add.longest_wait().map(|most| after(now, most));
         let wish = Wish { due, bound, is_failure: false };
@@ -199,8 +218,11 @@ impl Row {
         self.worker = Some(Arc::clone(worker));
         let lease_until = after(now, lease);
         self.run = Some(Run { epoch, lease_until, since: now, is_cancelled: false, asked });
-        let group = self.group.clone();
-        Delivery { key: key.clone(), epoch, asked, failures: self.failures, queued, group }
+        self.run_trace = self.trace.take();
+        let (group, trace) = (self.group.clone(), self.run_trace.clone());
+        let failed = self.failed_at.filter(|_| self.failures > 0).map(|at| until(at, now));
+        let failures = self.failures;
+        Delivery { key: key.clone(), epoch, asked, failures, queued, group, trace, failed }
     }
 
     /// Returns true if the delivery with this fencing token still has a valid lease.
@@ -236,8 +258,10 @@ impl Row {
             Finish::Unclaim(asked, queued) => return Some(self.unclaim(asked, queued, now)),
         };
         let plan = rule::complete(how, &self.state_at(now), readd_policy, now);
+        let run_trace = self.run_trace.take();
         if plan.adds == Adds::PassOn {
             self.note_adds(asked);
+            self.trace = join_traces(run_trace, self.trace.take());
         }
         if plan.failures == Failures::Forget {
             self.forget_failures();
@@ -272,6 +296,7 @@ impl Row {
     /// coalesced, as for any ready key.
     fn unclaim(mut self, asked: Asked, queued: Duration, now: Micros) -> Self {
         self.note_adds(asked);
+        self.trace = join_traces(self.run_trace.take(), self.trace.take());
         // The place of the key is the time at which it became ready. An unclaim must not send it behind later
         // keys.
         let claimed_at = self.run.map_or(now, |run| run.since);

@@ -142,7 +142,17 @@ impl InMemory {
             let epoch = i64::try_from(item.fencing_token()).expect("epochs count from 1");
             let queued = *self.last.0.lock().unwrap_or_else(PoisonError::into_inner);
             let (key, failures) = (item.key().clone(), item.attempt() - 1);
-            claimed.items.push(Delivery { key, epoch, asked, failures, queued, group: None });
+            let (group, trace, failed) = (None, None, None);
+            claimed.items.push(Delivery {
+                key,
+                epoch,
+                asked,
+                failures,
+                queued,
+                group,
+                trace,
+                failed,
+            });
             let worker = Arc::clone(&queue.worker);
             held.insert(epoch, Held { item, worker, lease_until: now + claim.lease });
         }

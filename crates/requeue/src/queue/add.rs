@@ -76,7 +76,11 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        if add.is_delayed() || add.merging() == requeue_core::Merge::Exactly {
+        #[cfg(feature = "opentelemetry")]
+        let has_context = self.shared.current_origin().is_some();
+        #[cfg(not(feature = "opentelemetry"))]
+        let has_context = false;
+        if add.is_delayed() || add.merging() == requeue_core::Merge::Exactly || has_context {
             return self.add_with(own(key), add);
         }
         let hash = self.hash_key(key);
@@ -159,15 +163,38 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     #[inline(always)]
     fn add_at(&self, key: K, hash: u64, add: Add, now: Option<Time>) -> Added {
+        #[cfg(feature = "opentelemetry")]
+        if let Some(origin) = self.shared.current_origin() {
+            let copy = key.clone();
+            return self.add_then(key, hash, add, now, |state, added| {
+                self.shared.keep_origin(state, (copy, hash), &add, added, origin);
+            });
+        }
+        self.add_then(key, hash, add, now, |_, _| {})
+    }
+
+    /// Adds a key, and calls `then` under the lock.
+    #[inline(always)]
+    fn add_then(
+        &self,
+        key: K,
+        hash: u64,
+        add: Add,
+        now: Option<Time>,
+        then: impl FnOnce(&State<K>, Added),
+    ) -> Added {
         let group = self.group_of_key(&key);
         if add.merging() == requeue_core::Merge::Exactly
             && self.shared.lock().is_ok_and(|state| !state.core.refuses(&key, hash))
         {
             self.shared.limiter.forget_key(&key);
+            #[cfg(feature = "opentelemetry")]
+            self.shared.forget_traces(&key);
         }
         let locked = self.shared.lock_for(Operation::Add(&add), now);
         let Ok((mut state, now)) = locked else { return Added::Refused };
         let (added, unused) = state.core.add(key, hash, add, group, now);
+        then(&state, added);
         self.shared.release_lock(state);
         drop_quietly(unused);
         added
@@ -188,6 +215,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// ```
     pub fn add_all(&self, keys: impl IntoIterator<Item = K>) -> usize {
         let mut keys = keys.into_iter();
+        #[cfg(feature = "opentelemetry")]
+        if self.shared.current_origin().is_some() {
+            return keys.map(|key| usize::from(self.add(key).is_accepted())).sum();
+        }
         let mut count = 0;
         loop {
             // The iterator, the hasher and the group function are user code, so they run outside

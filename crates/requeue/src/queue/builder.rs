@@ -59,6 +59,8 @@ struct Settings<K: Key> {
     provider: Option<Arc<dyn MetricsProvider<K>>>,
     #[cfg(feature = "prometheus")]
     metrics: Option<crate::metrics::Metrics>,
+    #[cfg(feature = "opentelemetry")]
+    traces: bool,
 }
 
 /// The reason why a queue could not be built.
@@ -121,6 +123,8 @@ impl<K: Key> Builder<K> {
             provider: None,
             #[cfg(feature = "prometheus")]
             metrics: None,
+            #[cfg(feature = "opentelemetry")]
+            traces: false,
         };
         Self { settings, hasher: RandomState::default() }
     }
@@ -367,6 +371,16 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         self
     }
 
+    /// Creates spans of OpenTelemetry for the waits and runs of keys: see [`trace`](crate::trace).
+    ///
+    /// The queue keeps the trace contexts of up to nine adds of each pending run, beside the key's record. It also [keeps
+    /// times](Self::track_times). By default, there are no spans.
+    #[cfg(feature = "opentelemetry")]
+    pub fn traces(mut self) -> Self {
+        self.settings.traces = true;
+        self.track_times()
+    }
+
     /// Hashes keys with `hasher`.
     ///
     /// The default is foldhash, which is fast and has a random seed for each queue, so an attacker
@@ -440,7 +454,15 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         let limiter = settings.limiter.unwrap_or_else(|| (settings.default_limiter)(base, max));
         let clock = settings.clock.unwrap_or_else(|| Arc::new(SystemClock));
         let limiter = LockedLimiter::new(limiter);
-        let shared = Shared::new(config, clock, limiter, hooks, settings.name);
+        let shared = Shared::new(
+            config,
+            clock,
+            limiter,
+            hooks,
+            settings.name,
+            #[cfg(feature = "opentelemetry")]
+            settings.traces.then(crate::trace::Traces::new),
+        );
         #[cfg(feature = "prometheus")]
         if let Some(metrics) = settings.metrics {
             let name = shared.name.as_ref().ok_or(BuildError::Unnamed)?;

@@ -106,6 +106,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
             unordered.into_iter().for_each(drop_quietly);
             for key in keys {
                 self.shared.limiter.forget_key(&key);
+                #[cfg(feature = "opentelemetry")]
+                self.shared.forget_traces(&key);
                 drop_quietly(key);
             }
             // A key's `clone` may have panicked.

@@ -15,6 +15,8 @@ use super::cancelling::Cancellation;
 use super::shared::{LOCK_BATCH, Shared, State};
 use crate::ranked_mutex::RankedGuard;
 use crate::sync::{Arc, Ordering, Weak, drop_quietly, quietly};
+#[cfg(feature = "opentelemetry")]
+use crate::trace::Taken;
 use crate::{CancelReason, Completion, Key};
 
 enum Owner<'q, K: Key> {
@@ -66,6 +68,8 @@ pub struct Item<'q, K: Key> {
     pub(super) ticket: core::Ticket,
     asked: Asked,
     failures: u32,
+    #[cfg(feature = "opentelemetry")]
+    pub(super) taken: Option<Box<Taken>>,
 }
 
 impl<'q, K: Key> Item<'q, K> {
@@ -80,6 +84,8 @@ impl<'q, K: Key> Item<'q, K> {
             quietly(|| hooks.get(&delivery.key, queued));
         }
         Self {
+            #[cfg(feature = "opentelemetry")]
+            taken: owner.take_traced(&delivery),
             live: Some((owner, delivery.key)),
             ticket: delivery.ticket,
             asked: delivery.asked,
@@ -380,7 +386,14 @@ impl<'q, K: Key> Item<'q, K> {
             };
             Some((Owner::Owned(owner), key))
         });
-        Item { live, ticket: self.ticket, asked: self.asked, failures: self.failures }
+        Item {
+            live,
+            ticket: self.ticket,
+            asked: self.asked,
+            failures: self.failures,
+            #[cfg(feature = "opentelemetry")]
+            taken: self.taken.take(),
+        }
     }
 
     /// Detaches the delivery from this guard, for code that carries keys across tasks or languages.
@@ -401,6 +414,12 @@ impl<'q, K: Key> Item<'q, K> {
         }
     }
 
+    /// Returns the queue, if it has traces.
+    #[cfg(feature = "opentelemetry")]
+    pub(super) fn traced_queue(&self) -> Option<&Shared<K>> {
+        self.live.as_ref().map(|(owner, _)| &**owner).filter(|shared| shared.traces.is_some())
+    }
+
     /// Returns true if the item belongs to this queue and has not been completed.
     #[inline]
     pub(super) fn is_of(&self, shared: &Shared<K>) -> bool {
@@ -412,6 +431,8 @@ impl<'q, K: Key> Item<'q, K> {
     fn complete_with(&mut self, completion: Completion) {
         let Some((owner, key)) = &self.live else { return };
         let (how, now) = owner.resolve_completion(completion, key, self.asked, None);
+        #[cfg(feature = "opentelemetry")]
+        owner.pass_traces_on(key, &self.ticket, self.taken.take(), &how);
         // If a key's `clone` panics in here, the state is unchanged, and the item's drop completes
         // the delivery.
         owner.finish_delivery(&self.ticket, how, now, key);
@@ -454,6 +475,8 @@ impl<K: Key> Item<'_, K> {
         let is_cancelled = quietly(|| owner.seal_run(&self.ticket)).flatten().is_some();
         let completion = if is_cancelled { Completion::Cancelled } else { Completion::Retry };
         let (how, _) = owner.resolve_completion(completion, key, self.asked, Some(now));
+        #[cfg(feature = "opentelemetry")]
+        quietly(|| owner.pass_traces_on(key, &self.ticket, self.taken.take(), &how));
         if quietly(|| owner.finish_delivery(&self.ticket, how, Some(now), key)).is_none() {
             quietly(|| owner.finish_without_copies(&self.ticket, how, now, key));
         }

@@ -17,6 +17,8 @@ mod item;
 mod lifecycle;
 mod limiter;
 mod shared;
+#[cfg(feature = "opentelemetry")]
+mod traced;
 mod waiters;
 mod watchers;
 
@@ -187,6 +189,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         let forgets = self.shared.limiter.may_forget();
         let known = if forgets { state.core.look_up(key, hash) } else { None };
         let cancelled = state.core.cancel(key, hash);
+        #[cfg(feature = "opentelemetry")]
+        self.shared.forget_traces(key);
         let unordered = state.core.drain_order(LOCK_BATCH);
         self.shared.release_lock(state);
         unordered.into_iter().for_each(drop_quietly);

@@ -22,6 +22,8 @@ use crate::ranked_mutex::{Rank, RankedGuard, RankedMutex, Reentered};
 use crate::sync::{
     Arc, AtomicBool, AtomicU64, OnceLock, Ordering, Weak, drop_quietly, quietly, waker_fn,
 };
+#[cfg(feature = "opentelemetry")]
+use crate::trace::Traces;
 
 /// The maximum number of keys that are delivered, dropped or copied under one hold of the lock.
 pub(super) const LOCK_BATCH: usize = 256;
@@ -105,6 +107,9 @@ pub(crate) struct Shared<K: Key> {
     pub(crate) hooks: Option<Arc<dyn QueueMetrics<K>>>,
     pub(crate) name: Option<Arc<str>>,
     pub(crate) tally: Tally,
+    /// The trace contexts of keys, in a queue with traces.
+    #[cfg(feature = "opentelemetry")]
+    pub(super) traces: Option<Traces<K>>,
     /// A handle keeps the queue alive. An upgrade returns `Some` while anything borrows from the queue.
     pub(super) this: Weak<Self>,
     timer: OnceLock<Waker>,
@@ -144,6 +149,7 @@ impl<K: Key> Shared<K> {
         limiter: LockedLimiter<K>,
         hooks: Option<Arc<dyn QueueMetrics<K>>>,
         name: Option<Arc<str>>,
+        #[cfg(feature = "opentelemetry")] traces: Option<Traces<K>>,
     ) -> Arc<Self> {
         let has_order = matches!(config.order, core::Order::Custom(_));
         let rank = (has_order || !has_plain_code::<K>()).then_some(Rank::Queue);
@@ -191,6 +197,8 @@ impl<K: Key> Shared<K> {
             hooks,
             name,
             tally: Tally::default(),
+            #[cfg(feature = "opentelemetry")]
+            traces,
             this: Weak::clone(this),
             timer: OnceLock::new(),
         })

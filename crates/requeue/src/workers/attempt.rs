@@ -16,6 +16,7 @@ use super::catch_panic::call_caught;
 use super::options::{Options, panic_pause};
 use super::outcome::{Action, Error};
 use super::source::{WorkItem, WorkQueue};
+use super::span::AttemptSpan;
 use super::token::RunToken;
 use super::{Context, Workers};
 use crate::CancelReason;
@@ -72,12 +73,14 @@ where
         let context = self.workers.options.new_context(&item, token.clone());
         let key = item.key().clone();
         let on_finish = self.workers.options.on_finish.as_ref().map(|f| (f, key.clone()));
-        let span = match &self.workers.span {
+        let outer = AttemptSpan::start(&item);
+        let span = outer.in_scope(|| match &self.workers.span {
             Some(span) => span(&key, &context),
             None => tracing::info_span!("attempt", key = ?Shown(&key), attempt = context.attempt()),
-        };
+        });
         let (attempt, stopped) = (context.attempt(), item.cancelled());
-        let result = match self.run_attempt(stopped, key, context).instrument(span.clone()).await {
+        let ran = self.run_attempt(stopped, key, context).instrument(span.clone());
+        let result = match outer.in_context(ran).await {
             Ended::Ok(action) => Some(Ok(action)),
             Ended::Failed(error) => {
                 span.in_scope(|| tracing::debug!(error = %Shown(&error), "attempt failed"));
@@ -94,6 +97,12 @@ where
             }
             Ended::Dropped(_) => None,
         };
+        if let Some(result) = &result {
+            outer.record_result(result);
+        }
+        // The parent ends last.
+        drop(span);
+        drop(outer);
         match result {
             Some(result) => {
                 let completion =

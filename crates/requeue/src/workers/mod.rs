@@ -10,6 +10,7 @@ mod catch_panic;
 mod options;
 mod outcome;
 mod source;
+mod span;
 #[cfg(feature = "tokio")]
 mod tasks;
 mod threads;

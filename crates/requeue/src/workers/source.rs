@@ -72,6 +72,12 @@ pub trait WorkItem: Send + Sized + 'static {
         pending()
     }
 
+    /// Begins the span of the run. The default is for queues without traces.
+    #[cfg(feature = "opentelemetry")]
+    fn start_span(&self) -> Option<crate::trace::RunSpan> {
+        None
+    }
+
     /// Records the error of a failed run, before its completion.
     ///
     /// A queue that keeps errors overrides this method.
@@ -152,6 +158,11 @@ impl<K: Key> WorkItem for Item<'static, K> {
 
     fn cancelled(&self) -> impl Future<Output = CancelReason> + Send + use<K> {
         Self::cancelled(self)
+    }
+
+    #[cfg(feature = "opentelemetry")]
+    fn start_span(&self) -> Option<crate::trace::RunSpan> {
+        Self::start_span(self)
     }
 
     fn complete(self, completion: Completion) -> impl Future<Output = ()> + Send {

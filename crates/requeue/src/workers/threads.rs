@@ -17,6 +17,7 @@ use super::catch_panic::call_caught;
 use super::options::{Options, panic_pause};
 use super::outcome::{Action, Error};
 use super::source::WorkQueue;
+use super::span::AttemptSpan;
 use super::token::{RunToken, Token};
 use crate::clock::Clock;
 use crate::sync::{drop_quietly, quietly, waker_fn};
@@ -289,10 +290,14 @@ where
         let key = item.key().clone();
         let on_finish = self.workers.options.on_finish.as_ref().map(|f| (f, key.clone()));
         let attempt = context.attempt();
-        let result = call_caught(|| (self.workers.handler)(key, context)).unwrap_or_else(|panic| {
+        let span = AttemptSpan::start(&item);
+        let result = span.in_scope(|| call_caught(|| (self.workers.handler)(key, context)));
+        let result = result.unwrap_or_else(|panic| {
             self.workers.queue.note_panic();
             Options::after_panic(&item, panic, &token)
         });
+        span.record_result(&result);
+        drop(span);
         // The run has ended, so a later cancellation must not reach its token.
         drop(watch);
         let completion = self.workers.options.choose_completion(&mut item, attempt, result, &token);

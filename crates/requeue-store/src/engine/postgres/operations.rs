@@ -673,6 +673,8 @@ fn read_claimed(row: &SqlRow) -> (Claimed, Lows, Snapshot) {
         failures: from_count(failures[n]),
         queued: until(0, queued[n]),
         group: None,
+        trace: None,
+        failed: None,
     };
     let parked: Vec<&[u8]> = row.get("parked");
     let last_failures: Vec<i32> = row.get("parked_failures");

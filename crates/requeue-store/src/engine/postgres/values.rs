@@ -25,7 +25,7 @@ pub(super) fn entry_columns() -> String {
         "lease_until" => "greatest(k.lease_until, \
              (select r.lease_until from requeue.renewals r where r.epoch = k.epoch))"
             .to_owned(),
-        "error" => "left(k.error, 4096)".to_owned(),
+        name @ ("error" | "trace" | "run_trace") => format!("left(k.{name}, 4096)"),
         name if column.is_text => format!("k.{name}"),
         // All numbers have one type, so the decoder need not know the type of each column.
         name => format!("k.{name}::bigint"),

@@ -316,6 +316,8 @@ fn read_delivered(value: Value, has_groups: bool) -> Answer<Vec<Delivery>> {
                 failures: fields.take_u32()?,
                 queued: until(0, fields.take_time("queued")?),
                 group,
+                trace: None,
+                failed: None,
             })
         };
         items.push(read().map_err(|_: String| unknown_format())?);

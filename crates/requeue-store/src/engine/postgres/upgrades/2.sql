@@ -144,3 +144,6 @@ create table requeue.actions (
     note text not null check (octet_length(note) <= 500),
     primary key (queue, number)
 );
+
+-- The trace contexts of the adds of the pending run, one per line, and those of the run in flight.
+alter table requeue.keys add trace text, add run_trace text;

@@ -130,3 +130,7 @@ create table actions (
     note text not null,
     primary key (queue, number)
 ) strict, without rowid;
+
+-- The trace contexts of the adds of the pending run, one per line, and those of the run in flight.
+alter table keys add column trace text;
+alter table keys add column run_trace text;

@@ -1,0 +1,82 @@
+//! Spans of OpenTelemetry: their export by OTLP, and the contexts of runs. The standard variables configure the export.
+//! Without the feature `opentelemetry`, there are no spans.
+
+use std::ffi::OsString;
+
+use requeue_store::OpenOptions;
+
+#[cfg(not(feature = "opentelemetry"))]
+use crate::exit::Refusal;
+
+#[cfg(feature = "opentelemetry")]
+mod export;
+
+#[cfg(feature = "opentelemetry")]
+pub(crate) use self::export::Export;
+
+/// Without the feature, nothing is exported.
+#[cfg(not(feature = "opentelemetry"))]
+pub(crate) struct Export;
+
+#[cfg(not(feature = "opentelemetry"))]
+impl Export {
+    pub(crate) fn start() -> Result<Self, Refusal> {
+        Ok(Self)
+    }
+
+    pub(crate) const fn is_on() -> bool {
+        false
+    }
+
+    pub(crate) async fn finish(self) {}
+}
+
+/// Makes adds to a store carry their trace contexts, and runs have spans.
+pub(crate) fn trace_store(opening: OpenOptions) -> OpenOptions {
+    #[cfg(feature = "opentelemetry")]
+    let opening = opening.traces();
+    opening
+}
+
+/// The span of a run, which ends when this value is dropped.
+#[derive(Debug, Default)]
+pub(crate) struct RunSpan {
+    #[cfg(feature = "opentelemetry")]
+    span: Option<requeue::trace::RunSpan>,
+}
+
+#[cfg(feature = "opentelemetry")]
+impl From<Option<requeue::trace::RunSpan>> for RunSpan {
+    fn from(span: Option<requeue::trace::RunSpan>) -> Self {
+        Self { span }
+    }
+}
+
+impl RunSpan {
+    /// Returns the variables that pass the context to the command.
+    pub(crate) fn env(&self) -> Vec<(&'static str, OsString)> {
+        #[cfg(feature = "opentelemetry")]
+        if let Some((parent, state)) = self.span.as_ref().and_then(|span| span.headers()) {
+            // This process may itself be part of a trace, whose state must not reach the command.
+            return vec![("TRACEPARENT", parent.into()), ("TRACESTATE", state.into())];
+        }
+        Vec::new()
+    }
+
+    pub(crate) fn set_key(&self, key: &[u8]) {
+        #[cfg(feature = "opentelemetry")]
+        if let Some(span) = &self.span {
+            span.set_key(String::from_utf8_lossy(key));
+        }
+        let _ = key;
+    }
+
+    /// Marks the run as failed, by the exit code of its command.
+    pub(crate) fn fail(&self, exit: Option<i32>, why: &str) {
+        #[cfg(feature = "opentelemetry")]
+        if let Some(span) = &self.span {
+            span.fail(exit.map_or_else(|| "_OTHER".to_owned(), |exit| exit.to_string()), why);
+        }
+        let _ = (exit, why);
+    }
+}

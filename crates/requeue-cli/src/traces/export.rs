@@ -1,0 +1,135 @@
+//! Exports spans by OTLP over HTTP, with this program's HTTP client.
+
+use std::env;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1;
+use hyper::header::{HOST, HeaderValue};
+use hyper_util::rt::TokioIo;
+use opentelemetry::global;
+use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
+use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig as _, WithHttpConfig as _};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::SdkTracerProvider;
+use tokio::net::TcpStream;
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+
+use crate::exit::{Refusal, complain};
+
+/// The variables with the address of the collector. The first that is set counts.
+const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
+/// The time limit of a request.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The size limit of an answer.
+const ANSWER: usize = 64 << 10;
+
+static IS_ON: OnceLock<()> = OnceLock::new();
+
+/// The export of spans, if the environment asks for it.
+pub(crate) struct Export(Option<SdkTracerProvider>);
+
+impl Export {
+    /// Starts the export if the variables name a collector.
+    pub(crate) fn start() -> Result<Self, Refusal> {
+        let set = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
+        let is_off = set("OTEL_SDK_DISABLED")
+            .is_some_and(|value| value.eq_ignore_ascii_case("true"))
+            || set("OTEL_TRACES_EXPORTER").is_some_and(|value| value == "none");
+        let found = ENDPOINTS.iter().find_map(|name| Some((name, set(name)?)));
+        let Some((name, url)) = found.filter(|_| !is_off) else { return Ok(Self(None)) };
+        if !url.starts_with("http://") {
+            return Err(Refusal::usage(format!(
+                "{name}={url}: only http:// is supported; send to a collector on this machine or network"
+            )));
+        }
+        let client = Client { runtime: Handle::current(), has_failed: AtomicBool::new(false) };
+        let exporter = SpanExporter::builder()
+            .with_http()
+            .with_protocol(Protocol::HttpBinary)
+            .with_http_client(client)
+            .build()
+            .map_err(|error| Refusal::usage(format!("{name}={url}: {error}")))?;
+        let mut resource = Resource::builder();
+        if set("OTEL_SERVICE_NAME").is_none() {
+            resource = resource.with_service_name("requeue");
+        }
+        let provider = SdkTracerProvider::builder()
+            .with_batch_exporter(exporter)
+            .with_resource(resource.build())
+            .build();
+        global::set_tracer_provider(provider.clone());
+        let _ = IS_ON.set(());
+        Ok(Self(Some(provider)))
+    }
+
+    /// Returns true if spans are exported.
+    pub(crate) fn is_on() -> bool {
+        IS_ON.get().is_some()
+    }
+
+    /// Sends the last spans.
+    pub(crate) async fn finish(self) {
+        let Some(provider) = self.0 else { return };
+        // The call blocks, and the client needs the runtime. The client reports its failures itself.
+        let _ = tokio::task::spawn_blocking(move || provider.shutdown()).await;
+    }
+}
+
+/// Sends the requests of the exporter, whose thread has no runtime.
+#[derive(Debug)]
+struct Client {
+    runtime: Handle,
+    /// A failure was reported.
+    has_failed: AtomicBool,
+}
+
+#[async_trait::async_trait]
+impl HttpClient for Client {
+    async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        let url = request.uri().to_string();
+        let sent = self.runtime.spawn(async { timeout(PATIENCE, send(request)).await });
+        let answer = match sent.await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(late)) => Err(late.into()),
+            Err(stopped) => Err(stopped.into()),
+        };
+        let why = match &answer {
+            Ok(answer) if answer.status().is_success() => None,
+            Ok(answer) => Some(answer.status().to_string()),
+            Err(error) => Some(error.to_string()),
+        };
+        match why {
+            None => self.has_failed.store(false, Ordering::Relaxed),
+            Some(why) if !self.has_failed.swap(true, Ordering::Relaxed) => {
+                complain(&format!("spans are lost: {url}: {why}"));
+            }
+            Some(_) => {}
+        }
+        answer
+    }
+}
+
+async fn send(mut request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+    let uri = request.uri().clone();
+    let authority = uri.authority().ok_or("the URL has no host")?;
+    let host = authority.host().trim_matches(['[', ']']);
+    let stream = TcpStream::connect((host, authority.port_u16().unwrap_or(80))).await?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    request.headers_mut().insert(HOST, HeaderValue::from_str(authority.as_str())?);
+    *request.uri_mut() = uri.path_and_query().map_or("/", |path| path.as_str()).parse()?;
+    let answered = async {
+        let (parts, body) = sender.send_request(request.map(Full::new)).await?.into_parts();
+        let body = Limited::new(body, ANSWER).collect().await?.to_bytes();
+        Ok(Response::from_parts(parts, body))
+    };
+    tokio::pin!(answered);
+    tokio::select! {
+        answer = &mut answered => answer,
+        // The connection has ended, perhaps after the answer.
+        _ = connection => answered.await,
+    }
+}

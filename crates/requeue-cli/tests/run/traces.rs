@@ -1,0 +1,121 @@
+//! Spans of OpenTelemetry, in a real collector.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+use std::time::Duration;
+
+use requeue_servers::Collector;
+use serde_json::Value;
+
+use crate::support::{Live, directory, end};
+
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+const PARENT: &str = "b7ad6b7169203331";
+const OTHER: &str = "00f067aa0ba902b7";
+
+/// Adds the key `a`, with a trace context.
+fn post(server: &str, span: &str) {
+    let mut stream = TcpStream::connect(server).expect("it listens");
+    // A time that no test takes unless a program hangs.
+    stream.set_read_timeout(Some(Duration::from_secs(900))).expect("it can be set");
+    let body = r#"{"keys":[{"key":"a"}]}"#;
+    write!(
+        stream,
+        "POST /api/v1/add HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+         Authorization: Bearer 0123456789abcdef\r\nContent-Type: application/json\r\n\
+         traceparent: 00-{TRACE}-{span}-01\r\ntracestate: vendor=1\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+/// Returns the spans of a request to the collector.
+fn spans(request: &str) -> Vec<Value> {
+    let request: Value = serde_json::from_str(request).expect("JSON");
+    let all = |value: &Value, name: &str| value[name].as_array().cloned().unwrap_or_default();
+    let resources = all(&request, "resourceSpans").into_iter();
+    let scopes = resources.flat_map(|resource| all(&resource, "scopeSpans"));
+    scopes.flat_map(|scope| all(&scope, "spans")).collect()
+}
+
+fn attribute<'a>(span: &'a Value, name: &str) -> Option<&'a str> {
+    let all = span["attributes"].as_array().expect("a list");
+    let found = all.iter().find(|attribute| attribute["key"] == name)?;
+    let value = &found["value"];
+    value["stringValue"].as_str().or_else(|| value["intValue"].as_str())
+}
+
+/// An HTTP request adds a key to a store, its first run fails, and a command gets the context of its run.
+#[test]
+fn a_trace_leads_from_a_request_through_a_store_and_a_retry_to_a_command() {
+    let Some(collector) = Collector::start() else { return };
+    let dir = directory("traces");
+    let requeue = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+        command.args(args).args(["--store", "sqlite:q.db"]).current_dir(&dir).env("LC_ALL", "C");
+        command.env("REQUEUE_TOKEN", "0123456789abcdef");
+        command
+    };
+    let ended = end(&mut requeue(&["store", "init", "--queue", "mail"]), "");
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    let args = ["serve", "0", "--serve-admin", "--queue", "mail"];
+    let mut server = Live::spawn(&mut requeue(&args));
+    let line = server.wait_for_message("http://");
+    let (_, rest) = line.split_once("http://").expect("it is there");
+    let (address, _) = rest.split_once('/').expect("it ends");
+    post(address, PARENT);
+    post(address, OTHER);
+
+    let script = "echo $TRACEPARENT $TRACESTATE; [ $REQUEUE_ATTEMPT = 2 ]";
+    let args = ["work", "--queue", "mail", "--until-empty", "--base-delay", "1ms", "-c", script];
+    let ended = end(requeue(&args).env("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url()), "");
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+
+    let mut found = Vec::new();
+    while found.len() < 5 {
+        found.extend(spans(&collector.next()));
+    }
+    for span in &found {
+        assert_eq!((&span["traceId"], &span["parentSpanId"]), (&TRACE.into(), &PARENT.into()));
+        assert_eq!(attribute(span, "messaging.system"), Some("requeue"));
+        assert_eq!(attribute(span, "messaging.destination.name"), Some("mail"));
+    }
+    let named = |name: &str| -> Vec<&Value> {
+        let mut all: Vec<_> = found.iter().filter(|span| span["name"] == name).collect();
+        all.sort_by_key(|span| span["startTimeUnixNano"].as_str());
+        all
+    };
+    let runs = named("process mail");
+    let [failed, succeeded] = &runs[..] else { panic!("{found:?}") };
+    assert_eq!(failed["status"]["code"], 2);
+    assert_eq!(attribute(failed, "error.type"), Some("1"));
+    assert_eq!(succeeded["status"]["code"], Value::Null);
+    assert_eq!(attribute(succeeded, "requeue.attempt"), Some("2"));
+    for run in &runs {
+        assert_eq!(attribute(run, "requeue.key"), Some("a"));
+        assert_eq!(run["links"][0]["spanId"], OTHER);
+    }
+    let causes: BTreeSet<_> = named("wait mail")
+        .iter()
+        .filter_map(|span| attribute(span, "requeue.wait.cause"))
+        .collect();
+    assert_eq!(causes, BTreeSet::from(["backoff", "ready"]));
+
+    let ids = runs.iter().map(|run| run["spanId"].as_str().expect("text"));
+    let parents: String = ids.map(|id| format!("00-{TRACE}-{id}-01 vendor=1\n")).collect();
+    assert_eq!(ended.text(), parents);
+}
+
+#[test]
+fn an_endpoint_with_tls_is_refused() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+    command.args(["run", "true"]).env("OTEL_EXPORTER_OTLP_ENDPOINT", "https://localhost");
+    let ended = end(&mut command, "a\n");
+    assert_eq!(ended.code(), Some(2));
+    assert!(ended.stderr.contains("OTEL_EXPORTER_OTLP_ENDPOINT=https://localhost: only http://"));
+}

@@ -1,0 +1,100 @@
+//! The trace contexts of keys, and the spans of their waits and runs.
+
+use std::borrow::Borrow;
+use std::hash::Hash;
+
+use requeue_core::{self as core, Add, Added, Delivery, Finish, Phase};
+
+use super::item::Item;
+use super::shared::{Shared, State};
+use crate::trace::{Cause, Delivered, Origin, RunSpan, Taken};
+use crate::{CancelReason, Key};
+
+impl<K: Key> Shared<K> {
+    /// Returns the current context, if the queue has traces.
+    #[inline]
+    pub(super) fn current_origin(&self) -> Option<Origin> {
+        self.traces.as_ref().and_then(|_| Origin::current())
+    }
+
+    /// Keeps the context of an add for the run that serves it.
+    pub(super) fn keep_origin(
+        &self,
+        state: &State<K>,
+        (key, hash): (K, u64),
+        add: &Add,
+        added: Added,
+        origin: Origin,
+    ) {
+        let Some(traces) = self.traces.as_ref().filter(|_| added.is_accepted()) else { return };
+        let cause = match added {
+            Added::Dirty => Some(Cause::InFlight),
+            Added::BackingOff => Some(Cause::Backoff),
+            _ if add.is_delayed() && !add.is_retry() => Some(Cause::Debounce),
+            _ if add.is_delayed() => Some(Cause::Delay),
+            _ if state.core.pace().is_some() => {
+                let entry = state.core.look_up(&key, hash);
+                entry.is_some_and(|entry| entry.phase == Phase::Idle).then_some(Cause::Pace)
+            }
+            _ => None,
+        };
+        traces.keep(key, origin.with_cause(cause), state.core.totals().deliveries);
+    }
+
+    pub(super) fn take_traced(&self, delivery: &Delivery<K>) -> Option<Box<Taken>> {
+        let taken = self.traces.as_ref()?.take(&delivery.key, delivery.ticket.epoch())?;
+        Some(Box::new(taken))
+    }
+
+    /// Keeps the contexts of a run for its retry. The key is still in flight.
+    #[inline]
+    pub(super) fn pass_traces_on(
+        &self,
+        key: &K,
+        ticket: &core::Ticket,
+        taken: Option<Box<Taken>>,
+        how: &Finish,
+    ) {
+        let (Some(traces), Some(taken)) = (&self.traces, taken) else { return };
+        let cause = match how {
+            Finish::RetryAfter { .. } => Some(Cause::Backoff),
+            Finish::ReleaseAfter { .. } => Some(Cause::Delay),
+            Finish::Release { .. } => None,
+            Finish::Cancelled { .. }
+                if self.cancel_reason(ticket) == Some(CancelReason::Restarted) =>
+            {
+                None
+            }
+            _ => return,
+        };
+        traces.pass_on(key.clone(), *taken, ticket.epoch(), cause);
+    }
+
+    pub(super) fn forget_traces<Q>(&self, key: &Q)
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        if let Some(traces) = &self.traces {
+            traces.forget(key);
+        }
+    }
+}
+
+impl<K: Key> Item<'_, K> {
+    /// Begins the span of the run, and creates the spans of the wait before it. Returns `None` unless the queue has
+    /// [traces](crate::Builder::traces).
+    ///
+    /// Each call creates the spans again. Workers call this method themselves.
+    #[must_use]
+    pub fn start_span(&self) -> Option<RunSpan> {
+        let owner = self.traced_queue()?;
+        let delivered = Delivered {
+            queue: owner.name.as_deref(),
+            attempt: self.attempt(),
+            adds: self.adds(),
+            queued: self.queued(),
+        };
+        Some(RunSpan::start_taken(delivered, self.taken.as_deref()))
+    }
+}

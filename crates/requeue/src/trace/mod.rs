@@ -1,0 +1,248 @@
+//! Spans of OpenTelemetry: the wait of a key, and its run.
+//!
+//! A queue that was built with [`Builder::traces`](crate::Builder::traces) keeps the trace context in which a key is
+//! added: that of the current [`Context`]. The layer of `tracing-opentelemetry` makes a `tracing` span that is entered the
+//! current context. The key's run gets two kinds of spans, which are children of the context of its first add:
+//!
+//! - `wait NAME`: a wait of the key, from its add or failure. The attribute `requeue.wait.cause` has the cause.
+//! - `process NAME`: the run. It links to the contexts of the other adds of the run, up to 8. If the run fails, its retry
+//!   has the same parent and the same links.
+//!
+//! A run whose adds had no context begins a trace, and has no span for its wait. The spans go to the
+//! [global](opentelemetry::global) tracer provider.
+//!
+//! [`Workers`](crate::workers::Workers) and [`ThreadWorkers`](crate::workers::ThreadWorkers) create the spans, and run the
+//! handler in the context of its run. Other code calls [`Item::start_span`](crate::Item::start_span).
+
+mod context;
+mod names;
+mod table;
+
+use std::time::{Duration, SystemTime};
+
+use opentelemetry::trace::{Link, SpanBuilder, SpanKind, Status, TraceContextExt as _};
+use opentelemetry::{Context, global};
+
+pub(crate) use self::context::Origin;
+use self::context::Origins;
+use self::names::Operation;
+pub(crate) use self::table::{Taken, Traces};
+
+/// The cause of a wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Cause {
+    /// The key was ready, and no worker was free.
+    Ready,
+    /// The key backed off after a failure.
+    Backoff,
+    /// The key waited for further debounced adds.
+    Debounce,
+    /// The add or the completion asked for a delay.
+    Delay,
+    /// The pace of the key did not permit a run.
+    Pace,
+    /// The previous run of the key was in flight.
+    InFlight,
+}
+
+impl Cause {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Backoff => "backoff",
+            Self::Debounce => "debounce",
+            Self::Delay => "delay",
+            Self::Pace => "pace",
+            Self::InFlight => "in_flight",
+        }
+    }
+}
+
+/// The wait of a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Waited {
+    since: SystemTime,
+    /// The cause until the key was ready, unless it was ready immediately.
+    cause: Option<Cause>,
+}
+
+/// A delivery whose spans begin.
+// For requeue-store.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct Delivered<'a> {
+    /// The name of the queue.
+    pub queue: Option<&'a str>,
+    /// The number of the attempt.
+    pub attempt: u32,
+    /// The number of adds that the run serves.
+    pub adds: u32,
+    /// How long the key was ready.
+    pub queued: Option<Duration>,
+}
+
+/// The span of a run, which ends when this value is dropped.
+///
+/// # Examples
+///
+/// ```
+/// use requeue::Queue;
+///
+/// let queue = Queue::builder().name("pods").traces().build()?;
+/// queue.add("web"); // within the span of a request, for example
+/// let item = queue.try_get().expect("it is ready");
+/// let span = item.start_span().expect("the queue has traces");
+/// {
+///     let _current = span.context().clone().attach();
+///     // Spans that begin here are children of the run's span.
+/// }
+/// drop(span);
+/// item.succeed();
+/// # Ok::<(), requeue::BuildError>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "the span ends when it is dropped"]
+pub struct RunSpan {
+    context: Context,
+}
+
+impl RunSpan {
+    /// Creates the spans of the wait, which has ended, and the span of the run.
+    fn start(delivered: Delivered<'_>, origins: Option<&Origins>, waited: Option<Waited>) -> Self {
+        let Delivered { queue, attempt, adds, queued } = delivered;
+        let now = SystemTime::now();
+        let tracer = global::tracer_with_scope(names::scope());
+        let parent = origins.map_or_else(Context::new, |origins| {
+            Context::new().with_remote_span_context(origins.first().span.clone())
+        });
+        if let Some(Waited { since, cause }) = waited {
+            let ready = now.checked_sub(queued.unwrap_or_default()).unwrap_or(now);
+            let wait = |from: SystemTime, until: SystemTime, cause| {
+                let mut attributes = Operation::Wait.attributes(queue);
+                attributes.push(names::wait_cause(cause));
+                let span = SpanBuilder::from_name(Operation::Wait.span_name(queue))
+                    .with_start_time(from)
+                    .with_attributes(attributes)
+                    .start_with_context(&tracer, &parent);
+                parent.with_span(span).span().end_with_timestamp(until);
+            };
+            // The add may have become part of a run whose key was ready before.
+            let blocked = cause.filter(|_| ready >= since);
+            if let Some(cause) = blocked {
+                wait(since, ready, cause);
+            }
+            wait(if blocked.is_some() { ready } else { since }, now.max(since), Cause::Ready);
+        }
+        let mut attributes = Operation::Process.attributes(queue);
+        attributes.extend([names::attempt(attempt), names::adds(adds)]);
+        let links = origins.into_iter().flat_map(Origins::links);
+        let span = SpanBuilder::from_name(Operation::Process.span_name(queue))
+            .with_kind(SpanKind::Consumer)
+            .with_start_time(now)
+            .with_attributes(attributes)
+            .with_links(links.cloned().map(Link::with_context).collect())
+            .start_with_context(&tracer, &parent);
+        Self { context: parent.with_span(span) }
+    }
+
+    pub(crate) fn start_taken(delivered: Delivered<'_>, taken: Option<&Taken>) -> Self {
+        let (origins, waited) = (taken.map(|it| &it.origins), taken.map(|it| it.waited));
+        Self::start(delivered, origins, waited)
+    }
+
+    /// Creates the spans of a delivery whose contexts a store has kept as text. The previous run may have failed before
+    /// this time.
+    #[doc(hidden)]
+    pub fn start_stored(
+        delivered: Delivered<'_>,
+        text: Option<&str>,
+        failed: Option<Duration>,
+    ) -> Self {
+        let origins = text.and_then(Origins::parse);
+        let waited = origins.as_ref().map(|origins| {
+            let first = origins.first();
+            match failed.and_then(|failed| SystemTime::now().checked_sub(failed)) {
+                Some(since) => Waited { since, cause: Some(Cause::Backoff) },
+                None => Waited { since: first.at, cause: first.cause },
+            }
+        });
+        Self::start(delivered, origins.as_ref(), waited)
+    }
+
+    /// Returns the context of the run, under which a handler creates spans.
+    #[must_use]
+    pub const fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Returns the headers `traceparent` and `tracestate` of the W3C recommendation Trace Context, for requests and
+    /// commands of the run. The second is empty if there is no state. Returns `None` if no tracer provider was set and
+    /// no add had a context.
+    #[must_use]
+    pub fn headers(&self) -> Option<(String, String)> {
+        let span = self.context.span();
+        let span = Some(span.span_context()).filter(|span| span.is_valid())?;
+        Some((context::traceparent(span), span.trace_state().header()))
+    }
+
+    pub(crate) fn is_recording(&self) -> bool {
+        self.context.span().is_recording()
+    }
+
+    /// Adds the key to the attributes of the span. Keys may be personal data.
+    pub fn set_key(&self, key: impl Into<String>) {
+        self.context.span().set_attribute(names::key(key.into()));
+    }
+
+    /// Marks the run as failed. `kind` is one of few words, and `error` a text for people.
+    pub fn fail(&self, kind: impl Into<String>, error: impl Into<String>) {
+        let span = self.context.span();
+        span.set_attribute(names::error_type(kind.into()));
+        span.set_status(Status::error(error.into()));
+    }
+}
+
+impl Drop for RunSpan {
+    fn drop(&mut self) {
+        // Clones of the context may live longer.
+        self.context.span().end();
+    }
+}
+
+/// Returns a context with the span of these headers of the W3C recommendation Trace Context. An add in this context has
+/// that span as its parent. Returns `None` if `traceparent` is invalid.
+///
+/// # Examples
+///
+/// ```
+/// use requeue::{Queue, trace};
+///
+/// let queue = Queue::builder().traces().build()?;
+/// let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+/// {
+///     let _current = trace::remote_context(parent, None).expect("it is valid").attach();
+///     queue.add("web");
+/// }
+/// let item = queue.try_get().expect("it is ready");
+/// let (traceparent, _) = item.start_span().and_then(|span| span.headers()).expect("a parent");
+/// assert!(traceparent.starts_with("00-0af7651916cd43dd8448eb211c80319c-"));
+/// # item.succeed();
+/// # Ok::<(), requeue::BuildError>(())
+/// ```
+#[must_use]
+pub fn remote_context(traceparent: &str, tracestate: Option<&str>) -> Option<Context> {
+    let span = context::parse(traceparent, tracestate)?;
+    Some(Context::current().with_remote_span_context(span))
+}
+
+/// Returns the current trace context as a line of text that a store keeps, or `None` if there is none.
+#[doc(hidden)]
+#[must_use]
+pub fn current_line(is_delayed: bool, is_debounced: bool) -> Option<String> {
+    let cause = match (is_delayed, is_debounced) {
+        (_, true) => Some(Cause::Debounce),
+        (true, false) => Some(Cause::Delay),
+        (false, false) => None,
+    };
+    Origin::current().map(|origin| origin.with_cause(cause).to_string())
+}

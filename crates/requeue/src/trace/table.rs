@@ -1,0 +1,114 @@
+//! The trace contexts of the keys of a queue in memory, outside of its records: few keys have one.
+
+use std::borrow::Borrow;
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::time::SystemTime;
+
+use super::context::{MAX_LINKS, Origin, Origins};
+use super::{Cause, Waited};
+use crate::ranked_mutex::{Rank, RankedMutex};
+use crate::sync::{drop_quietly, quietly};
+
+/// The maximum number of contexts of a key: of its pending run, and of the run after that.
+const MAX_KEPT: usize = 2 * (1 + MAX_LINKS);
+
+/// The contexts of adds that no run has served.
+pub(crate) struct Traces<K> {
+    keys: RankedMutex<HashMap<K, Vec<Kept>>>,
+}
+
+struct Kept {
+    origin: Origin,
+    /// The number of the queue's last delivery before the add. Only a later delivery serves the add: an add of a key in
+    /// flight belongs to the next run.
+    after: u64,
+    /// The beginning of the wait.
+    since: SystemTime,
+}
+
+/// The contexts of a run, and its wait.
+#[derive(Clone, Debug)]
+pub(crate) struct Taken {
+    pub(crate) origins: Origins,
+    pub(crate) waited: Waited,
+}
+
+impl<K: Hash + Eq> Traces<K> {
+    pub(crate) fn new() -> Self {
+        Self { keys: RankedMutex::new(HashMap::new()) }
+    }
+
+    /// Keeps the context of an add, which came after the queue's delivery `after`.
+    pub(crate) fn keep(&self, key: K, origin: Origin, after: u64) {
+        let since = origin.at;
+        self.update(key, |all| {
+            if all.len() < MAX_KEPT {
+                all.push(Kept { origin, after, since });
+            }
+        });
+    }
+
+    /// Keeps the contexts of the delivery `number` for the next run, as those of its first adds.
+    pub(crate) fn pass_on(&self, key: K, taken: Taken, number: u64, cause: Option<Cause>) {
+        let (since, after) = (SystemTime::now(), number);
+        self.update(key, |all| {
+            let passed = taken.origins.iter().cloned();
+            let passed = passed.map(|origin| origin.with_cause(cause));
+            let passed = passed.map(|origin| Kept { origin, after, since });
+            all.splice(..0, passed);
+            all.truncate(MAX_KEPT);
+        });
+    }
+
+    /// Takes the contexts of the delivery `number` of `key`.
+    pub(crate) fn take(&self, key: &K, number: u64) -> Option<Taken> {
+        let mut gone = None;
+        let mut keys = self.keys.lock(Some(Rank::Traces)).ok()?;
+        // The hash and the comparison of a key are user code.
+        let served: Vec<Kept> = quietly(|| {
+            let all = keys.get_mut(key)?;
+            let served = all.extract_if(.., |kept| kept.after < number).collect();
+            if all.is_empty() {
+                gone = keys.remove_entry(key);
+            }
+            Some(served)
+        })
+        .flatten()?;
+        drop(keys);
+        drop_quietly(gone);
+        let (since, cause) = served.first().map(|kept| (kept.since, kept.origin.cause))?;
+        let origins = Origins::new(served.into_iter().map(|kept| kept.origin).collect())?;
+        Some(Taken { origins, waited: Waited { since, cause } })
+    }
+
+    /// Forgets the contexts of `key`, whose pending runs were cancelled.
+    pub(crate) fn forget<Q>(&self, key: &Q)
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let Ok(mut keys) = self.keys.lock(Some(Rank::Traces)) else { return };
+        let gone = quietly(|| keys.remove_entry(key));
+        drop(keys);
+        drop_quietly(gone);
+    }
+
+    fn update(&self, key: K, change: impl FnOnce(&mut Vec<Kept>)) {
+        let Ok(mut keys) = self.keys.lock(Some(Rank::Traces)) else { return drop_quietly(key) };
+        let unused = quietly(|| match keys.get_mut(&key) {
+            Some(all) => {
+                change(all);
+                Some(key)
+            }
+            None => {
+                let mut all = Vec::new();
+                change(&mut all);
+                keys.insert(key, all);
+                None
+            }
+        });
+        drop(keys);
+        drop_quietly(unused);
+    }
+}
