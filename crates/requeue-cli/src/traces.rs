@@ -24,10 +24,6 @@ impl Export {
         Ok(Self)
     }
 
-    pub(crate) const fn is_on() -> bool {
-        false
-    }
-
     pub(crate) async fn finish(self) {}
 }
 
