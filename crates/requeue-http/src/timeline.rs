@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use requeue::history::{Ended, Event, Transition};
-use requeue::{Added, Entry, Time};
+use requeue::{Added, Entry, Merge, Time};
 
 use crate::api::{
     EventKind, Outcome, PastAction, PastEvent, PastRun, Row, State, Timeline, WaitCause,
@@ -31,8 +31,14 @@ impl Timeline {
     ) -> Self {
         let now = Now(now, unix_time());
         let mut reading = Reading::new(events, begin, entry, now);
-        for event in events {
+        let mut events = events.iter().peekable();
+        while let Some(event) = events.next() {
             reading.read_event(*event);
+            // The wait that an add or a completion causes is recorded after it.
+            let next = events.peek().map(|event| event.transition);
+            if !matches!(next, Some(Transition::Held { .. } | Transition::Paced { .. })) {
+                reading.settle(event.at);
+            }
         }
         let mut events = reading.into_events(entry);
         note_errors(&mut events, runs);
@@ -129,9 +135,7 @@ impl Timeline {
     }
 
     fn sorted(mut self) -> Self {
-        // The wait that an add causes is recorded before the add.
-        let is_later = |event: &PastEvent| event.kind != EventKind::Add;
-        self.events.sort_by(|a, b| a.at.total_cmp(&b.at).then(is_later(a).cmp(&is_later(b))));
+        self.events.sort_by(|a, b| a.at.total_cmp(&b.at));
         self
     }
 }
@@ -171,8 +175,6 @@ struct Reading {
     /// The key is ready, or runs once more.
     is_pending: bool,
     waits: Option<(WaitCause, Time)>,
-    /// The cause of the wait that the last event announced.
-    announced: Option<WaitCause>,
     failures: u32,
     queue_paused: bool,
     group_paused: bool,
@@ -195,7 +197,6 @@ impl Reading {
             adds: 1,
             is_pending: false,
             waits: None,
-            announced: None,
             failures: 0,
             queue_paused: first(around.is_some_and(|it| it.paused), queue_paused),
             group_paused: first(around.is_some_and(|it| it.group_paused), group_paused),
@@ -208,16 +209,19 @@ impl Reading {
 
     fn read_event(&mut self, event: Event) {
         let Event { at, transition, .. } = event;
-        let announced = self.announced.take();
         match transition {
-            Transition::Held { until } => self.announce(WaitCause::Backoff, until),
-            Transition::Paced { until } => self.announce(WaitCause::Pace, until),
-            Transition::Added { added, due, .. } => {
+            Transition::Held { until } => self.wait(WaitCause::Backoff, until),
+            Transition::Paced { until } => self.wait(WaitCause::Pace, until),
+            Transition::Added { added, due, merge, .. } => {
                 if added == Added::Dirty {
                     self.ensure_run(at);
                 }
                 self.push_tick(EventKind::Add, event);
-                if announced.is_none() {
+                // Such an add replaces the pending run.
+                if merge == Merge::Exactly && !self.is_running && added != Added::Refused {
+                    (self.is_pending, self.waits) = (false, None);
+                    self.read_add(Added::New, due, at);
+                } else {
                     self.read_add(added, due, at);
                 }
             }
@@ -228,11 +232,8 @@ impl Reading {
             Transition::Completed { how, failures, is_ready, due, .. } => {
                 self.ensure_run(at);
                 self.end_run(event, how);
-                let cause = match announced {
-                    Some(cause) => cause,
-                    None if how == Ended::Retried => WaitCause::Backoff,
-                    None => WaitCause::Delay,
-                };
+                let is_retried = how == Ended::Retried;
+                let cause = if is_retried { WaitCause::Backoff } else { WaitCause::Delay };
                 (self.failures, self.is_pending) = (failures, is_ready);
                 self.waits = due.map(|due| (cause, due));
             }
@@ -254,11 +255,10 @@ impl Reading {
                 self.group_filled = group_filled(other).unwrap_or(self.group_filled);
             }
         }
-        self.settle(at);
     }
 
-    const fn announce(&mut self, cause: WaitCause, until: Time) {
-        (self.is_pending, self.waits, self.announced) = (false, Some((cause, until)), Some(cause));
+    const fn wait(&mut self, cause: WaitCause, until: Time) {
+        (self.is_pending, self.waits) = (false, Some((cause, until)));
     }
 
     fn read_add(&mut self, added: Added, due: Time, at: Time) {
