@@ -101,7 +101,7 @@ fn split_body<T: DeserializeOwned>(
 async fn read_json(request: Request) -> Result<Map<String, Value>, Problem> {
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
-    // A page of another site cannot send this type: the browser would ask this server first.
+    // A page of another site cannot send this type, because the browser would ask this server first.
     if !kind.eq_ignore_ascii_case("application/json") {
         let error = "send JSON, with the header `Content-Type: application/json`";
         return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, error));

@@ -182,7 +182,7 @@ impl SiteState {
                 .as_ref()
                 .map(|jobs| Busy { busy: (jobs.busy)(), total: jobs.total }),
         })
-        // Serialization does not fail: the keys of all maps are strings.
+        // Serialization does not fail, because the keys of all maps are strings.
         .unwrap_or_default()
     }
 

@@ -288,7 +288,7 @@ impl Reading {
         Some((EventKind::Wait, Some(cause)))
     }
 
-    /// Ends the open wait or run if the state shows another one, and begins that one.
+    /// Ends the open wait or run if the state shows another wait or run, and begins the new one.
     fn settle(&mut self, at: Time) {
         let segment = self.segment();
         let open = self.open.and_then(|(place, _)| self.events.get(place));

@@ -67,7 +67,7 @@ fn intercepted_api<K: Resource>(api: Api<K>, dyntype: &K::DynamicType) -> Api<K>
         async move {
             let response = client.send(request).await?;
             if is_list && response.status().is_success() {
-                // Relaxed is enough: the flag guards no other data, and one task sends these requests.
+                // Relaxed is enough, because the flag guards no other data, and one task sends these requests.
                 listed.store(true, Ordering::Relaxed);
             }
             Ok(unchanged_body(response))

@@ -19,7 +19,7 @@ pub struct Key(pub u32);
 struct CloneFailed;
 
 impl Key {
-    /// Runs `f`, inside which no key may be dropped.
+    /// Runs `f`. Panics if a key is dropped while `f` runs.
     pub fn none_dropped<T>(f: impl FnOnce() -> T) -> T {
         INSIDE.set(true);
         let value = f();

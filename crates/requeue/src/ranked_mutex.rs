@@ -46,8 +46,8 @@ pub(crate) struct Reentered;
 /// The guarded value.
 struct Ranked<T> {
     value: T,
-    /// The rank that the holder of the mutex held before, if this mutex is ranked. The rank is here and not in the
-    /// guard, because a guard of two words is passed in registers.
+    /// The rank of the locking thread before it locked this mutex. `None` if this mutex has no rank. The rank is here
+    /// and not in the guard, because a guard of two words is passed in registers.
     restore: Option<Rank>,
 }
 

@@ -17,7 +17,7 @@ use crate::process::signals::Level;
 pub(crate) struct Limits {
     /// `None` means no limit.
     pub(crate) timeout: Option<Duration>,
-    /// The signal at the time limit, for the process group.
+    /// The signal that is sent to the process group at the time limit.
     pub(crate) signal: Signal,
     /// The time from that signal to SIGKILL.
     pub(crate) kill_after: Duration,

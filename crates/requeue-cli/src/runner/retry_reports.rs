@@ -47,7 +47,7 @@ impl Window {
     }
 }
 
-/// The time of the run after a failed attempt.
+/// The time of the next run after a failed attempt.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Again {
     After(Duration),

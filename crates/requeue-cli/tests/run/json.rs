@@ -142,7 +142,7 @@ fn an_object_can_be_longer_than_a_key_but_not_than_a_record() {
 
 #[test]
 fn a_delimiter_that_objects_have_in_them_is_refused() {
-    // Keys with the delimiter in a file could not be read back.
+    // If a key in a file contained the delimiter, the program could not read the key back.
     for (delimiter, code) in [(",", 2), ("k", 2), ("\\x20", 2), ("\\xff", 2), ("\\x1e", 0)] {
         let ended = run(&[&JSON[..], &["-d", delimiter, "echo"]].concat(), "");
         assert_eq!(ended.code(), Some(code), "{delimiter}: {}", ended.stderr);

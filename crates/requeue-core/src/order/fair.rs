@@ -533,7 +533,7 @@ impl Fair {
         self.paused_dirty
     }
 
-    /// Returns the numbers of keys of a group in each state.
+    /// For each state, returns the number of the group's keys in this state.
     pub(crate) fn counts(&self, group: GroupId) -> GroupCounts {
         self.find_group(group).map_or(GroupCounts::default(), |state| state.counts)
     }

@@ -96,9 +96,8 @@ pub enum RunnerError {
     /// and fails.
     #[error("{0}")]
     Config(String),
-    /// This watch, named as in [`CacheSync`](Self::CacheSync), failed, and
-    /// [`trigger_backoff`](crate::Controller::trigger_backoff) returned `None`. Runs in flight have
-    /// completed.
+    /// A watch failed, and [`trigger_backoff`](crate::Controller::trigger_backoff) returned `None`. Runs in flight
+    /// have completed. Contains the name of the watch, in the form of [`CacheSync`](Self::CacheSync).
     #[error("the watch of {0} failed, and its backoff allows no restart")]
     WatchEnded(String),
     /// The shutdown dropped runs at an `await`: it exceeded its

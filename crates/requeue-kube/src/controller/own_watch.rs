@@ -234,8 +234,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
                 self.list_gained();
                 continue;
             }
-            // Changes of the shards come first: an event must not be applied by rules that are already
-            // outdated.
+            // Handle shard changes before events, so that no event is applied with an outdated set of shards.
             tokio::select! {
                 biased;
                 Ok(()) = self.gains.changed() => self.list_by = self.list_deadline(),

@@ -70,7 +70,7 @@ impl Readiness {
     /// The future can be dropped, and the method called again.
     pub async fn ready(&self) {
         for (_, lists) in self.lists() {
-            // The wait cannot fail: the sender is in `lists`.
+            // The wait cannot fail, because the sender is in `lists`.
             _ = lists.0.subscribe().wait_for(BTreeMap::is_empty).await;
         }
     }

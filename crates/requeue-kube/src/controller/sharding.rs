@@ -182,7 +182,7 @@ impl Group {
             None => Rule::Hash(self.shards.by),
         };
         let changing = ChangingShards::new(self.shards.count, rule);
-        // `set` cannot fail: a controller starts once.
+        // `set` cannot fail, because a controller starts once.
         _ = held.0.changing.set(changing.clone());
         self.parts.lock().push(held);
         changing

@@ -14,7 +14,7 @@ use crate::controller::Action;
 use crate::membership::ShardGroup;
 use crate::{Controller, Manager, policy};
 
-/// Returns a group with times that a busy machine does not exceed.
+/// Returns a shard group whose lease duration and renew deadline are long enough for a busy machine.
 fn group() -> ShardGroup {
     ShardGroup::new("web", NAMESPACE).objects("websites").lease(|lease| {
         let lease = lease.lease_duration(Duration::from_secs(90));

@@ -124,7 +124,7 @@ impl fmt::Display for OnPurpose {
 
 impl std::error::Error for OnPurpose {}
 
-/// The names of the reconciled objects, with their times.
+/// The names of the reconciled objects, with the times of their runs.
 #[derive(Clone)]
 pub(crate) struct Log(Arc<Mutex<Vec<(String, Duration)>>>, Instant);
 

@@ -1,4 +1,4 @@
-//! The configuration of an election: its Lease and its times.
+//! The configuration of an election: its Lease, durations and deadlines.
 
 use std::time::Duration;
 
@@ -7,11 +7,10 @@ use serde_json::{Value, json};
 
 use crate::error::ConfigError;
 
-/// The Lease and the times of an election.
+/// The Lease, durations and deadlines of an election.
 ///
-/// The defaults are client-go's: a lease of 15 s, a renew deadline of 10 s and a retry period of
-/// 2 s. The drain timeout is 30 s. [`LeaderElector::new`](super::LeaderElector::new) checks the
-/// values.
+/// The defaults are client-go's: a lease duration of 15 s, a renew deadline of 10 s and a retry period of 2 s. The
+/// drain timeout is 30 s. [`LeaderElector::new`](super::LeaderElector::new) checks the values.
 ///
 /// ```
 /// use std::time::Duration;

@@ -2,11 +2,11 @@
 //!
 //! Invariant: no two replicas lead at the same time. A leader's right ends one renew deadline after its last successful
 //! renewal was *sent*. The API server stored this renewal no earlier than it was sent, and a follower read it no
-//! earlier than it was stored. The follower then waits for a whole lease, which is longer. The follower takes over by a
-//! write that fails if another replica has written since the read.
+//! earlier than it was stored. The follower then waits for a whole lease duration, which is longer than the renew
+//! deadline. The follower takes over by a write that fails if another replica has written since the read.
 //!
-//! Only the rates of the two clocks matter: the faster clock may exceed the slower clock by less than the ratio of
-//! lease to renew deadline. The clocks need not show the same time.
+//! Only the rates of the two clocks matter: the faster clock may exceed the slower clock by less than the ratio of the
+//! lease duration to the renew deadline. The clocks need not show the same time.
 
 use std::time::Duration;
 
@@ -257,8 +257,8 @@ impl Election {
                 } else if request == Request::Read {
                     self.plan = Plan { request: held.write, at: now };
                 } else {
-                    // This is where safety is ensured: the right counts from the moment at which the
-                    // renewal was sent. Another replica cannot have seen it earlier.
+                    // This is where safety is ensured: the right counts from the moment at which the renewal was sent.
+                    // Another replica cannot have seen the renewal earlier.
                     held.renewed = sent.at;
                     held.conflicted = false;
                     let at = if held.write == Request::Hold { later } else { now };

@@ -153,7 +153,7 @@ impl LeaderElector {
         tracing::info!(lease = shared.lease, identity = shared.identity, %token, "became leader");
         shared.show_leading(true);
         if let Some(events) = &events {
-            // Does not wait: the Event is published in a separate task.
+            // Does not wait, because the Event is published in a separate task.
             drop(events.publish("became leader", token.uid()));
         }
         let leadership = Leadership {

@@ -44,7 +44,8 @@ const ANNOTATION: &str = "requeue/leader-term";
 /// - A fence is per object: an earlier leader can still write to objects that have not been claimed
 ///   yet.
 /// - Another Lease is another fence. If the Lease is deleted while a leader holds it, two processes lead until the
-///   first leader notices. The fence distinguishes their terms, and only the holder of the current Lease can claim.
+///   first leader notices. The fence distinguishes the terms of these two leaders, and only the holder of the current
+///   Lease can claim objects.
 ///
 /// ```no_run
 /// # use k8s_openapi::api::core::v1::ConfigMap;

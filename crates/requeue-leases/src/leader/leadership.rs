@@ -131,7 +131,7 @@ impl Shared {
             if let Some(it) = it {
                 return it;
             }
-            // The wait cannot fail: the sender is in `self`.
+            // The wait cannot fail, because the sender is in `self`.
             let _ = view.changed().await;
         }
     }

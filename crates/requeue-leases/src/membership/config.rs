@@ -56,7 +56,7 @@ impl ShardGroup {
     /// Creates the configuration of the group `name`, whose Leases are in `namespace`.
     ///
     /// If there is no such group, the first member creates it. Each controller needs a separate group. If two
-    /// controllers of one kind used one name, each would reconcile only a part of the objects.
+    /// controllers of the same kind used the same group name, each would reconcile only a part of the objects.
     pub fn new(name: impl Into<String>, namespace: impl Into<String>) -> Self {
         let name = name.into();
         let lease = Config::new(namespace, &name);

@@ -285,7 +285,7 @@ impl<'a> Driver<'a> {
             tracing::info!(group = self.config.name, member, count, "took shards over");
             if let Some(events) = &self.events {
                 let note = format!("{} took over {count} shards of {member}", self.member);
-                // Does not wait: the Event is published in a separate task.
+                // Does not wait, because the Event is published in a separate task.
                 drop(events.publish_note("ShardTakeover", "took shards over", note, uid));
             }
         }

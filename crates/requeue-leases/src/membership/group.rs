@@ -19,8 +19,8 @@
 //! therefore delay a member, but cannot make it act on the shard of another member.
 //!
 //! Only the rates of the clocks matter, as in the election: the faster clock may exceed the slower clock by less than
-//! the ratio of lease to renew deadline. A machine that was suspended may believe that all members have expired when it
-//! resumes. Such a machine reads their Leases before it acts on this.
+//! the ratio of the lease duration to the renew deadline. A machine that was suspended may believe that all members
+//! have expired when it resumes. Such a machine reads their Leases before it acts on this.
 //!
 //! A group object that is deleted ends the membership of all its members. The members may notice the deletion late.
 //! Each member Lease names the uid of the group object. As long as a Lease with another uid belongs to a member that

@@ -32,7 +32,7 @@ pub(super) async fn review_permissions(
             SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..<_>::default() };
         let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
         let answer = reviews.create(&PostParams::default(), &review).await;
-        // A missing answer is not a refusal: the requests that follow show the permissions.
+        // A missing answer is not a refusal, because the requests that follow show the permissions.
         answer.ok().and_then(|review| review.status).is_none_or(|status| status.allowed)
     }));
     match VERBS.into_iter().zip(allowed.await).find(|(_, allowed)| !allowed) {

@@ -102,7 +102,7 @@ struct Driver {
     membership: Membership,
     work: Arc<dyn ShardedWork>,
     /// The shards that are being released, each with the number of its release. A shard that is not
-    /// here must not be reported as drained: it may have been gained again.
+    /// here must not be reported as drained, because it may have been gained again.
     releasing: BTreeMap<u32, u64>,
     /// Each completes when no run of its shards is left.
     releases: FuturesUnordered<BoxFuture<'static, (Vec<u32>, u64)>>,

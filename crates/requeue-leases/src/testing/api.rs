@@ -29,7 +29,7 @@ pub struct Inner {
     /// The Kubernetes Events that were published.
     pub events: Vec<Value>,
     pub requests: usize,
-    /// The paths of the lists of other objects, also as streams, with their times.
+    /// The paths of the lists of other objects, also as streams, with the times at which they were requested.
     pub lists: Vec<(String, Instant)>,
     /// Returns true for the path and the query of a request that should fail, to simulate an outage.
     pub fails: Option<fn(&str, &str) -> bool>,

@@ -77,7 +77,8 @@ impl Ahead {
         Self {
             items: Unstarted::default(),
             most: options.claim_ahead,
-            // A key returns after ten horizons. This is at most a third of the lease, when the first renewal is due.
+            // A key returns after ten horizons. This is at most a third of the lease duration, after which the first
+            // renewal is due.
             longest: (options.lease / (3 * OVERDUE)).min(HORIZON.1),
             latency: Duration::ZERO,
             rate: 0.0,
@@ -130,8 +131,8 @@ impl Ahead {
         of: usize,
         is_rated: bool,
     ) {
-        // The latency is an average over about four claims: a single slow commit must not enlarge the
-        // horizon much.
+        // The latency is an average over about four claims, because a single slow commit must not enlarge the horizon
+        // much.
         self.latency = if self.latency.is_zero() { took } else { (3 * self.latency + took) / 4 };
         // One claim that finds fewer keys than requested ends the backlog: other processes may wait for keys.
         self.full = if is_rated || items.len() < of { 0 } else { self.full.saturating_add(1) };

@@ -302,7 +302,7 @@ async fn is_idle(shared: &Shared) -> bool {
 
 async fn claim(shared: &Arc<Shared>, claim: Claim, since: Instant) -> Answer<Found> {
     let (engine, place) = (&*shared.engine, &shared.place);
-    // A later answer is useless: the leases have expired.
+    // A later answer is useless, because the leases have expired.
     let claimed = timeout(claim.lease, engine.claim_keys(place, claim)).await;
     let claimed = claimed.unwrap_or_else(|_| Err(EngineError::late()));
     let claimed = claimed.inspect_err(|fault| {

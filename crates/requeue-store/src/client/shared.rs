@@ -166,7 +166,7 @@ impl Shared {
         // All requests are sent before the wait, so that they share batches.
         let sent: Vec<_> = keys.into_iter().map(send).collect();
         let (mut failed, mut is_unsure) = (None, false);
-        // Read all answers, also after a failure: they tell whether a part of the keys was added.
+        // Read all answers, also after a failure, because the answers tell whether a part of the keys was added.
         for (n, answered) in sent {
             match timeout_at(deadline, answered).await {
                 Ok(Ok(Ok(answer))) => added[n] = Some(answer),

@@ -1,4 +1,4 @@
-//! The failed runs of a key that engines keep.
+//! The failed runs that engines keep for a key.
 //!
 //! An engine keeps the n-th failure in a row in the slot n mod [`SLOTS`], so that it replaces an older one without a
 //! search. Slots may still contain failures of an earlier row: their numbers are greater than the number of failures,
@@ -20,7 +20,7 @@ pub(crate) const MOST: i64 = 10_000;
 /// A failed run, as engines keep it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Failed {
-    /// The number of failures in a row, with this one.
+    /// The number of failures in a row, including this failure.
     pub(crate) number: u32,
     /// The time at which the run ended.
     pub(crate) at: Micros,

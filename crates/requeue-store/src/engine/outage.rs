@@ -94,7 +94,7 @@ impl Part {
 
 impl Place {
     /// Waits until `deadline` for the answer to a request, and records whether the part of the store has answered. A
-    /// refusal is not recorded: the request is not retried.
+    /// refusal is not recorded, because the request is not retried.
     pub(crate) async fn answer_by<T>(
         &self,
         deadline: Instant,

@@ -1,6 +1,6 @@
 //! Identifies the server at an address after a failed connection, to explain the failure.
 //!
-//! A driver that meets another kind of server reports only a timeout or a malformed response.
+//! A driver that connects to the wrong kind of server reports only a timeout or a malformed response.
 
 use std::io;
 use std::sync::Arc;

@@ -25,7 +25,7 @@ pub(crate) struct Scheduled {
     pub(crate) group: Option<Arc<str>>,
     /// The next time. If `is_new`, the time at which the schedule began, or the last time before a pause.
     pub(crate) next_at: Micros,
-    /// True if the next time is not known yet: the schedule was stored or resumed.
+    /// True if the next time is not known yet, because the schedule was stored or resumed.
     pub(crate) is_new: bool,
     pub(crate) is_paused: bool,
     /// The reason why a process has refused the texts.

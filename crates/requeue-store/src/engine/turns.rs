@@ -354,7 +354,7 @@ impl Turns {
         if self.is_searching {
             self.steps += 1;
         } else {
-            // The lookup of this claim does not count: it may have preceded the request for wakes.
+            // The lookup of this claim does not count, because it may have preceded the request for wakes.
             self.is_searching = true;
             self.bands.iter_mut().for_each(Band::begin_search);
         }
@@ -371,8 +371,9 @@ impl Turns {
     }
 }
 
-/// Returns the number of turns that each visited group gets, so that they fill a claim of `wanted` keys. `groups` are
-/// the groups that may deliver, each with its weight and the number of keys that it has already got in its turn.
+/// Returns the number of turns that each visited group gets. The turns of all these groups together fill a claim of
+/// `wanted` keys. `groups` are the groups that may deliver, each with its weight and the number of keys that it has
+/// already got in its turn.
 pub(crate) fn turns_each(wanted: usize, groups: impl Iterator<Item = (u32, u32)>) -> usize {
     let add = |(sum, used): (u64, u64), (weight, had): (u32, u32)| {
         (sum + u64::from(weight), used + u64::from(had))
@@ -452,7 +453,7 @@ mod tests {
         assert_eq!(turns_each(16, [(1, 2), (1, 0)].into_iter()), 9);
     }
 
-    /// Makes an empty claim that has looked up groups up to this one in each priority.
+    /// Makes an empty claim that has looked up groups up to `cursor` in each priority.
     fn look_up_to(turns: &mut Turns, cursor: &str) -> bool {
         _ = turns.next_rounds();
         let looked_up = Visited { cursor: Some(cursor.into()), ..Visited::default() };

@@ -118,7 +118,8 @@ impl EngineError {
         Self { kind, ..self }
     }
 
-    /// Returns the error of a request that changes nothing, of a greater change.
+    /// Returns the error of a change that failed at a read, before it changed anything. A read changes nothing, so
+    /// nothing was changed even if its answer was lost.
     pub(crate) fn of_a_read(self) -> Self {
         let kind = if self.kind == Kind::Unsure { Kind::Absent } else { self.kind };
         Self { kind, ..self }

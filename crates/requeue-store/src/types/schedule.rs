@@ -123,7 +123,7 @@ pub struct ScheduleInfo {
     pub next: Option<Duration>,
     /// The same time by the clock of the store, which may differ from the clock of this process.
     pub next_at: Option<SystemTime>,
-    /// True if the schedule adds nothing: it is [paused](crate::Queue::pause_schedule), or was refused.
+    /// True if the schedule adds nothing, because it is [paused](crate::Queue::pause_schedule), or was refused.
     pub is_paused: bool,
     /// The reason why a worker has refused the schedule. Such a schedule was stored by SQL, or its time zone is unknown
     /// to the worker.

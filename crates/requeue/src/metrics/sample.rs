@@ -85,7 +85,7 @@ pub struct Times {
     pub worked: Histogram,
     /// The sum of the times for which the keys in flight have been in flight.
     pub unfinished_work: Duration,
-    /// The longest of these times.
+    /// The longest time for which a key in flight has been in flight.
     pub longest_running: Duration,
     /// The time for which the oldest ready key has been ready.
     pub oldest_ready: Duration,

@@ -184,8 +184,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         let locked = self.shared.lock_for(Operation::Promote, None);
         let Ok((mut state, now)) = locked else { return Cancelled::default() };
         state.core.promote(now, LOCK_BATCH);
-        // The limiter needs a reference to an owned key, which the record contains. The limiter counts no failures of a
-        // key without a record.
+        // The limiter needs a reference to an owned key, which the record contains. If the key has no record, the
+        // limiter has no failures of this key to forget.
         let forgets = self.shared.limiter.may_forget();
         let known = if forgets { state.core.look_up(key, hash) } else { None };
         let cancelled = state.core.cancel(key, hash);

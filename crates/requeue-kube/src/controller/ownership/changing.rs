@@ -482,7 +482,8 @@ impl Ownership for ChangingShards {
         });
         let (shard, is_held) = shard?;
         if matches!(shards.states[shard as usize], State::Gained(_)) {
-            // The key is in the group of another shard, or was delivered before the pause.
+            // The group of a gained shard is paused. The key was delivered anyway, because it is still in the group
+            // of another shard, or because it was delivered before the pause.
             places.mark_moved(key);
         }
         let counted = || CountedRun { inner: Arc::clone(&self.0), key: key.clone(), uid };

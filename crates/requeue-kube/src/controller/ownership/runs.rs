@@ -24,7 +24,7 @@ impl Runs {
 
     pub(super) fn end_run(&self, key: &ObjectKey) {
         self.shards.lock().remove(key);
-        // The notification comes after the removal: a waiter that is woken must not see the run.
+        // The notification comes after the removal, because a waiter that is woken must not see the run.
         self.ended.notify_waiters();
     }
 

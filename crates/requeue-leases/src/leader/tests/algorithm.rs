@@ -13,7 +13,8 @@ use crate::lease::ASSIGNMENT;
 use crate::requests::{Answer, Call};
 use crate::testing::ElectionServer as Server;
 
-/// A candidate with times of 15, 10 and 2 s, and a server. The test drives both.
+/// A candidate with a lease duration of 15 s, a renew deadline of 10 s and a retry period of 2 s, and a server. The
+/// test drives both.
 struct Driven {
     election: Election,
     server: Server,

@@ -5,7 +5,7 @@
 //! or lost, or are executed without a response. Candidates are disconnected, stall, crash and
 //! release.
 //!
-//! A candidate considers itself leader while its clock says so. If it stalls or freezes without
+//! A candidate considers itself the leader until its term has ended by its own clock. If it stalls or freezes without
 //! reading its clock, the election cannot stop it; a fence can.
 
 use std::cmp::Reverse;

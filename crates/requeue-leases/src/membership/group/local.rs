@@ -119,7 +119,7 @@ impl Group {
             let local = self.local[shard];
             let next = match (local, mine) {
                 (Local::Elsewhere, false) => Local::Elsewhere,
-                // The write of another holder can no longer succeed: it named an earlier version.
+                // The write of another holder can no longer succeed, because it named an earlier version.
                 (Local::Given { number, since }, true) if number == slot.number => {
                     Local::Drained { number, since }
                 }
@@ -129,8 +129,8 @@ impl Group {
                     | Local::Drained { number, .. },
                     true,
                 ) if number == slot.number => local,
-                // The number differs: the shard was taken from this replica, and came back. Another replica may have
-                // acted on the shard since then, so the runs of the former number must end.
+                // The number differs, because the shard was taken from this replica, and came back. Another replica may
+                // have acted on the shard since then, so the runs of the former number must end.
                 (_, true) => {
                     if matches!(local, Local::Held { .. } | Local::Releasing { .. }) {
                         lost.push(shard);

@@ -12,7 +12,7 @@ use crate::membership::{MembershipError, ShardGroup};
 use crate::range::ShardBy;
 use crate::testing::{Fake, NAMESPACE};
 
-/// Returns a group with times that a busy machine does not exceed.
+/// Returns a shard group whose lease duration and renew deadline are long enough for a busy machine.
 fn group() -> ShardGroup {
     ShardGroup::new("web", NAMESPACE).count(4).objects("websites").lease(|lease| {
         let lease = lease.lease_duration(Duration::from_secs(90));

@@ -51,11 +51,11 @@ enum Planted {
     NoPrecondition,
     /// A holder acts on a shard until the response to the write of the new holder.
     ActsUntilResponse,
-    /// A holder acts for half a lease after its right has ended.
+    /// A holder acts for half a lease duration after its right has ended.
     OverstaysRight,
     /// A holder reports shards as drained while their runs continue.
     DrainsEarly,
-    /// The clocks differ by more than the ratio of lease to renew deadline.
+    /// The rates of the clocks differ by more than the ratio of the lease duration to the renew deadline.
     FastClocks,
     /// The runs of a stopping member continue when it has left.
     ReleasesEarly,

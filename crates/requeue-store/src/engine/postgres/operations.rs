@@ -501,8 +501,8 @@ impl Postgres {
 }
 
 impl Sessions {
-    /// Claims keys. Also returns the lower bounds for the next claim, and the transactions that
-    /// were in progress: the newest ones only with `names_newest`.
+    /// Claims keys. Also returns the lower bounds for the next claim, and the transactions that were in progress during
+    /// this claim. The newest of these are included only if `names_newest` is true.
     pub(super) async fn claim(
         &self,
         queue: &Place,

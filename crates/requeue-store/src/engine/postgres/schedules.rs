@@ -88,7 +88,7 @@ pub(super) enum Order<'a> {
     Due,
     /// This key.
     Only(&'a Key),
-    /// By key, after this one.
+    /// By key, after this key.
     Key(Option<&'a Key>),
 }
 

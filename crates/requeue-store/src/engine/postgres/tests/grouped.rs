@@ -167,7 +167,8 @@ async fn what_frees_a_slot_wakes_another_process() {
     woken(&mut others).await;
     let client = other(&url).await;
     let notify = format!("notify requeue_{}", another.id);
-    // Waits as a process that has no key. Notifications arrive in order: when this one has arrived, all earlier ones have.
+    // Waits as a process that has no key. Notifications arrive in order. When the next one arrives, all earlier ones
+    // have also arrived.
     let mut wait_again = async |wakes: &mut watch::Receiver<u64>| {
         wait(&waiter, &place).await;
         client.batch_execute(&notify).await.expect("notified");

@@ -120,7 +120,7 @@ async fn an_upgrade_names_the_objects_that_need_a_function() {
 async fn two_openers_upgrade_a_schema_once() {
     let Some(server) = Server::shared() else { return };
     let url = older_schema(server).await;
-    // A second upgrade would fail: its column would exist.
+    // A second upgrade would fail, because the column that it adds would already exist.
     let (first, second) = tokio::join!(open(&url), open(&url));
     first.expect("the schema is upgraded");
     second.expect("the schema is upgraded");

@@ -49,7 +49,8 @@ async fn who_waits_is_told_when_a_key_is_ready_and_only_then() {
     run("select requeue.add('q', 'c', '1 hour')").await;
     run("select requeue.add('another', 'd')").await;
     run("select requeue.add('q', 'a')").await;
-    // Notifications arrive in order: when this one has arrived, all earlier ones have.
+    // `heard` sends a notification to `another`. Notifications arrive in order, so when it arrives, all earlier ones
+    // have also arrived.
     let mut others = ears.subscribe_wakes(&another);
     woken(&mut others).await;
     let mut heard = async |wakes: &watch::Receiver<u64>| {
@@ -159,7 +160,7 @@ async fn who_waits_is_told_of_all_that_is_due_before_they_look_again() {
         adder.batch_execute(&add).await.expect("added");
         let cancelled = engine.cancel_keys(&queue, vec!["a".into()], None).await;
         assert!(cancelled.expect("cancelled")[0] == Some(true));
-        // Notifications arrive in order: when this one has arrived, all earlier ones have.
+        // Notifications arrive in order. When the next one arrives, all earlier ones have also arrived.
         adder.batch_execute(&format!("notify requeue_{}", another.id)).await.expect("notified");
         woken(&mut others).await;
         *wakes.borrow() > before
