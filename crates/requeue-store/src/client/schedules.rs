@@ -22,7 +22,7 @@ const PAGE: usize = 64;
 /// The number of failed schedules that one look retries. After this number of failures because the store is unable, a
 /// look ends. A failure can take as long as the wait for a lock.
 const RETRIES: usize = 8;
-/// The pauses after failures: they double from the first value to the second.
+/// The pauses after failures double from the first value to the second.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(8));
 /// After this number of polls, a process looks at the schedules, even if no claim has reported a due schedule.
 const POLLS: u32 = 10;

@@ -375,7 +375,7 @@ error! {
     ///
     /// A drop that finds [keys](ErrorKind::HasKeys) or [no such queue](ErrorKind::Missing) has no source.
     UpdateError, CHECK, {
-        /// Returns true if the change, or a part of it, may have been made nevertheless: the answer to a
+        /// Returns true if the change, or a part of it, may have been made nevertheless, because the answer to a
         /// request was lost, or only a part succeeded.
         may_have_happened
     }
@@ -384,7 +384,7 @@ error! {
 error! {
     /// The error of an add: the key was not added, as far as is known.
     AddError, HARMLESS_ADD, {
-        /// Returns true if the key may have been added nevertheless: the request was sent, and its answer was
+        /// Returns true if the key may have been added nevertheless, because the request was sent, and its answer was
         /// lost. Adding the key again is harmless.
         may_have_happened
     }

@@ -113,7 +113,7 @@ impl TimerThread {
         let key = state.timers.insert(at, waker);
         let is_first = state.timers.first_deadline() == Some(key);
         drop(state);
-        // The thread still sleeps until the former first deadline.
+        // The thread still sleeps until the deadline that was first before `at`.
         if is_first {
             self.earlier.notify_one();
         }
