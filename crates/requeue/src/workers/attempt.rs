@@ -97,12 +97,9 @@ where
             }
             Ended::Dropped(_) => None,
         };
-        if let Some(result) = &result {
-            outer.record_result(result);
-        }
         // The parent ends last.
         drop(span);
-        drop(outer);
+        outer.end_with(result.as_ref());
         match result {
             Some(result) => {
                 let completion =

@@ -42,9 +42,10 @@ impl AttemptSpan {
         }
     }
 
-    pub(super) fn record_result(&self, result: &Result<Action, Error>) {
+    /// Ends the span. Without a result, the run was dropped.
+    pub(super) fn end_with(self, result: Option<&Result<Action, Error>>) {
         let run = self.run.as_ref().filter(|run| run.is_recording());
-        if let (Some(run), Err(error)) = (run, result) {
+        if let (Some(run), Some(Err(error))) = (run, result) {
             // The words of `error.type` are few, and errors of users have none.
             quietly(|| error.to_string()).into_iter().for_each(|error| run.fail("_OTHER", error));
         }
@@ -66,5 +67,5 @@ impl AttemptSpan {
         future
     }
 
-    pub(super) fn record_result(&self, _: &Result<Action, Error>) {}
+    pub(super) fn end_with(self, _: Option<&Result<Action, Error>>) {}
 }

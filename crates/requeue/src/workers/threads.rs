@@ -296,8 +296,7 @@ where
             self.workers.queue.note_panic();
             Options::after_panic(&item, panic, &token)
         });
-        span.record_result(&result);
-        drop(span);
+        span.end_with(Some(&result));
         // The run has ended, so a later cancellation must not reach its token.
         drop(watch);
         let completion = self.workers.options.choose_completion(&mut item, attempt, result, &token);
