@@ -40,6 +40,7 @@ followed() {
 left_behind() {
     position=$(ask "$dir" "select pg_current_wal_lsn()") || position=0/0
     until [ "$(ask "$dir/replica" "select coalesce(pg_last_wal_receive_lsn(), '0/0') >= '$position'")" = t ]; do
+        "$programs/pg_ctl" status --pgdata "$dir/replica" || return
         sleep 0.05
     done
     "$programs/pg_ctl" stop --wait --mode fast --pgdata "$dir/replica"

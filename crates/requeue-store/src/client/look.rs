@@ -5,7 +5,7 @@ use std::time::Duration;
 use requeue::metrics::{AtGroupLimit, Sample};
 
 use crate::engine::{Engine, Place, SORTED_KEYS};
-use crate::types::error::Answer;
+use crate::types::error::{Answer, Kind};
 use crate::types::inspect::GroupInfo;
 
 /// The maximum number of groups that a look reads.
@@ -40,17 +40,22 @@ pub(crate) async fn read_look(
     let is_paused = engine.is_paused(place).await?;
     // The list of groups costs a read of all keys. Most engines also read all keys to count them.
     let is_cheap = !engine.scans() || keys <= SORTED_KEYS;
-    let groups = match has_groups && is_cheap {
-        // An older role in PostgreSQL may not read the groups.
-        true => engine.list_groups(place, None, GROUPS).await.unwrap_or_default(),
-        false => Vec::new(),
+    let at_group_limit = match has_groups && is_cheap {
+        true => match engine.list_groups(place, None, GROUPS).await {
+            Ok(groups) => keys_at_limit(place.group_limit, &groups),
+            // An older role in PostgreSQL may not read the groups.
+            Err(fault) if fault.kind == Kind::Refused => None,
+            Err(fault) => return Err(fault),
+        },
+        false => None,
     };
-    Ok(Look { is_paused, at_group_limit: keys_at_limit(&groups) })
+    Ok(Look { is_paused, at_group_limit })
 }
 
-/// Returns the ready keys of the groups that have reached their limit, or `None` if no group has a limit.
-fn keys_at_limit(groups: &[GroupInfo]) -> Option<AtGroupLimit> {
-    let mut found = None;
+/// Returns the ready keys of the groups that have reached their limit, or `None` if neither the queue nor a group has a
+/// limit.
+fn keys_at_limit(default: Option<u32>, groups: &[GroupInfo]) -> Option<AtGroupLimit> {
+    let mut found = default.map(|_| AtGroupLimit::default());
     for GroupInfo { counts, limit, is_paused, .. } in groups {
         let Some(limit) = *limit else { continue };
         let at_limit = found.get_or_insert_with(AtGroupLimit::default);

@@ -374,9 +374,9 @@ impl Row {
         if self.state(now) != from {
             return false;
         }
-        let asked = self.asked;
+        let (asked, trace) = (self.asked, self.trace.take());
         self.take_back();
-        self.asked = asked;
+        (self.asked, self.trace) = (asked, trace);
         (self.at, self.since) = (Some(now), now);
         true
     }

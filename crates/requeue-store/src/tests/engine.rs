@@ -22,7 +22,7 @@ use crate::tests::BoxAnswer;
 use crate::tests::activity::Numbers;
 use crate::types::add::{Added, Priority};
 use crate::types::error::{Answer, EngineError, Kind};
-use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
+use crate::types::inspect::{Entry, GroupInfo, ParkedKey, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 
 /// A failure that a test injects into a call.
@@ -420,6 +420,10 @@ impl Engine for Memory {
 
     async fn is_paused(&self, _: &Place) -> Answer<bool> {
         self.operation(0, |_, _| self.is_paused.load(Ordering::SeqCst)).await
+    }
+
+    async fn list_groups(&self, _: &Place, _: Option<&str>, _: usize) -> Answer<Vec<GroupInfo>> {
+        self.operation(0, |_, _| Vec::new()).await
     }
 
     async fn send_completions(&self, queue: &Place, ends: Vec<End>, tried: Tried) -> Answers<bool> {

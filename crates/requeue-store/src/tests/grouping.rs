@@ -425,6 +425,9 @@ async fn metrics_show_a_pause_and_the_ready_keys_of_full_groups() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = store_in(&dir).await;
     let queue = open(&store, PATTERN, 1).await;
+    let none = look(&queue).await.at_group_limit.expect("groups have a limit");
+    assert_eq!(none, requeue::metrics::AtGroupLimit::default(), "the queue has no keys");
+    let queue = open(&store, PATTERN, 1).await;
     queue.add_all(["a/1", "a/2", "a/3", "b/1", "c/1", "c/2"]).await.expect("added");
     let items = get_all(&queue).await;
     queue.group("c").pause().await.expect("paused");
@@ -445,4 +448,29 @@ async fn metrics_show_a_pause_and_the_ready_keys_of_full_groups() {
     let at_limit = other.at_group_limit.expect("groups have a limit");
     assert_eq!((other.paused, at_limit), (Some(true), requeue::metrics::AtGroupLimit::default()));
     assert_eq!(other.totals.consecutive.counts[0], 0, "the runs of another process");
+}
+
+#[cfg(feature = "prometheus")]
+#[tokio::test]
+async fn metrics_keep_the_last_look_if_the_store_cannot_list_groups() {
+    use crate::client::look::read_look;
+    use crate::engine::{Place, Settings};
+    use crate::tests::engine::{Memory, Mishap};
+
+    let settings =
+        Settings { group_by: Some("".into()), group_limit: Some(1), ..Settings::default() };
+    let (engine, place) = (Memory::new(), Place::new(1, "q", settings));
+    let shown = async |mishap| {
+        engine.fail([Mishap::Fine, mishap]);
+        let mut sample = requeue::metrics::Sample::default();
+        let look = read_look(&engine, &place, true, 0).await;
+        look.map(|look| {
+            look.add_to(&mut sample, Duration::ZERO);
+            sample.at_group_limit.is_some()
+        })
+    };
+    assert!(shown(Mishap::Fine).await.expect("read"));
+    // A role that may not read the groups.
+    assert!(!shown(Mishap::Refused).await.expect("read"));
+    shown(Mishap::Absent).await.expect_err("the groups are unknown");
 }

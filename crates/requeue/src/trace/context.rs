@@ -54,7 +54,8 @@ impl fmt::Display for Origin {
         };
         write!(f, "{}{cause} {}", at.as_micros(), traceparent(&self.span))?;
         match self.span.trace_state().header() {
-            state if state.is_empty() => Ok(()),
+            // A reader would drop a longer one.
+            state if state.is_empty() || state.len() > MAX_STATE => Ok(()),
             state => write!(f, " {state}"),
         }
     }
@@ -191,6 +192,12 @@ mod tests {
         let text = format!("{one}\nnonsense\n1 2\n{two}\n");
         assert_eq!(Origins::parse(&text), Origins::new(vec![one, two]));
         assert_eq!(Origins::parse("nonsense"), None);
+        let states = (0..32).map(|n| (format!("key{n}"), "x".repeat(100)));
+        let state = TraceState::from_key_value(states).expect("valid");
+        let span = new(None, None).span;
+        let (trace, id, flags) = (span.trace_id(), span.span_id(), span.trace_flags());
+        let long = SpanContext::new(trace, id, flags, true, state);
+        assert_eq!(Origin { span: long, at, cause: None }.to_string(), new(None, None).to_string());
         assert_eq!(
             Origins::parse(&format!("{} {PARENT}", u64::MAX)).map(|all| all.0.len()),
             Some(1)

@@ -61,7 +61,8 @@
 //!
 //! In a queue with groups, claims deliver nothing while the numbers of keys in flight are wrong, because they could not
 //! keep the limits. Each script adds differences to these numbers, so that their sum stays wrong until the repair counts
-//! all keys in flight.
+//! all keys in flight. A script that finds an impossible number makes the sum wrong. So do the reviews of the schedules if
+//! the numbers do not add up to their sum.
 
 mod actions;
 mod activity;

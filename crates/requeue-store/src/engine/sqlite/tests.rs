@@ -276,6 +276,14 @@ async fn trace_contexts_stay_with_a_run_until_it_succeeds() {
     assert_eq!(out.trace.as_deref(), Some("5"));
     end(&out, Finish::Succeed).await;
     add(Some("6")).await;
+    let out = claimed().await;
+    end(&out, Finish::GiveUp(Failure::new(out.asked, "no"))).await;
+    let revived = engine.make_ready(&queue, vec!["a".into()], State::Parked).await;
+    assert_eq!(revived.expect("revived"), [Some(true)]);
+    let out = claimed().await;
+    assert_eq!(out.trace.as_deref(), Some("6"));
+    end(&out, Finish::Succeed).await;
+    add(Some("7")).await;
     assert_eq!(
         engine.cancel_keys(&queue, vec!["a".into()], None).await.expect("cancelled"),
         [Some(true)]

@@ -1,7 +1,8 @@
 -- Answers whether the shard had its pause, the time that claims read, or a rate; and the time, and the keys whose schedules
 -- are due first, with their schedules. ARGV: the greatest number of keys.
 -- Another client, or an eviction, may have removed the time that claims read, which is then written again, or schedules,
--- whose times are then removed.
+-- whose times are then removed. In a queue with groups, a single number of keys in flight may be wrong, which no claim
+-- sees.
 local answer, most, found = { now() }, tonumber(ARGV[1]), 0
 repeat
   local has_lost = false
@@ -20,5 +21,22 @@ until not has_lost
 local is_paused, noted, rate = standing()
 if (noted or NEVER) ~= first(SCHEDULE_TIMES) then
   note_next()
+end
+if TURNS then
+  -- A scan may return a field twice.
+  local counts, sum, cursor = {}, 0, '0'
+  repeat
+    local step = redis.call('HSCAN', IN_FLIGHT, cursor, 'COUNT', 1000)
+    cursor = step[1]
+    for i = 1, #step[2], 2 do
+      counts[step[2][i]] = tonumber(step[2][i + 1]) or NEVER
+    end
+  until cursor == '0'
+  for group, count in pairs(counts) do
+    sum = sum + (group == DEFAULT and -count or count)
+  end
+  if sum ~= 0 then
+    distrust_counts()
+  end
 end
 return { (is_paused or noted or rate) and 1 or 0, answer }

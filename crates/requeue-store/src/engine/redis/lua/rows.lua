@@ -180,7 +180,7 @@ local function skip_group(key, text)
   end
   -- Another client may have written a row without a group.
   local start = string.find(text, '\0', 1, true) or 0
-  group_of[key] = string.sub(text, 1, start - 1)
+  group_of[key] = start > 0 and string.sub(text, 1, start - 1) or ''
   return start
 end
 
@@ -330,10 +330,21 @@ if TURNS then
   -- The numbers of keys in flight of the groups that `read_in_flight` has read.
   in_flight = {}
 
+  -- Makes a number infinite, so that its group delivers no key until the repair.
+  local function distrust(group)
+    in_flight[group], in_flight[DEFAULT] = math.huge, math.huge
+    distrust_counts()
+  end
+
   local function read_in_flight(groups)
     if #groups > 0 then
       for i, count in ipairs(redis.call('HMGET', IN_FLIGHT, unpack(groups))) do
-        in_flight[groups[i]] = tonumber(count or 0)
+        local number = tonumber(count or 0)
+        in_flight[groups[i]] = number
+        -- Another client may have written anything, even NaN.
+        if not number or number < 0 or number % 1 ~= 0 then
+          distrust(groups[i])
+        end
       end
     end
   end
@@ -421,7 +432,8 @@ if TURNS then
     read_in_flight(groups)
     for group, change in pairs(changes) do
       in_flight[group] = in_flight[group] + change
-      if in_flight[group] == 0 then
+      -- A sum of 0 stays, so that its loss shows.
+      if in_flight[group] == 0 and group ~= DEFAULT then
         gone[#gone + 1] = group
       else
         written[#written + 1] = group

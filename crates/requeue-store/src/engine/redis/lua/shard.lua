@@ -104,10 +104,11 @@ local function unplaced()
   return redis.call('HLEN', ROWS) - placed
 end
 
--- Returns whether the numbers of keys in flight by group are wrong. Scripts change them by differences, so that a
--- wrong sum stays wrong until the repair.
+-- Returns whether the sum of the numbers of keys in flight by group is wrong. Scripts change it by differences, so that
+-- a wrong sum stays wrong until the repair. Without a sum, LEASES may also be lost.
 local function is_miscounted()
-  return redis.call('ZCARD', LEASES) ~= tonumber(redis.call('HGET', IN_FLIGHT, DEFAULT) or 0)
+  local sum = redis.call('HGET', IN_FLIGHT, DEFAULT)
+  return redis.call('ZCARD', LEASES) ~= tonumber(sum or 0) or not sum and unplaced() ~= 0
 end
 
 local function is_damaged()
@@ -137,6 +138,13 @@ local function wake()
   if redis.call('LLEN', WAKE) == 0 then
     redis.call('LPUSH', WAKE, 1)
   end
+end
+
+-- Makes the sum of the numbers of keys in flight wrong, so that the next claim delivers nothing, and a repair counts the
+-- keys.
+local function distrust_counts()
+  redis.call('HSET', IN_FLIGHT, DEFAULT, 'inf')
+  wake()
 end
 
 -- The bands as text: Lua converts numbers slowly.

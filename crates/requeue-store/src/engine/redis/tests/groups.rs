@@ -67,11 +67,20 @@ async fn finish_all(engine: &Redis, place: &Place, items: Vec<crate::engine::Del
     }
 }
 
+/// Checks that no key is ready or in flight.
+fn assert_nothing_is_left(server: &Server, name: &str) {
+    let part = |part| format!("requeue:{{{name}/0.0}}:{part}");
+    assert_eq!(server.cli(&["exists", &part("turns"), &part("leases")]), "0");
+    assert_eq!(server.cli(&["hgetall", &part("in-flight")]), "\u{1}\n0");
+}
+
 #[tokio::test]
 async fn a_shard_that_has_lost_a_part_of_its_groups_is_repaired_and_keeps_their_limits() {
     let Some(server) = Server::shared() else { return };
-    for (part, group_by) in PARTS.iter().flat_map(|part| [(part, ""), (part, PATTERN)]) {
-        let name = name(part);
+    let pairs = PARTS.map(|part| PARTS.into_iter().filter(|other| *other != part).collect());
+    let lost = PARTS.map(|part| vec![part]).into_iter().chain(pairs).chain([PARTS.to_vec()]);
+    for (parts, group_by) in lost.flat_map(|parts| [(parts.clone(), ""), (parts, PATTERN)]) {
+        let name = name("lost");
         let (engine, place) = grouped(&server.url(""), &name, group_by).await;
         add(&engine, &place, &["p/1"], Add::now()).await;
         for out in claim_all(&engine, &place).await {
@@ -85,14 +94,16 @@ async fn a_shard_that_has_lost_a_part_of_its_groups_is_repaired_and_keeps_their_
         assert_eq!(names(&first), ["a: a/1", "b: b/1"]);
         add(&engine, &place, &["c/1"], Add::now()).await;
 
-        let key = format!("requeue:{{{name}/0.0}}:{part}");
-        assert_eq!(server.cli(&["del", &key]), "1", "{key}");
+        for part in &parts {
+            let key = format!("requeue:{{{name}/0.0}}:{part}");
+            assert_eq!(server.cli(&["del", &key]), "1", "{key}");
+        }
         let second = claim_all(&engine, &place).await;
-        assert_eq!(names(&second), ["c: c/1"], "{part}, {group_by:?}: the limit is kept");
+        assert_eq!(names(&second), ["c: c/1"], "{parts:?}, {group_by:?}: the limit is kept");
         finish_all(&engine, &place, first).await;
         finish_all(&engine, &place, second).await;
         let third = claim_all(&engine, &place).await;
-        assert_eq!(names(&third), ["a: a/2", "b: b/2"], "{part}, {group_by:?}");
+        assert_eq!(names(&third), ["a: a/2", "b: b/2"], "{parts:?}, {group_by:?}");
         let page = engine.read_page(&place, None, None, 9).await.expect("a page");
         let found: Vec<_> =
             page.iter().map(|entry| (entry.key.to_string(), entry.group.as_deref())).collect();
@@ -102,14 +113,11 @@ async fn a_shard_that_has_lost_a_part_of_its_groups_is_repaired_and_keeps_their_
             ("p/1".to_owned(), Some("p")),
             ("w/1".to_owned(), Some("w")),
         ];
-        assert_eq!(found, expected, "{part}, {group_by:?}");
+        assert_eq!(found, expected, "{parts:?}, {group_by:?}");
         finish_all(&engine, &place, third).await;
         let keys = ["p/1", "w/1"].map(Key::from).to_vec();
         engine.cancel_keys(&place, keys, None).await.expect("cancelled");
-        for part in PARTS {
-            let key = format!("requeue:{{{name}/0.0}}:{part}");
-            assert_eq!(server.cli(&["exists", &key]), "0", "{key} has members");
-        }
+        assert_nothing_is_left(server, &name);
     }
 }
 
@@ -132,11 +140,72 @@ async fn a_key_that_leaves_flight_before_a_repair_holds_no_slot_afterwards() {
         let items = claim_all(&engine, &place).await;
         assert_eq!(names(&items), ["b: b/2"], "{part}");
         finish_all(&engine, &place, items).await;
-        for part in PARTS {
-            let key = format!("requeue:{{{name}/0.0}}:{part}");
-            assert_eq!(server.cli(&["exists", &key]), "0", "{key} has members");
+        assert_nothing_is_left(server, &name);
+    }
+}
+
+/// Another client changes the number of keys in flight of one group.
+#[tokio::test]
+async fn a_wrong_number_of_a_group_is_counted_again() {
+    let Some(server) = Server::shared() else { return };
+    for number in ["", "0", "5", "-1", "0.5", "nan", "inf", "many"] {
+        for is_reviewed in [false, true] {
+            let name = name("number");
+            let (engine, place) = grouped(&server.url(""), &name, PATTERN).await;
+            add(&engine, &place, &["a/1", "b/1"], Add::now()).await;
+            let first = claim_all(&engine, &place).await;
+            assert_eq!(names(&first), ["a: a/1", "b: b/1"]);
+            let key = format!("requeue:{{{name}/0.0}}:in-flight");
+            match number {
+                "" => server.cli(&["hdel", &key, "a"]),
+                _ => server.cli(&["hset", &key, "a", number]),
+            };
+            if is_reviewed {
+                engine.next_schedules(&place, 0, 9).await.expect("read");
+            }
+            let (a, b): (Vec<_>, Vec<_>) =
+                first.into_iter().partition(|out| out.group.as_deref() == Some("a"));
+            if is_reviewed {
+                add(&engine, &place, &["a/2"], Add::now()).await;
+                assert_eq!(claim_all(&engine, &place).await, [], "{number:?}: the limit is kept");
+                finish_all(&engine, &place, a).await;
+            } else {
+                finish_all(&engine, &place, a).await;
+                add(&engine, &place, &["a/2"], Add::now()).await;
+            }
+            if number == "5" {
+                // No single operation can see this.
+                engine.next_schedules(&place, 0, 9).await.expect("read");
+            }
+            add(&engine, &place, &["a/3"], Add::now()).await;
+            let second = claim_all(&engine, &place).await;
+            assert_eq!(names(&second), ["a: a/2"], "{number:?}, {is_reviewed}");
+            finish_all(&engine, &place, second).await;
+            let third = claim_all(&engine, &place).await;
+            assert_eq!(names(&third), ["a: a/3"], "{number:?}, {is_reviewed}");
+            finish_all(&engine, &place, third).await;
+            finish_all(&engine, &place, b).await;
+            assert_nothing_is_left(server, &name);
         }
     }
+}
+
+/// The leases are lost while a repair is between its last two steps.
+#[tokio::test]
+async fn keys_in_flight_are_not_counted_without_their_leases() {
+    let Some(server) = Server::shared() else { return };
+    let name = name("count");
+    let (engine, place) = grouped(&server.url(""), &name, PATTERN).await;
+    add(&engine, &place, &["a/1", "a/2"], Add::now()).await;
+    let first = claim_all(&engine, &place).await;
+    assert_eq!(server.cli(&["del", &format!("requeue:{{{name}/0.0}}:leases")]), "1");
+    let shards = engine.shards_of(&place).expect("the queue is open");
+    let mut count = engine.nodes.scripts.repair.on(&shards[0]);
+    count.arg(16).arg(0);
+    engine.nodes.run_script(shards[0].slot, &count).await.expect("counted");
+    assert_eq!(claim_all(&engine, &place).await, [], "the limit is kept");
+    finish_all(&engine, &place, first).await;
+    assert_eq!(names(&claim_all(&engine, &place).await), ["a: a/2"]);
 }
 
 #[tokio::test]
@@ -335,10 +404,26 @@ async fn a_row_that_cannot_be_read_holds_no_slot_of_its_group() {
         let items = claim_all(&engine, &place).await;
         assert_eq!(names(&items), ["a: a/1"], "{state}");
         finish_all(&engine, &place, items).await;
-        for part in PARTS.map(part) {
-            assert_eq!(server.cli(&["exists", &part]), "0", "{part} has members");
-        }
+        assert_nothing_is_left(server, &name);
     }
+}
+
+#[tokio::test]
+async fn a_row_without_a_group_is_set_aside() {
+    let Some(server) = Server::shared() else { return };
+    let name = name("groupless");
+    let (engine, place) = grouped(&server.url(""), &name, PATTERN).await;
+    let part = |part: &str| format!("requeue:{{{name}/0.0}}:{part}");
+    let write = r"return redis.call('hset', KEYS[1], 'bad', '\255 not a row')";
+    server.cli(&["eval", write, "1", &part("rows")]);
+    server.cli(&["zadd", &part("normal"), "1", "bad"]);
+    add(&engine, &place, &["a/1"], Add::now()).await;
+    for _ in 0..2 {
+        engine.claim_keys(&place, ONE).await.expect("claimed");
+    }
+    let entry = engine.look_up(&place, &"bad".into()).await.expect("looked up");
+    let entry = entry.expect("the row is kept");
+    assert_eq!((entry.state, entry.group), (State::Damaged, None));
 }
 
 #[tokio::test]
