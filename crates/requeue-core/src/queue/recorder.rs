@@ -517,12 +517,6 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Records that the pending runs of the key in `slot` were cancelled if there were any, and its failures forgotten.
-    pub(super) fn record_cancel(&mut self, slot: Slot, any: bool) {
-        let transition = if any { Transition::Withdrawn } else { Transition::Forgotten };
-        self.record_slot_now(slot, transition);
-    }
-
     /// Records a transition of the key with this hash, which may have no record.
     pub(super) fn record_hash(&mut self, hash: u32, now: Time, transition: Transition) {
         if let Some(recorder) = &mut self.recorder {
