@@ -249,7 +249,8 @@ const READDS: [(&str, ReaddPolicy); 3] = [
     ("replace", ReaddPolicy::Replace),
     ("keep-both", ReaddPolicy::KeepBoth),
 ];
-const ADDS: [(&str, Added); 7] = [
+// The codes of a recorder are the places in the tables below.
+pub(super) const ADDS: [(&str, Added); 7] = [
     ("new", Added::New),
     ("coalesced", Added::Coalesced),
     ("dirty", Added::Dirty),
@@ -258,9 +259,9 @@ const ADDS: [(&str, Added); 7] = [
     ("revived", Added::Revived),
     ("parked", Added::Parked),
 ];
-const MERGES: [(&str, Merge); 3] =
+pub(super) const MERGES: [(&str, Merge); 3] =
     [("earliest", Merge::Earliest), ("latest", Merge::Latest), ("exactly", Merge::Exactly)];
-const ENDS: [(&str, Ended); 9] = [
+pub(super) const ENDS: [(&str, Ended); 9] = [
     ("done", Ended::Done),
     ("succeeded", Ended::Succeeded),
     ("requeued", Ended::Requeued),
@@ -271,7 +272,7 @@ const ENDS: [(&str, Ended); 9] = [
     ("cancelled", Ended::Cancelled),
     ("restarted", Ended::Restarted),
 ];
-const BARE: [(&str, Transition); 12] = [
+pub(super) const BARE_EVENTS: [(&str, Transition); 12] = [
     ("due", Transition::Due),
     ("withdrawn", Transition::Withdrawn),
     ("forgotten", Transition::Forgotten),
@@ -366,7 +367,7 @@ fn write_event(f: &mut fmt::Formatter<'_>, event: &Event) -> fmt::Result {
         Transition::GroupFreed(group) => write!(f, "group-freed group={group}")?,
         Transition::GroupPaused(group) => write!(f, "group-paused group={group}")?,
         Transition::GroupResumed(group) => write!(f, "group-resumed group={group}")?,
-        bare => f.write_str(word_of(&BARE, &bare))?,
+        bare => f.write_str(word_of(&BARE_EVENTS, &bare))?,
     }
     Ok(())
 }
@@ -570,7 +571,7 @@ fn read_transition(
         "group-freed" => Transition::GroupFreed(values.value("group")?),
         "group-paused" => Transition::GroupPaused(values.value("group")?),
         "group-resumed" => Transition::GroupResumed(values.value("group")?),
-        bare => value_of(&BARE, bare).ok_or_else(|| unknown("event", bare))?,
+        bare => value_of(&BARE_EVENTS, bare).ok_or_else(|| unknown("event", bare))?,
     })
 }
 
