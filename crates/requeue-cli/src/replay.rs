@@ -46,7 +46,7 @@ pub(crate) fn replay(file: &Path) -> Result<Ended, Refusal> {
         let keys = counted(replay.skipped_keys() as u64, "key");
         _ = write!(
             summary,
-            "; {lost} before the recording are lost, so events of {keys} were not replayed"
+            "; {lost} lost before the recording, so events of {keys} were not replayed"
         );
     }
     complain(&summary);

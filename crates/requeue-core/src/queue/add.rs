@@ -2,14 +2,11 @@
 
 use core::borrow::Borrow;
 
-use super::{Queue, Record, Transition, Walk};
+use super::{MAX_PROMOTIONS, Queue, Record, Transition, Walk};
 use crate::memory::{Position, fold};
 use crate::order::{GroupId, Ready};
 use crate::rule::{self, KeyState, Wish};
 use crate::types::{Add, Added, Asked, Cancelled, Ending, Merge, Phase, Slot, Time};
-
-/// The maximum number of due keys that one operation makes ready before its own work.
-const MAX_PROMOTIONS: usize = 256;
 
 impl<K: Eq + Clone> Queue<K> {
     /// Adds `key`. Returns the key if the queue has it already or refuses it.
@@ -310,19 +307,30 @@ impl<K: Eq + Clone> Queue<K> {
         Q: Eq + ?Sized,
     {
         let slot = self.find_slot(key, hash)?;
-        let cancelled = self.clear_pending(slot);
-        self.record_cancel(slot, cancelled.any());
+        let cancelled = self.cancel_slot(slot);
         Some((cancelled, self.release_if_stateless(slot)))
     }
 
-    pub(super) fn clear_pending(&mut self, slot: Slot) -> Cancelled {
+    /// Withdraws all pending runs of the key in `slot`, and forgets its failures.
+    pub(super) fn cancel_slot(&mut self, slot: Slot) -> Cancelled {
+        let (cancelled, ends_series) = self.clear_pending(slot);
+        // Unlike a cancel, `forget` does not end a series of restarts, so a replay must tell them apart.
+        let is_cancel = cancelled.any() || ends_series;
+        let transition = if is_cancel { Transition::Withdrawn } else { Transition::Forgotten };
+        self.record_slot_now(slot, transition);
+        cancelled
+    }
+
+    /// Returns the states that were removed, and true if a series of restarts has ended.
+    fn clear_pending(&mut self, slot: Slot) -> (Cancelled, bool) {
         let waiting = self.stop_waiting(slot);
         let phase = self.withdraw_run(slot);
         self.stop_backing_off(slot);
         self.set_failures(slot, 0);
-        self.end_series(slot);
+        let ends_series = self.end_series(slot);
         self.records.get_mut(slot).forget_adds();
-        Cancelled { ready: phase == Phase::Ready, dirty: phase == Phase::InFlightDirty, waiting }
+        let (ready, dirty) = (phase == Phase::Ready, phase == Phase::InFlightDirty);
+        (Cancelled { ready, dirty, waiting }, ends_series)
     }
 
     /// Forgets the failures of `key`. Returns the record's key if no record is kept.

@@ -112,9 +112,7 @@ impl<K: Eq + Clone> Queue<K> {
             // The copy comes before any change, because a key's `clone` may panic.
             let in_flight = self.records.get(slot).phase().is_in_flight();
             let copy = in_flight.then(|| self.records.get(slot).key.clone());
-            let is_withdrawn = self.clear_pending(slot).any();
-            count += usize::from(is_withdrawn);
-            self.record_cancel(slot, is_withdrawn);
+            count += usize::from(self.cancel_slot(slot).any());
             keys.extend(self.release_if_stateless(slot));
             keys.extend(copy);
         }

@@ -51,6 +51,9 @@ use crate::memory::{Index, Slab, TimerHeap, fold};
 use crate::order::{Order, Ready};
 use crate::types::{Ending, InFlightPolicy, Pace, ReaddPolicy};
 
+/// The maximum number of due keys that one operation makes ready before its own work.
+const MAX_PROMOTIONS: usize = 256;
+
 /// The settings of a [`Queue`].
 pub struct Config<K> {
     /// The re-add policy.

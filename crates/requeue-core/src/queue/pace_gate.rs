@@ -212,9 +212,8 @@ impl<K: Eq + Clone> Queue<K> {
     /// Forgets the starts of `key`.
     pub(super) fn forget_starts(&mut self, key: &K, hash: u32, now: Time) {
         if let Some(pace) = &mut self.pace
-            && pace.starts.find_slot(key, hash).is_some()
+            && pace.starts.remove(key, hash).is_some()
         {
-            pace.starts.sweep(0, usize::MAX, |other, _| other != key, |_, _| {});
             self.record_hash(hash, now, Transition::PaceOver);
         }
     }
@@ -229,5 +228,45 @@ impl<K: Eq + Clone> Queue<K> {
     #[must_use]
     pub fn paced_keys(&self) -> usize {
         self.pace.as_ref().map_or(0, |pace| pace.starts.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::cell::Cell;
+    use core::time::Duration;
+
+    use super::*;
+    use crate::memory::fold;
+    use crate::order::GroupId;
+    use crate::queue::Config;
+    use crate::types::Add;
+
+    /// A key that counts comparisons.
+    #[derive(Clone, Eq)]
+    struct Key<'c>(u32, &'c Cell<usize>);
+
+    impl PartialEq for Key<'_> {
+        fn eq(&self, other: &Self) -> bool {
+            self.1.set(self.1.get() + 1);
+            self.0 == other.0
+        }
+    }
+
+    #[test]
+    fn forgetting_the_starts_of_a_key_does_not_visit_other_keys() {
+        let compared = Cell::new(0);
+        let pace = Some(Pace::new(1, Duration::from_secs(60)));
+        let mut queue = Queue::new(Config { pace, ..Config::default() });
+        for n in 0..1000 {
+            let key = Key(n, &compared);
+            let _ = queue.add(key, n.into(), Add::now(), GroupId::default(), Time::ZERO);
+            let _ = queue.get(Time::ZERO).expect("it is ready");
+        }
+        compared.set(0);
+        for n in 0..1000 {
+            queue.forget_starts(&Key(n, &compared), fold(n.into()), Time::ZERO);
+        }
+        assert_eq!((queue.paced_keys(), compared.get()), (0, 1000));
     }
 }

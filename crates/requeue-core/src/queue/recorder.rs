@@ -5,7 +5,7 @@ use core::num::NonZero;
 use core::time::Duration;
 
 use super::event::{AddKind, Ended, Event, Subject, Transition};
-use super::recording::Rules;
+use super::recording::{ADDS, BARE_EVENTS, ENDS, MERGES, Rules};
 use super::{Queue, Record};
 use crate::memory::fold;
 use crate::order::{GroupId, Ready};
@@ -48,21 +48,6 @@ const BARE: u32 = 8;
 /// The kinds of events from here on have the number of a group.
 const GROUP: u32 = 24;
 
-const BARE_EVENTS: [Transition; 12] = [
-    Transition::Due,
-    Transition::Withdrawn,
-    Transition::Forgotten,
-    Transition::Dropped,
-    Transition::Sealed,
-    Transition::StartCounted,
-    Transition::StartUncounted,
-    Transition::PaceOver,
-    Transition::Paused,
-    Transition::Resumed,
-    Transition::Closed,
-    Transition::ShutDown,
-];
-
 /// The flag of an event that continues in the next place.
 const HAS_REST: u32 = 1 << 9;
 // The other flags of an add.
@@ -76,28 +61,6 @@ const HAS_GROUP: u32 = 1 << 18;
 const IS_READY: u32 = 1 << 12;
 const IS_WAITING: u32 = 1 << 13;
 const HAS_DELAY: u32 = 1 << 14;
-
-const ADDS: [Added; 7] = [
-    Added::New,
-    Added::Coalesced,
-    Added::Dirty,
-    Added::BackingOff,
-    Added::Refused,
-    Added::Revived,
-    Added::Parked,
-];
-const MERGES: [Merge; 3] = [Merge::Earliest, Merge::Latest, Merge::Exactly];
-const ENDS: [Ended; 9] = [
-    Ended::Done,
-    Ended::Succeeded,
-    Ended::Requeued,
-    Ended::Retried,
-    Ended::GivenUp,
-    Ended::Parked,
-    Ended::Released,
-    Ended::Cancelled,
-    Ended::Restarted,
-];
 
 /// A bounded list of events, in the order of their occurrence.
 pub(super) struct Recorder {
@@ -178,7 +141,7 @@ impl Recorder {
 
     /// Pushes an event without values.
     fn push_bare(&mut self, at: Time, hash: u32, transition: Transition) {
-        let kind = BARE_EVENTS.iter().position(|&event| event == transition);
+        let kind = BARE_EVENTS.iter().position(|&(_, event)| event == transition);
         debug_assert!(kind.is_some(), "{transition:?} has values");
         self.push(at, hash, (BARE + kind.unwrap_or_default() as u32) << KIND, 0, 0);
     }
@@ -351,8 +314,8 @@ impl Recorder {
     }
 }
 
-fn nth<T: Copy>(values: &[T], index: u32) -> Option<T> {
-    values.get(index as usize).copied()
+fn nth<T: Copy>(values: &[(&str, T)], index: u32) -> Option<T> {
+    values.get(index as usize).map(|&(_, value)| value)
 }
 
 /// Packs the reasons and the priority of an add.
@@ -517,12 +480,6 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Records that the pending runs of the key in `slot` were cancelled if there were any, and its failures forgotten.
-    pub(super) fn record_cancel(&mut self, slot: Slot, any: bool) {
-        let transition = if any { Transition::Withdrawn } else { Transition::Forgotten };
-        self.record_slot_now(slot, transition);
-    }
-
     /// Records a transition of the key with this hash, which may have no record.
     pub(super) fn record_hash(&mut self, hash: u32, now: Time, transition: Transition) {
         if let Some(recorder) = &mut self.recorder {
@@ -586,6 +543,20 @@ mod tests {
         // The rest of an event whose first part is gone is no event.
         let _ = queue.cancel(&0, 0);
         assert_eq!(queue.events_after(0).len(), 4);
+    }
+
+    #[test]
+    fn the_code_of_a_value_is_its_place_in_the_table() {
+        for (code, &(word, value)) in ADDS.iter().enumerate() {
+            assert_eq!(value as usize, code, "{word}");
+        }
+        for (code, &(word, value)) in MERGES.iter().enumerate() {
+            assert_eq!(value as usize, code, "{word}");
+        }
+        for (code, &(word, value)) in ENDS.iter().enumerate() {
+            assert_eq!(value as usize, code, "{word}");
+        }
+        assert!(BARE as usize + BARE_EVENTS.len() <= GROUP as usize);
     }
 
     #[test]

@@ -169,8 +169,7 @@ impl Recording {
     // Users call `Queue::recording_with_names` of `requeue`.
     #[doc(hidden)]
     pub fn insert_name(&mut self, hash: u64, name: &str) {
-        let name: String = name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        self.names.insert(fold(hash), name.trim().to_owned());
+        self.names.insert(fold(hash), clean(name));
     }
 
     /// Returns the name of the key with this hash, if the recording has it, and otherwise the hash.
@@ -178,6 +177,12 @@ impl Recording {
     pub fn name_of(&self, key: u32) -> String {
         self.names.get(&key).filter(|name| !name.is_empty()).cloned().unwrap_or_else(|| hex(key))
     }
+}
+
+/// Returns `name` as one line, which a reader of the text gets back unchanged.
+fn clean(name: &str) -> String {
+    let name: String = name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    name.trim().to_owned()
 }
 
 fn hex(key: u32) -> String {
@@ -206,7 +211,7 @@ impl fmt::Display for Recording {
             writeln!(f, "name {} {name}", hex(key))?;
         }
         for event in &self.events {
-            write_event(f, event)?;
+            writeln!(f, "{}", Line(event))?;
         }
         Ok(())
     }
@@ -244,7 +249,8 @@ const READDS: [(&str, ReaddPolicy); 3] = [
     ("replace", ReaddPolicy::Replace),
     ("keep-both", ReaddPolicy::KeepBoth),
 ];
-const ADDS: [(&str, Added); 7] = [
+// The codes of a recorder are the places in the tables below.
+pub(super) const ADDS: [(&str, Added); 7] = [
     ("new", Added::New),
     ("coalesced", Added::Coalesced),
     ("dirty", Added::Dirty),
@@ -253,9 +259,9 @@ const ADDS: [(&str, Added); 7] = [
     ("revived", Added::Revived),
     ("parked", Added::Parked),
 ];
-const MERGES: [(&str, Merge); 3] =
+pub(super) const MERGES: [(&str, Merge); 3] =
     [("earliest", Merge::Earliest), ("latest", Merge::Latest), ("exactly", Merge::Exactly)];
-const ENDS: [(&str, Ended); 9] = [
+pub(super) const ENDS: [(&str, Ended); 9] = [
     ("done", Ended::Done),
     ("succeeded", Ended::Succeeded),
     ("requeued", Ended::Requeued),
@@ -266,7 +272,7 @@ const ENDS: [(&str, Ended); 9] = [
     ("cancelled", Ended::Cancelled),
     ("restarted", Ended::Restarted),
 ];
-const BARE: [(&str, Transition); 12] = [
+pub(super) const BARE_EVENTS: [(&str, Transition); 12] = [
     ("due", Transition::Due),
     ("withdrawn", Transition::Withdrawn),
     ("forgotten", Transition::Forgotten),
@@ -291,6 +297,15 @@ fn value_of<T: Copy>(words: &[(&'static str, T)], word: &str) -> Option<T> {
 
 fn nanos(duration: Duration) -> u64 {
     (Time::ZERO + duration).as_nanos()
+}
+
+/// The line of an event in the text of a recording.
+pub(super) struct Line<'e>(pub(super) &'e Event);
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_event(f, self.0)
+    }
 }
 
 fn write_event(f: &mut fmt::Formatter<'_>, event: &Event) -> fmt::Result {
@@ -352,9 +367,9 @@ fn write_event(f: &mut fmt::Formatter<'_>, event: &Event) -> fmt::Result {
         Transition::GroupFreed(group) => write!(f, "group-freed group={group}")?,
         Transition::GroupPaused(group) => write!(f, "group-paused group={group}")?,
         Transition::GroupResumed(group) => write!(f, "group-resumed group={group}")?,
-        bare => f.write_str(word_of(&BARE, &bare))?,
+        bare => f.write_str(word_of(&BARE_EVENTS, &bare))?,
     }
-    f.write_str("\n")
+    Ok(())
 }
 
 // --- Reading ------------------------------------------------------------------------------------
@@ -431,7 +446,7 @@ impl Recording {
             "lost" => self.lost = number(rest)?,
             "name" => {
                 let (key, name) = rest.split_once(' ').unwrap_or((rest, ""));
-                self.names.insert(hash(key)?, name.to_owned());
+                self.names.insert(hash(key)?, clean(name));
             }
             "" => {}
             _ if word.starts_with('#') => {}
@@ -556,6 +571,20 @@ fn read_transition(
         "group-freed" => Transition::GroupFreed(values.value("group")?),
         "group-paused" => Transition::GroupPaused(values.value("group")?),
         "group-resumed" => Transition::GroupResumed(values.value("group")?),
-        bare => value_of(&BARE, bare).ok_or_else(|| unknown("event", bare))?,
+        bare => value_of(&BARE_EVENTS, bare).ok_or_else(|| unknown("event", bare))?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn a_name_that_was_read_does_not_change_when_it_is_written() {
+        let text = format!("{HEADER}\nname 00000001  a\tb\r\r\nname 00000002 \u{1}\n");
+        let recording: Recording = text.parse().expect("a recording");
+        assert_eq!(recording.name_of(1), "a b");
+        assert_eq!(recording.to_string().parse().as_ref(), Ok(&recording));
+    }
 }

@@ -110,11 +110,9 @@ impl<K: Eq + Clone> Queue<K> {
         self.record_slot(slot, now, Transition::Cancelled { number, reason });
     }
 
-    /// Ends the series of restarts of the key in `slot`, if any.
+    /// Ends the series of restarts of the key in `slot`. Returns false if there was none.
     #[inline]
-    pub(super) fn end_series(&mut self, slot: Slot) {
-        if let Some(restarts) = &mut self.restarts {
-            restarts.series.take(slot);
-        }
+    pub(super) fn end_series(&mut self, slot: Slot) -> bool {
+        self.restarts.as_mut().is_some_and(|restarts| restarts.series.take(slot).is_some())
     }
 }

@@ -126,8 +126,8 @@ pub(super) fn replay(queue: &Queue<Key>, keys: impl Iterator<Item = (Key, u64)>,
     }
 }
 
-/// Returns what is visible of a key, except for the key and the queue's pace. The state of the queue and of the group is not known to the
-/// replay of a recording that has lost events. A start that no longer counts may be forgotten.
+/// Returns what is visible of a key, except for the key and the queue's pace. The state of the queue and of the group
+/// is not known to the replay of a recording that has lost events. A start that no longer counts may be forgotten.
 fn visible<K>(entry: &Entry<K>, is_whole: bool, now: Time) -> String {
     let around = Circumstances {
         pace: None,
