@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::{join_all, try_join_all};
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use requeue::metrics::Fleet;
 use requeue_store::{
@@ -17,7 +17,10 @@ use requeue_store::{
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 
-use self::answers::{PATIENCE, await_answer, store_failure, stored_state, update_failure};
+use self::answers::{
+    PATIENCE, PATIENCE_FOR_STATE, answer_soon, await_answer, store_failure, stored_state,
+    update_failure,
+};
 use self::walk::{ALL, LIST, PATIENCE_FOR_PAGES, Reach, visit_keys};
 use crate::api::{
     self, Action, Activity, AddResult, Group, GroupAction, GroupChange, KeyPage, LastMinute,
@@ -39,9 +42,7 @@ use crate::time::{seconds, since_1970};
 const EVERY: Duration = Duration::from_secs(1);
 /// The pause between two reads of the work of all processes.
 const EVERY_ACTIVITY: Duration = Duration::from_secs(5);
-/// The time limit of the requests for the state of the queue, which read a few rows. A store that takes longer is not
-/// reachable for `/readyz`.
-const PATIENCE_FOR_STATE: Duration = Duration::from_secs(5);
+
 pub(crate) struct Stored {
     queue: Queue,
     detail: Arc<DetailOf<Key>>,
@@ -388,13 +389,12 @@ impl Source for Stored {
             failures.cut |= next.is_some();
         }
         let read = failures.keys_to_read().into_iter().map(async |(group, key)| {
-            let attempts = self.queue.attempts(&*key).await?;
-            Ok::<_, ReadError>((first_of_attempts(&attempts, &group, &key), group))
+            let attempts = answer_soon(self.queue.attempts(&*key)).await?;
+            Some((first_of_attempts(&attempts, &group, &key)?, group))
         });
-        for (first, group) in await_answer(PATIENCE, try_join_all(read)).await? {
-            if let Some(first) = first {
-                failures.note_first(&group, seconds(first));
-            }
+        // Without an answer, the first failure of the group is unknown.
+        for (first, group) in join_all(read).await.into_iter().flatten() {
+            failures.note_first(&group, seconds(first));
         }
         Ok(())
     }
