@@ -25,7 +25,7 @@ use self::walk::{ALL, LIST, PATIENCE_FOR_PAGES, Reach, visit_keys};
 use crate::api::{
     self, Action, Activity, AddResult, Group, GroupAction, GroupChange, KeyPage, LastMinute,
     Minute, PastAction, PastRun, Row, Sample, ScheduleAction, ScheduleChange, StartRate,
-    State as RowState, Status, Tally, Timeline, Worker,
+    State as RowState, Status, Tally, Timeline, WaitCause, Worker,
 };
 use crate::failures::{Failing, Failures, group_of};
 use crate::history::History;
@@ -125,6 +125,34 @@ impl From<ActionRecord> for PastAction {
         let ActionRecord { ago, action, by, target, note, .. } = record;
         let [target, note] = [target, note].map(|text| Some(text).filter(|text| !text.is_empty()));
         Self { ago: seconds(ago), action, by, target, note }
+    }
+}
+
+impl Timeline {
+    /// Reads the past of a key in a store, whose entry and last runs the caller has read. `why` explains the entry.
+    ///
+    /// The past does not depend on the actions of operators, which an older role in PostgreSQL may not read.
+    // Only the program and the site need this method, so it is hidden.
+    #[doc(hidden)]
+    pub async fn of_stored(
+        queue: &Queue,
+        key: &[u8],
+        entry: Option<&Entry>,
+        why: Option<String>,
+        runs: &[PastRun],
+    ) -> Self {
+        let actions = answer_soon(queue.last_actions(KEPT)).await.unwrap_or_default();
+        let actions: Vec<_> = actions.into_iter().map(PastAction::from).collect();
+        let group = entry.filter(|entry| entry.state == State::Ready && !entry.paused);
+        let group = match group.and_then(|entry| entry.group.as_deref()) {
+            Some(group) => answer_soon(queue.group(group).info()).await.flatten(),
+            None => None,
+        };
+        let row = entry.map(|entry| Row::of_stored(entry, why, Detail::new()));
+        let cause = entry.map_or(WaitCause::Ready, |it| WaitCause::of_stored(it, group.as_ref()));
+        let note = "the store keeps the last three failures in a row; other past runs are unknown";
+        Self::of_runs(row.as_ref().map(|row| (row, cause)), runs, note)
+            .with_actions(&shown_key(key).0, &actions)
     }
 }
 
@@ -355,13 +383,22 @@ impl Source for Stored {
     }
 
     async fn read_timeline(&self, key: &[u8]) -> Result<Option<Timeline>, Problem> {
-        let (row, runs) = match self.find_key(key).await? {
-            Found::NoKey => return Ok(None),
-            Found::Nothing => (None, Vec::new()),
-            Found::Page(page) => (Some(page.row), page.runs),
+        if key.len() > Key::MAX_LENGTH {
+            return Ok(None);
+        }
+        let entry = await_answer(PATIENCE, self.queue.look_up(Key::from(key))).await?;
+        let mut runs = match &entry {
+            Some(entry) => self.attempts(entry).await?,
+            None => Vec::new(),
         };
-        let actions = self.last_actions().await?;
-        Ok(Some(Timeline::of_stored(key, row.as_ref(), &runs, &actions)))
+        let past = self.history.as_ref().and_then(|history| history.past_of(key));
+        // Only the store knows whether a key is parked.
+        let past = past.filter(|past| entry.is_some() || past.parked_for().is_none());
+        if let Some(past) = past.filter(|_| runs.is_empty()) {
+            runs = past.runs.into();
+        }
+        // The page of the key has the explanation, which may take long.
+        Ok(Some(Timeline::of_stored(&self.queue, key, entry.as_ref(), None, &runs).await))
     }
 
     async fn read_failures(&self, failures: &mut Failures) -> Result<(), Problem> {
