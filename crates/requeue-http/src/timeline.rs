@@ -91,10 +91,11 @@ impl Timeline {
         for PastAction { ago, action, by, target, note } in actions {
             let at = self.now - ago;
             let is_pause = target.is_none() && ["pause", "resume"].contains(&&**action);
-            let is_of_key = target.as_deref().is_some_and(|target| is_target(target, key));
-            // The target of these actions is a group or a rate.
-            let is_of_other = action.starts_with("group-") || action == "rate";
-            if !(is_of_key && !is_of_other) && !(is_pause && at >= first) {
+            // The target of the other actions is a group or a rate.
+            let is_of_keys = !action.starts_with("group-") && action != "rate";
+            let is_of_key =
+                is_of_keys && target.as_deref().is_some_and(|target| is_target(target, key));
+            if !(is_of_key || is_pause && at >= first) {
                 continue;
             }
             let of = if is_pause { " of the queue" } else { "" };
