@@ -42,9 +42,11 @@ export class KeyPage {
     const { signal } = this.stop;
     const started = performance.now();
     try {
-      const [page, past] = await Promise.all(
-        ["key", "timeline"].map((path) => get(path, this.named, signal)));
-      this.update(page);
+      // The state of the key does not wait for its past.
+      const reading = get("timeline", this.named, signal).catch(() => null);
+      this.update(await get("key", this.named, signal));
+      const past = await reading;
+      if (signal.aborted) return;
       this.timeline.update(past);
     } catch {
       // The state of the connection is shown elsewhere.

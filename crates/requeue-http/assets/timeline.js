@@ -4,8 +4,8 @@ import { Lines, make, setText } from "./dom.js";
 import { duration, name, printable } from "./format.js";
 
 const $ = (selector) => document.querySelector(selector);
-/** The number of waits and runs on the line, and of events in the list. */
-const [DRAWN, LISTED] = [30, 200];
+/** The number of waits and runs on the line. */
+const DRAWN = 30;
 /** The steps between two times of the axis, in seconds. */
 const STEPS = [0.1, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 43_200, 86_400, 604_800];
 const isLong = ({ kind }) => kind === "wait" || kind === "run";
@@ -33,7 +33,7 @@ export class Timeline {
     this.line.hidden = events.length === 0;
     this.shown.hidden = events.length === 0;
     $("#key-past").hidden = events.length === 0;
-    this.lines.show(events.slice(-LISTED).reverse().map((event) => [
+    this.lines.show(events.toReversed().map((event) => [
       { text: time(event.at, 0) }, { text: printable(event.text) }, { text: length(event, now) },
     ]));
     this.draw();

@@ -131,6 +131,19 @@ pub enum Outcome {
     Stopped,
 }
 
+impl Outcome {
+    /// Returns the outcome in words, as in `failed for the last time`.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::GivenUp => "failed for the last time",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
 /// The response of `/api/v1/timeline`: the past of a key.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Timeline {
@@ -142,6 +155,9 @@ pub struct Timeline {
     pub begin: Option<f64>,
     /// The part of the past that is known, in one sentence.
     pub note: String,
+    /// The text of the event that ended last, even if `since` excludes it. Actions of operators do not count.
+    #[serde(default)]
+    pub last: Option<String>,
     /// The oldest first.
     pub events: Vec<PastEvent>,
 }
@@ -164,17 +180,20 @@ pub struct PastEvent {
 /// The kind of an event in the past of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum EventKind {
     Add,
     Wait,
     Run,
-    /// Such as a cancellation, or an action of an operator.
+    /// Such as a cancellation, or an action of an operator. Also a kind that this version does not know.
+    #[serde(other)]
     Other,
 }
 
 /// The cause of a wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum WaitCause {
     /// The due time of an add.
     Delay,
@@ -185,6 +204,9 @@ pub enum WaitCause {
     GroupLimit,
     GroupPaused,
     QueuePaused,
+    /// A cause that this version does not know.
+    #[serde(other)]
+    Unknown,
 }
 
 impl Named for WaitCause {
@@ -196,6 +218,7 @@ impl Named for WaitCause {
         ("group_limit", Self::GroupLimit),
         ("group_paused", Self::GroupPaused),
         ("queue_paused", Self::QueuePaused),
+        ("unknown", Self::Unknown),
     ];
 }
 

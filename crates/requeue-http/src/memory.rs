@@ -10,6 +10,7 @@ use requeue::{Added, Cursor, Entry, Key, Phase, Queue};
 
 use crate::api::{
     Action, AddResult, KeyPage, PastAction, PastRun, Row, Sample, State, Status, Timeline,
+    WaitCause,
 };
 use crate::control::Control;
 use crate::cursors::{Cursors, Order};
@@ -24,6 +25,7 @@ use crate::source::{
     Sort, Source, Walk, Walked, count_of, detail_of,
 };
 use crate::time::unix_time;
+use crate::timeline::Present;
 
 /// The number of keys that are read under one hold of the queue's lock.
 const SLICE: usize = 256;
@@ -398,20 +400,28 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
         let Some(key) = (self.read)(bytes) else { return Ok(None) };
         let past = self.history.as_ref().and_then(|history| history.past_of(bytes));
         let runs: Vec<_> = past.into_iter().flat_map(|past| past.runs).collect();
+        // The entry comes first: the events have all later changes of its circumstances.
+        let entry = self.queue.look_up(&key);
+        let now = self.queue.now();
         let timeline = match self.queue.recorded_history(&key) {
             Some((events, begin)) => {
-                let entry = self.queue.look_up(&key);
-                Timeline::of_events((&events, begin), entry.as_ref(), self.queue.now(), &runs)
+                let present = entry.map(|entry| Present::of_entry(&entry, now)).unwrap_or_default();
+                Timeline::of_events((&events, begin), present, now, &runs).await
             }
             None => {
+                let cause = entry.map_or(WaitCause::Ready, |it| WaitCause::of_entry(&it, now));
                 let row = match self.find_key(bytes).await? {
                     Found::Page(page) => Some(page.row),
                     _ => None,
                 };
-                Timeline::of_runs(row.as_ref(), &runs, NOT_RECORDED)
+                Timeline::of_runs(row.as_ref().map(|row| (row, cause)), &runs, NOT_RECORDED)
             }
         };
         Ok(Some(timeline.with_actions(&shown_key(bytes).0, &self.actions.all())))
+    }
+
+    fn may_record(&self) -> bool {
+        true
     }
 
     async fn read_failures(&self, failures: &mut Failures) -> Result<(), Problem> {

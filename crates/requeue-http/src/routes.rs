@@ -434,6 +434,11 @@ async fn show_timeline(State(site): Site, RawQuery(query): RawQuery) -> Result<R
             return Err(Problem::parameter("since", error));
         }
     };
+    // All recorded events of the key are read.
+    let _turn = match site.source.may_record() {
+        true => Some(site.take_turn().await?),
+        false => None,
+    };
     match site.source.read_timeline(&bytes).await? {
         Some(timeline) => Ok(json(&timeline.since(since))),
         None => Err(no_key(name)),

@@ -35,6 +35,10 @@ pub(crate) trait Source: Send + Sync {
     async fn find_key(&self, key: &[u8]) -> Result<Found, Problem>;
     /// Returns the past of a key; `None` if no key can have these bytes.
     async fn read_timeline(&self, key: &[u8]) -> Result<Option<Timeline>, Problem>;
+    /// Returns true if the past of a key may have many events.
+    fn may_record(&self) -> bool {
+        false
+    }
     /// Reads the failing keys, the parked keys first.
     async fn read_failures(&self, failures: &mut Failures) -> Result<(), Problem>;
     /// Returns up to `most` selected keys on which `action` has an effect.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::{join_all, try_join_all};
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use requeue::metrics::Fleet;
 use requeue_store::{
@@ -17,12 +17,15 @@ use requeue_store::{
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 
-use self::answers::{PATIENCE, await_answer, store_failure, stored_state, update_failure};
+use self::answers::{
+    PATIENCE, PATIENCE_FOR_STATE, answer_soon, await_answer, store_failure, stored_state,
+    update_failure,
+};
 use self::walk::{ALL, LIST, PATIENCE_FOR_PAGES, Reach, visit_keys};
 use crate::api::{
     self, Action, Activity, AddResult, Group, GroupAction, GroupChange, KeyPage, LastMinute,
     Minute, PastAction, PastRun, Row, Sample, ScheduleAction, ScheduleChange, StartRate,
-    State as RowState, Status, Tally, Timeline, Worker,
+    State as RowState, Status, Tally, Timeline, WaitCause, Worker,
 };
 use crate::failures::{Failing, Failures, group_of};
 use crate::history::History;
@@ -39,9 +42,7 @@ use crate::time::{seconds, since_1970};
 const EVERY: Duration = Duration::from_secs(1);
 /// The pause between two reads of the work of all processes.
 const EVERY_ACTIVITY: Duration = Duration::from_secs(5);
-/// The time limit of the requests for the state of the queue, which read a few rows. A store that takes longer is not
-/// reachable for `/readyz`.
-const PATIENCE_FOR_STATE: Duration = Duration::from_secs(5);
+
 pub(crate) struct Stored {
     queue: Queue,
     detail: Arc<DetailOf<Key>>,
@@ -124,6 +125,34 @@ impl From<ActionRecord> for PastAction {
         let ActionRecord { ago, action, by, target, note, .. } = record;
         let [target, note] = [target, note].map(|text| Some(text).filter(|text| !text.is_empty()));
         Self { ago: seconds(ago), action, by, target, note }
+    }
+}
+
+impl Timeline {
+    /// Reads the past of a key in a store, whose entry and last runs the caller has read. `why` explains the entry.
+    ///
+    /// The past does not depend on the actions of operators, which an older role in PostgreSQL may not read.
+    // Only the program and the site need this method, so it is hidden.
+    #[doc(hidden)]
+    pub async fn of_stored(
+        queue: &Queue,
+        key: &[u8],
+        entry: Option<&Entry>,
+        why: Option<String>,
+        runs: &[PastRun],
+    ) -> Self {
+        let actions = answer_soon(queue.last_actions(KEPT)).await.unwrap_or_default();
+        let actions: Vec<_> = actions.into_iter().map(PastAction::from).collect();
+        let group = entry.filter(|entry| entry.state == State::Ready && !entry.paused);
+        let group = match group.and_then(|entry| entry.group.as_deref()) {
+            Some(group) => answer_soon(queue.group(group).info()).await.flatten(),
+            None => None,
+        };
+        let row = entry.map(|entry| Row::of_stored(entry, why, Detail::new()));
+        let cause = entry.map_or(WaitCause::Ready, |it| WaitCause::of_stored(it, group.as_ref()));
+        let note = "the store keeps the last three failures in a row; other past runs are unknown";
+        Self::of_runs(row.as_ref().map(|row| (row, cause)), runs, note)
+            .with_actions(&shown_key(key).0, &actions)
     }
 }
 
@@ -354,13 +383,22 @@ impl Source for Stored {
     }
 
     async fn read_timeline(&self, key: &[u8]) -> Result<Option<Timeline>, Problem> {
-        let (row, runs) = match self.find_key(key).await? {
-            Found::NoKey => return Ok(None),
-            Found::Nothing => (None, Vec::new()),
-            Found::Page(page) => (Some(page.row), page.runs),
+        if key.len() > Key::MAX_LENGTH {
+            return Ok(None);
+        }
+        let entry = await_answer(PATIENCE, self.queue.look_up(Key::from(key))).await?;
+        let mut runs = match &entry {
+            Some(entry) => self.attempts(entry).await?,
+            None => Vec::new(),
         };
-        let actions = self.last_actions().await?;
-        Ok(Some(Timeline::of_stored(key, row.as_ref(), &runs, &actions)))
+        let past = self.history.as_ref().and_then(|history| history.past_of(key));
+        // Only the store knows whether a key is parked.
+        let past = past.filter(|past| entry.is_some() || past.parked_for().is_none());
+        if let Some(past) = past.filter(|_| runs.is_empty()) {
+            runs = past.runs.into();
+        }
+        // The page of the key has the explanation, which may take long.
+        Ok(Some(Timeline::of_stored(&self.queue, key, entry.as_ref(), None, &runs).await))
     }
 
     async fn read_failures(&self, failures: &mut Failures) -> Result<(), Problem> {
@@ -388,13 +426,12 @@ impl Source for Stored {
             failures.cut |= next.is_some();
         }
         let read = failures.keys_to_read().into_iter().map(async |(group, key)| {
-            let attempts = self.queue.attempts(&*key).await?;
-            Ok::<_, ReadError>((first_of_attempts(&attempts, &group, &key), group))
+            let attempts = answer_soon(self.queue.attempts(&*key)).await?;
+            Some((first_of_attempts(&attempts, &group, &key)?, group))
         });
-        for (first, group) in await_answer(PATIENCE, try_join_all(read)).await? {
-            if let Some(first) = first {
-                failures.note_first(&group, seconds(first));
-            }
+        // Without an answer, the first failure of the group is unknown.
+        for (first, group) in join_all(read).await.into_iter().flatten() {
+            failures.note_first(&group, seconds(first));
         }
         Ok(())
     }

@@ -3,61 +3,74 @@
 use std::time::Duration;
 
 use requeue::history::{Ended, Event, Transition};
-use requeue::{Added, Entry, Merge, Time};
+use requeue::{Added, Entry, Merge, Phase, Time};
 
 use crate::api::{
     EventKind, Outcome, PastAction, PastEvent, PastRun, Row, State, Timeline, WaitCause,
 };
 use crate::rows::next_due;
-#[cfg(feature = "store")]
-use crate::rows::{Detail, shown_key};
 use crate::time::{seconds, unix_time};
 
 /// The largest number of events in a timeline.
 const MOST: usize = 1_000; // `note` and `openapi.json` repeat it.
 /// Shorter waits are left out: each run follows a moment in which its key was ready.
 const SHORTEST: Duration = Duration::from_millis(1);
+/// The number of events that are read before other tasks have their turn.
+const SLICE: usize = 256;
+/// The least length of the target of an action that a store has cut, in bytes. It ends with an ellipsis.
+const CUT: usize = 190;
 /// The difference between the clocks of the recording and of the history of runs, in seconds.
 const CLOCKS: f64 = 0.005;
 
 impl Timeline {
     /// Returns the past of a key whose events are recorded. `begin` is the time of the oldest event that is kept, if others
     /// were dropped.
-    pub(crate) fn of_events<K>(
+    pub(crate) async fn of_events(
         (events, begin): (&[Event], Option<Time>),
-        entry: Option<&Entry<K>>,
+        present: Present,
         now: Time,
         runs: &[PastRun],
     ) -> Self {
         let now = Now(now, unix_time());
-        let mut reading = Reading::new(events, begin, entry, now);
-        let mut events = events.iter().peekable();
-        while let Some(event) = events.next() {
+        let mut reading = Reading::new(events, begin, present, now);
+        for (n, event) in events.iter().enumerate() {
             reading.read_event(*event);
             // The wait that an add or a completion causes is recorded after it.
-            let next = events.peek().map(|event| event.transition);
+            let next = events.get(n + 1).map(|event| event.transition);
             if !matches!(next, Some(Transition::Held { .. } | Transition::Paced { .. })) {
                 reading.settle(event.at);
             }
+            if n % SLICE == SLICE - 1 {
+                reading.drop_oldest();
+                tokio::task::yield_now().await;
+            }
         }
-        let mut events = reading.into_events(entry);
+        let mut events = reading.into_events(present);
         note_errors(&mut events, runs);
         let begin = begin.map(|at| now.to_unix(at));
         let note = match begin {
             Some(_) => "older events were dropped",
             None => "all events of this key are known",
         };
-        Self { now: now.1, recorded: true, begin, note: note.to_owned(), events }.sorted()
+        Self { now: now.1, recorded: true, begin, note: note.to_owned(), last: None, events }
+            .sorted()
+            .with_last()
     }
 
     /// Returns the past of a key whose events are not recorded: its last runs, the waits between them, and its state.
-    /// `note` says which runs are known.
-    pub(crate) fn of_runs(row: Option<&Row>, runs: &[PastRun], note: &str) -> Self {
+    /// `note` says which runs are known. The row comes with the cause of its wait.
+    pub(crate) fn of_runs(row: Option<(&Row, WaitCause)>, runs: &[PastRun], note: &str) -> Self {
         let now = unix_time();
         let mut events = Vec::new();
+        let mut previous = None;
         for run in runs.iter().rev() {
             let start = run.at - run.took.unwrap_or_default();
-            push_backoff(&mut events, Some(start), run.attempt - run.attempt.min(1));
+            // The attempts of a key that was cancelled and added again begin with 1.
+            if let Some(failures) = previous.replace(run.attempt)
+                && run.attempt == failures + 1
+            {
+                push_backoff(&mut events, None, Some(start), failures);
+            }
             events.push(PastEvent {
                 until: Some(run.at),
                 outcome: Some(run.outcome),
@@ -65,35 +78,11 @@ impl Timeline {
                 ..PastEvent::new(EventKind::Run, start)
             });
         }
-        if let Some(row) = row {
-            push_present(&mut events, row, now);
+        if let Some((row, cause)) = row {
+            push_present(&mut events, row, cause, now);
         }
-        Self { now, recorded: false, begin: None, note: note.to_owned(), events }.sorted()
-    }
-
-    /// Returns the past of a key in a store.
-    #[cfg(feature = "store")]
-    pub(crate) fn of_stored(
-        key: &[u8],
-        row: Option<&Row>,
-        runs: &[PastRun],
-        actions: &[PastAction],
-    ) -> Self {
-        let note = "the store keeps the last three failures in a row; other past runs are unknown";
-        Self::of_runs(row, runs, note).with_actions(&shown_key(key).0, actions)
-    }
-
-    /// Returns the past of a key whose entry a client of the store has read. `why` explains the entry.
-    #[cfg(feature = "store")]
-    #[must_use]
-    pub fn of_entry(
-        key: &[u8],
-        entry: Option<(&requeue_store::Entry, String)>,
-        runs: &[PastRun],
-        actions: &[PastAction],
-    ) -> Self {
-        let row = entry.map(|(entry, why)| Row::of_stored(entry, Some(why), Detail::new()));
-        Self::of_stored(key, row.as_ref(), runs, actions)
+        let note = note.to_owned();
+        Self { now, recorded: false, begin: None, note, last: None, events }.sorted().with_last()
     }
 
     /// Adds the operators' actions on the key, and the pauses of its queue since the first event.
@@ -102,7 +91,11 @@ impl Timeline {
         for PastAction { ago, action, by, target, note } in actions {
             let at = self.now - ago;
             let is_pause = target.is_none() && ["pause", "resume"].contains(&&**action);
-            if target.as_deref() != Some(key) && !(is_pause && at >= first) {
+            // The target of the other actions is a group or a rate.
+            let is_of_keys = !action.starts_with("group-") && action != "rate";
+            let is_of_key =
+                is_of_keys && target.as_deref().is_some_and(|target| is_target(target, key));
+            if !(is_of_key || is_pause && at >= first) {
                 continue;
             }
             let of = if is_pause { " of the queue" } else { "" };
@@ -114,21 +107,23 @@ impl Timeline {
     }
 
     /// Removes the events that ended before the last `since`, and the oldest of too many.
+    // Only the program and the site need this method, so it is hidden.
+    #[doc(hidden)]
     #[must_use]
     pub fn since(mut self, since: Option<Duration>) -> Self {
         if let Some(since) = since {
             let from = self.now - since.as_secs_f64();
-            let is_open =
-                |event: &PastEvent| matches!(event.kind, EventKind::Wait | EventKind::Run);
-            let end = |event: &PastEvent| match event.until {
-                None if is_open(event) => f64::INFINITY,
-                until => until.unwrap_or(event.at),
-            };
-            self.events.retain(|event| end(event) >= from);
+            let end = |event: &PastEvent| event.until.unwrap_or(event.at);
+            self.events.retain(|event| is_present(event, self.now) || end(event) >= from);
         }
         if let Some(more) = self.events.len().checked_sub(MOST).filter(|&more| more > 0) {
+            self.begin = self.events.get(more).map(|event| event.at);
+            // A wait or run that has not ended stays, even if many adds follow its beginning.
+            let old = &self.events[..more];
+            if let Some(place) = old.iter().position(|event| is_present(event, self.now)) {
+                self.events.swap(place, more);
+            }
             self.events.drain(..more);
-            self.begin = self.events.first().map(|event| event.at);
             self.note = "only the last 1,000 events are listed".to_owned();
         }
         self
@@ -137,6 +132,60 @@ impl Timeline {
     fn sorted(mut self) -> Self {
         self.events.sort_by(|a, b| a.at.total_cmp(&b.at));
         self
+    }
+
+    fn with_last(mut self) -> Self {
+        let end = |event: &PastEvent| event.until.unwrap_or(event.at);
+        let last = self.events.iter().max_by(|a, b| end(a).total_cmp(&end(b)));
+        self.last = last.map(|event| event.text.clone());
+        self
+    }
+}
+
+/// Returns true if an event is a wait or a run that has not ended.
+fn is_present(event: &PastEvent, now: f64) -> bool {
+    let is_long = matches!(event.kind, EventKind::Wait | EventKind::Run);
+    is_long && event.until.is_none_or(|until| until > now)
+}
+
+/// Returns true if the target of an action is this key.
+fn is_target(target: &str, key: &str) -> bool {
+    let start = target.strip_suffix('…').filter(|_| target.len() >= CUT);
+    target == key || start.is_some_and(|start| key.starts_with(start))
+}
+
+impl WaitCause {
+    /// Returns the cause for which a key waits, or would wait if it were not in flight.
+    pub(crate) fn of_entry<K>(entry: &Entry<K>, now: Time) -> Self {
+        match entry {
+            Entry { phase: Phase::Ready, around, .. } if around.paused => Self::QueuePaused,
+            Entry { phase: Phase::Ready, around, .. } if around.group_paused => Self::GroupPaused,
+            Entry { phase: Phase::Ready, held_back: true, .. } => Self::GroupLimit,
+            Entry { phase: Phase::Ready, .. } => Self::Ready,
+            entry if entry.waits_for_pace(now).is_some() => Self::Pace,
+            Entry { failures: 1.., .. } => Self::Backoff,
+            _ => Self::Delay,
+        }
+    }
+
+    /// Returns the cause for which a key in a store waits. `group` is the group of a ready key.
+    #[cfg(feature = "store")]
+    pub(crate) fn of_stored(
+        entry: &requeue_store::Entry,
+        group: Option<&requeue_store::GroupInfo>,
+    ) -> Self {
+        use requeue_store::State;
+        let is_full = |group: &requeue_store::GroupInfo| {
+            group.limit.is_some_and(|limit| group.counts.in_flight >= limit.into())
+        };
+        match entry.state {
+            State::Ready if entry.paused => Self::QueuePaused,
+            State::Ready if group.is_some_and(|group| group.is_paused) => Self::GroupPaused,
+            State::Ready if group.is_some_and(is_full) => Self::GroupLimit,
+            State::Ready => Self::Ready,
+            _ if entry.failures > 0 => Self::Backoff,
+            _ => Self::Delay,
+        }
     }
 }
 
@@ -161,6 +210,26 @@ impl Now {
 
 // --- Recorded events -----------------------------------------------------------------------------
 
+/// The part of an entry that a reading of events needs.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Present {
+    queue_paused: bool,
+    group_paused: bool,
+    group_filled: bool,
+    due: Option<Time>,
+}
+
+impl Present {
+    pub(crate) fn of_entry<K>(entry: &Entry<K>, now: Time) -> Self {
+        Self {
+            queue_paused: entry.around.paused,
+            group_paused: entry.around.group_paused,
+            group_filled: entry.held_back && !entry.around.group_paused,
+            due: next_due(entry, now).filter(|&due| due != Time::NEVER),
+        }
+    }
+}
+
 /// The state of a key while its events are read, the oldest first.
 struct Reading {
     now: Now,
@@ -182,8 +251,7 @@ struct Reading {
 }
 
 impl Reading {
-    fn new<K>(events: &[Event], begin: Option<Time>, entry: Option<&Entry<K>>, now: Now) -> Self {
-        let around = entry.map(|entry| entry.around);
+    fn new(events: &[Event], begin: Option<Time>, present: Present, now: Now) -> Self {
         // A switch without an event was always in its present position. Otherwise the first event has changed it.
         let first = |is_on: bool, switch: fn(Transition) -> Option<bool>| {
             events.iter().find_map(|event| switch(event.transition)).map_or(is_on, |on| !on)
@@ -198,12 +266,9 @@ impl Reading {
             is_pending: false,
             waits: None,
             failures: 0,
-            queue_paused: first(around.is_some_and(|it| it.paused), queue_paused),
-            group_paused: first(around.is_some_and(|it| it.group_paused), group_paused),
-            group_filled: first(
-                entry.is_some_and(|entry| entry.held_back && !entry.around.group_paused),
-                group_filled,
-            ),
+            queue_paused: first(present.queue_paused, queue_paused),
+            group_paused: first(present.group_paused, group_paused),
+            group_filled: first(present.group_filled, group_filled),
         }
     }
 
@@ -353,10 +418,21 @@ impl Reading {
         (self.is_running, self.adds) = (false, 1);
     }
 
+    /// Removes the oldest events of many. More than a timeline has are left, so that it says so.
+    fn drop_oldest(&mut self) {
+        let Some(drops) = self.events.len().checked_sub(2 * MOST) else { return };
+        if let Some((place, _)) = &mut self.open {
+            // The wait or run that has not ended stays.
+            let kept = (*place).max(drops);
+            self.events.swap(*place, kept);
+            *place = kept - drops;
+        }
+        self.events.drain(..drops);
+    }
+
     /// Returns the events. The entry has the due time of the present wait, which later adds may have changed.
-    fn into_events<K>(mut self, entry: Option<&Entry<K>>) -> Vec<PastEvent> {
-        let due = entry.and_then(|entry| next_due(entry, self.now.0));
-        let due = due.filter(|&due| due != Time::NEVER).map(|due| self.now.to_unix(due));
+    fn into_events(mut self, present: Present) -> Vec<PastEvent> {
+        let due = present.due.map(|due| self.now.to_unix(due));
         if let Some(open) = self.open.and_then(|(place, _)| self.events.get_mut(place))
             && open.until.is_some()
         {
@@ -408,6 +484,7 @@ fn text_of_wait(cause: WaitCause, failures: u32) -> String {
         (WaitCause::GroupLimit, _) => "ready, but its group has reached its limit".to_owned(),
         (WaitCause::GroupPaused, _) => "ready, but its group is paused".to_owned(),
         (WaitCause::QueuePaused, _) => "ready, but the queue is paused".to_owned(),
+        (WaitCause::Unknown, _) => "waiting".to_owned(),
     }
 }
 
@@ -435,19 +512,18 @@ fn error_of(run: &PastRun) -> String {
 }
 
 fn text_of_run(run: &PastRun) -> String {
-    let outcome = match run.outcome {
-        Outcome::Succeeded => "succeeded",
-        Outcome::Failed => "failed",
-        Outcome::GivenUp => "failed for the last time",
-        Outcome::Stopped => "stopped",
-    };
-    format!("attempt {} {outcome}{}", run.attempt, error_of(run))
+    format!("attempt {} {}{}", run.attempt, run.outcome.words(), error_of(run))
 }
 
-/// Adds the wait from the end of the last run to `until`, if that run has failed.
-fn push_backoff(events: &mut Vec<PastEvent>, until: Option<f64>, failures: u32) {
+/// Adds the wait of a key that backs off, from the end of the last run if that run has failed, or else from `since`.
+fn push_backoff(
+    events: &mut Vec<PastEvent>,
+    since: Option<f64>,
+    until: Option<f64>,
+    failures: u32,
+) {
     let last = events.last().filter(|last| last.outcome == Some(Outcome::Failed));
-    let Some(at) = last.and_then(|last| last.until) else { return };
+    let Some(at) = last.and_then(|last| last.until).or(since) else { return };
     if until.is_some_and(|until| until - at < SHORTEST.as_secs_f64()) {
         return;
     }
@@ -458,36 +534,118 @@ fn push_backoff(events: &mut Vec<PastEvent>, until: Option<f64>, failures: u32) 
 }
 
 /// Adds the state of the key.
-fn push_present(events: &mut Vec<PastEvent>, row: &Row, now: f64) {
+fn push_present(events: &mut Vec<PastEvent>, row: &Row, cause: WaitCause, now: f64) {
     let since = row.age.map(|age| now - age);
+    let at = since.unwrap_or(now);
+    let until = row.due_in.map(|due| now + due);
+    if row.failures > 0 && matches!(row.state, State::Ready | State::Running) {
+        push_backoff(events, None, since, row.failures);
+    }
     match row.state {
-        State::Waiting | State::BackingOff if row.failures > 0 => {
-            push_backoff(events, row.due_in.map(|due| now + due), row.failures);
+        State::Waiting | State::BackingOff if cause == WaitCause::Backoff => {
+            let failed = row.last_failure.map(|ago| now - ago);
+            push_backoff(events, failed.or(Some(at)), until, row.failures);
         }
-        State::Waiting | State::BackingOff => {
-            let (cause, text) = (WaitCause::Delay, text_of_wait(WaitCause::Delay, 0));
-            let until = row.due_in.map(|due| now + due);
-            let wait = PastEvent::new(EventKind::Wait, since.unwrap_or(now));
+        State::Waiting | State::BackingOff | State::Ready => {
+            let text = match cause {
+                WaitCause::Ready => row.why.clone(),
+                _ => text_of_wait(cause, row.failures),
+            };
+            let wait = PastEvent::new(EventKind::Wait, at);
             events.push(PastEvent { until, cause: Some(cause), text, ..wait });
         }
-        State::Ready => {
-            push_backoff(events, since, row.failures);
-            let cause = Some(WaitCause::Ready);
-            let wait = PastEvent::new(EventKind::Wait, since.unwrap_or(now));
-            events.push(PastEvent { cause, text: row.why.clone(), ..wait });
-        }
         State::Running => {
-            push_backoff(events, since, row.failures);
             let text = "running".to_owned();
-            let at = since.unwrap_or(now);
             events.push(PastEvent { text, ..PastEvent::new(EventKind::Run, at) });
         }
         State::Parked => {
-            let at = since.unwrap_or(now);
             let s = if row.failures == 1 { "" } else { "s" };
             let text = format!("parked after {} failure{s}", row.failures);
             events.push(PastEvent { text, ..PastEvent::new(EventKind::Other, at) });
         }
         State::Damaged | State::Idle => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(timeline: &Timeline) -> Vec<&str> {
+        timeline.events.iter().map(|event| &*event.text).collect()
+    }
+
+    #[test]
+    fn an_action_is_shown_at_its_key_only() {
+        let long = "k".repeat(300);
+        let cut = format!("{}…", "k".repeat(197));
+        for (action, target, key, is_shown) in [
+            ("cancel", Some("a"), "a", true),
+            ("cancel", Some("a"), "b", false),
+            ("group-pause", Some("a"), "a", false),
+            ("rate", Some("7 per 1s"), "7 per 1s", false),
+            ("cancel", Some(&*cut), &*long, true),
+            ("cancel", Some(&*cut), "kk", false),
+            ("cancel", Some("k…"), &*long, false),
+            // Nothing is known of the time before the first event.
+            ("pause", None, "a", false),
+        ] {
+            let (action, by) = (action.to_owned(), "ann".to_owned());
+            let target = target.map(str::to_owned);
+            let actions = [PastAction { ago: 1.0, action, by, target, note: None }];
+            let timeline = Timeline::of_runs(None, &[], "").with_actions(key, &actions);
+            assert_eq!(told(&timeline).len(), usize::from(is_shown), "{actions:?} of {key}");
+            assert_eq!(timeline.last, None);
+        }
+    }
+
+    fn failed(at: f64, attempt: u32) -> PastRun {
+        PastRun {
+            at,
+            outcome: Outcome::Failed,
+            attempt,
+            took: Some(1.0),
+            worker: None,
+            exit_status: None,
+            error: None,
+            output: None,
+        }
+    }
+
+    #[test]
+    fn a_key_backs_off_only_between_the_attempts_of_one_run() {
+        let now = unix_time();
+        let runs = [failed(now - 10.0, 1), failed(now - 40.0, 2), failed(now - 60.0, 1)];
+        let timeline = Timeline::of_runs(None, &runs, "");
+        let expected = [
+            "attempt 1 failed",
+            "backing off after 1 failure",
+            "attempt 2 failed",
+            "attempt 1 failed",
+        ];
+        assert_eq!(told(&timeline), expected);
+        assert_eq!(timeline.last.as_deref(), Some("attempt 1 failed"));
+        // The last event does not depend on the time that is asked for.
+        let none = timeline.since(Some(Duration::ZERO));
+        assert_eq!((told(&none).len(), none.last.as_deref()), (0, Some("attempt 1 failed")));
+    }
+
+    #[test]
+    fn a_key_backs_off_also_if_its_runs_are_unknown() {
+        let (state, failures) = (State::Waiting, 3);
+        let (due_in, last_failure) = (Some(5.0), Some(2.0));
+        let row = Row { state, failures, due_in, last_failure, ..Row::default() };
+        let timeline = Timeline::of_runs(Some((&row, WaitCause::Backoff)), &[], "");
+        assert_eq!(told(&timeline), ["backing off after 3 failures"]);
+        let [wait] = &timeline.events[..] else { panic!("{timeline:?}") };
+        let (at, until) = (timeline.now - wait.at, wait.until.map(|until| until - timeline.now));
+        assert_eq!((at, until, wait.cause), (2.0, Some(5.0), Some(WaitCause::Backoff)));
+    }
+
+    #[test]
+    fn an_unknown_kind_or_cause_is_read() {
+        let event = r#"{"at":1,"until":null,"kind":"new","cause":"new","outcome":null,"text":""}"#;
+        let event: PastEvent = serde_json::from_str(event).expect("it is read");
+        assert_eq!((event.kind, event.cause), (EventKind::Other, Some(WaitCause::Unknown)));
     }
 }

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use jiff::{Timestamp, Unit};
-use requeue_http::api::{Activity, Outcome, PastAction, PastRun, Status, Summary, Worker};
+use requeue_http::api::{Activity, PastAction, PastRun, Status, Summary, Worker};
 use requeue_store::{Entry, Rate, State, StateCounts};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -292,12 +292,7 @@ pub(super) fn runs_text(runs: &[PastRun]) -> String {
     let mut text = String::new();
     for run in runs {
         let PastRun { at, outcome, attempt, took, worker, exit_status, error, output } = run;
-        let outcome = match outcome {
-            Outcome::Succeeded => "succeeded",
-            Outcome::Failed => "failed",
-            Outcome::GivenUp => "failed for the last time",
-            Outcome::Stopped => "stopped",
-        };
+        let outcome = outcome.words();
         let at = api_duration(*at).and_then(|at| Timestamp::UNIX_EPOCH.checked_add(at).ok());
         let at = at.and_then(|at| at.round(Unit::Second).ok());
         let parts = [

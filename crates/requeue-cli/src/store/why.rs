@@ -4,9 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp, Unit};
-use requeue_http::api::{
-    self, EventKind, KeyPage, Named, Outcome, PastAction, PastEvent, PastRun, Timeline,
-};
+use requeue_http::api::{self, EventKind, KeyPage, Named, Outcome, PastEvent, PastRun, Timeline};
 use requeue_store::{Key, Queue};
 use serde::Serialize;
 
@@ -24,8 +22,6 @@ use crate::output::summary::counted;
 /// The text for a key that the queue does not have.
 const MISSING: &str = "not in the queue: it was never added, was cancelled, or its last run succeeded; \
                        `requeue keys` lists the keys";
-/// The number of actions of operators that are read, which is all that a queue keeps.
-const ACTIONS: usize = 100;
 
 /// The answer of `requeue why`.
 struct Answer {
@@ -63,8 +59,8 @@ async fn ask_server(
     let query = [("key", key), ("since", since.as_bytes())];
     let timeline: Timeline = server.get("timeline", &query).await?;
     let Some(KeyPage { row, runs }) = page else {
-        let why = match timeline.events.last() {
-            Some(last) => format!("not in the queue; last: {}", last.text),
+        let why = match &timeline.last {
+            Some(last) => format!("not in the queue; last: {last}"),
             None => MISSING.to_owned(),
         };
         return Ok(Answer { state: None, why, timeline, runs: Vec::new() });
@@ -84,17 +80,17 @@ async fn read_store(queue: &Queue, key: &[u8], since: Option<Duration>) -> Resul
     let key = Key::from(key);
     let found = queue.look_up(key.clone()).await.map_err(store_refusal)?;
     let schedule = queue.look_up_schedule(key.clone()).await.map_err(store_refusal)?;
-    let (mut runs, mut why, mut entry) = (Vec::new(), MISSING.to_owned(), None);
+    let (mut runs, mut why, mut explained) = (Vec::new(), MISSING.to_owned(), None);
     if let Some(found) = &found {
         if found.failures > 0 {
             let attempts = queue.attempts(&key).await.map_err(store_refusal)?;
             runs = PastRun::of_attempts(found, attempts);
         }
-        let explained = queue.explain_entry(found).await.map_err(store_refusal)?;
-        let explained = explained.strip_prefix(&format!("{key}: ")).unwrap_or(&explained);
+        let text = queue.explain_entry(found).await.map_err(store_refusal)?;
+        let text = text.strip_prefix(&format!("{key}: ")).unwrap_or(&text);
         let times = Times { age: found.since, due: found.due, lease: found.lease };
-        why = times.append_to(explained, Timestamp::now());
-        entry = Some((found, explained.to_owned()));
+        why = times.append_to(text, Timestamp::now());
+        explained = Some(text.to_owned());
     }
     if let Some(schedule) = schedule {
         let at = schedule.next_at.and_then(|at| Timestamp::try_from(at).ok());
@@ -102,9 +98,8 @@ async fn read_store(queue: &Queue, key: &[u8], since: Option<Duration>) -> Resul
         let at = at.map(|at| format!("; next at {at}")).unwrap_or_default();
         why = format!("{why}; {}{at}", schedule.explain());
     }
-    let actions = queue.last_actions(ACTIONS).await.map_err(store_refusal)?;
-    let actions: Vec<_> = actions.into_iter().map(PastAction::from).collect();
-    let timeline = Timeline::of_entry(&key, entry, &runs, &actions).since(since);
+    let timeline = Timeline::of_stored(queue, &key, found.as_ref(), explained, &runs).await;
+    let timeline = timeline.since(since);
     Ok(Answer { state: found.map(|entry| state_name(entry.state)), why, timeline, runs })
 }
 

@@ -63,7 +63,10 @@ fn a_run_tells_the_past_of_a_key_after_its_present_state() {
 
     // A key that has left the queue still has a past.
     run.send("b\n");
-    until(|| why(&dir, &["b"]).text().starts_with("b: not in the queue; last: run 2 succeeded"));
+    let last = "b: not in the queue; last: run 2 succeeded";
+    until(|| why(&dir, &["b"]).text().starts_with(last));
+    let text = why(&dir, &["b", "--since", "0"]).text();
+    assert!(text.starts_with(last), "{text}");
 
     let none = why(&dir, &["none"]);
     assert_eq!(none.code(), Some(1));
@@ -130,4 +133,10 @@ fn a_store_tells_the_last_failures_and_the_actions_of_operators() {
     // Only the time since the failures.
     let recent = call(&dir, "why", &["bad", "--since", "0"]).text();
     assert_eq!(past(&recent), [""; 0], "{recent}");
+
+    // The answer does not depend on the actions.
+    let file = rusqlite::Connection::open(dir.join("jobs.db")).expect("the file opens");
+    file.execute_batch("drop table actions").expect("dropped");
+    let ended = call(&dir, "why", &["bad"]);
+    assert_eq!((ended.code(), past(&ended.text()).len()), (Some(0), 2), "{}", ended.stderr);
 }

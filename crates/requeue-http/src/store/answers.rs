@@ -12,6 +12,9 @@ use crate::params::{Problem, with_source};
 
 /// The time limit of a request to the store.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+/// The time limit of the requests for the state of the queue, which read a few rows. A store that takes longer is not
+/// reachable for `/readyz`.
+pub(super) const PATIENCE_FOR_STATE: Duration = Duration::from_secs(5);
 
 pub(super) async fn await_answer<T, E: Error>(
     patience: Duration,
@@ -20,6 +23,11 @@ pub(super) async fn await_answer<T, E: Error>(
     let late = "the store did not answer in time; try again later";
     let late = |_| Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, late));
     timeout(patience, answered).await.map_or_else(late, |answer| answer.map_err(store_failure))
+}
+
+/// Returns an answer without which the response is still useful.
+pub(super) async fn answer_soon<T, E>(answered: impl Future<Output = Result<T, E>>) -> Option<T> {
+    timeout(PATIENCE_FOR_STATE, answered).await.ok()?.ok()
 }
 
 /// Returns the response for a request that failed. Some of the keys may have been changed.

@@ -165,6 +165,52 @@ fn the_past_of_a_key_follows_from_its_failures_its_state_and_the_actions_on_it()
 }
 
 #[test]
+fn a_ready_key_of_a_store_waits_for_its_group_or_its_queue() {
+    let (served, queue, _dir) = crate::groups::served(|it| it.group_by("^[^/]*").group_limit(1));
+    let present = |cause: &str| {
+        let past = get(served.address, "/api/v1/timeline?key=a/2").json();
+        assert_eq!(past["events"][0]["cause"], json!(cause), "{past}");
+    };
+    served.runtime.block_on(async {
+        queue.add_all(["a/1", "a/2"]).await.expect("added");
+    });
+    present("ready");
+    let _items = served.runtime.block_on(queue.get_many(1));
+    present("group_limit");
+    served.runtime.block_on(queue.group("a").pause()).expect("paused");
+    present("group_paused");
+    served.runtime.block_on(queue.pause()).expect("paused");
+    present("queue_paused");
+}
+
+#[test]
+fn answers_do_not_depend_on_tables_that_only_add_to_them() {
+    let hour = Duration::from_secs(3600);
+    let soon = Duration::from_millis(1);
+    let (served, queue, dir) = crate::groups::served(|opening| opening.backoff(soon, soon));
+    served.runtime.block_on(async {
+        queue.add("a").await.expect("added");
+        for _ in 0..2 {
+            let item = queue.get_many(1).await.remove(0);
+            item.retry("busy").await.expect("the lease is held");
+        }
+        queue.add_after("b", hour).await.expect("added");
+    });
+    let first = || {
+        let failing = get(served.address, "/api/v1/failures").json();
+        assert_eq!(failing["keys"], json!(1), "{failing}");
+        failing["failures"][0]["first"].clone()
+    };
+    let past =
+        || get(served.address, "/api/v1/timeline?key=b").json()["events"][0]["cause"].clone();
+    assert!(first().is_number(), "{}", first());
+    assert_eq!(past(), json!("delay"));
+    let file = rusqlite::Connection::open(dir.path().join("queues.db")).expect("the file opens");
+    file.execute_batch("drop table attempts; drop table actions").expect("dropped");
+    assert_eq!((first(), past()), (Value::Null, json!("delay")));
+}
+
+#[test]
 fn the_summary_has_the_numbers_of_the_store_and_of_this_process() {
     let (served, queue, running, _dir) = served();
     let summary = loop {

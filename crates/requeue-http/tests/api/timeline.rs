@@ -167,6 +167,50 @@ fn a_timeline_says_from_when_on_it_is_complete() {
 }
 
 #[test]
+fn a_run_with_very_many_adds_stays() {
+    let (builder, clock) = recorded(1 << 20);
+    let queue: Keys = builder.build().expect("the settings are valid");
+    queue.add(b"a".to_vec());
+    let item = queue.try_get().expect("a key is ready");
+    clock.advance(SECOND);
+    for _ in 0..5_000 {
+        queue.add_with(b"a".to_vec(), Add::now());
+    }
+    let served = Served::new(Site::builder(queue.clone()));
+    for query in ["key=a", "key=a&since=60"] {
+        let answer = timeline(&served, query);
+        let lines = told(&answer);
+        assert_eq!((lines.len(), &*lines[0]), (1_000, "1..? run running"), "{query}");
+        assert_eq!(answer["begin"], answer["events"][1]["at"], "{query}");
+        assert_eq!(answer["note"], json!("only the last 1,000 events are listed"));
+    }
+    drop(item);
+}
+
+#[test]
+fn without_a_recording_the_present_wait_has_its_cause() {
+    let clock = FakeClock::new();
+    let builder = Queue::builder().clock(clock.clone()).track_times().fair();
+    let builder = builder.pace(Pace::new(1, 100 * SECOND));
+    let builder = builder.group_by(|_: &Vec<u8>| GroupId::new(7)).group_limit(1);
+    let queue: Keys = builder.build().expect("the settings are valid");
+    let served = Served::new(Site::builder(queue.clone()));
+    let present = || told(&timeline(&served, "key=a")).join(", ");
+    queue.add(b"a".to_vec());
+    queue.try_get().expect("a key is ready").succeed();
+    queue.add(b"a".to_vec());
+    assert_eq!(present(), "0..-100 wait pace waiting for its pace");
+    queue.add(b"first".to_vec());
+    let _first = queue.try_get().expect("a key is ready");
+    clock.advance(100 * SECOND);
+    assert_eq!(present(), "0..? wait group_limit ready, but its group has reached its limit");
+    queue.group(GroupId::new(7)).expect("the queue has groups").pause();
+    assert_eq!(present(), "0..? wait group_paused ready, but its group is paused");
+    queue.pause();
+    assert_eq!(present(), "0..? wait queue_paused ready, but the queue is paused");
+}
+
+#[test]
 fn without_a_recording_the_last_runs_are_told() {
     let clock = FakeClock::new();
     let queue: Keys = Queue::builder().clock(clock.clone()).track_times().build().expect("valid");

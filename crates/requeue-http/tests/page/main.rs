@@ -537,6 +537,17 @@ fn the_timeline_of_a_key_names_the_causes_of_its_waits() {
     page.eval("document.activeElement.blur()");
     page.look(320, 900, "dark");
     page.wait_for(&format!("!{}.includes('failed')", texts("button")));
+
+    // The state of the key is shown also without its past.
+    page.eval(
+        "(({ fetch }) => {
+            const none = () => Promise.resolve(new Response('', { status: 503 }));
+            window.fetch = (url, init) => String(url).includes('timeline') ? none() : fetch(url, init);
+        })(window)",
+    );
+    let _ = served.queue.cancel(&b"a"[..]);
+    page.wait_for(&format!("{}.includes('was cancelled')", text("#key-why")));
+    page.wait_for("document.querySelector('#key-time').hidden");
 }
 
 #[test]
