@@ -204,7 +204,8 @@ pub(crate) fn rate_target(rate: Option<StartRate>) -> String {
 }
 
 /// The log of an action on keys. If the request is dropped or fails, the drop of this value logs and records the keys that
-/// were changed by then. A refused request, which changes nothing, is neither logged nor recorded.
+/// are known to be changed by then. The keys that a dropped request names are not known: the source changes them in one
+/// step. A refused request, which changes nothing, is neither logged nor recorded.
 pub(crate) struct Log {
     remote: Remote,
     action: &'static str,

@@ -2,7 +2,10 @@
 #![cfg(feature = "opentelemetry")]
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use std::sync::LazyLock;
+use std::hash::{Hash, Hasher};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
 use opentelemetry::trace::{
@@ -12,7 +15,7 @@ use opentelemetry::{Context, Value, global};
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanData};
 use requeue::clock::FakeClock;
 use requeue::workers::{Action, Error, ThreadWorkers};
-use requeue::{Add, Builder, Completion, InFlightPolicy, Merge, Pace, Queue, trace};
+use requeue::{Add, Added, Builder, Completion, InFlightPolicy, Merge, Pace, Queue, trace};
 
 /// The spans of all tests of this process. A test reads those of its traces.
 static SPANS: LazyLock<(SdkTracerProvider, InMemorySpanExporter)> = LazyLock::new(|| {
@@ -216,6 +219,70 @@ fn a_wait_has_its_cause() {
         let spans = spans_of(&request);
         assert_eq!(causes(&spans), [cause, "ready"]);
     }
+}
+
+/// A key that counts its clones, and calls its queue when it is dropped.
+struct Caller {
+    name: &'static str,
+    calls: Option<Arc<Calls>>,
+}
+
+#[derive(Default)]
+struct Calls {
+    queue: OnceLock<Queue<Caller>>,
+    clones: AtomicUsize,
+    refused: AtomicUsize,
+}
+
+impl Clone for Caller {
+    fn clone(&self) -> Self {
+        if let Some(calls) = &self.calls {
+            calls.clones.fetch_add(1, Relaxed);
+        }
+        Self { name: self.name, calls: self.calls.clone() }
+    }
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        let Some(calls) = &self.calls else { return };
+        let Some(queue) = calls.queue.get() else { return };
+        if queue.add(Self { name: "other", calls: None }) == Added::Refused {
+            calls.refused.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+impl PartialEq for Caller {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Caller {}
+
+impl Hash for Caller {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
+    }
+}
+
+#[test]
+fn an_add_with_a_context_copies_the_key_once_and_drops_the_copy_without_the_lock() {
+    let builder = Queue::builder().clock(FakeClock::new()).name("pods").traces();
+    let queue = builder.pace(Pace::min_interval(MINUTE)).build().unwrap();
+    let calls = Arc::new(Calls::default());
+    let key = || Caller { name: "a", calls: Some(Arc::clone(&calls)) };
+    queue.add(key());
+    queue.try_get().unwrap().succeed();
+    assert!(calls.queue.set(queue.clone()).is_ok());
+    calls.clones.store(0, Relaxed);
+    // The key waits for its pace.
+    for added in [Added::New, Added::Coalesced] {
+        assert_eq!(within(&request(), || queue.add(key())), added);
+    }
+    assert_eq!(calls.refused.load(Relaxed), 0);
+    assert_eq!(calls.clones.load(Relaxed), 2);
 }
 
 #[test]

@@ -95,7 +95,7 @@ const ENVIRONMENT_STORE: Item = (
 
 #[cfg(feature = "opentelemetry")]
 const ENVIRONMENT_TRACES: [Item; 2] = [
-    ("TRACEPARENT", "the trace context of the run, if it has one; see OTEL_EXPORTER_OTLP_ENDPOINT"),
+    ("TRACEPARENT", "the trace context of the run, if OTEL_EXPORTER_OTLP_ENDPOINT is set"),
     ("TRACESTATE", "the state of that context"),
 ];
 #[cfg(not(feature = "opentelemetry"))]

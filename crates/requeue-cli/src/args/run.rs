@@ -4,6 +4,7 @@
 //! doc comment: clap would show it as the description of the subcommand.
 
 use std::ffi::OsString;
+use std::hint::black_box;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -377,8 +378,8 @@ pub(crate) struct Alone {
 
     /// Memory for the events of keys, which `requeue why` shows [default: 4M with --serve]
     ///
-    /// SIZE is a number of bytes, as in 512K or 4M. An event takes 64 bytes, and the oldest events are dropped first. 0
-    /// records nothing.
+    /// SIZE is a number of bytes, as in 512K or 4M. Most events take 32 bytes, the others 64, and the oldest events are
+    /// dropped first. The least is 256. 0 records nothing.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = "Output")]
     #[arg(hide_short_help = true)]
     pub(crate) record_events: Option<usize>,
@@ -388,7 +389,16 @@ impl Alone {
     /// Returns the number of bytes for events. Only clients of the dashboard read them.
     pub(crate) fn recording(&self) -> Result<usize, Refusal> {
         match (self.record_events, &self.dashboard.serve) {
-            (bytes, Some(_)) => Ok(bytes.unwrap_or(4 << 20)),
+            (Some(1..256), _) => {
+                Err(Refusal::usage("--record-events: use 256 bytes or more, or 0"))
+            }
+            (bytes, Some(_)) => {
+                let bytes = bytes.unwrap_or(4 << 20);
+                // The queue reserves the memory at its start, and would abort the program without it.
+                let is_possible = black_box(Vec::<u8>::new()).try_reserve_exact(bytes).is_ok();
+                let too_much = "--record-events: this machine has less memory; use a smaller SIZE";
+                is_possible.then_some(bytes).ok_or_else(|| Refusal::usage(too_much))
+            }
             (Some(bytes), None) if bytes > 0 => {
                 Err(Refusal::usage("--record-events requires --serve"))
             }

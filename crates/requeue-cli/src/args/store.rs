@@ -52,9 +52,16 @@ pub(crate) struct Place {
     #[command(flatten)]
     pub(crate) store: StoreUrl,
 
-    /// Name of the queue in the store
-    #[arg(long, value_name = "NAME", default_value = "default", help_heading = "Queue")]
-    pub(crate) queue: String,
+    /// Name of the queue [default: default, or that of --server]
+    #[arg(long, value_name = "NAME", help_heading = "Queue")]
+    pub(crate) queue: Option<String>,
+}
+
+impl Place {
+    /// Returns the name of the queue in the store.
+    pub(crate) fn queue(&self) -> &str {
+        self.queue.as_deref().unwrap_or("default")
+    }
 }
 
 #[derive(Args, Debug)]
@@ -477,8 +484,8 @@ pub(crate) fn state_name(state: State) -> &'static str {
 pub(crate) struct ServerFlags {
     /// Process with --serve-admin instead of a store: http://HOST:PORT or unix:PATH
     ///
-    /// The token is the content of --token-file, or of the variable REQUEUE_TOKEN. --store is ignored. --queue names one
-    /// of several queues of the process.
+    /// The token is the content of --token-file, or of the variable REQUEUE_TOKEN. --store is ignored. A process
+    /// with several queues needs --queue, and the others refuse the name of another queue.
     #[arg(long, value_name = "URL", value_parser = parse_server, help_heading = "Queue")]
     #[arg(hide_short_help = true)]
     pub(crate) server: Option<ServerUrl>,

@@ -94,7 +94,7 @@ pub(crate) async fn run_parts(
     mut parts: Parts,
     feed: impl FnOnce(&Arc<Runner>) -> Result<ReaderEnd, Refusal>,
 ) -> Result<Ended, Refusal> {
-    let export = Export::start()?;
+    let export = Export::start();
     let listener = parts.listener.take();
     let (remote, expired) = parts.remote.take().unzip();
     let runner =

@@ -336,7 +336,7 @@ impl ChangeSink for Reading {
 pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
     let AddFlags { keys, place, after, debounce, priority, revive, re_add: when_early, .. } = flags;
     let AddFlags { parked_add, group, groups, read, summary, server, .. } = flags;
-    let server = server.open_server(&place.queue)?;
+    let server = server.open_server(place.queue.as_deref())?;
     server.as_ref().map_or(Ok(()), Server::check_token)?;
     if server.is_some() && (parked_add.is_some() || when_early.is_some()) {
         return Err(Refusal::usage("--server: --parked-add and --re-add are settings of a store"));

@@ -162,36 +162,14 @@ fn row_line(row: &Row, is_json: bool) -> Vec<u8> {
     line
 }
 
-/// Returns the name of the queue of the server. Fails without a token, or if the user names another queue.
-async fn name_of_queue(server: &Server, queue: Option<&str>) -> Result<String, Refusal> {
-    server.check_token()?;
-    let Summary { queue: own, title, .. } = server.get("summary", &[]).await?;
-    let name = own.unwrap_or(title);
-    if queue.is_some_and(|queue| queue != name) {
-        let error = format!("--server: the queue of that process is {name:?}; name that one");
-        return Err(Refusal::usage(error));
-    }
-    Ok(name)
-}
-
-/// Pauses or resumes the queue of the server, which must have the given name, if any. Returns the name.
-pub(super) async fn set_paused(
-    server: &Server,
-    queue: Option<&str>,
-    paused: bool,
-) -> Result<String, Refusal> {
-    let name = name_of_queue(server, queue).await?;
+/// Pauses or resumes the queue of the server. Returns its name.
+pub(super) async fn set_paused(server: &Server, paused: bool) -> Result<String, Refusal> {
     let path = if paused { "pause" } else { "resume" };
     let NewStatus { .. } = server.post(path, &serde_json::json!({})).await?;
-    Ok(name)
+    Ok(server.find_queue().await?.name.clone())
 }
 
-pub(super) async fn set_rate(
-    server: &Server,
-    queue: &str,
-    rate: Option<Rate>,
-) -> Result<(), Refusal> {
-    name_of_queue(server, Some(queue)).await?;
+pub(super) async fn set_rate(server: &Server, rate: Option<Rate>) -> Result<(), Refusal> {
     let rate = rate.map(StartRate::from);
     let NewRate { .. } = server.post("rate", &NewRate { rate }).await?;
     Ok(())

@@ -69,7 +69,7 @@ pub(crate) fn run(command: GroupsCommand) -> Result<Ended, Refusal> {
     };
     let operator = note.to_operator();
     block_on(async {
-        match queue.server.open_server(&queue.place.queue)? {
+        match queue.server.open_server(queue.place.queue.as_deref())? {
             Some(server) => change_by_server(&server.acting_for(&operator), change).await,
             None => change_in_store(&queue.place.to_look_at().await?, &change, operator).await,
         }
@@ -167,7 +167,7 @@ fn list(queue: &GroupQueue, is_json: bool) -> Result<Ended, Refusal> {
     block_on(async {
         // The header follows the first answer, because an error has no table.
         let mut header = if is_json { "" } else { HEADER };
-        if let Some(server) = queue.server.open_server(&queue.place.queue)? {
+        if let Some(server) = queue.server.open_server(queue.place.queue.as_deref())? {
             let query = [("limit", &b"10000"[..])];
             let GroupList { groups, more, .. } = server.get("groups", &query).await?;
             print_groups(header, groups.iter().map(Line::from_server), is_json)?;

@@ -16,7 +16,7 @@ const PAGE: usize = 256;
 /// `requeue keys`.
 pub(crate) fn keys(flags: &KeysFlags) -> Result<Ended, Refusal> {
     block_on(async {
-        if let Some(server) = flags.server.open_server(&flags.place.queue)? {
+        if let Some(server) = flags.server.open_server(flags.place.queue.as_deref())? {
             return by_server::keys(&server, flags).await;
         }
         let queue = flags.place.to_look_at().await?;

@@ -41,9 +41,12 @@ const LAST_STEP: Duration = Duration::from_secs(5);
 /// `requeue queues`.
 pub(crate) fn queues(flags: QueuesFlags) -> Result<Ended, Refusal> {
     match flags.command {
-        Some(QueuesCommand::Rate { queue, rate, store, server, note }) => {
-            set_rate(Place { store, queue }, rate.rate()?, &server, &note.to_operator())
-        }
+        Some(QueuesCommand::Rate { queue, rate, store, server, note }) => set_rate(
+            Place { store, queue: Some(queue) },
+            rate.rate()?,
+            &server,
+            &note.to_operator(),
+        ),
         None => list_queues(&flags.store, flags.json),
     }
 }
@@ -56,10 +59,10 @@ fn set_rate(
     operator: &Operator,
 ) -> Result<Ended, Refusal> {
     block_on(async {
-        match server.open_server(&place.queue)? {
+        match server.open_server(place.queue.as_deref())? {
             Some(server) => {
                 let server = server.acting_for(operator);
-                by_server::set_rate(&server, &place.queue, rate).await?;
+                by_server::set_rate(&server, rate).await?;
             }
             None => {
                 let queue = place.to_look_at().await?;
@@ -67,7 +70,7 @@ fn set_rate(
                 operator.record(&queue, "rate", rate_text(rate)).await;
             }
         }
-        complain(&format!("{}: {}", escaped(place.queue.as_bytes()), rate_text(rate)));
+        complain(&format!("{}: {}", escaped(place.queue().as_bytes()), rate_text(rate)));
         Ok(Ended::Exit(Exit::Done))
     })
 }
@@ -186,20 +189,19 @@ pub(crate) fn set_paused(flags: PauseFlags, paused: bool) -> Result<Ended, Refus
     let operator = note.to_operator();
     block_on(async {
         let done = if paused { "paused" } else { "resumed" };
-        let name = match server.open_server(queue.as_deref().unwrap_or_default())? {
+        let name = match server.open_server(queue.as_deref())? {
             Some(server) => {
                 let server = server.acting_for(&operator);
-                by_server::set_paused(&server, queue.as_deref(), paused).await?
+                by_server::set_paused(&server, paused).await?
             }
             None => {
                 // The flags need a queue or a server.
-                let queue = queue.unwrap_or_default();
                 let place = Place { store, queue };
                 let queue = place.to_look_at().await?;
                 let set = if paused { queue.pause().await } else { queue.resume().await };
                 set.map_err(store_refusal)?;
                 operator.record(&queue, if paused { "pause" } else { "resume" }, "").await;
-                place.queue
+                place.queue().to_owned()
             }
         };
         complain(&format!("{} {done}", escaped(name.as_bytes())));
@@ -210,7 +212,7 @@ pub(crate) fn set_paused(flags: PauseFlags, paused: bool) -> Result<Ended, Refus
 /// `requeue status`.
 pub(crate) fn status(flags: &StatusFlags) -> Result<Ended, Refusal> {
     block_on(async {
-        if let Some(server) = flags.server.open_server(&flags.place.queue)? {
+        if let Some(server) = flags.server.open_server(flags.place.queue.as_deref())? {
             return by_server::status(&server, flags).await;
         }
         let queue = flags.place.to_look_at().await?;
@@ -301,7 +303,7 @@ fn damaged_text(counts: &StateCounts, listed: &[Entry]) -> String {
 pub(crate) fn revive(flags: &ReviveFlags) -> Result<Ended, Refusal> {
     let operator = flags.note.to_operator();
     block_on(async {
-        if let Some(server) = flags.server.open_server(&flags.place.queue)? {
+        if let Some(server) = flags.server.open_server(flags.place.queue.as_deref())? {
             return by_server::revive(&server.acting_for(&operator), flags).await;
         }
         let queue = flags.place.to_look_at().await?;
@@ -319,7 +321,7 @@ pub(crate) fn revive(flags: &ReviveFlags) -> Result<Ended, Refusal> {
 pub(crate) fn cancel(flags: &CancelFlags) -> Result<Ended, Refusal> {
     let operator = flags.note.to_operator();
     block_on(async {
-        if let Some(server) = flags.server.open_server(&flags.place.queue)? {
+        if let Some(server) = flags.server.open_server(flags.place.queue.as_deref())? {
             return by_server::cancel(&server.acting_for(&operator), flags).await;
         }
         let queue = flags.place.to_look_at().await?;

@@ -63,8 +63,8 @@ fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> Result<T, Re
 }
 
 impl ServerFlags {
-    /// Returns the server of `--server`, if any. `queue` is the queue of a process with several queues.
-    fn open_server(&self, queue: &str) -> Result<Option<Server>, Refusal> {
+    /// Returns the server of `--server`, if any. `queue` is the name that its queue must have.
+    fn open_server(&self, queue: Option<&str>) -> Result<Option<Server>, Refusal> {
         let Some(url) = &self.server else { return Ok(None) };
         let token = match &self.token_file {
             Some(_) => Some(read_token(self.token_file.as_deref())?),
@@ -124,7 +124,7 @@ impl Place {
         if creates {
             return Ok((self.to_change(how).await?, expired));
         }
-        let queue = self.queue.maybe_quote();
+        let queue = self.queue().maybe_quote();
         let hint = format!("; `requeue add --queue {queue}` or --create creates it");
         Ok((self.to_find(how, &hint).await?, expired))
     }
@@ -135,7 +135,7 @@ impl Place {
         open_patiently(self.store.wait, async || {
             // Each attempt connects again, because the connection itself may fail.
             let store = connect_to_change(url).await?;
-            Ok(how(store.queue(&self.queue)).open().await?)
+            Ok(how(store.queue(self.queue())).open().await?)
         })
         .await
     }
@@ -148,7 +148,7 @@ impl Place {
         let url = self.store.required_url()?;
         open_patiently(self.store.wait, async || {
             let store = connect_to_change(url).await?;
-            match how(store.queue(&self.queue)).must_exist().open().await {
+            match how(store.queue(self.queue())).must_exist().open().await {
                 Err(error) if error.kind() == ErrorKind::Missing => Ok(None),
                 opened => Ok(Some(opened?)),
             }
@@ -170,7 +170,7 @@ impl Place {
         let url = self.store.required_url()?;
         open_patiently(self.store.wait, async || {
             let store = connect_to_look(url, hint).await?;
-            let opened = how(store.queue(&self.queue)).must_exist().open().await;
+            let opened = how(store.queue(self.queue())).must_exist().open().await;
             opened.map_err(|error| {
                 let is_missing = error.kind() == ErrorKind::Missing;
                 let mut unopened = Unopened::from(error);

@@ -45,7 +45,7 @@ fn add(flags: AddFlags) -> Result<Ended, Refusal> {
         None => Schedule::every(every),
     };
     block_on(async {
-        if let Some(server) = server.open_server(&place.queue)? {
+        if let Some(server) = server.open_server(place.queue.as_deref())? {
             let period = SignedDuration::try_from(every).unwrap_or(SignedDuration::MAX);
             let zone = cron.is_some().then_some(zone);
             let spec = Some(cron.unwrap_or_else(|| format!("every {period:#}")));
@@ -74,7 +74,7 @@ fn add(flags: AddFlags) -> Result<Ended, Refusal> {
 
 fn list(flags: &ListFlags) -> Result<Ended, Refusal> {
     block_on(async {
-        if let Some(server) = flags.server.open_server(&flags.place.queue)? {
+        if let Some(server) = flags.server.open_server(flags.place.queue.as_deref())? {
             let query = [("limit", &b"10000"[..])];
             let ScheduleList { schedules, more, .. } = server.get("schedules", &query).await?;
             print_schedules(schedules.into_iter().map(Line::from_server), flags.json)?;
@@ -183,24 +183,25 @@ impl Line {
 fn change(flags: &KeysFlags, action: ScheduleAction, done: &str) -> Result<Ended, Refusal> {
     let operator = flags.note.to_operator();
     block_on(async {
-        let changed = if let Some(server) = flags.server.open_server(&flags.place.queue)? {
-            let (server, mut changed) = (server.acting_for(&operator), Vec::new());
-            for key in &flags.keys {
-                changed.push(change_by_server(&server, action, &named(key.as_bytes())).await?);
-            }
-            changed
-        } else {
-            let queue = flags.place.to_look_at().await?;
-            let change = async |key: Key| {
-                let changed = match action {
-                    ScheduleAction::Pause => queue.pause_schedule(key).await,
-                    ScheduleAction::Resume => queue.resume_schedule(key).await,
-                    ScheduleAction::Remove | ScheduleAction::Add => queue.unschedule(key).await,
+        let changed =
+            if let Some(server) = flags.server.open_server(flags.place.queue.as_deref())? {
+                let (server, mut changed) = (server.acting_for(&operator), Vec::new());
+                for key in &flags.keys {
+                    changed.push(change_by_server(&server, action, &named(key.as_bytes())).await?);
+                }
+                changed
+            } else {
+                let queue = flags.place.to_look_at().await?;
+                let change = async |key: Key| {
+                    let changed = match action {
+                        ScheduleAction::Pause => queue.pause_schedule(key).await,
+                        ScheduleAction::Resume => queue.resume_schedule(key).await,
+                        ScheduleAction::Remove | ScheduleAction::Add => queue.unschedule(key).await,
+                    };
+                    changed.map_err(store_refusal)
                 };
-                changed.map_err(store_refusal)
+                operator.change_each(&queue, action.name(), &flags.keys, change).await?
             };
-            operator.change_each(&queue, action.name(), &flags.keys, change).await?
-        };
         Ok(report_each(&flags.keys, &changed, done, "has no schedule"))
     })
 }

@@ -34,7 +34,7 @@ async fn open_site(
 ) -> Result<(String, Builder<Key>), Refusal> {
     let ServeFlags { store, queue, .. } = flags;
     if let Some(queue) = queue {
-        let place = Place { store: store.clone(), queue: queue.clone() };
+        let place = Place { store: store.clone(), queue: Some(queue.clone()) };
         let opened = place.to_find(|opening| trace_store(opening.metrics(metrics)), "").await?;
         return Ok((format!("requeue: {queue}"), store_site(&opened)));
     }

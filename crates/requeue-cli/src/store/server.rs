@@ -14,11 +14,12 @@ use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
-use requeue_http::api::{Failure, KeyPage, NOT_IN_QUEUE, SEVERAL_QUEUES};
+use requeue_http::api::{Failure, KeyPage, NOT_IN_QUEUE, SEVERAL_QUEUES, Summary};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::OnceCell;
 
 use super::operator::Operator;
 use crate::args::values::ServerUrl;
@@ -41,18 +42,24 @@ pub(super) struct Server {
     token: Option<String>,
     /// The user who acts, if the requests are actions to record.
     operator: Option<Operator>,
-    /// The name of the queue, which only a process with several queues needs. Empty: no queue is named.
-    queue: String,
-    /// The process has several queues, and the paths of this queue begin with its name.
-    has_several: AtomicBool,
+    /// The name that the queue must have. A process with several queues needs it.
+    queue: Option<String>,
+    found: OnceCell<Found>,
     /// The user was warned that the token is sent in clear text.
     warned: AtomicBool,
 }
 
+/// The queue of a server.
+pub(super) struct Found {
+    pub(super) name: String,
+    /// The path before those of the API. Only the queues of a process with several queues have one.
+    path: String,
+}
+
 impl Server {
-    pub(super) fn new(url: ServerUrl, token: Option<String>, queue: &str) -> Self {
-        let (has_several, warned) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { url, token, operator: None, queue: queue.to_owned(), has_several, warned }
+    pub(super) fn new(url: ServerUrl, token: Option<String>, queue: Option<&str>) -> Self {
+        let (queue, found) = (queue.map(str::to_owned), OnceCell::new());
+        Self { url, token, operator: None, queue, found, warned: AtomicBool::new(false) }
     }
 
     /// Sends the user and the note with each change.
@@ -146,37 +153,38 @@ impl Server {
         }
     }
 
-    /// Sends a request about the queue of the process. If the process has several queues, sends it about the named one.
+    /// Returns the queue that the requests are about. Fails if the process does not have it, or has several and none is
+    /// named.
+    pub(super) async fn find_queue(&self) -> Result<&Found, Refusal> {
+        let found = self.found.get_or_try_init(|| async {
+            let answer = self.exchange(Method::GET, "/api/v1/summary", None).await?;
+            if names_several(&answer) {
+                let unnamed = || self.refusal("the process has several queues; name one of them");
+                let name = self.queue.clone().ok_or_else(unnamed)?;
+                let path = format!("/queues/{}", percent_encode(name.as_bytes(), NON_ALPHANUMERIC));
+                return Ok(Found { name, path });
+            }
+            let Summary { queue, title, .. } = self.checked_answer(&answer)?;
+            let name = queue.unwrap_or(title);
+            if self.queue.as_ref().is_some_and(|queue| *queue != name) {
+                let error =
+                    format!("--server: the queue of that process is {name:?}; name that one");
+                return Err(Refusal::usage(error));
+            }
+            Ok(Found { name, path: String::new() })
+        });
+        found.await
+    }
+
+    /// Sends a request about the queue.
     async fn send_request(
         &self,
         method: Method,
         target: &str,
         body: Option<Vec<u8>>,
     ) -> Result<(StatusCode, Bytes), Refusal> {
-        let in_queue = || {
-            format!("/queues/{}{target}", percent_encode(self.queue.as_bytes(), NON_ALPHANUMERIC))
-        };
-        if self.has_several.load(Ordering::Relaxed) {
-            return self.exchange(method, &in_queue(), body).await;
-        }
-        let answer = self.exchange(method.clone(), target, body.clone()).await?;
-        let is_of_several = match answer.0 {
-            StatusCode::NOT_FOUND => names_several(&answer),
-            // A process with several queues permits no change at its own paths.
-            StatusCode::METHOD_NOT_ALLOWED => {
-                names_several(&self.exchange(Method::GET, "/api/v1/summary", None).await?)
-            }
-            _ => false,
-        };
-        if !is_of_several {
-            return Ok(answer);
-        }
-        if self.queue.is_empty() {
-            return Err(self.refusal("the process has several queues; name one of them"));
-        }
-        // The process has changed nothing, so the request can be sent again.
-        self.has_several.store(true, Ordering::Relaxed);
-        self.exchange(method, &in_queue(), body).await
+        let Found { path, .. } = self.find_queue().await?;
+        self.exchange(method, &format!("{path}{target}"), body).await
     }
 
     async fn exchange(
@@ -403,8 +411,7 @@ mod tests {
             // Until the client disconnects.
             while client.write_all(&[b' '; 1 << 16]).await.is_ok() {}
         });
-        let server =
-            Server::new(ServerUrl::Tcp { authority, path: String::new() }, None, "default");
+        let server = Server::new(ServerUrl::Tcp { authority, path: String::new() }, None, None);
         let error = server.get::<Failure>("summary", &[]).await.expect_err("it has no end");
         assert!(format!("{error:?}").contains("the answer is over 32 MiB"), "{error:?}");
     }

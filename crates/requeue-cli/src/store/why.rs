@@ -38,7 +38,7 @@ struct Answer {
 pub(crate) fn why(flags: &WhyFlags) -> Result<Ended, Refusal> {
     block_on(async {
         let key = flags.key.as_bytes();
-        let answer = match flags.server.open_server(&flags.place.queue)? {
+        let answer = match flags.server.open_server(flags.place.queue.as_deref())? {
             Some(server) => ask_server(&server, key, flags.since).await?,
             None => read_store(&flags.place.to_look_at().await?, key, flags.since).await?,
         };

@@ -21,7 +21,7 @@ use crate::serve::Listener;
 /// `requeue run --store`: adds the keys of the input to a store, and works on its queue.
 pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
     let Through { store, queue, lease, wait, passwords } = flags.through.clone();
-    let place = Place { store: StoreUrl { store, wait }, queue };
+    let place = Place { store: StoreUrl { store, wait }, queue: Some(queue) };
     let groups = GroupFlags::take_from(&mut flags.alone).worker_settings()?;
     let (re_add, rate) = (re_add(flags.common.re_add)?, take_rate(&mut flags.common)?);
     let settings = QueueSettings { re_add, groups, rate, ..QueueSettings::default() };

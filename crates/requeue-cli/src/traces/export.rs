@@ -6,19 +6,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
+use hyper::Uri;
 use hyper::client::conn::http1;
 use hyper::header::{HOST, HeaderValue};
+use hyper::http::uri::Scheme;
 use hyper_util::rt::TokioIo;
-use opentelemetry::global;
+use opentelemetry::{Key, global};
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig as _, WithHttpConfig as _};
 use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::resource::{EnvResourceDetector, ResourceDetector as _};
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-use crate::exit::{Refusal, complain};
+use crate::exit::complain;
 
 /// The variables with the address of the collector. The first that is set counts.
 const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
@@ -33,18 +36,29 @@ static IS_ON: OnceLock<()> = OnceLock::new();
 pub(crate) struct Export(Option<SdkTracerProvider>);
 
 impl Export {
-    /// Starts the export if the variables name a collector.
-    pub(crate) fn start() -> Result<Self, Refusal> {
+    /// Starts the export if the variables name a collector. Platforms set the variables for all programs, so a collector
+    /// that cannot be used stops nothing.
+    pub(crate) fn start() -> Self {
+        Self(Self::try_start().unwrap_or_else(|why| {
+            complain(&format!("no spans are sent: {why}"));
+            None
+        }))
+    }
+
+    /// Returns the reason if the variables name a collector that cannot be used. Neither this reason nor another message
+    /// has the whole URL, which may have a password.
+    fn try_start() -> Result<Option<SdkTracerProvider>, String> {
         let set = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
         let is_off = set("OTEL_SDK_DISABLED")
             .is_some_and(|value| value.eq_ignore_ascii_case("true"))
             || set("OTEL_TRACES_EXPORTER").is_some_and(|value| value == "none");
         let found = ENDPOINTS.iter().find_map(|name| Some((name, set(name)?)));
-        let Some((name, url)) = found.filter(|_| !is_off) else { return Ok(Self(None)) };
-        if !url.starts_with("http://") {
-            return Err(Refusal::usage(format!(
-                "{name}={url}: only http:// is supported; send to a collector on this machine or network"
-            )));
+        let Some((name, url)) = found.filter(|_| !is_off) else { return Ok(None) };
+        let url: Uri = url.parse().map_err(|error| format!("{name}: {error}"))?;
+        if url.scheme() != Some(&Scheme::HTTP) {
+            return Err(format!(
+                "{name}: only http:// is supported; name a collector on this machine or network"
+            ));
         }
         let client = Client { runtime: Handle::current(), has_failed: AtomicBool::new(false) };
         let exporter = SpanExporter::builder()
@@ -52,9 +66,10 @@ impl Export {
             .with_protocol(Protocol::HttpBinary)
             .with_http_client(client)
             .build()
-            .map_err(|error| Refusal::usage(format!("{name}={url}: {error}")))?;
+            .map_err(|error| format!("{}: {error}", host_and_port(&url)))?;
         let mut resource = Resource::builder();
-        if set("OTEL_SERVICE_NAME").is_none() {
+        let named = EnvResourceDetector::new().detect().get(&Key::new("service.name"));
+        if set("OTEL_SERVICE_NAME").is_none() && named.is_none() {
             resource = resource.with_service_name("requeue");
         }
         let provider = SdkTracerProvider::builder()
@@ -63,7 +78,7 @@ impl Export {
             .build();
         global::set_tracer_provider(provider.clone());
         let _ = IS_ON.set(());
-        Ok(Self(Some(provider)))
+        Ok(Some(provider))
     }
 
     /// Returns true if spans are exported.
@@ -90,7 +105,7 @@ struct Client {
 #[async_trait::async_trait]
 impl HttpClient for Client {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        let url = request.uri().to_string();
+        let to = host_and_port(request.uri());
         let sent = self.runtime.spawn(async { timeout(PATIENCE, send(request)).await });
         let answer = match sent.await {
             Ok(Ok(answer)) => answer,
@@ -105,12 +120,18 @@ impl HttpClient for Client {
         match why {
             None => self.has_failed.store(false, Ordering::Relaxed),
             Some(why) if !self.has_failed.swap(true, Ordering::Relaxed) => {
-                complain(&format!("spans are lost: {url}: {why}"));
+                complain(&format!("spans are lost: {to}: {why}"));
             }
             Some(_) => {}
         }
         answer
     }
+}
+
+/// Returns the host and the port of a URL, without the password that it may have.
+fn host_and_port(url: &Uri) -> String {
+    let host = url.host().unwrap_or_default();
+    url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
 
 async fn send(mut request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
@@ -119,7 +140,7 @@ async fn send(mut request: Request<Bytes>) -> Result<Response<Bytes>, HttpError>
     let host = authority.host().trim_matches(['[', ']']);
     let stream = TcpStream::connect((host, authority.port_u16().unwrap_or(80))).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    request.headers_mut().insert(HOST, HeaderValue::from_str(authority.as_str())?);
+    request.headers_mut().insert(HOST, HeaderValue::from_str(&host_and_port(&uri))?);
     *request.uri_mut() = uri.path_and_query().map_or("/", |path| path.as_str()).parse()?;
     let answered = async {
         let (parts, body) = sender.send_request(request.map(Full::new)).await?.into_parts();

@@ -378,7 +378,7 @@ fn all_queues_of_a_store_are_served_without_a_name() {
     for url in [&format!("http://{server}"), "unix:s"] {
         let status = |queue: &[&str]| call(&dir, "status", &[&["--server", url], queue].concat());
         until(|| status(&["--queue", "b/c d"]).text().starts_with("ready       3"));
-        until(|| status(&[]).text().starts_with("ready       1"));
+        until(|| status(&["--queue", "default"]).text().starts_with("ready       1"));
         let ended = status(&["--queue", "none"]);
         assert!(ended.code() == Some(125) && ended.stderr.contains("none"), "{}", ended.stderr);
     }
@@ -388,9 +388,11 @@ fn all_queues_of_a_store_are_served_without_a_name() {
     let change = |verb: &str, args: &[&str]| {
         call(&dir, verb, &[&["--server", &url, "--token-file", "token"], args].concat())
     };
-    let ended = change("pause", &[]);
-    let said = "the process has several queues; name one of them";
-    assert!(ended.code() == Some(125) && ended.stderr.contains(said), "{}", ended.stderr);
+    for (verb, args) in [("pause", &[][..]), ("cancel", &["--all"]), ("status", &[])] {
+        let ended = change(verb, args);
+        let said = "the process has several queues; name one of them";
+        assert!(ended.code() == Some(125) && ended.stderr.contains(said), "{}", ended.stderr);
+    }
     let ended = change("pause", &["b/c d"]);
     assert!(
         ended.code() == Some(0) && ended.stderr.contains("\"b/c d\" paused"),
@@ -624,8 +626,11 @@ fn the_subcommands_of_stores_work_on_a_run_by_its_server() {
     assert!(paused.contains('@') && counts.starts_with("ready       1"), "{text}");
     assert_eq!(ask(&["resume"], "").code(), Some(0));
     run.wait_for("held");
-    let other = ask(&["pause", "another"], "");
-    assert!(other.code() == Some(2) && other.stderr.contains("name that one"), "{}", other.stderr);
+    let others = [&["pause", "another"][..], &["cancel", "--all", "--queue", "another"]];
+    for other in others.map(|args| ask(args, "")) {
+        assert_eq!(other.code(), Some(2), "{}", other.stderr);
+        assert!(other.stderr.contains("name that one"), "{}", other.stderr);
+    }
     let cancelled = ask(&["cancel", "late", "none"], "");
     assert_eq!(cancelled.code(), Some(1), "{}", cancelled.stderr);
     assert!(cancelled.stderr.contains("1 cancelled"), "{}", cancelled.stderr);

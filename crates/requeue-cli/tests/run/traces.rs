@@ -1,9 +1,11 @@
 //! Spans of OpenTelemetry, in a real collector.
 
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::process::Command;
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use requeue_servers::Collector;
@@ -112,10 +114,60 @@ fn a_trace_leads_from_a_request_through_a_store_and_a_retry_to_a_command() {
 }
 
 #[test]
-fn an_endpoint_with_tls_is_refused() {
+fn a_collector_that_cannot_be_used_stops_nothing() {
+    for url in ["https://ann:secret@localhost/?key=secret", "ann:secret@localhost:4318", "secret/"]
+    {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+        command.args(["run", "echo"]).env("OTEL_EXPORTER_OTLP_ENDPOINT", url);
+        let ended = end(&mut command, "a\n");
+        assert_eq!((ended.code(), &*ended.text()), (Some(0), "a\n"), "{}", ended.stderr);
+        let said = "requeue: no spans are sent: OTEL_EXPORTER_OTLP_ENDPOINT: ";
+        assert_eq!(ended.stderr.matches(said).count(), 1, "{}", ended.stderr);
+        assert!(!ended.stderr.contains("secret"), "{}", ended.stderr);
+    }
+}
+
+/// Reads a request, and refuses it.
+fn refuse(mut stream: &TcpStream) -> Option<(String, Vec<u8>)> {
+    let mut reader = BufReader::new(stream);
+    let (mut head, mut length) = (String::new(), 0);
+    while !head.ends_with("\r\n\r\n") {
+        let begin = head.len();
+        reader.read_line(&mut head).ok().filter(|&read| read > 0)?;
+        if let Some(("content-length", value)) = head[begin..].split_once(':') {
+            length = value.trim().parse().ok()?;
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    let answer = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    stream.write_all(answer).ok()?;
+    Some((head, body))
+}
+
+#[test]
+fn the_password_of_a_collector_is_neither_sent_to_it_nor_shown() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    let (sender, received) = mpsc::channel();
+    thread::spawn(move || {
+        let requests = listener.incoming().flatten().filter_map(|stream| refuse(&stream));
+        requests.for_each(|request| drop(sender.send(request)));
+    });
+    let url = format!("http://ann:secret@{address}/v1/traces?key=secret");
     let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
-    command.args(["run", "true"]).env("OTEL_EXPORTER_OTLP_ENDPOINT", "https://localhost");
+    command.args(["run", "true"]).env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", url);
+    command.env("OTEL_RESOURCE_ATTRIBUTES", "service.name=shop");
     let ended = end(&mut command, "a\n");
-    assert_eq!(ended.code(), Some(2));
-    assert!(ended.stderr.contains("OTEL_EXPORTER_OTLP_ENDPOINT=https://localhost: only http://"));
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    let said = format!("requeue: spans are lost: {address}: 400 Bad Request\n");
+    assert!(ended.stderr.contains(&said), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("secret"), "{}", ended.stderr);
+
+    let (head, body) = received.recv().expect("a request");
+    assert!(head.starts_with("POST /v1/traces?key=secret HTTP/1.1\r\n"), "{head}");
+    assert!(head.contains(&format!("\r\nhost: {address}\r\n")), "{head}");
+    // The attribute, as protobuf writes it.
+    let named = b"service.name\x12\x06\x0a\x04shop";
+    assert!(body.windows(named.len()).any(|part| part == named), "{body:?}");
 }

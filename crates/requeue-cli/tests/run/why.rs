@@ -94,11 +94,13 @@ fn a_run_without_a_recording_says_how_to_get_one() {
     run.end();
 
     for (size, error) in [
-        ("1M", "--record-events requires --serve"),
-        ("4MB", "invalid value '4MB' for '--record-events <SIZE>': expected a number of bytes"),
+        (&["1M"][..], "--record-events requires --serve"),
+        (&["4MB"], "invalid value '4MB' for '--record-events <SIZE>': expected a number of bytes"),
+        (&["255", "--serve", "0"], "--record-events: use 256 bytes or more, or 0"),
+        (&["9000000000G", "--serve", "0"], "--record-events: this machine has less memory"),
     ] {
         let mut run = Command::new(env!("CARGO_BIN_EXE_requeue"));
-        let ended = end(run.args(["run", "--record-events", size, "true"]), "");
+        let ended = end(run.args(["run", "--record-events"]).args(size).arg("true"), "");
         assert!(ended.code() == Some(2) && ended.stderr.contains(error), "{}", ended.stderr);
     }
 }

@@ -127,6 +127,15 @@ impl<K: Eq + Clone> Queue<K> {
         self.find_slot(key, hash).map(|slot| self.snapshot_of(slot))
     }
 
+    /// Returns the phase of `key`, if the queue has a record of it.
+    pub fn phase<Q>(&self, key: &Q, hash: u64) -> Option<Phase>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        self.find_slot(key, hash).map(|slot| self.records.get(slot).phase())
+    }
+
     /// Returns the number of consecutive failures of `key`.
     pub fn failures<Q>(&self, key: &Q, hash: u64) -> u32
     where

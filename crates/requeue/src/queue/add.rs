@@ -165,10 +165,12 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     fn add_at(&self, key: K, hash: u64, add: Add, now: Option<Time>) -> Added {
         #[cfg(feature = "opentelemetry")]
         if let Some(origin) = self.shared.current_origin() {
-            let copy = key.clone();
-            return self.add_then(key, hash, add, now, |state, added| {
-                self.shared.keep_origin(state, (copy, hash), &add, added, origin);
+            let (copy, mut unused) = (key.clone(), None);
+            let added = self.add_then(key, hash, add, now, |state, added| {
+                unused = self.shared.keep_origin(state, (copy, hash), &add, added, origin);
             });
+            drop_quietly(unused);
+            return added;
         }
         self.add_then(key, hash, add, now, |_, _| {})
     }

@@ -7,6 +7,7 @@ use requeue_core::{self as core, Add, Added, Delivery, Finish, Phase};
 
 use super::item::Item;
 use super::shared::{Shared, State};
+use crate::sync::quietly;
 use crate::trace::{Cause, Delivered, Origin, RunSpan, Taken};
 use crate::{CancelReason, Key};
 
@@ -17,7 +18,8 @@ impl<K: Key> Shared<K> {
         self.traces.as_ref().and_then(|_| Origin::current())
     }
 
-    /// Keeps the context of an add for the run that serves it.
+    /// Keeps the context of an add for the run that serves it. Returns the key if it is not needed: the caller drops it
+    /// without the lock.
     pub(super) fn keep_origin(
         &self,
         state: &State<K>,
@@ -25,20 +27,23 @@ impl<K: Key> Shared<K> {
         add: &Add,
         added: Added,
         origin: Origin,
-    ) {
-        let Some(traces) = self.traces.as_ref().filter(|_| added.is_accepted()) else { return };
+    ) -> Option<K> {
+        let Some(traces) = self.traces.as_ref().filter(|_| added.is_accepted()) else {
+            return Some(key);
+        };
         let cause = match added {
             Added::Dirty => Some(Cause::InFlight),
             Added::BackingOff => Some(Cause::Backoff),
             _ if add.is_delayed() && !add.is_retry() => Some(Cause::Debounce),
             _ if add.is_delayed() => Some(Cause::Delay),
             _ if state.core.pace().is_some() => {
-                let entry = state.core.look_up(&key, hash);
-                entry.is_some_and(|entry| entry.phase == Phase::Idle).then_some(Cause::Pace)
+                // The comparison of a key is user code.
+                let phase = quietly(|| state.core.phase(&key, hash)).flatten();
+                (phase == Some(Phase::Idle)).then_some(Cause::Pace)
             }
             _ => None,
         };
-        traces.keep(key, origin.with_cause(cause), state.core.totals().deliveries);
+        traces.keep(key, origin.with_cause(cause), state.core.totals().deliveries)
     }
 
     pub(super) fn take_traced(&self, delivery: &Delivery<K>) -> Option<Box<Taken>> {

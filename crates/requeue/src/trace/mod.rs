@@ -11,6 +11,9 @@
 //! A run whose adds had no context begins a trace, and has no span for its wait. The spans go to the
 //! [global](opentelemetry::global) tracer provider.
 //!
+//! The attribute `requeue.key` has the key's `Debug`, and the status of a failed run has the text of its error. Both may be
+//! personal data: a collector or a span processor can remove them.
+//!
 //! [`Workers`](crate::workers::Workers) and [`ThreadWorkers`](crate::workers::ThreadWorkers) create the spans, and run the
 //! handler in the context of its run. Other code calls [`Item::start_span`](crate::Item::start_span).
 

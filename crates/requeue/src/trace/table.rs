@@ -39,26 +39,27 @@ impl<K: Hash + Eq> Traces<K> {
         Self { keys: RankedMutex::new(HashMap::new()) }
     }
 
-    /// Keeps the context of an add, which came after the queue's delivery `after`.
-    pub(crate) fn keep(&self, key: K, origin: Origin, after: u64) {
+    /// Keeps the context of an add, which came after the queue's delivery `after`. Returns the key if it is not needed.
+    pub(crate) fn keep(&self, key: K, origin: Origin, after: u64) -> Option<K> {
         let since = origin.at;
         self.update(key, |all| {
             if all.len() < MAX_KEPT {
                 all.push(Kept { origin, after, since });
             }
-        });
+        })
     }
 
     /// Keeps the contexts of the delivery `number` for the next run, as those of its first adds.
     pub(crate) fn pass_on(&self, key: K, taken: Taken, number: u64, cause: Option<Cause>) {
         let (since, after) = (SystemTime::now(), number);
-        self.update(key, |all| {
+        let unused = self.update(key, |all| {
             let passed = taken.origins.iter().cloned();
             let passed = passed.map(|origin| origin.with_cause(cause));
             let passed = passed.map(|origin| Kept { origin, after, since });
             all.splice(..0, passed);
             all.truncate(MAX_KEPT);
         });
+        drop_quietly(unused);
     }
 
     /// Takes the contexts of the delivery `number` of `key`.
@@ -94,9 +95,9 @@ impl<K: Hash + Eq> Traces<K> {
         drop_quietly(gone);
     }
 
-    fn update(&self, key: K, change: impl FnOnce(&mut Vec<Kept>)) {
-        let Ok(mut keys) = self.keys.lock(Some(Rank::Traces)) else { return drop_quietly(key) };
-        let unused = quietly(|| match keys.get_mut(&key) {
+    fn update(&self, key: K, change: impl FnOnce(&mut Vec<Kept>)) -> Option<K> {
+        let Ok(mut keys) = self.keys.lock(Some(Rank::Traces)) else { return Some(key) };
+        quietly(|| match keys.get_mut(&key) {
             Some(all) => {
                 change(all);
                 Some(key)
@@ -107,8 +108,7 @@ impl<K: Hash + Eq> Traces<K> {
                 keys.insert(key, all);
                 None
             }
-        });
-        drop(keys);
-        drop_quietly(unused);
+        })
+        .flatten()
     }
 }
