@@ -74,7 +74,7 @@ async fn what_is_being_ended_is_kept_until_it_has_ended() {
     let ending = tokio::spawn(a.succeed());
     b.succeed().await.expect("the lease is held");
     assert_eq!((engine.row("b"), queue.leased()), (None, 0));
-    // This takes far longer than a lease.
+    // The loop takes far longer than the lease duration.
     for _ in 0..20 {
         tokio::time::advance(Duration::from_secs(9)).await;
         settle().await;

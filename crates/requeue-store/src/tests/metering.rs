@@ -106,7 +106,7 @@ async fn a_count_goes_on_whoever_has_gone() {
     queue.add("a").await.expect("added");
     engine.batches();
     let counting = engine.counting.lock().await;
-    // This takes longer than a lease.
+    // The loop takes longer than the lease duration.
     for _ in 0..5 {
         timeout(10 * SECOND, queue.recent_counts()).await.expect_err("the count goes on");
     }

@@ -53,7 +53,7 @@ impl Redis {
         let record = read.await.map_err(EngineError::of_a_read)?;
         let Some(record) = record else { return Ok(Dropped::Missing) };
         let Record { settings, shards: count, generation, is_dropping, .. } = record;
-        // It determines the parts of a shard.
+        // The grouping determines the parts of a shard.
         let grouping = settings.group_by.map(|_| Grouping::Add);
         let of = Arc::new(Identity { name: name.to_owned(), generation, floor: 0, grouping });
         let shards = names::shards(&of, count);

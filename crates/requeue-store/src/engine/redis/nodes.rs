@@ -266,12 +266,12 @@ impl Nodes {
                     ahead = code == "ASK";
                     node = self.node_at(&node, map::address(&node, host, port));
                     if !ahead {
-                        // The update is for later commands; this one already has its address.
+                        // The update is for later commands; this command already has its address.
                         let _ = self.update_map().await;
                     }
                 }
                 (code, ..) => {
-                    // After these errors another server may have the slot: the connection is broken, or the
+                    // After these errors another server may have the slot, because the connection is broken, or the
                     // server has become a replica, was cut off from its cluster, or is restarting.
                     const ELSEWHERE: [&str; 4] =
                         ["READONLY", "CLUSTERDOWN", "LOADING", "MASTERDOWN"];

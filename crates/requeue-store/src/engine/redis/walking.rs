@@ -237,12 +237,12 @@ fn next_position(number: usize, count: usize, at: Option<Vec<u8>>, begin: &[u8])
     }
 }
 
-/// Returns the start of the keys after this one, in the format of ZRANGEBYLEX.
+/// Returns the start of the keys after `key`, in the format of ZRANGEBYLEX.
 fn position_after(key: &[u8]) -> Vec<u8> {
     [b"(", key].concat()
 }
 
-/// Returns true if there are `limit` keys before this one.
+/// Returns true if there are `limit` keys before `key`.
 fn is_beyond(found: &BTreeMap<Key, Entry>, key: &Key, limit: usize) -> bool {
     found.len() >= limit && found.last_key_value().is_none_or(|(last, _)| *key > *last)
 }

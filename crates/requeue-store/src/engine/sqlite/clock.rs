@@ -127,7 +127,8 @@ impl Time {
         reading: &Reading,
         has_changed: bool,
     ) -> Result<()> {
-        // A transaction that only reads must not write the time: it would wait for the lock and for the disk.
+        // A transaction that only reads must not write the time, because the write would wait for the lock and for the
+        // disk.
         let is_late = has_changed && now.saturating_sub(self.latest) >= FORGOTTEN;
         let is_known = *self.start == *reading.start;
         if is_known && !is_late {

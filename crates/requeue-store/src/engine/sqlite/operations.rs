@@ -218,7 +218,7 @@ impl Work<'_> {
         mut row: Row,
         lease: Duration,
     ) -> Result<Delivery> {
-        // This uses the clock of the machine, not of the file: a copy of the file that is restored after a
+        // This uses the clock of the machine, not of the file, because a copy of the file that is restored after a
         // reboot, or on another machine, shares only that clock with the original.
         let sql = "update epochs set last = max(last + 1, ?1) returning last";
         let mut statement = self.connection.prepare_cached(sql)?;

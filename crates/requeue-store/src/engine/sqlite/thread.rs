@@ -126,7 +126,7 @@ impl Thread {
         let path = Arc::clone(&self.path);
         self.send_job(|answer: oneshot::Sender<Answer<T>>| {
             let run = Box::new(move |at: Option<&Work<'_>>| {
-                // Do not begin if the caller has gone: no process would know of the keys that a claim takes.
+                // Do not begin if the caller has gone, because no process would know of the keys that a claim takes.
                 let done = at.filter(|_| !answer.is_closed()).map(work);
                 let went_well = match &done {
                     Some(Err(error)) => Err(error.sqlite_error().copied()),

@@ -52,7 +52,7 @@ impl Work<'_> {
             (candidates[band], visited[band]) = self.find_candidates(queue, band, round)?;
         }
         let mut items = Vec::new();
-        // The keys of a low priority must not wait forever: a part of the claim is for the oldest key's priority.
+        // The keys of a low priority must not wait forever, so a part of the claim is for the oldest key's priority.
         let oldest = claim.oldest.min(claim.max);
         let aging = if oldest > 0 { self.oldest_band(queue, &candidates)? } else { None };
         let bands = (0..candidates.len()).rev().map(|band| (band, claim.max));

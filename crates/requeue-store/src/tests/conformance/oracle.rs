@@ -346,7 +346,8 @@ impl Pair {
         assert_eq!(cancelled.expect("answered"), expected, "the run of {which}");
     }
 
-    /// Completes a cancelled run in the model, which remembers the failures of a key without a run.
+    /// Completes a cancelled run in the model. If the key then has no pending run, makes the model forget its failures,
+    /// because the model would otherwise keep them.
     fn end_cancelled(&mut self, of_model: u64, out: &Delivery) {
         self.end_of_model(of_model, requeue_sim::How::Done, out.asked);
         let which = number(&out.key);

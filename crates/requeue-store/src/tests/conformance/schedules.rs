@@ -29,7 +29,8 @@ pub(crate) enum Step {
     Refuse(usize),
     /// The other process reads the schedules.
     Read,
-    /// Both processes fire the schedules that they have read. This one reads them now; the other one may be first.
+    /// Both processes fire the schedules that they have read. This process reads them now; the other process may be
+    /// first.
     Fire(bool),
     /// Lets the time pass. It may also go back.
     Pass(i64),

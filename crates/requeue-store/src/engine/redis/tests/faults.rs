@@ -274,7 +274,7 @@ async fn an_add_that_is_sent_again_is_one_add() {
         assert_eq!(park().await, runs, "only the first attempt revives the key");
     }
     tokio::task::block_in_place(|| replica.thaw());
-    // `WAIT` also waits for the first attempt, although this one adds nothing.
+    // `WAIT` also waits for the first attempt, although this attempt adds nothing.
     let added = loop {
         match engine.add_once(&place, ask(), &mut attempts).await {
             Ok(added) => break added,

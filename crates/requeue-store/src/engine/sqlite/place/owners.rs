@@ -30,7 +30,7 @@ pub(in super::super) fn prepare_path(path: &Path) -> io::Result<PathBuf> {
     Ok(place)
 }
 
-/// Refuses files that another user has put into a directory in which others can create files: they would
+/// Refuses files that another user has put into a directory in which others can create files, because these files would
 /// receive the keys. Also refuses a FIFO or a device in the place of the queue's file.
 ///
 /// SQLite opens the files by their names. They are therefore checked before and after it has opened them.
