@@ -9,7 +9,7 @@
 //!   has the same parent and the same links.
 //!
 //! A run whose adds had no context begins a trace, and has no span for its wait. The spans go to the
-//! [global](opentelemetry::global) tracer provider.
+//! [global] tracer provider.
 //!
 //! The attribute `requeue.key` has the key's `Debug`, and the status of a failed run has the text of its error. Both may be
 //! personal data: a collector or a span processor can remove them.
