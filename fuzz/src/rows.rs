@@ -31,21 +31,21 @@ pub fn rows(data: &[u8]) {
     let row = if kind & 1 == 0 {
         let fields: Fields = std::array::from_fn(|_| input.value());
         let error = (input.byte() & 1 == 0).then(|| "no".to_owned());
-        let worker = input.name();
-        let worker = worker.and_then(|name| String::from_utf8(name).ok());
+        let mut text = || input.name().and_then(|name| String::from_utf8(name).ok());
+        let (worker, group, trace, run_trace) = (text(), text(), text(), text());
         let named = worker.clone().unwrap_or_default();
-        let group = input.name().and_then(|name| String::from_utf8(name).ok());
         if !is_readable(&fields) || !is_name(named.as_bytes()) {
             // The constraints of the tables refuse the row.
             return;
         }
-        let row = fuzz_api::table_row(fields, [error.clone(), group.clone(), worker.clone()]);
+        let texts = [&error, &group, &trace, &worker, &run_trace].map(Option::clone);
+        let row = fuzz_api::table_row(fields, texts);
         let mut kept = fields;
-        let mut worker = worker.filter(|name| !name.is_empty());
+        let (mut worker, mut run_trace) = (worker.filter(|name| !name.is_empty()), run_trace);
         if kept[STATE] != Some(1) {
             // Without a run, the values of a run are null.
             kept[RUN].fill(None);
-            worker = None;
+            (worker, run_trace) = (None, None);
         }
         if kept[STATE] != Some(1) || kept[CANCEL_EPOCH] != kept[EPOCH] {
             // It belongs to an earlier delivery.
@@ -57,7 +57,7 @@ pub fn rows(data: &[u8]) {
         if kept[FAILURES] == Some(0) {
             kept[FAILED_AT] = None;
         }
-        assert_eq!(row.fields(), (kept, [error, group, worker]), "{fields:?}");
+        assert_eq!(row.fields(), (kept, [error, group, trace, worker, run_trace]), "{fields:?}");
         row
     } else {
         let size = [25, 59, 92, 100, 107, input.byte().into()][usize::from(input.byte() % 6)];

@@ -17,8 +17,9 @@ pub struct Row(row::Row);
 /// The numbers of a row, in the order of the columns. `None` is SQL's null.
 pub type Fields = [Option<i64>; 19];
 
-/// The texts of a row, in the order of the columns: the error, the group and the worker.
-pub type Texts = [Option<String>; 3];
+/// The texts of a row, in the order of the columns: the error, the group, the trace contexts of the pending run, the
+/// worker, and the trace contexts of the run in flight.
+pub type Texts = [Option<String>; 5];
 
 /// Reads a row of the table of SQLite or PostgreSQL, whose constraints have accepted it.
 #[must_use]
