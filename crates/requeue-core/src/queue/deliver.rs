@@ -293,8 +293,10 @@ impl<K: Eq + Clone> Queue<K> {
     /// Counts the failure and the retry of a completion, before the failures of the key change.
     fn count_completion(&mut self, slot: Slot, how: How<Time>, plan: &Plan<Time>, was_dirty: bool) {
         if let How::Retry(_) | How::GiveUp = how {
-            let failures = self.records.get(slot).failures();
-            self.counters.count_failure(failures.saturating_add(1));
+            self.counters.count_failure();
+            if let Some(tracker) = &mut self.tracker {
+                tracker.consecutive.observe(self.records.get(slot).failures().saturating_add(1));
+            }
         }
         if let How::Retry(_) = how
             && self.ending != Ending::ShutDown

@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use alloc::vec::Vec;
 
-use super::{Histogram, Queue};
+use super::{ConsecutiveFailures, Histogram, Queue};
 use crate::order::Fair;
 use crate::types::{CancelReason, Ending, Pace, Phase, Slot, Time};
 
@@ -182,6 +182,13 @@ impl<K: Eq + Clone> Queue<K> {
             Some(tracker) => Some((&tracker.queued, &tracker.worked)),
             None => self.settings.tracks.then_some((&Histogram::EMPTY, &Histogram::EMPTY)),
         }
+    }
+
+    /// Returns the failed deliveries by the number of consecutive failures of their keys. All counts are zero if times are
+    /// not tracked.
+    #[must_use]
+    pub fn consecutive_failures(&self) -> ConsecutiveFailures {
+        self.tracker.as_ref().map(|tracker| tracker.consecutive).unwrap_or_default()
     }
 
     /// Returns the [`ready_and_dirty`](Self::ready_and_dirty) by priority, in ascending order, without priorities that

@@ -23,8 +23,6 @@ pub struct Totals {
     pub deliveries: u64,
     /// Deliveries that were completed as a failure, whether the key is retried or given up.
     pub failures: u64,
-    /// The same deliveries by the number of consecutive failures of their keys.
-    pub consecutive: ConsecutiveFailures,
     /// Runs that the pace delayed. Each counts once.
     pub paced: u64,
 }
@@ -365,6 +363,7 @@ pub(super) struct Tracker {
     started: u128,
     pub(super) queued: Histogram,
     pub(super) worked: Histogram,
+    pub(super) consecutive: ConsecutiveFailures,
 }
 
 impl Tracker {
@@ -377,6 +376,7 @@ impl Tracker {
             started: 0,
             queued: Histogram::default(),
             worked: Histogram::default(),
+            consecutive: ConsecutiveFailures::default(),
         }
     }
 

@@ -514,12 +514,14 @@ impl World {
         counts("in flight", queue.states().in_flight, model.in_flight());
         counts("known", queue.records(), model.known());
         self.expect("paused", queue.is_paused(), model.is_paused());
-        let histograms = queue.sample().times;
-        let (queued, worked) = match self.track {
-            true => (histograms.queued.sum, histograms.worked.sum),
-            false => (model.tally().queued, model.tally().worked),
+        let sample = queue.sample();
+        let histograms = sample.times;
+        let of_model = model.tally();
+        let (consecutive, queued, worked) = match self.track {
+            true => (sample.consecutive.counts, histograms.queued.sum, histograms.worked.sum),
+            false => (of_model.consecutive, of_model.queued, of_model.worked),
         };
-        let tally = Tally::of(&queue.totals(), queued, worked);
+        let tally = Tally::of(&sample.totals, consecutive, (queued, worked));
         self.expect("counts", tally, model.tally());
         if let Some(hooks) = &self.hooks {
             self.expect("calls of the hooks", hooks.told(), events(&model));

@@ -44,7 +44,11 @@ impl Lockstep {
         let sums = histograms.map(|(queued, worked)| (queued.sum, worked.sum));
         let of_model = (model.tally().queued, model.tally().worked);
         let (queued, worked) = sums.unwrap_or(of_model);
-        let tally = Tally::of(&counts, queued, worked);
+        let consecutive = match sums {
+            Some(_) => core.consecutive_failures().counts,
+            None => model.tally().consecutive,
+        };
+        let tally = Tally::of(&counts, consecutive, (queued, worked));
         assert_eq!(tally, model.tally(), "counts");
         self.compare_depths();
         self.compare_ages();

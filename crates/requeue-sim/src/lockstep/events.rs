@@ -109,6 +109,7 @@ pub(super) fn replay(queue: &Queue<Key>, keys: impl Iterator<Item = (Key, u64)>,
     let replayed = replay.queue();
     if is_whole {
         assert_eq!(replayed.totals(), queue.totals(), "counts");
+        assert_eq!(replayed.consecutive_failures(), queue.consecutive_failures(), "failures");
         assert_eq!(replayed.states(), queue.states(), "states");
         assert_eq!(replayed.next_due(), queue.next_due(), "next due time");
         assert_eq!(replayed.eligible(), queue.eligible(), "eligible keys");

@@ -114,7 +114,11 @@ impl Seen {
 impl Tally {
     /// Returns the counters of a queue. A queue that tracks times provides `queued` and `worked`.
     #[must_use]
-    pub const fn of(counts: &Totals, queued: u128, worked: u128) -> Self {
+    pub const fn of(
+        counts: &Totals,
+        consecutive: [u64; 8],
+        (queued, worked): (u128, u128),
+    ) -> Self {
         Self {
             adds: counts.adds,
             enqueued: counts.enqueued,
@@ -122,7 +126,7 @@ impl Tally {
             retries: counts.retries,
             deliveries: counts.deliveries,
             failures: counts.failures,
-            consecutive: counts.consecutive.counts,
+            consecutive,
             paced: counts.paced,
             queued,
             worked,

@@ -67,7 +67,7 @@ impl Counters {
             how if how.failure().is_some() => {
                 let failures = out.failures.saturating_add(1);
                 done.totals.failures += 1;
-                done.totals.consecutive.observe(failures);
+                done.consecutive.observe(failures);
                 if how.parks(failures) {
                     done.given_up += 1;
                 } else {
@@ -86,7 +86,7 @@ impl Counters {
         done.times.worked.observe(worked);
         if !is_cancelled {
             done.totals.failures += 1;
-            done.totals.consecutive.observe(out.failures.saturating_add(1));
+            done.consecutive.observe(out.failures.saturating_add(1));
         }
     }
 

@@ -443,11 +443,11 @@ async fn metrics_show_a_pause_and_the_ready_keys_of_full_groups() {
     for item in items {
         item.retry("no").await.expect("the lease is held");
     }
-    assert_eq!(queue.sample().expect("counted").totals.consecutive.counts[0], 3);
+    assert_eq!(queue.sample().expect("counted").consecutive.counts[0], 3);
     let other = look(&open(&store, PATTERN, 1).await).await;
     let at_limit = other.at_group_limit.expect("groups have a limit");
     assert_eq!((other.paused, at_limit), (Some(true), requeue::metrics::AtGroupLimit::default()));
-    assert_eq!(other.totals.consecutive.counts[0], 0, "the runs of another process");
+    assert_eq!(other.consecutive.counts[0], 0, "the runs of another process");
 }
 
 #[cfg(feature = "prometheus")]

@@ -42,7 +42,7 @@ async fn what_this_process_does_is_counted_here_and_keys_by_the_engine() {
     // b failed twice and c once. The retries are d's delay and b's first failure: b's second failure was its
     // last.
     assert_eq!((counts.failures, counts.retries, sample.given_up), (3, 2, 2));
-    assert_eq!((counts.consecutive.counts[..2].to_vec(), counts.consecutive.sum), (vec![2, 1], 4));
+    assert_eq!((sample.consecutive.counts[..2].to_vec(), sample.consecutive.sum), (vec![2, 1], 4));
     assert_eq!(sample.times.queued.sum, 3 * SECOND.as_nanos() + 2 * SECOND.as_nanos());
     assert_eq!((sample.times.worked.count(), sample.times.worked.sum), (4, 6_000_000_000));
     assert_eq!((sample.depth, sample.waiting, sample.in_flight), (0, 0, 0));
@@ -74,7 +74,7 @@ async fn a_run_whose_lease_has_expired_counts_as_a_failure_unless_it_was_cancell
         item.complete(completion).await.expect_err("the lease has expired");
         queue.recent_counts().await.expect("counted");
         let sample = queue.sample().expect("counted");
-        let consecutive = sample.totals.consecutive.counts;
+        let consecutive = sample.consecutive.counts;
         assert_eq!(consecutive.iter().sum::<u64>(), sample.totals.failures, "{completion:?}");
         let counted = (sample.totals.failures, sample.given_up, sample.times.worked.count());
         let failures = u64::from(!is_cancelled);

@@ -449,7 +449,7 @@ const FAMILIES: [Family; 32] = [
     (
         "workqueue_consecutive_failures",
         "At each failed run, the number of consecutive failures of its key",
-        Failures(|of| &of.totals.consecutive),
+        Failures(|of| &of.consecutive),
     ),
     ("workqueue_given_up", "Total number of keys that were given up", Count(|of| of.given_up)),
     ("workqueue_panics", "Total number of runs that panicked", Count(|of| of.panics)),

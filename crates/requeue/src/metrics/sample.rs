@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Histogram, Totals};
+use crate::{ConsecutiveFailures, Histogram, Totals};
 
 /// The values that metrics show of a queue, all read at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -18,6 +18,8 @@ pub struct Sample {
     pub in_flight: usize,
     /// The queue's counters.
     pub totals: Totals,
+    /// The failed runs by the number of consecutive failures of their keys.
+    pub consecutive: ConsecutiveFailures,
     /// The number of keys that were given up, for example after too many failures.
     pub given_up: u64,
     /// The number of attempts that panicked.

@@ -461,7 +461,7 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
             hooks,
             settings.name,
             #[cfg(feature = "opentelemetry")]
-            settings.traces.then(crate::trace::Traces::new),
+            settings.traces.then(|| Box::new(crate::trace::Traces::new())),
         );
         #[cfg(feature = "prometheus")]
         if let Some(metrics) = settings.metrics {

@@ -434,6 +434,7 @@ impl<K: Key> Shared<K> {
             backing_off: Some(states.backing_off),
             in_flight: states.in_flight,
             totals: core.totals(),
+            consecutive: core.consecutive_failures(),
             given_up: self.tally.given_up.load(Ordering::Relaxed),
             panics: self.tally.panics.load(Ordering::Relaxed),
             times: Times {

@@ -109,7 +109,7 @@ pub(crate) struct Shared<K: Key> {
     pub(crate) tally: Tally,
     /// The trace contexts of keys, in a queue with traces.
     #[cfg(feature = "opentelemetry")]
-    pub(super) traces: Option<Traces<K>>,
+    pub(super) traces: Option<Box<Traces<K>>>,
     /// A handle keeps the queue alive. An upgrade returns `Some` while anything borrows from the queue.
     pub(super) this: Weak<Self>,
     timer: OnceLock<Waker>,
@@ -149,7 +149,7 @@ impl<K: Key> Shared<K> {
         limiter: LockedLimiter<K>,
         hooks: Option<Arc<dyn QueueMetrics<K>>>,
         name: Option<Arc<str>>,
-        #[cfg(feature = "opentelemetry")] traces: Option<Traces<K>>,
+        #[cfg(feature = "opentelemetry")] traces: Option<Box<Traces<K>>>,
     ) -> Arc<Self> {
         let has_order = matches!(config.order, core::Order::Custom(_));
         let rank = (has_order || !has_plain_code::<K>()).then_some(Rank::Queue);

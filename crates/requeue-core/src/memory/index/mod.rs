@@ -47,9 +47,9 @@ pub(crate) struct Index {
     /// off lower segments.
     half: u32,
     /// If there are more keys than this, the next segment is split.
-    most: usize,
+    most: u32,
     /// If there are fewer keys than this, the last segment is merged.
-    least: usize,
+    least: u32,
 }
 
 impl Index {
@@ -102,7 +102,7 @@ impl Index {
     ) -> Found<'_> {
         let at = self.segment_of(hash);
         // An index that must grow offers no free place, because the split precedes the insertion.
-        let full = records.len() >= self.most;
+        let full = records.len() >= self.most as usize;
         match self.segments.get_mut(at) {
             Some(segment) => segment.find_in_first_bucket(hash, full, |slot| is(records.get(slot))),
             None => Found::Unclear,
@@ -113,7 +113,7 @@ impl Index {
     pub(crate) fn insert<T: Indexed>(&mut self, records: &mut Slab<T>, hash: u32, slot: Slot) {
         // The new record counts already. The index grows before the insertion, which needs a free
         // place.
-        if records.len() > self.most {
+        if records.len() > self.most as usize {
             self.split_segment(records);
         }
         let at = self.segment_of(hash);
@@ -150,7 +150,7 @@ impl Index {
     /// Shrinks the index if few enough records are left.
     #[inline]
     pub(crate) fn shrink_if_sparse<T: Indexed>(&mut self, records: &mut Slab<T>) {
-        if records.len() < self.least {
+        if records.len() < self.least as usize {
             self.merge_segment(records);
         }
     }
@@ -195,8 +195,11 @@ impl Index {
         let segments = self.segments.len();
         self.half = 1 << segments.ilog2();
         let split = segments - self.half as usize;
-        self.most = BUCKETS * (self.half as usize * FULL as usize + split);
-        self.least = if segments > 1 { BUCKETS * segments * 3 / 2 } else { 0 };
+        let most = BUCKETS * (self.half as usize * FULL as usize + split);
+        let least = if segments > 1 { BUCKETS * segments * 3 / 2 } else { 0 };
+        // There are fewer than 2^32 keys.
+        let number = |keys: usize| u32::try_from(keys).unwrap_or(u32::MAX);
+        (self.most, self.least) = (number(most), number(least));
     }
 
     /// Calls `visit` for the records of whole segments, from the segment of rank `from` on, until

@@ -37,10 +37,9 @@ impl Counters {
         self.totals.retries += u64::from(is_retry);
     }
 
-    /// Counts a delivery that was completed as a failure, the last of this number of consecutive failures.
-    pub(in crate::queue) fn count_failure(&mut self, consecutive: u32) {
+    /// Counts a delivery that was completed as a failure.
+    pub(in crate::queue) const fn count_failure(&mut self) {
         self.totals.failures += 1;
-        self.totals.consecutive.observe(consecutive);
     }
 
     /// Counts a run that the pace delays.
