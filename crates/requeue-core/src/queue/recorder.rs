@@ -308,7 +308,7 @@ impl Recorder {
         self.filled() - self.rests
     }
 
-    fn iter(&self) -> impl Iterator<Item = Event> {
+    fn iter(&self) -> impl DoubleEndedIterator<Item = Event> {
         let oldest = self.filled() - self.places.len() as u64;
         (oldest..self.filled()).filter_map(|number| self.decode(number))
     }
@@ -355,9 +355,10 @@ impl<K: Eq + Clone> Queue<K> {
     #[must_use]
     pub fn events_after(&self, count: u64) -> Vec<Event> {
         let Some(recorder) = &self.recorder else { return Vec::new() };
-        let mut events: Vec<_> = recorder.iter().collect();
         let new = usize::try_from(recorder.count().saturating_sub(count)).unwrap_or(usize::MAX);
-        events.split_off(events.len().saturating_sub(new))
+        let mut events: Vec<_> = recorder.iter().rev().take(new).collect();
+        events.reverse();
+        events
     }
 
     /// Returns the time of the oldest event in the recording, if older events were dropped.

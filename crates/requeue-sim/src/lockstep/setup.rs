@@ -58,13 +58,12 @@ impl Setup {
 
     /// Returns the memory of the recording. Half of the recordings lose events, but none loses an event of its last
     /// operation.
-    pub(super) const fn recording(&self) -> usize {
+    pub(super) fn recording(&self) -> usize {
+        let of_one_operation = 256 * self.keys as usize;
         match self.records() {
             false => 0,
-            // A test with many keys has no operation with more than 32 kB of events.
-            true if self.keys > 1000 => 1 << 15,
-            true if self.teams.is_multiple_of(2) => 1 << 12,
-            true => 1 << 20,
+            true if self.teams.is_multiple_of(2) => of_one_operation.max(1 << 12),
+            true => of_one_operation.max(1 << 20),
         }
     }
 
