@@ -1,13 +1,14 @@
 //! The groups of a queue in a store.
 
 use requeue_http::Site;
-use requeue_store::{GroupBy, OpenOptions, Queue, Rate, Store};
+use requeue_store::{GroupBy, OpenOptions, Queue, Rate};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use crate::admin::{act, post, token};
 use crate::client::get;
+use crate::queues::open_store;
 use crate::{Keys, Served};
 
 /// A served queue in a file.
@@ -15,9 +16,7 @@ pub(crate) fn served(options: impl Fn(OpenOptions) -> OpenOptions) -> (Served, Q
     let dir = tempfile::tempdir().expect("a directory");
     let runtime = Runtime::new().expect("a runtime");
     let queue = runtime.block_on(async {
-        let url = format!("sqlite:{}", dir.path().join("queues.db").display());
-        let store = Store::connect(&url).await.expect("the store opens");
-        store.migrate().await.expect("the schema is made");
+        let store = open_store(dir.path()).await;
         let opening = store.queue("orders").worker("w1").claim_ahead(0);
         options(opening).open().await.expect("the queue opens")
     });

@@ -20,7 +20,8 @@ use crate::admin::{TOKEN, token};
 use crate::client::{Events, ask, get, send};
 use crate::{Served, check_both_formats};
 
-async fn open_store(dir: &Path) -> Store {
+/// Opens the store in a file in `dir`, which may not exist yet.
+pub(crate) async fn open_store(dir: &Path) -> Store {
     let url = format!("sqlite:{}", dir.join("queues.db").display());
     let store = Store::connect(&url).await.expect("the store opens");
     store.migrate().await.expect("the schema is made");

@@ -14,13 +14,12 @@ use tokio::runtime::Runtime;
 use crate::admin::{act, post, token};
 use crate::client::{Events, get};
 use crate::operators::{action, paused, recorded};
+use crate::queues::open_store;
 use crate::{Keys, Served, check_both_formats};
 
 /// A queue in a file, with a key in each state.
 async fn queue(dir: &TempDir) -> (Queue, requeue_store::Item) {
-    let url = format!("sqlite:{}", dir.path().join("queues.db").display());
-    let store = Store::connect(&url).await.expect("the store opens");
-    store.migrate().await.expect("the schema is made");
+    let store = open_store(dir.path()).await;
     let hour = Duration::from_secs(3600);
     let queue = store
         .queue("mail")
@@ -332,9 +331,7 @@ fn the_first_failure_of_an_error_is_known_from_the_last_failures_of_its_keys() {
     let dir = tempfile::tempdir().expect("a directory");
     let runtime = Runtime::new().expect("a runtime");
     let queue = runtime.block_on(async {
-        let url = format!("sqlite:{}", dir.path().join("queues.db").display());
-        let store = Store::connect(&url).await.expect("the store opens");
-        store.migrate().await.expect("the schema is made");
+        let store = open_store(dir.path()).await;
         let soon = std::time::Duration::from_millis(1);
         let queue = store.queue("mail").backoff(soon, soon).open().await.expect("the queue opens");
         for (key, errors) in [
@@ -370,9 +367,7 @@ fn metrics_of_a_queue_in_a_store_have_families_in_both_formats() {
     let mut registry = Registry::default();
     let metrics = Metrics::register(&mut registry);
     let queue = runtime.block_on(async {
-        let url = format!("sqlite:{}", dir.path().join("queues.db").display());
-        let store = Store::connect(&url).await.expect("the store opens");
-        store.migrate().await.expect("the schema is made");
+        let store = open_store(dir.path()).await;
         let queue = store.queue("mail").metrics(&metrics).open().await.expect("the queue opens");
         queue.recent_counts().await.expect("counted");
         queue.recent_activity().await.expect("read");
@@ -413,9 +408,7 @@ fn each_action_changes_keys_of_a_store() {
     let runtime = Runtime::new().expect("a runtime");
     let hour = std::time::Duration::from_secs(3600);
     let queue = runtime.block_on(async {
-        let url = format!("sqlite:{}", dir.path().join("queues.db").display());
-        let store = Store::connect(&url).await.expect("the store opens");
-        store.migrate().await.expect("the schema is made");
+        let store = open_store(dir.path()).await;
         store.queue("mail").backoff(hour, hour).open().await.expect("the queue opens")
     });
     let served = Served::within(runtime, Site::of_store(queue.clone()).admin(token()));
@@ -518,9 +511,7 @@ fn a_queue_in_a_store_is_paused_for_all_workers() {
     let dir = tempfile::tempdir().expect("a directory");
     let runtime = Runtime::new().expect("a runtime");
     let (queue, other) = runtime.block_on(async {
-        let url = format!("sqlite:{}", dir.path().join("queues.db").display());
-        let store = Store::connect(&url).await.expect("the store opens");
-        store.migrate().await.expect("the schema is made");
+        let store = open_store(dir.path()).await;
         let open = async || store.queue("mail").open().await.expect("the queue opens");
         (open().await, open().await)
     });
@@ -629,9 +620,7 @@ fn actions_are_recorded_in_the_store() {
     let dir = tempfile::tempdir().expect("a directory");
     let runtime = Runtime::new().expect("a runtime");
     let queue = runtime.block_on(async {
-        let url = format!("sqlite:{}", dir.path().join("queues.db").display());
-        let store = Store::connect(&url).await.expect("the store opens");
-        store.migrate().await.expect("the schema is made");
+        let store = open_store(dir.path()).await;
         store.queue("mail").group_by("^[^/]*").open().await.expect("the queue opens")
     });
     let served = Served::within(runtime, Site::of_store(queue.clone()).admin(token()));
